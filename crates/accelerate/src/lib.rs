@@ -1,0 +1,1 @@
+//! Protocol accelerators, one folder each, and the contract they keep.

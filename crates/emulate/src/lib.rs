@@ -1,0 +1,1 @@
+//! Link models: rate, delay, loss and queues, in whatever time they are handed.

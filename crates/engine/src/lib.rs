@@ -1,0 +1,1 @@
+//! One node without its input and output: flows, stages, policy, budgets, reasons.

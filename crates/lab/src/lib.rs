@@ -1,0 +1,1 @@
+//! Network namespaces, real servers and clients, captures, campaigns and reports.

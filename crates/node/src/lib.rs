@@ -1,0 +1,1 @@
+//! The daemon around an engine: interception, WAN links, disk, configuration, administration, metrics.

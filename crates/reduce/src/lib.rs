@@ -1,0 +1,1 @@
+//! Data reduction: chunks, fingerprints, the dictionary, references, compression.

@@ -1,0 +1,1 @@
+//! For tests only: a virtual clock and pairs of machines over an emulated path.

@@ -1,0 +1,3 @@
+//! The one binary: a file per subcommand, and nothing else.
+
+fn main() {}

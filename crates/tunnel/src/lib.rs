@@ -1,0 +1,1 @@
+//! What two nodes say to each other: hello, flows with offsets, acknowledgements, credits.

@@ -1,0 +1,3 @@
+//! The project's own checks: `cargo xtask check`.
+
+fn main() {}
