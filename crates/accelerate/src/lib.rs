@@ -1,1 +1,32 @@
 //! Protocol accelerators, one folder each, and the contract they keep.
+//!
+//! An accelerator is two machines, its *halves*: the near half beside the client and the far
+//! half beside the server. Both are [`Accelerator`]s: bytes from their host come in as
+//! [`Input::Lan`], what the other half said as [`Input::Wan`], and what they want done comes out
+//! of [`Accelerator::poll_output`]. They own no socket, task or clock.
+//!
+//! ```text
+//!  client ──Lan──► near half ──ToWan──►  reduce, tunnel  ──Wan──► far half ──ToLan──► server
+//!  client ◄─ToLan─ near half ◄──Wan────  tunnel, restore ◄─ToWan─ far half ◄──Lan──── server
+//! ```
+//!
+//! What crosses between the halves is a sequence of [`Segment`](vocab::Segment)s: payload (the
+//! user's data, which the dictionary remembers), control (the protocol's bytes around it) and
+//! frames (what the halves say to each other, never shown to a host). Keeping payload apart is
+//! what lets the same file be recognised whichever protocol carried it.
+//!
+//! Which accelerator serves a flow is decided by the [`registry`] from the server's port alone,
+//! because the open leaves before the client has said anything; [`detect`] names the protocol
+//! from the first bytes, for people to read, and never delays a byte.
+//!
+//! It does no I/O, keeps no state between flows and knows nothing of chunks or sessions.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod contract;
+pub mod detect;
+pub mod passthrough;
+pub mod registry;
+
+pub use contract::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo, Output};

@@ -1,0 +1,188 @@
+//! The contract between an accelerator and the engine that runs it.
+//!
+//! The engine calls [`Accelerator::handle`] and then drains [`Accelerator::poll_output`] to
+//! `None` before it calls `handle` again. Order is kept: what a half puts out is delivered to
+//! the other half, or to its host, in that order and exactly once.
+//!
+//! ## Letting go
+//!
+//! An accelerator that meets what it does not understand stops helping; it never guesses. There
+//! are three ways, and a half's state table says which holds where:
+//!
+//! ```text
+//!             ┌───────────── transparent: bytes pass as they came ─────────────┐
+//!             │ LetGo: the engine drops both halves, bytes are never touched    │
+//!             └─────────────────────────────────────────────────────────────────┘
+//!   renumbered or rewritten ── Translate: fixed fields only, no tactic any more
+//!   neither is safe         ── Close: both ends see a reset, with the reason on record
+//! ```
+//!
+//! `LetGo` works from either half. The half that lets go has put out everything it held before
+//! it says so. The engine drops it, tells the other side with a [`FrameKind::Released`] frame in
+//! its place in the order, and the engine there does the same with the other half.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use vocab::{Segment, Time};
+
+/// Which end of the WAN a half stands at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// Beside the client, which thinks it talks to the server.
+    Near,
+    /// Beside the server, which thinks it talks to the client.
+    Far,
+}
+
+/// What an accelerator half is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The flow begins. The first input of every half; for a far half the server's connection is
+    /// not open yet.
+    Start,
+    /// The host on this half's LAN side sent bytes.
+    Lan(Bytes),
+    /// That host will send no more.
+    LanFinished,
+    /// The other half sent a segment.
+    Wan(Segment),
+    /// The other half will send no more.
+    WanFinished,
+    /// The WAN has been silent for this long: what depends on the other half being reachable
+    /// (a lease it holds, say) may no longer be relied on.
+    WanSilent(Duration),
+    /// The moment that [`Accelerator::poll_timeout`] named has come.
+    Timeout,
+}
+
+/// What an accelerator half wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Open the connection to the server. Far halves only, once.
+    OpenServer,
+    /// Write to the host on this half's LAN side.
+    ToLan(Bytes),
+    /// End the stream towards that host cleanly, after all that was put out before.
+    FinishLan,
+    /// Send a segment to the other half.
+    ToWan(Segment),
+    /// End the stream towards the other half, after all that was put out before.
+    FinishWan,
+    /// Stop helping.
+    LettingGo(LettingGo),
+}
+
+/// The three forms of letting go (see the head of this file).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LettingGo {
+    /// Bytes pass untouched from here on, in both directions and for ever.
+    LetGo {
+        /// Why, for the operator.
+        reason: LetGoReason,
+    },
+    /// The half stays to translate what it has renumbered or rewritten, and does nothing more.
+    Translate {
+        /// Why, for the operator.
+        reason: LetGoReason,
+    },
+    /// The flow cannot go on safely and is reset at both ends.
+    Close {
+        /// Why, for the operator.
+        reason: LetGoReason,
+    },
+}
+
+/// Why an accelerator does not help, or no longer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LetGoReason {
+    /// No accelerator is registered for this protocol.
+    NoAccelerator,
+    /// The content is encrypted and no key was delegated.
+    Encrypted,
+    /// The content is signed and no key was delegated.
+    Signed,
+    /// A dialect, command or extension that the accelerator does not know.
+    Unsupported,
+    /// The peers break the protocol's rules.
+    Violation,
+    /// A limit of the accelerator was reached.
+    Limit,
+    /// The operator's policy says so.
+    Policy,
+}
+
+impl LetGoReason {
+    /// What happened, as a clause for people.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::NoAccelerator => "no accelerator for this protocol; bytes pass as they are",
+            Self::Encrypted => "the content is encrypted and no key was delegated",
+            Self::Signed => "the content is signed and no key was delegated",
+            Self::Unsupported => "a dialect or command the accelerator does not know",
+            Self::Violation => "the hosts broke the protocol's rules",
+            Self::Limit => "a limit of the accelerator was reached",
+            Self::Policy => "the policy says not to",
+        }
+    }
+
+    /// What would change that, if anything would.
+    #[must_use]
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::NoAccelerator | Self::Violation => None,
+            Self::Encrypted | Self::Signed => {
+                Some("delegate the service's key to the node beside the server")
+            }
+            Self::Unsupported => Some("a release that knows it"),
+            Self::Limit => Some("raise the limit that the log names"),
+            Self::Policy => Some("change [policy] in the configuration"),
+        }
+    }
+}
+
+/// The first byte of a frame segment.
+///
+/// Zero belongs to the contract itself; an accelerator numbers its own from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// The sending half has let go; the receiver's engine drops the other half.
+    Released,
+    /// A frame of the accelerator's own.
+    Own(u8),
+}
+
+impl FrameKind {
+    /// The kind of a frame segment, or `None` when it is empty.
+    #[must_use]
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        match frame.first()? {
+            0 => Some(Self::Released),
+            own => Some(Self::Own(*own)),
+        }
+    }
+
+    /// The byte that stands for it.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Released => 0,
+            Self::Own(own) => own,
+        }
+    }
+}
+
+/// One half of an accelerator, for one flow.
+pub trait Accelerator: Send {
+    /// Takes what happened; never fails: what it cannot understand it lets go.
+    fn handle(&mut self, now: Time, input: Input);
+
+    /// The next thing to do, or `None` when there is nothing until the next input.
+    fn poll_output(&mut self) -> Option<Output>;
+
+    /// When the half wants [`Input::Timeout`]; not later than `now` while output waits.
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}

@@ -1,0 +1,69 @@
+//! The accelerators that exist, by number and by the port they serve.
+//!
+//! The number travels in a flow's open, so it is part of the wire format: numbers are never
+//! used again. A node that does not know a peer's number cannot be that peer's other half and
+//! refuses the open, which the peer then repeats with [`PASSTHROUGH`].
+
+use crate::passthrough::Passthrough;
+use crate::{Accelerator, Half};
+
+/// The number of the accelerator that every node has.
+pub const PASSTHROUGH: u8 = 0;
+
+/// One registered accelerator.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Its number on the wire.
+    pub number: u8,
+    /// Its name in tables and configuration.
+    pub name: &'static str,
+    /// The server ports that it serves unless the policy says otherwise.
+    pub ports: &'static [u16],
+    /// Makes one half for one flow.
+    pub build: fn(Half) -> Box<dyn Accelerator>,
+}
+
+/// Every accelerator of this release. A new one is one line here.
+pub const ENTRIES: &[Entry] = &[Entry {
+    number: PASSTHROUGH,
+    name: "passthrough",
+    ports: &[],
+    build: |half| Box::new(Passthrough::new(half)),
+}];
+
+/// The accelerator for flows to this server port; passthrough where none is registered.
+#[must_use]
+pub fn for_port(port: u16) -> &'static Entry {
+    ENTRIES
+        .iter()
+        .find(|entry| entry.ports.contains(&port))
+        .unwrap_or(&ENTRIES[0])
+}
+
+/// The accelerator with this number, if this release has it.
+#[must_use]
+pub fn by_number(number: u8) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.number == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_ports_are_given_once_and_passthrough_comes_first() {
+        assert_eq!(ENTRIES[0].number, PASSTHROUGH);
+        for (index, entry) in ENTRIES.iter().enumerate() {
+            for other in &ENTRIES[index + 1..] {
+                assert_ne!(entry.number, other.number);
+                assert!(entry.ports.iter().all(|port| !other.ports.contains(port)));
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_port_passes_and_an_unknown_number_is_nothing() {
+        assert_eq!(for_port(65_000).number, PASSTHROUGH);
+        assert!(by_number(255).is_none());
+    }
+}
