@@ -1,3 +1,61 @@
 //! The one binary: a file per subcommand, and nothing else.
+//!
+//! A subcommand is a clap struct in a file of its own with `run(self) -> anyhow::Result<()>`;
+//! here stand only its name in [`Command`] and its line in [`Command::run`]. This crate alone
+//! reads the environment (`TRUNKLINE_LOG`, in tracing's filter syntax) and prints.
+//!
+//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 misused (clap's).
 
-fn main() {}
+mod emulate;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Makes a long, slow or lossy network path feel like a LAN, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version, about, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Emulates a WAN link between two network devices.
+    Emulate(emulate::Emulate),
+}
+
+impl Command {
+    fn run(self) -> anyhow::Result<()> {
+        match self {
+            Command::Emulate(command) => command.run(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_log();
+    match arguments.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // `{:#}` writes the whole chain of causes on one line.
+            eprintln!("trunkline: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Sends the log to standard error, so that standard output holds results only.
+fn start_log() {
+    let filter =
+        EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+}
