@@ -1,0 +1,244 @@
+//! What an operator can set of an engine: who serves what, what may be kept, how much of anything.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use reduce::DictionaryConfig;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use thiserror::Error;
+use vocab::{ByteCount, NodeId};
+
+/// Everything an engine is told by its operator.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node.
+    pub local: NodeId,
+    /// The nodes it may have sessions with.
+    pub peers: Vec<PeerConfig>,
+    /// Where this node opens connections to on behalf of its peers; empty means anywhere but
+    /// this machine itself.
+    pub serve: Vec<Prefix>,
+    /// What may not be exceeded.
+    pub limits: Limits,
+    /// What is done with which flows.
+    pub policy: Policy,
+    /// The dictionary's sizes; read once, at the start.
+    pub dictionary: DictionaryConfig,
+    /// The sessions' timing and windows; read when a peer is added.
+    pub tunnel: tunnel::Config,
+}
+
+/// One peer and what lies behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// Its pinned identity.
+    pub node: NodeId,
+    /// What the operator calls it.
+    pub name: String,
+    /// The destinations that it serves; the longest matching prefix of all peers wins.
+    pub prefixes: Vec<Prefix>,
+}
+
+/// Limits with their units. At each of them new connections are passed by, not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Flows and direct connections at the same time.
+    pub flows: usize,
+    /// Bytes buffered in all flows together (waiting, retained for repair, and on their way to
+    /// slow readers).
+    pub memory: ByteCount,
+}
+
+impl Default for Limits {
+    /// 10,000 flows (each has two descriptors at most of the usual 2^20) and 256 MiB, a tenth
+    /// of what a branch's 4 GB has left beside the dictionary.
+    fn default() -> Self {
+        Self {
+            flows: 10_000,
+            memory: ByteCount::mebibytes(256),
+        }
+    }
+}
+
+/// Rules that say what is done with which flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Flows to these server ports are not reduced or accelerated, only carried.
+    pub carry_only_ports: Vec<u16>,
+    /// Content of flows to these destinations is never stored in the dictionary.
+    pub never_store_prefixes: Vec<Prefix>,
+    /// Content of flows to these server ports is never stored in the dictionary.
+    pub never_store_ports: Vec<u16>,
+}
+
+impl Policy {
+    /// Whether the content of a flow to `server` may be kept in the dictionary.
+    #[must_use]
+    pub fn may_store(&self, server: SocketAddr) -> bool {
+        !self.never_store_ports.contains(&server.port())
+            && !self
+                .never_store_prefixes
+                .iter()
+                .any(|prefix| prefix.contains(server.ip()))
+    }
+
+    /// Whether a flow to `server` is only carried.
+    #[must_use]
+    pub fn carry_only(&self, server: SocketAddr) -> bool {
+        self.carry_only_ports.contains(&server.port())
+    }
+}
+
+/// How long a destination that refused or timed out is left alone.
+pub const AVOID_FOR: Duration = Duration::from_secs(60);
+
+/// An address prefix in CIDR form, its host bits zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+impl Prefix {
+    /// The first address of the prefix.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many leading bits all its addresses share.
+    #[must_use]
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// Whether `address` lies in it. An IPv4 address never lies in an IPv6 prefix.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(prefix), IpAddr::V4(address)) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(self.length)).unwrap_or(0);
+                prefix.to_bits() == address.to_bits() & kept
+            }
+            (IpAddr::V6(prefix), IpAddr::V6(address)) => {
+                let kept = u128::MAX.checked_shl(128 - u32::from(self.length)).unwrap_or(0);
+                prefix.to_bits() == address.to_bits() & kept
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+
+    /// Whether the two share an address.
+    #[must_use]
+    pub fn overlaps(&self, other: &Prefix) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
+}
+
+/// A text that is not a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ParsePrefixError {
+    /// Not of the form address/length.
+    #[error("`{0}` is not a prefix; write it as \"198.51.100.0/24\" or \"2001:db8::/64\"")]
+    Form(String),
+    /// Bits are set behind the length: two readers would take it for two different prefixes.
+    #[error("`{0}` has bits set behind its length; did you mean `{1}`?")]
+    HostBits(String, Prefix),
+}
+
+impl FromStr for Prefix {
+    type Err = ParsePrefixError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let form = || ParsePrefixError::Form(text.to_owned());
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| form())?;
+        let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            Some(length) => length.parse().map_err(|_| form())?,
+            None => bits,
+        };
+        if length > bits {
+            return Err(form());
+        }
+        let masked = match address {
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+                IpAddr::V4((address.to_bits() & kept).into())
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+                IpAddr::V6((address.to_bits() & kept).into())
+            }
+        };
+        let prefix = Self {
+            address: masked,
+            length,
+        };
+        if masked != address {
+            return Err(ParsePrefixError::HostBits(text.to_owned(), prefix));
+        }
+        Ok(prefix)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.address, self.length)
+    }
+}
+
+impl Serialize for Prefix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_prefix_holds_its_addresses_and_no_others() {
+        let net = prefix("198.18.2.0/24");
+        assert!(net.contains("198.18.2.255".parse().unwrap()));
+        assert!(net.contains("::ffff:198.18.2.1".parse().unwrap()));
+        assert!(!net.contains("198.18.3.0".parse().unwrap()));
+        assert!(!net.contains("2001:2::1".parse().unwrap()));
+        assert!(prefix("0.0.0.0/0").contains("203.0.113.9".parse().unwrap()));
+        assert!(prefix("::/0").contains("2001:2::1".parse().unwrap()));
+        assert!(prefix("2001:2:0:2::/64").contains("2001:2:0:2::9".parse().unwrap()));
+    }
+
+    #[test]
+    fn overlap_is_seen_from_both_sides() {
+        assert!(prefix("10.0.0.0/8").overlaps(&prefix("10.1.0.0/16")));
+        assert!(prefix("10.1.0.0/16").overlaps(&prefix("10.0.0.0/8")));
+        assert!(!prefix("10.0.0.0/16").overlaps(&prefix("10.1.0.0/16")));
+    }
+
+    #[test]
+    fn errors_say_what_was_meant() {
+        let error = "198.18.2.7/24".parse::<Prefix>().unwrap_err();
+        assert!(error.to_string().contains("did you mean `198.18.2.0/24`"));
+        assert!("198.18.2.0/33".parse::<Prefix>().is_err());
+        assert_eq!(prefix("198.18.2.7").to_string(), "198.18.2.7/32");
+    }
+}

@@ -1,0 +1,239 @@
+//! What goes into an engine and what comes out of it: the whole of a node's outside world.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Serialize;
+use vocab::NodeId;
+
+pub use tunnel::{ConnectFailure, LinkId};
+
+use crate::Config;
+
+/// A TCP connection on the LAN side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConnectionId {
+    /// A client's, numbered by the shell that accepted it; a number is used once.
+    Accepted(u64),
+    /// One to a server, numbered by the engine that asked for it.
+    Opened(u64),
+}
+
+/// How a client's connection came to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Via {
+    /// Intercepted on its way; the client's address is kept on the far leg.
+    Transparent,
+    /// By SOCKS5 (RFC 1928); the far node connects with its own address.
+    Socks5,
+    /// By HTTP CONNECT (RFC 9110 §9.3.6); the far node connects with its own address.
+    HttpConnect,
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Transparent => "transparent",
+            Self::Socks5 => "socks5",
+            Self::HttpConnect => "http-connect",
+        })
+    }
+}
+
+/// What happened outside.
+#[derive(Debug)]
+pub enum Input {
+    /// A client's connection was accepted.
+    Accepted {
+        /// The new connection.
+        connection: ConnectionId,
+        /// The client's address.
+        client: SocketAddr,
+        /// The address the client wanted to reach.
+        server: SocketAddr,
+        /// How it came.
+        via: Via,
+    },
+    /// Bytes were read; never more than the read credit that was given.
+    Received {
+        /// Where from.
+        connection: ConnectionId,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// The host sends no more (a FIN was read).
+    Finished {
+        /// Whose stream ended.
+        connection: ConnectionId,
+    },
+    /// The connection is gone: reset by the host, or an error.
+    Aborted {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// So many bytes of earlier [`Output::Write`]s were taken by the operating system.
+    Written {
+        /// Where to.
+        connection: ConnectionId,
+        /// How many more bytes.
+        bytes: usize,
+    },
+    /// An [`Output::Connect`] ended.
+    Connected {
+        /// Which.
+        connection: ConnectionId,
+        /// Open, or why not.
+        result: Result<(), ConnectFailure>,
+    },
+    /// An authenticated link to a peer is up.
+    LinkUp {
+        /// The new link, numbered by the shell; a number is used once.
+        link: LinkId,
+        /// Whose identity was verified at its other end.
+        peer: NodeId,
+        /// Whether this node dialled it.
+        dialed_by_us: bool,
+    },
+    /// Bytes arrived on a link.
+    LinkReceived {
+        /// Which.
+        link: LinkId,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// A link is gone.
+    LinkDown {
+        /// Which.
+        link: LinkId,
+    },
+    /// A disk request of the dictionary's ended.
+    Disk(reduce::DiskCompletion),
+    /// The configuration was read again. Flows of peers that are no longer in it are reset.
+    Configure(Box<Config>),
+    /// No new flows; [`Output::Stopped`] when the last has ended, or after `grace`.
+    Stop {
+        /// How long flows may take to end by themselves before they are reset.
+        grace: Duration,
+    },
+}
+
+/// What the engine wants done.
+#[derive(Debug)]
+pub enum Output {
+    /// Write to a host, in the order given.
+    Write {
+        /// Where to.
+        connection: ConnectionId,
+        /// The bytes; their number comes back in [`Input::Written`].
+        bytes: Bytes,
+    },
+    /// Send a FIN after all that was to be written; reading goes on.
+    FinishWrite {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Reset the connection at once. The engine has forgotten it.
+    Reset {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Close after all that was to be written. The engine has forgotten it.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// The shell may read this many bytes more; credit starts at zero.
+    ReadCredit {
+        /// Where from.
+        connection: ConnectionId,
+        /// How many bytes more.
+        bytes: usize,
+    },
+    /// Open a connection to a server; answered by [`Input::Connected`].
+    Connect {
+        /// The new connection.
+        connection: ConnectionId,
+        /// The address to bind to, so that the server sees its client; `None` for the node's own.
+        client: Option<SocketAddr>,
+        /// The address to connect to.
+        server: SocketAddr,
+    },
+    /// The link may have frames: call [`crate::Engine::transmit`] while it is writable.
+    Transmit {
+        /// Which.
+        link: LinkId,
+    },
+    /// Close this link.
+    CloseLink {
+        /// Which.
+        link: LinkId,
+        /// Why, for the log.
+        reason: String,
+    },
+    /// A disk request of the dictionary's; answered by [`Input::Disk`].
+    Disk(reduce::DiskRequest),
+    /// Leave this destination alone for so long.
+    Avoid {
+        /// Which.
+        server: SocketAddr,
+        /// How long.
+        lasting: Duration,
+    },
+    /// Intercept what lies behind these peers, and nothing else.
+    Intercept {
+        /// The whole set.
+        peers: Vec<NodeId>,
+    },
+    /// For the log.
+    Event(Event),
+    /// All flows have ended after [`Input::Stop`].
+    Stopped,
+}
+
+/// A change that an operator would want in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A session with the peer is up on this link.
+    PeerUp {
+        /// Who.
+        peer: NodeId,
+        /// By which link.
+        link: LinkId,
+    },
+    /// Nothing was heard from the peer for some seconds; its prefixes are no longer intercepted.
+    /// A shell that can dial it should do so now.
+    PeerSilent {
+        /// Who.
+        peer: NodeId,
+    },
+    /// The peer is heard again.
+    PeerHeard {
+        /// Who.
+        peer: NodeId,
+    },
+    /// The peer's node was started anew and has forgotten its flows.
+    PeerRestarted {
+        /// Who.
+        peer: NodeId,
+    },
+    /// A limit was reached; new connections are passed by.
+    LimitReached {
+        /// Which, as it is called in the configuration.
+        limit: &'static str,
+    },
+    /// There is room again below the limit.
+    LimitCleared {
+        /// Which.
+        limit: &'static str,
+    },
+    /// A flow ended by a failure.
+    FlowFailed {
+        /// Its number in `flows`.
+        flow: u64,
+        /// What happened.
+        reason: String,
+    },
+}
