@@ -1,0 +1,58 @@
+//! Rules of the project that a compiler does not know: small functions over the checkout's files.
+//!
+//! A rule is a function from the files to complaints, each with the place and what to do. They are
+//! listed in [`RULES`]; to add one, write it in the file it belongs to (`source` for Rust files,
+//! `layering` for who may depend on whom, `documents` for what people read) and name it there.
+//!
+//! Only what can be decided from the text is here. What needs judgement is in CONTRIBUTING.md.
+
+mod documents;
+mod files;
+mod layering;
+mod source;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use files::Checkout;
+
+/// A rule: what it looks at is the checkout, what it returns are the complaints.
+type Rule = fn(&Checkout) -> Result<Vec<String>>;
+
+/// Every rule, in the order in which complaints are most useful.
+const RULES: &[Rule] = &[
+    layering::crates_depend_one_way,
+    layering::cores_use_no_input_or_output,
+    layering::cores_carry_the_same_bans,
+    layering::cores_forbid_unsafe_code,
+    layering::manifests_share_lints_and_licence,
+    source::files_open_with_their_purpose,
+    source::long_files_say_why,
+    source::nothing_is_left_over,
+    source::no_place_of_one_machine,
+    source::long_lists_of_allowances_do_not_grow,
+    documents::links_lead_somewhere,
+    documents::decisions_are_complete,
+    documents::the_map_names_every_crate,
+    documents::fuzz_targets_have_a_corpus,
+];
+
+/// Applies every rule.
+///
+/// # Errors
+/// When there is a complaint; each has been printed by then.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let checkout = Checkout::read(root)?;
+    let mut count = 0;
+    for rule in RULES {
+        for complaint in rule(&checkout)? {
+            eprintln!("tidy: {complaint}");
+            count += 1;
+        }
+    }
+    if count > 0 {
+        bail!("{count} places break a rule");
+    }
+    Ok(())
+}
