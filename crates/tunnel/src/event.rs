@@ -1,0 +1,166 @@
+//! What a session tells the engine, and the words both use for it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use vocab::FlowId;
+
+/// A link, numbered by the shell; numbers are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// What the far side needs to open the server's connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The client's own address.
+    pub client: SocketAddr,
+    /// The server the client wanted.
+    pub server: SocketAddr,
+    /// The accelerator's number in the registry.
+    pub accelerator: u8,
+    /// Whether the server is to see the client's address.
+    pub keep_client_address: bool,
+    /// The client's class of service (six bits).
+    pub dscp: u8,
+}
+
+/// Why the server's connection could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConnectFailure {
+    /// The server answered with a reset.
+    Refused,
+    /// The server did not answer.
+    TimedOut,
+    /// No route to the server, or an ICMP error said so.
+    Unreachable,
+    /// The far node may not connect there: its policy or the kernel's says no.
+    NotPermitted,
+    /// A limit of the far node (descriptors, ports, memory).
+    Exhausted,
+    /// Anything else.
+    Other,
+}
+
+/// What became of an open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Answer {
+    /// The server's connection stands.
+    Connected,
+    /// It does not; the flow ends with this answer.
+    Failed(ConnectFailure),
+}
+
+/// Why a flow ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResetReason {
+    /// The client or server reset its connection.
+    HostReset,
+    /// The client or server could not be reached any longer.
+    HostLost,
+    /// An accelerator closed the flow because neither half could go on safely.
+    Accelerator,
+    /// Restoring the data failed: a damaged stream or an entry that could not be repaired.
+    Reduction,
+    /// A node is stopping and its grace has run out.
+    Stopping,
+    /// A limit of a node.
+    Limit,
+    /// The operator's or the policy's decision.
+    Policy,
+    /// Nothing was heard of the peer for too long; never sent.
+    PeerLost,
+    /// The peer was restarted and knows nothing of the flow; never sent.
+    PeerRestarted,
+    /// The other side had already forgotten the flow.
+    Gone,
+    /// A reason that a later version has and this one does not.
+    Unknown(u8),
+}
+
+/// What a session tells the engine. Drain with [`crate::Session::poll_event`] after every call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Both sides have agreed on this link and frames flow.
+    LinkAttached {
+        /// The link.
+        link: LinkId,
+    },
+    /// Another link took its place, lost the tie, or it said no hello in time: close it.
+    LinkReplaced {
+        /// The link that must be closed.
+        link: LinkId,
+    },
+    /// What the peer's engine put into its hello; again whenever it changes.
+    Hello {
+        /// The bytes of the peer's [`crate::Session::set_hello_blob`].
+        blob: Bytes,
+    },
+    /// The peer opened a flow: connect to the server and answer.
+    Opened {
+        /// The flow.
+        flow: FlowId,
+        /// What is wanted.
+        open: Open,
+    },
+    /// What became of a flow we opened. After [`Answer::Failed`] only `Closed` follows.
+    Answered {
+        /// The flow.
+        flow: FlowId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Bytes can be read. Not said again until [`crate::Session::read`] has returned all.
+    Readable {
+        /// The flow.
+        flow: FlowId,
+    },
+    /// The peer ended its direction, and all its bytes have been read.
+    Finished {
+        /// The flow.
+        flow: FlowId,
+    },
+    /// The flow is gone in both directions; bytes not yet read are lost.
+    Reset {
+        /// The flow.
+        flow: FlowId,
+        /// Why.
+        reason: ResetReason,
+    },
+    /// There is room to write again after there was little.
+    Writable {
+        /// The flow.
+        flow: FlowId,
+    },
+    /// The peer's decoder has consumed everything below this offset.
+    Consumed {
+        /// The flow.
+        flow: FlowId,
+        /// Offset in the encoded stream that we write.
+        offset: u64,
+    },
+    /// A message of the peer's engine.
+    Message {
+        /// The flow it is about.
+        flow: FlowId,
+        /// The engine's own number for the kind of message.
+        kind: u8,
+        /// The message.
+        bytes: Bytes,
+    },
+    /// Nothing was heard for [`crate::Config::silent_after`]: dial a fresh link, take the
+    /// interception rules away.
+    Silent,
+    /// The peer was heard again after `Silent`.
+    Heard,
+    /// The peer is another incarnation than before. Each of its flows gets a `Reset` as well.
+    PeerRestarted,
+    /// The peer takes no new flows.
+    GoAway,
+    /// After [`crate::Session::goaway`]: no flow is left.
+    Drained,
+    /// Both directions ended cleanly and everything is acknowledged: forget the flow.
+    Closed {
+        /// The flow.
+        flow: FlowId,
+    },
+}

@@ -1,0 +1,1 @@
+//! The frames on a link.
