@@ -111,9 +111,9 @@ install_packages() {
         case "$before" in
             *" $unit "*) ;;
             *)
-                if command -v systemctl >/dev/null 2>&1; then
-                    as_root systemctl --quiet disable "$unit" >/dev/null 2>&1 || true
-                fi
+                # Without systemd there is only its record of links to take back.
+                as_root systemctl --quiet disable "$unit" >/dev/null 2>&1 ||
+                    as_root deb-systemd-helper disable "$unit" >/dev/null 2>&1 || true
                 ;;
         esac
     done
