@@ -1,1 +1,32 @@
 //! One node without its input and output: flows, stages, policy, budgets, reasons.
+//!
+//! ```text
+//!           Input ──►┌────────────────────── Engine ──────────────────────┐──► Output
+//!  sockets, links,   │ flow: accelerator ─► encoder ─►┐                   │   writes, connects,
+//!  disk, time        │                                session (one a peer)│   disk, interception
+//!                    │ flow: accelerator ◄─ decoder ◄─┘                   │
+//!                    └────────────── dictionary (one for all) ────────────┘
+//! ```
+//!
+//! A shell (`node`) joins an engine to sockets, disk and clock; a test joins two of them to an
+//! emulated path, and that is the whole product in virtual time.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod config;
+mod direct;
+#[allow(clippy::module_inception)]
+mod engine;
+mod flow;
+mod io;
+mod peer;
+mod report;
+mod why;
+
+pub use config::{
+    AVOID_FOR, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
+};
+pub use engine::Engine;
+pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, Output, Via};
+pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};

@@ -1,0 +1,209 @@
+//! A connection that goes to its server without the WAN session: the way of last resort.
+//!
+//! It serves connections that were accepted in the moment before interception was taken away
+//! (the peer fell silent, a limit was reached) and clients of the explicit proxies whose
+//! destination no peer serves. Bytes are handed from one side to the other as they come, at
+//! most [`WINDOW`] of them under way in each direction.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use vocab::Time;
+
+use crate::io::{ConnectionId, Output, Via};
+
+/// Bytes under way in one direction: enough for 1 Gbit/s over a 2 ms path.
+const WINDOW: usize = 256 * 1024;
+
+/// Why a connection goes directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectReason {
+    NoPeerServes,
+    PeerNotUp,
+    FlowLimit,
+    MemoryLimit,
+    Stopping,
+}
+
+impl DirectReason {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::NoPeerServes => "no peer serves this destination",
+            Self::PeerNotUp => "the peer that serves it could not be reached",
+            Self::FlowLimit => "the limit of flows was reached",
+            Self::MemoryLimit => "the limit of buffered bytes was reached",
+            Self::Stopping => "the node was stopping",
+        }
+    }
+
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Self::NoPeerServes => "add its prefix to the [[peer]] in front of it",
+            Self::PeerNotUp => "see `trunkline node status` for why the peer is down",
+            Self::FlowLimit => "raise flows in [limits]",
+            Self::MemoryLimit => "raise memory in [limits]",
+            Self::Stopping => "open the connection again",
+        }
+    }
+}
+
+/// One end of a direct connection.
+#[derive(Debug)]
+struct End {
+    connection: ConnectionId,
+    /// Bytes written to this end and not yet taken by the operating system.
+    queued: usize,
+    /// Its host has sent its last byte.
+    finished: bool,
+}
+
+/// A client's connection and the one to its server, joined.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    pub(crate) number: u64,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) via: Via,
+    pub(crate) reason: DirectReason,
+    pub(crate) started: Time,
+    pub(crate) bytes_up: u64,
+    pub(crate) bytes_down: u64,
+    accepted: End,
+    opened: End,
+}
+
+/// Whether the pair goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    GoesOn,
+    Over,
+}
+
+impl Direct {
+    #[expect(clippy::too_many_arguments, reason = "each is one fact of the connection")]
+    pub(crate) fn open(
+        now: Time,
+        number: u64,
+        accepted: ConnectionId,
+        opened: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+        reason: DirectReason,
+        outputs: &mut impl Extend<Output>,
+    ) -> Self {
+        let end = |connection| End {
+            connection,
+            queued: 0,
+            finished: false,
+        };
+        outputs.extend([Output::Connect {
+            connection: opened,
+            client: (via == Via::Transparent).then_some(client),
+            server,
+        }]);
+        Self {
+            number,
+            client,
+            server,
+            via,
+            reason,
+            started: now,
+            bytes_up: 0,
+            bytes_down: 0,
+            accepted: end(accepted),
+            opened: end(opened),
+        }
+    }
+
+    pub(crate) fn connections(&self) -> [ConnectionId; 2] {
+        [self.accepted.connection, self.opened.connection]
+    }
+
+    pub(crate) fn buffered(&self) -> usize {
+        self.accepted.queued + self.opened.queued
+    }
+
+    pub(crate) fn connected(&mut self, outputs: &mut impl Extend<Output>) {
+        outputs.extend(self.connections().map(|connection| Output::ReadCredit {
+            connection,
+            bytes: WINDOW,
+        }));
+    }
+
+    pub(crate) fn received(
+        &mut self,
+        from: ConnectionId,
+        bytes: Bytes,
+        outputs: &mut impl Extend<Output>,
+    ) {
+        let to = if from == self.accepted.connection {
+            self.bytes_up += bytes.len() as u64;
+            &mut self.opened
+        } else {
+            self.bytes_down += bytes.len() as u64;
+            &mut self.accepted
+        };
+        to.queued += bytes.len();
+        outputs.extend([Output::Write {
+            connection: to.connection,
+            bytes,
+        }]);
+    }
+
+    pub(crate) fn written(
+        &mut self,
+        to: ConnectionId,
+        bytes: usize,
+        outputs: &mut impl Extend<Output>,
+    ) -> Life {
+        let (to, from) = self.ends(to);
+        to.queued = to.queued.saturating_sub(bytes);
+        outputs.extend([Output::ReadCredit {
+            connection: from.connection,
+            bytes,
+        }]);
+        self.over_when_done(outputs)
+    }
+
+    pub(crate) fn finished(
+        &mut self,
+        from: ConnectionId,
+        outputs: &mut impl Extend<Output>,
+    ) -> Life {
+        let (from, to) = self.ends(from);
+        from.finished = true;
+        outputs.extend([Output::FinishWrite {
+            connection: to.connection,
+        }]);
+        self.over_when_done(outputs)
+    }
+
+    /// One end is gone; the other is reset, so that a failure never looks like a clean end.
+    pub(crate) fn aborted(&mut self, gone: ConnectionId, outputs: &mut impl Extend<Output>) {
+        let (_, other) = self.ends(gone);
+        outputs.extend([Output::Reset {
+            connection: other.connection,
+        }]);
+    }
+
+    fn ends(&mut self, this: ConnectionId) -> (&mut End, &mut End) {
+        if this == self.accepted.connection {
+            (&mut self.accepted, &mut self.opened)
+        } else {
+            (&mut self.opened, &mut self.accepted)
+        }
+    }
+
+    fn over_when_done(&self, outputs: &mut impl Extend<Output>) -> Life {
+        let done = self.accepted.finished && self.opened.finished && self.buffered() == 0;
+        if !done {
+            return Life::GoesOn;
+        }
+        outputs.extend(
+            self.connections()
+                .map(|connection| Output::Close { connection }),
+        );
+        Life::Over
+    }
+}

@@ -1,0 +1,582 @@
+//! One end of one flow: the stages that its bytes pass, joined.
+//!
+//! ```text
+//!  host ──received──► accelerator ──segments──► encoder ──encoded──► session
+//!  host ◄───write──── accelerator ◄──segments── decoder ◄──encoded── session
+//! ```
+//!
+//! Back pressure runs against the arrows: the encoder works only when the session can take what
+//! it makes (DESIGN rule "encode when it can be sent"), the host is given read credit only while
+//! little waits for the encoder, and the session is read only while the host takes what was
+//! written to it. So each flow buffers a bounded number of bytes wherever it is stopped.
+//!
+//! It decides nothing about peers, limits or policy; `engine.rs` does.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use accelerate::detect::{self, Protocol};
+use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
+use bytes::Bytes;
+use reduce::{Decoded, Decoder, Dictionary, Encoder};
+use tunnel::{ResetReason, Session};
+use vocab::{FlowId, NodeId, Segment, SegmentKind, Time};
+
+use crate::io::{ConnectionId, Output, Via};
+
+/// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
+/// millisecond, which is more than an engine's loop takes to come round.
+const READ_AHEAD: usize = 128 * 1024;
+/// The same while the node is at its limit of memory: flows go on, but narrowly.
+const READ_AHEAD_PRESSED: usize = 16 * 1024;
+/// Read credit is given in portions of at least this size, so that a fast host costs few turns.
+const LEAST_CREDIT: usize = 16 * 1024;
+/// Bytes that may wait for a slow host before the session is read no further.
+const WRITE_AHEAD: usize = 256 * 1024;
+/// Encoded bytes taken from the session at a time.
+const SESSION_READ: usize = 64 * 1024;
+
+/// The engine's messages between the two ends of a flow, beside its bytes.
+pub(crate) mod message {
+    /// The decoder asks for a range that it cannot resolve.
+    pub(crate) const REPAIR_REQUEST: u8 = 1;
+    /// The encoder answers with the bytes.
+    pub(crate) const REPAIR_ANSWER: u8 = 2;
+}
+
+/// What a flow's stages work on, lent by the engine for one turn.
+pub(crate) struct Turn<'a> {
+    pub(crate) now: Time,
+    pub(crate) session: &'a mut Session,
+    pub(crate) dictionary: &'a mut Dictionary,
+    pub(crate) outputs: &'a mut VecDeque<Output>,
+    /// The node is at its limit of memory.
+    pub(crate) pressed: bool,
+}
+
+/// Why a flow cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) reset: ResetReason,
+    pub(crate) text: String,
+}
+
+/// Who handles the bytes between host and reduction.
+enum Stage {
+    Running(Box<dyn Accelerator>),
+    /// Bytes pass untouched, for ever.
+    Released,
+}
+
+/// The LAN side of a flow.
+struct Lan {
+    connection: ConnectionId,
+    connected: bool,
+    /// Bytes that the shell may still read.
+    credit: usize,
+    /// Bytes given to the shell and not yet taken by the operating system.
+    queued: usize,
+    /// Bytes for the host from before its connection was open.
+    waiting: VecDeque<Bytes>,
+    waiting_bytes: usize,
+    /// The host has sent its last byte.
+    finished: bool,
+    finish: Finish,
+}
+
+/// Where the clean end of a direction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    Open,
+    /// It follows when what was put out before it has gone.
+    Wanted,
+    Done,
+}
+
+/// One end of one flow.
+pub(crate) struct Flow {
+    pub(crate) number: u64,
+    pub(crate) peer: NodeId,
+    pub(crate) id: FlowId,
+    pub(crate) half: Half,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) via: Option<Via>,
+    pub(crate) keep_client_address: bool,
+    pub(crate) started: Time,
+    pub(crate) protocol: Protocol,
+    pub(crate) accelerator_name: &'static str,
+    pub(crate) letting_go: Option<LettingGo>,
+    pub(crate) carry_only: bool,
+    pub(crate) may_store: bool,
+    pub(crate) sent_lan_bytes: u64,
+    pub(crate) sent_wan_bytes: u64,
+    pub(crate) received_lan_bytes: u64,
+    pub(crate) received_wan_bytes: u64,
+    pub(crate) repairs_asked: u64,
+    /// Bytes that the engine's total holds for this flow.
+    pub(crate) accounted: usize,
+    /// The moment that the engine's timers hold for this flow.
+    pub(crate) timer: Option<Time>,
+    /// The decoder waits for the disk.
+    pub(crate) waits_for_disk: bool,
+    stage: Stage,
+    lan: Lan,
+    encoder: Encoder,
+    decoder: Decoder,
+    /// Our direction over the WAN.
+    finish_wan: Finish,
+    /// The peer's direction has ended and all of it can be read.
+    wan_finished: bool,
+    /// ... and the accelerator was told.
+    wan_finish_told: bool,
+    /// The session has forgotten the flow: both directions ended and were acknowledged.
+    session_closed: bool,
+    consumed_told: u64,
+    waits_for_repair: bool,
+}
+
+/// What a flow is born with.
+pub(crate) struct Birth {
+    pub(crate) number: u64,
+    pub(crate) peer: NodeId,
+    pub(crate) id: FlowId,
+    pub(crate) half: Half,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) via: Option<Via>,
+    pub(crate) keep_client_address: bool,
+    pub(crate) connection: ConnectionId,
+    pub(crate) accelerator: &'static accelerate::registry::Entry,
+    pub(crate) encoder: Encoder,
+    pub(crate) decoder: Decoder,
+    pub(crate) carry_only: bool,
+    pub(crate) may_store: bool,
+}
+
+impl Flow {
+    /// Begins a flow; a far one puts out the connection to its server.
+    pub(crate) fn start(birth: Birth, turn: &mut Turn<'_>) -> Result<Self, Broken> {
+        let mut flow = Self {
+            number: birth.number,
+            peer: birth.peer,
+            id: birth.id,
+            half: birth.half,
+            client: birth.client,
+            server: birth.server,
+            via: birth.via,
+            keep_client_address: birth.keep_client_address,
+            started: turn.now,
+            protocol: detect::by_port(birth.server.port()),
+            accelerator_name: birth.accelerator.name,
+            letting_go: None,
+            carry_only: birth.carry_only,
+            may_store: birth.may_store,
+            sent_lan_bytes: 0,
+            sent_wan_bytes: 0,
+            received_lan_bytes: 0,
+            received_wan_bytes: 0,
+            repairs_asked: 0,
+            accounted: 0,
+            timer: None,
+            waits_for_disk: false,
+            stage: Stage::Running((birth.accelerator.build)(birth.half)),
+            lan: Lan {
+                connection: birth.connection,
+                connected: birth.half == Half::Near,
+                credit: 0,
+                queued: 0,
+                waiting: VecDeque::new(),
+                waiting_bytes: 0,
+                finished: false,
+                finish: Finish::Open,
+            },
+            encoder: birth.encoder,
+            decoder: birth.decoder,
+            finish_wan: Finish::Open,
+            wan_finished: false,
+            wan_finish_told: false,
+            session_closed: false,
+            consumed_told: 0,
+            waits_for_repair: false,
+        };
+        flow.accelerate(turn, Input::Start)?;
+        flow.pump(turn)?;
+        Ok(flow)
+    }
+
+    pub(crate) fn connection(&self) -> ConnectionId {
+        self.lan.connection
+    }
+
+    /// Bytes that the flow holds in memory, by its own count.
+    pub(crate) fn buffered(&self) -> usize {
+        self.encoder.pending() + self.encoder.retained() + self.lan.queued + self.lan.waiting_bytes
+    }
+
+    /// When a stage wants to be woken.
+    pub(crate) fn timeout(&self) -> Option<Time> {
+        let accelerator = match &self.stage {
+            Stage::Running(accelerator) => accelerator.poll_timeout(),
+            Stage::Released => None,
+        };
+        [self.encoder.poll_timeout(), accelerator]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Both directions have ended, all is written and acknowledged.
+    pub(crate) fn is_over(&self) -> bool {
+        self.session_closed
+            && self.lan.finished
+            && self.lan.finish == Finish::Done
+            && self.lan.queued == 0
+    }
+
+    pub(crate) fn reduction(&self) -> reduce::FlowReduction {
+        self.encoder.statistics()
+    }
+
+    // What happens on the LAN side.
+
+    pub(crate) fn connected(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.lan.connected = true;
+        self.lan.waiting_bytes = 0;
+        for bytes in std::mem::take(&mut self.lan.waiting) {
+            self.write_lan(turn, bytes);
+        }
+        self.pump(turn)
+    }
+
+    pub(crate) fn received(&mut self, turn: &mut Turn<'_>, bytes: Bytes) -> Result<(), Broken> {
+        self.lan.credit = self.lan.credit.saturating_sub(bytes.len());
+        if self.sent_lan_bytes == 0 {
+            self.look(&bytes);
+        }
+        self.sent_lan_bytes += bytes.len() as u64;
+        self.accelerate(turn, Input::Lan(bytes))?;
+        self.pump(turn)
+    }
+
+    pub(crate) fn lan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.lan.finished = true;
+        self.accelerate(turn, Input::LanFinished)?;
+        self.pump(turn)
+    }
+
+    pub(crate) fn written(&mut self, turn: &mut Turn<'_>, bytes: usize) -> Result<(), Broken> {
+        self.lan.queued = self.lan.queued.saturating_sub(bytes);
+        self.pump(turn)
+    }
+
+    // What happens on the WAN side.
+
+    pub(crate) fn consumed(&mut self, turn: &mut Turn<'_>, offset: u64) -> Result<(), Broken> {
+        self.encoder.acknowledged(offset, turn.dictionary);
+        self.pump(turn)
+    }
+
+    pub(crate) fn wan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.wan_finished = true;
+        self.pump(turn)
+    }
+
+    pub(crate) fn session_closed(&mut self) {
+        self.session_closed = true;
+    }
+
+    pub(crate) fn message(
+        &mut self,
+        turn: &mut Turn<'_>,
+        kind: u8,
+        bytes: &[u8],
+    ) -> Result<(), Broken> {
+        let broken = |error: reduce::Error| Broken {
+            reset: ResetReason::Reduction,
+            text: format!("repair failed: {error}"),
+        };
+        match kind {
+            message::REPAIR_REQUEST => {
+                let answer = self.encoder.repair(bytes).map_err(broken)?;
+                turn.session
+                    .send_message(self.id, message::REPAIR_ANSWER, answer);
+                Ok(())
+            }
+            message::REPAIR_ANSWER => {
+                self.waits_for_repair = false;
+                self.decoder.handle_repair(bytes).map_err(broken)?;
+                self.pump(turn)
+            }
+            // A later release may have messages that this one need not understand.
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn timer_fired(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        let due = match &self.stage {
+            Stage::Running(accelerator) => {
+                accelerator.poll_timeout().is_some_and(|at| at <= turn.now)
+            }
+            Stage::Released => false,
+        };
+        if due {
+            self.accelerate(turn, Input::Timeout)?;
+        }
+        self.pump(turn)
+    }
+
+    /// Moves what can be moved, in both directions, until nothing more can.
+    pub(crate) fn pump(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.restore(turn)?;
+        self.encode(turn);
+        self.grant_read_credit(turn);
+        Ok(())
+    }
+
+    /// LAN to WAN: encodes as much as the session can take.
+    fn encode(&mut self, turn: &mut Turn<'_>) {
+        loop {
+            let room = turn.session.writable(self.id);
+            if room == 0 {
+                break;
+            }
+            let Some(encoded) = self.encoder.poll_encoded(turn.now, turn.dictionary, room) else {
+                break;
+            };
+            self.sent_wan_bytes += encoded.len() as u64;
+            turn.session.write(self.id, encoded);
+        }
+        if self.finish_wan == Finish::Wanted && self.encoder.pending() == 0 {
+            self.finish_wan = Finish::Done;
+            turn.session.finish(self.id);
+        }
+    }
+
+    /// WAN to LAN: decodes as much as the host takes.
+    fn restore(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.waits_for_disk = false;
+        while self.lan.queued + self.lan.waiting_bytes < WRITE_AHEAD {
+            match self.decoder.poll(turn.dictionary) {
+                Ok(Decoded::Segment(segment)) => self.deliver(turn, segment)?,
+                Ok(Decoded::NeedMore) => {
+                    let Some(encoded) = turn.session.read(self.id, SESSION_READ) else {
+                        self.end_of_wan(turn)?;
+                        break;
+                    };
+                    self.received_wan_bytes += encoded.len() as u64;
+                    self.decoder.push(encoded);
+                }
+                Ok(Decoded::WaitForDisk) => {
+                    self.waits_for_disk = true;
+                    break;
+                }
+                Ok(Decoded::NeedRepair(request)) => {
+                    if !self.waits_for_repair {
+                        self.waits_for_repair = true;
+                        self.repairs_asked += 1;
+                        turn.session
+                            .send_message(self.id, message::REPAIR_REQUEST, request);
+                    }
+                    break;
+                }
+                Err(error) => {
+                    return Err(Broken {
+                        reset: ResetReason::Reduction,
+                        text: format!("the peer's data cannot be restored: {error}"),
+                    });
+                }
+            }
+        }
+        let consumed = self.decoder.consumed();
+        if consumed > self.consumed_told {
+            self.consumed_told = consumed;
+            turn.session.consumed(self.id, consumed);
+        }
+        Ok(())
+    }
+
+    /// Ends the stream towards the host once the peer's has ended and all of it was delivered.
+    fn end_of_wan(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if !self.wan_finished || self.wan_finish_told {
+            return Ok(());
+        }
+        self.wan_finish_told = true;
+        if self.decoder.consumed() != self.received_wan_bytes {
+            return Err(Broken {
+                reset: ResetReason::Reduction,
+                text: "the peer's data ends in the middle of a record".to_owned(),
+            });
+        }
+        self.accelerate(turn, Input::WanFinished)
+    }
+
+    fn deliver(&mut self, turn: &mut Turn<'_>, segment: Segment) -> Result<(), Broken> {
+        let released = segment.kind == SegmentKind::Frame
+            && FrameKind::of(&segment.bytes) == Some(FrameKind::Released);
+        if !released {
+            return self.accelerate(turn, Input::Wan(segment));
+        }
+        // The other half has let go; this one puts out what it still holds and goes too.
+        self.drain_accelerator(turn)?;
+        self.stage = Stage::Released;
+        Ok(())
+    }
+
+    fn accelerate(&mut self, turn: &mut Turn<'_>, input: Input) -> Result<(), Broken> {
+        match &mut self.stage {
+            Stage::Running(accelerator) => {
+                accelerator.handle(turn.now, input);
+                self.drain_accelerator(turn)
+            }
+            Stage::Released => {
+                self.pass(turn, input);
+                Ok(())
+            }
+        }
+    }
+
+    fn drain_accelerator(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        use accelerate::Output as Wish;
+        while let Stage::Running(accelerator) = &mut self.stage {
+            let Some(wish) = accelerator.poll_output() else {
+                break;
+            };
+            match wish {
+                Wish::OpenServer => self.open_server(turn),
+                Wish::ToLan(bytes) => self.write_lan(turn, bytes),
+                Wish::FinishLan => self.finish_lan(turn),
+                Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
+                Wish::FinishWan => self.finish_wan(),
+                Wish::LettingGo(letting_go) => self.let_go(turn, letting_go)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, turn: &mut Turn<'_>, letting_go: LettingGo) -> Result<(), Broken> {
+        self.letting_go = Some(letting_go);
+        match letting_go {
+            LettingGo::LetGo { .. } => {
+                let frame = Bytes::from_static(&[FrameKind::Released.to_byte()]);
+                self.encoder.push(turn.now, Segment::frame(frame));
+                self.stage = Stage::Released;
+                Ok(())
+            }
+            LettingGo::Translate { .. } => Ok(()),
+            LettingGo::Close { reason } => Err(Broken {
+                reset: ResetReason::Accelerator,
+                text: format!("the accelerator closed the flow: {}", reason.text()),
+            }),
+        }
+    }
+
+    /// What happens to bytes that no accelerator handles any more.
+    fn pass(&mut self, turn: &mut Turn<'_>, input: Input) {
+        match input {
+            Input::Lan(bytes) => self.encoder.push(turn.now, Segment::payload(bytes)),
+            Input::LanFinished => self.finish_wan(),
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Payload | SegmentKind::Control => self.write_lan(turn, segment.bytes),
+                SegmentKind::Frame => {}
+            },
+            Input::WanFinished => self.finish_lan(turn),
+            Input::Start | Input::WanSilent(_) | Input::Timeout => {}
+        }
+    }
+
+    fn open_server(&mut self, turn: &mut Turn<'_>) {
+        turn.outputs.push_back(Output::Connect {
+            connection: self.lan.connection,
+            client: self.keep_client_address.then_some(self.client),
+            server: self.server,
+        });
+    }
+
+    fn write_lan(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.received_lan_bytes == 0 {
+            self.look(&bytes);
+        }
+        if !self.lan.connected {
+            self.lan.waiting_bytes += bytes.len();
+            self.lan.waiting.push_back(bytes);
+            return;
+        }
+        self.received_lan_bytes += bytes.len() as u64;
+        self.lan.queued += bytes.len();
+        turn.outputs.push_back(Output::Write {
+            connection: self.lan.connection,
+            bytes,
+        });
+    }
+
+    fn finish_lan(&mut self, turn: &mut Turn<'_>) {
+        if self.lan.finish == Finish::Open {
+            self.lan.finish = Finish::Wanted;
+        }
+        self.finish_lan_when_connected(turn);
+    }
+
+    fn finish_lan_when_connected(&mut self, turn: &mut Turn<'_>) {
+        if self.lan.connected && self.lan.finish == Finish::Wanted {
+            self.lan.finish = Finish::Done;
+            turn.outputs.push_back(Output::FinishWrite {
+                connection: self.lan.connection,
+            });
+        }
+    }
+
+    fn finish_wan(&mut self) {
+        if self.finish_wan == Finish::Open {
+            self.finish_wan = Finish::Wanted;
+            self.encoder.finish();
+        }
+    }
+
+    fn grant_read_credit(&mut self, turn: &mut Turn<'_>) {
+        self.finish_lan_when_connected(turn);
+        if !self.lan.connected || self.lan.finished {
+            return;
+        }
+        let ahead = if turn.pressed {
+            READ_AHEAD_PRESSED
+        } else {
+            READ_AHEAD
+        };
+        let room = ahead.saturating_sub(self.encoder.pending() + self.lan.credit);
+        if room < LEAST_CREDIT {
+            return;
+        }
+        self.lan.credit += room;
+        turn.outputs.push_back(Output::ReadCredit {
+            connection: self.lan.connection,
+            bytes: room,
+        });
+    }
+
+    /// Names the protocol from the first bytes of either direction.
+    fn look(&mut self, bytes: &[u8]) {
+        let first = &bytes[..bytes.len().min(detect::LOOK_LIMIT)];
+        if let Some(protocol) = detect::by_first_bytes(first) {
+            self.protocol = protocol;
+        }
+    }
+
+    /// Why the accelerate stage does nothing (more), if so.
+    pub(crate) fn letting_go_reason(&self) -> Option<LetGoReason> {
+        match self.letting_go {
+            Some(
+                LettingGo::LetGo { reason }
+                | LettingGo::Translate { reason }
+                | LettingGo::Close { reason },
+            ) => Some(reason),
+            None if self.accelerator_name == accelerate::registry::ENTRIES[0].name => {
+                Some(LetGoReason::NoAccelerator)
+            }
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What an engine says of itself: the values behind `status`, `flows` and `why`.
+//!
+//! Every field of a number ends in its unit, because these structures are written out as JSON.
+
+use serde::Serialize;
+
+use crate::io::Via;
+
+/// The state of a node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Status {
+    /// The node's own id.
+    pub node: String,
+    /// Flows through sessions now.
+    pub flows: usize,
+    /// Connections that go directly now.
+    pub direct: usize,
+    /// Flows through sessions since the start.
+    pub flows_total: u64,
+    /// Direct connections since the start.
+    pub direct_total: u64,
+    /// Flows that ended by a failure.
+    pub flows_failed_total: u64,
+    /// Bytes buffered in all flows.
+    pub buffered_bytes: u64,
+    /// The limits that are reached now.
+    pub limits_reached: Vec<String>,
+    /// Bytes that hosts sent or were sent, in flows through sessions.
+    pub lan_bytes: u64,
+    /// Bytes that crossed the WAN for them, before TLS and TCP.
+    pub wan_bytes: u64,
+    /// The peers, in the order of their names.
+    pub peers: Vec<PeerStatus>,
+    /// The dictionary.
+    pub dictionary: DictionaryStatus,
+}
+
+/// The state of one peer's session.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PeerStatus {
+    /// What the operator calls it.
+    pub name: String,
+    /// Its id.
+    pub node: String,
+    /// `up`, `silent` or `down`.
+    pub state: String,
+    /// Whether its prefixes are intercepted.
+    pub intercepted: bool,
+    /// The prefixes behind it.
+    pub prefixes: Vec<String>,
+    /// Flows to and from it now.
+    pub flows: usize,
+    /// The last round trip measured, in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// The least round trip measured, in milliseconds.
+    pub rtt_min_ms: Option<f64>,
+    /// Bytes sent on links, before TLS and TCP.
+    pub sent_bytes: u64,
+    /// Bytes received on links.
+    pub received_bytes: u64,
+    /// Bytes sent again after a change of links.
+    pub retransmitted_bytes: u64,
+    /// How often the session moved to another link.
+    pub link_changes: u64,
+}
+
+/// The state of the dictionary.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DictionaryStatus {
+    /// Whether recovery from disk has ended.
+    pub ready: bool,
+    /// Chunks known.
+    pub chunks: u64,
+    /// Bytes of chunks in memory.
+    pub memory_bytes: u64,
+    /// Bytes of the log on disk.
+    pub disk_bytes: u64,
+    /// Failed disk requests since the start.
+    pub disk_faults_total: u64,
+}
+
+/// One flow in a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct FlowReport {
+    /// The number to ask `why` with.
+    pub flow: u64,
+    /// `open`, `closed`, or how it failed.
+    pub state: String,
+    /// The peer's name, or `direct`.
+    pub peer: String,
+    /// `near` where the client is, `far` where the server is.
+    pub half: String,
+    /// How the client came; absent on the far side.
+    pub via: Option<Via>,
+    /// The client's address.
+    pub client: String,
+    /// The server's address.
+    pub server: String,
+    /// The protocol, as far as it was recognised.
+    pub protocol: String,
+    /// Seconds since it began (or that it lasted).
+    pub age_s: f64,
+    /// Bytes of the LAN host beside this node towards the other side.
+    pub sent_lan_bytes: u64,
+    /// What they became on the WAN.
+    pub sent_wan_bytes: u64,
+    /// Bytes handed to the LAN host beside this node.
+    pub received_lan_bytes: u64,
+    /// What they were on the WAN.
+    pub received_wan_bytes: u64,
+}
+
+impl FlowReport {
+    /// The share of LAN bytes that did not have to cross the WAN, in percent; negative when
+    /// the flow cost more than it carried.
+    #[must_use]
+    pub fn saved_percent(&self) -> f64 {
+        let lan = self.sent_lan_bytes + self.received_lan_bytes;
+        let wan = self.sent_wan_bytes + self.received_wan_bytes;
+        if lan == 0 {
+            return 0.0;
+        }
+        100.0 * (lan as f64 - wan as f64) / lan as f64
+    }
+}
+
+/// The reason why: what each stage did with a flow.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// The flow.
+    pub flow: FlowReport,
+    /// The stages in the order of a byte's way.
+    pub stages: Vec<StageReport>,
+}
+
+/// What one stage did with a flow.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageReport {
+    /// `intercept`, `classify`, `accelerate`, `reduce` or `tunnel`.
+    pub stage: &'static str,
+    /// What it did.
+    pub did: String,
+    /// Bytes it kept off the WAN; absent where that cannot be said of the stage.
+    pub saved_bytes: Option<i64>,
+    /// Why it did nothing, or no more.
+    pub why_not: Option<String>,
+    /// What would change that.
+    pub remedy: Option<String>,
+}

@@ -1,0 +1,228 @@
+//! Puts into words what was done with a flow: the reason why.
+
+use accelerate::Half;
+use reduce::Dictionary;
+use tunnel::{ConnectFailure, ResetReason};
+use vocab::Time;
+
+use crate::direct::Direct;
+use crate::flow::Flow;
+use crate::peer::Peer;
+use crate::report::{DictionaryStatus, FlowReport, StageReport, Why};
+
+/// Why a server's connection could not be opened.
+pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
+    match failure {
+        ConnectFailure::Refused => "the server refused the connection",
+        ConnectFailure::TimedOut => "the server did not answer",
+        ConnectFailure::Unreachable => "there is no route to the server",
+        ConnectFailure::NotPermitted => "the far node may not connect there",
+        ConnectFailure::Exhausted => "the far node is at a limit",
+        ConnectFailure::Other => "the far node could not connect",
+    }
+}
+
+/// Why the peer, or the session, reset a flow.
+pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
+    match reason {
+        ResetReason::HostReset => "reset by the host beside the peer",
+        ResetReason::HostLost => "the host beside the peer could not be reached any longer",
+        ResetReason::Accelerator => "the peer's accelerator could not go on safely",
+        ResetReason::Reduction => "data could not be restored",
+        ResetReason::Stopping => "the peer stopped",
+        ResetReason::Limit => "a limit of the peer was reached",
+        ResetReason::Policy => "the peer's policy forbids it",
+        ResetReason::PeerLost => "nothing was heard of the peer for too long",
+        ResetReason::PeerRestarted => "the peer was restarted",
+        ResetReason::Gone => "the peer had already forgotten the flow",
+        ResetReason::Unknown(_) => "for a reason that this release does not know",
+    }
+}
+
+pub(crate) fn dictionary_status(dictionary: &Dictionary) -> DictionaryStatus {
+    let statistics = dictionary.statistics();
+    DictionaryStatus {
+        ready: dictionary.is_ready(),
+        chunks: statistics.chunks,
+        memory_bytes: statistics.memory_bytes,
+        disk_bytes: statistics.disk_bytes,
+        disk_faults_total: statistics.disk_faults,
+    }
+}
+
+pub(crate) fn flow_report(now: Time, flow: &Flow, peer: &str, state: &str) -> FlowReport {
+    FlowReport {
+        flow: flow.number,
+        state: state.to_owned(),
+        peer: peer.to_owned(),
+        half: match flow.half {
+            Half::Near => "near",
+            Half::Far => "far",
+        }
+        .to_owned(),
+        via: flow.via,
+        client: flow.client.to_string(),
+        server: flow.server.to_string(),
+        protocol: flow.protocol.to_string(),
+        age_s: now.since(flow.started).as_secs_f64(),
+        sent_lan_bytes: flow.sent_lan_bytes,
+        sent_wan_bytes: flow.sent_wan_bytes,
+        received_lan_bytes: flow.received_lan_bytes,
+        received_wan_bytes: flow.received_wan_bytes,
+    }
+}
+
+pub(crate) fn direct_report(now: Time, direct: &Direct, state: &str) -> FlowReport {
+    FlowReport {
+        flow: direct.number,
+        state: state.to_owned(),
+        peer: "direct".to_owned(),
+        half: "near".to_owned(),
+        via: Some(direct.via),
+        client: direct.client.to_string(),
+        server: direct.server.to_string(),
+        protocol: accelerate::detect::by_port(direct.server.port()).to_string(),
+        age_s: now.since(direct.started).as_secs_f64(),
+        sent_lan_bytes: direct.bytes_up,
+        sent_wan_bytes: direct.bytes_up,
+        received_lan_bytes: direct.bytes_down,
+        received_wan_bytes: direct.bytes_down,
+    }
+}
+
+pub(crate) fn explain_direct(now: Time, direct: &Direct, state: &str) -> Why {
+    Why {
+        flow: direct_report(now, direct, state),
+        stages: vec![StageReport {
+            stage: "intercept",
+            did: format!("accepted ({}) and connected directly", direct.via),
+            saved_bytes: Some(0),
+            why_not: Some(direct.reason.text().to_owned()),
+            remedy: Some(direct.reason.remedy().to_owned()),
+        }],
+    }
+}
+
+pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
+    Why {
+        flow: flow_report(now, flow, &peer.config.name, state),
+        stages: vec![
+            intercept(flow),
+            classify(flow),
+            accelerate(flow),
+            reduce(flow),
+            tunnel(peer),
+        ],
+    }
+}
+
+fn intercept(flow: &Flow) -> StageReport {
+    let did = match flow.via {
+        Some(via) => format!("accepted at once ({via})"),
+        None => "opened the server's connection for the peer".to_owned(),
+    };
+    let kept = match flow.keep_client_address {
+        true => "the server sees the client's own address",
+        false => "the server sees the far node's address",
+    };
+    StageReport {
+        stage: "intercept",
+        did: format!("{did}; {kept}"),
+        saved_bytes: None,
+        why_not: None,
+        remedy: None,
+    }
+}
+
+fn classify(flow: &Flow) -> StageReport {
+    StageReport {
+        stage: "classify",
+        did: format!("{} by port and first bytes", flow.protocol),
+        saved_bytes: None,
+        why_not: None,
+        remedy: None,
+    }
+}
+
+fn accelerate(flow: &Flow) -> StageReport {
+    let (why_not, remedy) = match flow.letting_go_reason() {
+        _ if flow.carry_only => (
+            Some("the policy carries this port only".to_owned()),
+            Some("take it out of carry_only_ports in [policy]".to_owned()),
+        ),
+        Some(reason) => (
+            Some(reason.text().to_owned()),
+            reason.remedy().map(str::to_owned),
+        ),
+        None => (None, None),
+    };
+    StageReport {
+        stage: "accelerate",
+        did: flow.accelerator_name.to_owned(),
+        saved_bytes: None,
+        why_not,
+        remedy,
+    }
+}
+
+/// The direction that this node encodes is told in full; of the other one only the sizes are
+/// known here, and the peer's `why` tells the rest.
+fn reduce(flow: &Flow) -> StageReport {
+    let reduction = flow.reduction();
+    let lan = flow.sent_lan_bytes + flow.received_lan_bytes;
+    let wan = flow.sent_wan_bytes + flow.received_wan_bytes;
+    let (why_not, remedy) = if wan < lan || lan == 0 {
+        (None, None)
+    } else if !flow.may_store {
+        (
+            Some("the policy never stores this content".to_owned()),
+            Some("take it out of never_store in [policy]".to_owned()),
+        )
+    } else if reduction.incompressible_bytes * 2 > flow.sent_lan_bytes
+        && flow.sent_lan_bytes >= flow.received_lan_bytes
+    {
+        (
+            Some("the content is incompressible and was not seen before".to_owned()),
+            Some("send it again: it is remembered now".to_owned()),
+        )
+    } else {
+        (
+            Some("too little or too new to be reduced".to_owned()),
+            Some("send it again: payload is remembered now".to_owned()),
+        )
+    };
+    StageReport {
+        stage: "reduce",
+        did: format!(
+            "sent {} as {} B ({} B by reference, {} B incompressible), received {} as {} B; {} repairs asked",
+            flow.sent_lan_bytes,
+            flow.sent_wan_bytes,
+            reduction.referenced_bytes,
+            reduction.incompressible_bytes,
+            flow.received_lan_bytes,
+            flow.received_wan_bytes,
+            flow.repairs_asked,
+        ),
+        saved_bytes: Some(lan as i64 - wan as i64),
+        why_not,
+        remedy,
+    }
+}
+
+fn tunnel(peer: &Peer) -> StageReport {
+    let statistics = peer.session.statistics();
+    let round_trip = match statistics.round_trip_latest {
+        Some(span) => vocab::format_duration(span),
+        None => "not measured yet".to_owned(),
+    };
+    StageReport {
+        stage: "tunnel",
+        did: format!(
+            "TLS 1.3 over TCP to {}; round trip {round_trip}; {} B sent again after {} link changes",
+            peer.config.name, statistics.retransmitted_bytes, statistics.link_changes
+        ),
+        saved_bytes: None,
+        why_not: None,
+        remedy: None,
+    }
+}
