@@ -1,0 +1,39 @@
+//! What one packet costs in the model: a full-size packet in and out at 1 Gbit/s, with the delay
+//! of a continent and with loss. The real-time driver's own cost (two system calls) is not here.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use emulate::{Direction, DirectionConfig};
+use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+
+fn packet_in_and_out(criterion: &mut Criterion) {
+    let config = DirectionConfig {
+        rate: Some(Bitrate::from_bits_per_second(1_000_000_000)),
+        delay: Duration::from_millis(40),
+        loss: Probability::from_fraction(0.001).unwrap_or(Probability::ZERO),
+        queue: ByteCount::mebibytes(1),
+        ..DirectionConfig::default()
+    };
+    let mut direction = Direction::new(config, Random::from_seed(1));
+    let packet = Bytes::from(vec![0; 1_500]);
+    let mut now = Time::ZERO;
+    let mut group = criterion.benchmark_group("direction");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("packet_in_and_out", |bencher| {
+        bencher.iter(|| {
+            now += Duration::from_micros(12);
+            direction.handle(now, packet.clone());
+            while let Some(delivery) = direction.poll_output(now) {
+                black_box(delivery);
+            }
+            black_box(direction.poll_timeout());
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, packet_in_and_out);
+criterion_main!(benches);
