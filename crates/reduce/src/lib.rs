@@ -1,1 +1,19 @@
 //! Data reduction: chunks, fingerprints, the dictionary, references, compression.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+mod config;
+mod decoder;
+mod dictionary;
+mod disk;
+mod encoder;
+mod error;
+
+pub use config::*;
+pub use decoder::{Decoded, Decoder};
+pub use dictionary::{Dictionary, DictionaryStatistics, PeerSlot};
+pub use disk::{
+    DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
+    parse_segment_file_name, segment_file_name,
+};
+pub use encoder::{Encoder, FlowReduction};
+pub use error::Error;

@@ -1,0 +1,145 @@
+//! The dictionary's disk, described for whoever executes it: requests out, completions in.
+//!
+//! The dictionary opens no file. It hands out [`DiskRequest`]s, each with an id, and is told of
+//! each one's end by a [`DiskCompletion`] with the same id. Segment `number` is the file
+//! [`segment_file_name`] in the dictionary's own directory; other files there are not ours and
+//! are left alone.
+//!
+//! ```text
+//!   Dictionary ──poll_disk──► DiskRequest{id, operation} ──► shell: files, threads
+//!              ◄─handle_disk─ DiskCompletion{id, result}  ◄──┘
+//! ```
+//!
+//! What the shell owes: requests for the same segment run in the order in which they were handed
+//! out (those for different segments may overtake each other), every request is completed
+//! exactly once, and an append or a sync that failed is reported as failed. It need not make
+//! appends durable before a [`DiskOperation::Sync`].
+
+use bytes::Bytes;
+
+/// One piece of disk work with the id that its completion must carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskRequest {
+    /// Counts up from 1; never used twice in the life of a dictionary.
+    pub id: u64,
+    /// What is to be done.
+    pub operation: DiskOperation,
+}
+
+/// What the dictionary wants of its disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskOperation {
+    /// Name all segments and their lengths. Answer: [`DiskAnswer::Segments`]. A directory that
+    /// does not exist is made and answered with an empty list.
+    List,
+    /// Read `length` bytes at `offset`; fewer, or none, where the file ends earlier. Answer:
+    /// [`DiskAnswer::Bytes`].
+    Read {
+        /// The segment's number.
+        segment: u32,
+        /// Where to start, in bytes from the start of the file.
+        offset: u64,
+        /// Bytes wanted, at most [`crate::MAX_DISK_READ`].
+        length: u32,
+    },
+    /// Write all of `bytes` at `offset`, which is where the dictionary believes the file ends
+    /// (after a failed append it may write over what that left). Makes the file at offset 0.
+    /// Answer: [`DiskAnswer::Done`].
+    Append {
+        /// The segment's number.
+        segment: u32,
+        /// Where the bytes go, in bytes from the start of the file.
+        offset: u64,
+        /// What to write, at most [`crate::MAX_DISK_APPEND`].
+        bytes: Bytes,
+    },
+    /// Cut the file to `length` bytes: a torn tail found at recovery. Answer:
+    /// [`DiskAnswer::Done`].
+    Truncate {
+        /// The segment's number.
+        segment: u32,
+        /// The new length in bytes.
+        length: u64,
+    },
+    /// Make what was appended to the segment durable (fdatasync). Answer: [`DiskAnswer::Done`].
+    Sync {
+        /// The segment's number.
+        segment: u32,
+    },
+    /// Remove the file; it is fine if it is gone. Answer: [`DiskAnswer::Done`].
+    Delete {
+        /// The segment's number.
+        segment: u32,
+    },
+}
+
+/// The end of the request with the same id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCompletion {
+    /// The id of the request.
+    pub id: u64,
+    /// What came of it.
+    pub result: Result<DiskAnswer, DiskFault>,
+}
+
+/// What a request that went well brings back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskAnswer {
+    /// All segments there are, in any order.
+    Segments(Vec<SegmentListing>),
+    /// The bytes read.
+    Bytes(Bytes),
+    /// It is done.
+    Done,
+}
+
+/// One segment file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentListing {
+    /// The segment's number, read from the file's name by [`parse_segment_file_name`].
+    pub number: u32,
+    /// The file's length in bytes.
+    pub bytes: u64,
+}
+
+/// Why a request failed. The dictionary goes on in every case; it is a cache.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskFault {
+    /// No space left, or a quota is used up: writing is tried again later.
+    #[error("the disk is full")]
+    Full,
+    /// The file is not there.
+    #[error("the segment file is gone")]
+    Missing,
+    /// Anything else, in the system's words.
+    #[error("{0}")]
+    Io(String),
+}
+
+/// The file name of a segment: its number in at least eight decimal digits and `.seg`.
+#[must_use]
+pub fn segment_file_name(number: u32) -> String {
+    format!("{number:08}.seg")
+}
+
+/// The segment's number if the name is one that [`segment_file_name`] gives.
+#[must_use]
+pub fn parse_segment_file_name(name: &str) -> Option<u32> {
+    let digits = name.strip_suffix(".seg")?;
+    let number = digits.parse().ok()?;
+    (segment_file_name(number) == name).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_file_names_are_segments() {
+        assert_eq!(segment_file_name(31), "00000031.seg");
+        assert_eq!(parse_segment_file_name("00000031.seg"), Some(31));
+        for other in ["31.seg", "0000001f.seg", "+0000031.seg", "00000031.tmp", ""] {
+            assert_eq!(parse_segment_file_name(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What can be wrong with bytes from the other side; all of it ends that flow, none of it panics.
+
+use thiserror::Error;
+
+/// Why an encoded stream, a repair request or a repair answer cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Error {
+    /// The bytes are not what the format says.
+    #[error("the reduced stream is not well-formed: {0}")]
+    InvalidMessage(&'static str),
+    /// The peer writes a version of the format that this node does not read.
+    #[error("the peer writes version {0} of the reduced stream; upgrade the older node")]
+    PeerIncompatible(u8),
+    /// The bytes are well-formed, but what they say cannot be true.
+    #[error("the peer broke the rules of the reduced stream: {0}")]
+    PeerMisbehaved(&'static str),
+}
+
+impl From<vocab::Truncated> for Error {
+    fn from(_: vocab::Truncated) -> Self {
+        Self::InvalidMessage("a value is cut short")
+    }
+}
