@@ -6,7 +6,9 @@
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 misused (clap's).
 
+mod completions;
 mod emulate;
+mod man;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -24,6 +26,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Prints a completion script for a shell.
+    Completions(completions::Completions),
+    /// Writes the manual pages.
+    Man(man::Man),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::Emulate),
 }
@@ -31,6 +37,8 @@ enum Command {
 impl Command {
     fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Completions(command) => command.run(),
+            Command::Man(command) => command.run(),
             Command::Emulate(command) => command.run(),
         }
     }
