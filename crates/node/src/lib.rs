@@ -1,1 +1,9 @@
-//! The daemon around an engine: interception, WAN links, disk, configuration, administration, metrics.
+//! The daemon around an engine: sockets, TLS, files and privileges; it decides nothing about
+//! protocols.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod config;
+pub mod identity;
+pub mod pairing;
+pub mod tls;

@@ -1,0 +1,362 @@
+//! A node's configuration: one TOML file, read whole, checked whole, refused whole.
+//!
+//! What can be wrong is found before anything is started, and every error points at the line
+//! and says what to write ([`ConfigError`]). Quantities carry units (`"256MiB"`, `"10s"`);
+//! unknown keys are refused, because a misspelt limit that silently does not hold is worse than
+//! a node that does not start. Paths that are not given are derived from the state directory.
+//!
+//! What it does not do: look at the machine (privileges, ports, tools). That is
+//! [`crate::preflight`]'s, because the same file may be checked on another machine.
+
+mod located;
+mod sections;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use engine::Prefix;
+use toml::Spanned;
+use vocab::ByteCount;
+
+pub use located::ConfigError;
+pub use sections::InterceptMode;
+use sections::{File, PeerSection};
+
+/// The least grace is none; more than this would outlast every service manager's patience.
+const GREATEST_GRACE: Duration = Duration::from_secs(600);
+/// A name becomes part of file names and of an nftables table's name.
+const LONGEST_NAME: usize = 32;
+
+/// A node's configuration, checked.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// The file it came from, for messages.
+    pub file: PathBuf,
+    /// The node's name: lower-case letters, digits and `-`, 32 at most.
+    pub name: String,
+    /// Where identity, pins, invitations and the dictionary are kept.
+    pub state_directory: PathBuf,
+    /// The interfaces behind which the clients and servers are.
+    pub lan_interfaces: Vec<String>,
+    /// The administration socket.
+    pub admin_socket: PathBuf,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// How long flows may take to end by themselves when the node stops.
+    pub grace: Duration,
+    /// The WAN side.
+    pub wan: Wan,
+    /// Transparent interception.
+    pub intercept: Intercept,
+    /// The explicit proxies.
+    pub proxy: Proxy,
+    /// The peers, in the file's order.
+    pub peers: Vec<Peer>,
+    /// The dictionary's sizes: in memory, on disk (0: none).
+    pub dictionary: Dictionary,
+    /// What may not be exceeded.
+    pub limits: engine::Limits,
+    /// What is done with which flows.
+    pub policy: engine::Policy,
+    /// Server ports that are never intercepted.
+    pub bypass_ports: Vec<u16>,
+    /// Where this node opens connections for its peers; empty means anywhere but itself.
+    pub serve: Vec<Prefix>,
+}
+
+/// The WAN side: where links are taken and how their sockets are set.
+#[derive(Clone, Debug)]
+pub struct Wan {
+    /// Where links are accepted; `None` for a node that only dials out.
+    pub listen: Option<SocketAddr>,
+    /// The kernel's name of a congestion control; the system's default when `None`.
+    pub congestion_control: Option<String>,
+    /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT): little, so that what is
+    /// sent next is decided in the session and not by a queue that is already written.
+    pub unsent: ByteCount,
+}
+
+/// Transparent interception.
+#[derive(Clone, Debug)]
+pub struct Intercept {
+    /// Whether it is done.
+    pub mode: InterceptMode,
+    /// The port that the kernel hands intercepted connections to, on the loopback addresses.
+    pub port: u16,
+    /// The value of the packet mark's top byte.
+    pub mark: u8,
+    /// The routing table that delivers marked packets locally.
+    pub route_table: u32,
+}
+
+/// The explicit proxies.
+#[derive(Clone, Debug, Default)]
+pub struct Proxy {
+    /// Where SOCKS5 (RFC 1928) is spoken.
+    pub socks5: Option<SocketAddr>,
+    /// Where HTTP CONNECT (RFC 9110 §9.3.6) is spoken.
+    pub http_connect: Option<SocketAddr>,
+}
+
+/// One peer.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The name under which it is paired.
+    pub name: String,
+    /// Where to dial it, as HOST:PORT; `None` when it dials us.
+    pub address: Option<String>,
+    /// The destinations behind it.
+    pub prefixes: Vec<Prefix>,
+}
+
+/// The dictionary's sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Dictionary {
+    /// In memory.
+    pub memory: ByteCount,
+    /// On disk; 0 for none.
+    pub disk: ByteCount,
+}
+
+impl NodeConfig {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not a valid configuration; the message says where and what
+    /// to write.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+            file: file.to_owned(),
+            source,
+        })?;
+        Self::parse(file, &text)
+    }
+
+    /// Checks a text that was read from `file`.
+    ///
+    /// # Errors
+    /// When it is not a valid configuration.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let located = located::Locator { file, text };
+        let sections: File =
+            toml::from_str(text).map_err(|error| located.from_toml(&error, sections::KEYS))?;
+        check(sections, file, &located)
+    }
+}
+
+fn check(
+    sections: File,
+    file: &Path,
+    located: &located::Locator<'_>,
+) -> Result<NodeConfig, ConfigError> {
+    let File {
+        node,
+        wan,
+        intercept,
+        proxy,
+        peer: peers,
+        dictionary,
+        limits,
+        policy,
+    } = sections;
+
+    check_name(&node.name, located)?;
+    let name_span = node.name.span();
+    let name = node.name.into_inner();
+    let state_directory = node
+        .state_directory
+        .unwrap_or_else(|| PathBuf::from("/var/lib/trunkline").join(&name));
+    if *node.grace.get_ref() > sections::Span(GREATEST_GRACE) {
+        return Err(located.at(
+            node.grace.span(),
+            "a node that takes longer than 10 minutes to stop will be killed by whoever asked it; write \"600s\" or less",
+        ));
+    }
+    for interface in &node.lan_interfaces {
+        check_interface(interface, located)?;
+    }
+    if intercept.mode == InterceptMode::Transparent && node.lan_interfaces.is_empty() {
+        return Err(located.at(
+            name_span,
+            "interception needs to know the LAN side; write lan_interfaces = [\"eth1\"] under [node], or mode = \"off\" under [intercept] for explicit proxies alone",
+        ));
+    }
+    let peers = check_peers(peers, wan.listen, located)?;
+    if limits.flows == 0 {
+        return Err(ConfigError::Whole {
+            file: file.to_owned(),
+            message: "[limits] flows = 0 would pass everything by; write 1 or more".to_owned(),
+        });
+    }
+
+    Ok(NodeConfig {
+        file: file.to_owned(),
+        admin_socket: node
+            .admin_socket
+            .unwrap_or_else(|| state_directory.join("admin.sock")),
+        name,
+        state_directory,
+        lan_interfaces: node
+            .lan_interfaces
+            .into_iter()
+            .map(Spanned::into_inner)
+            .collect(),
+        metrics: node.metrics,
+        grace: node.grace.into_inner().0,
+        wan: Wan {
+            listen: wan.listen,
+            congestion_control: wan.congestion_control,
+            unsent: wan.unsent,
+        },
+        intercept: Intercept {
+            mode: intercept.mode,
+            port: intercept.port.get(),
+            mark: intercept.mark.get(),
+            route_table: intercept.route_table,
+        },
+        proxy: Proxy {
+            socks5: proxy.socks5,
+            http_connect: proxy.http_connect,
+        },
+        peers,
+        dictionary: Dictionary {
+            memory: dictionary.memory,
+            disk: dictionary.disk,
+        },
+        limits: engine::Limits {
+            flows: limits.flows,
+            memory: limits.memory,
+        },
+        policy: engine::Policy {
+            carry_only_ports: policy.carry_only_ports,
+            never_store_prefixes: policy.never_store,
+            never_store_ports: policy.never_store_ports,
+        },
+        bypass_ports: policy.bypass_ports,
+        serve: policy.serve,
+    })
+}
+
+fn check_name(name: &Spanned<String>, located: &located::Locator<'_>) -> Result<(), ConfigError> {
+    if is_name(name.get_ref()) {
+        return Ok(());
+    }
+    Err(located.at(
+        name.span(),
+        "a name is 1 to 32 lower-case letters, digits and `-`, and starts with a letter, because files and an nftables table are named after it; write name = \"branch-7\"",
+    ))
+}
+
+/// Whether `text` can name a node or a peer.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    text.len() <= LONGEST_NAME
+        && text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// Interface names go into a ruleset; what the kernel allows in them but nft would have to
+/// quote is refused.
+fn check_interface(
+    interface: &Spanned<String>,
+    located: &located::Locator<'_>,
+) -> Result<(), ConfigError> {
+    let text = interface.get_ref();
+    let fits = (1..16).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c));
+    if fits {
+        return Ok(());
+    }
+    Err(located.at(
+        interface.span(),
+        "this is not an interface's name; write one that `ip link` shows, such as \"eth1\"",
+    ))
+}
+
+fn check_peers(
+    sections: Vec<PeerSection>,
+    listen: Option<SocketAddr>,
+    located: &located::Locator<'_>,
+) -> Result<Vec<Peer>, ConfigError> {
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    let mut taken: Vec<(Prefix, String)> = Vec::new();
+    let mut peers = Vec::new();
+    for section in sections {
+        check_name(&section.name, located)?;
+        let span = section.name.span();
+        let name = section.name.into_inner();
+        if names.insert(name.clone(), span.start).is_some() {
+            return Err(located.at(
+                span,
+                &format!("there are two peers called `{name}`; give each a name of its own"),
+            ));
+        }
+        let address = check_address(section.address, located)?;
+        if address.is_none() && listen.is_none() {
+            return Err(located.at(
+                span,
+                "this peer has no address to dial and this node listens nowhere, so they could never meet; write address = \"HOST:PORT\" here or listen = \"0.0.0.0:4433\" under [wan]",
+            ));
+        }
+        let mut prefixes = Vec::new();
+        for prefix in section.prefixes {
+            let span = prefix.span();
+            let prefix = prefix.into_inner();
+            if let Some((other, owner)) = taken.iter().find(|(other, _)| other.overlaps(&prefix)) {
+                return Err(located.at(
+                    span,
+                    &format!("`{prefix}` overlaps `{other}` of peer `{owner}`; a destination has one peer, so write prefixes that do not overlap"),
+                ));
+            }
+            taken.push((prefix, name.clone()));
+            prefixes.push(prefix);
+        }
+        peers.push(Peer {
+            name,
+            address,
+            prefixes,
+        });
+    }
+    Ok(peers)
+}
+
+fn check_address(
+    address: Option<Spanned<String>>,
+    located: &located::Locator<'_>,
+) -> Result<Option<String>, ConfigError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    if is_host_and_port(address.get_ref()) {
+        return Ok(Some(address.into_inner()));
+    }
+    Err(located.at(
+        address.span(),
+        "this is not HOST:PORT; write \"198.51.100.7:4433\", \"[2001:db8::7]:4433\" or \"hub.example.net:4433\"",
+    ))
+}
+
+/// Whether `text` is HOST:PORT with a port from 1 to 65535.
+#[must_use]
+pub fn is_host_and_port(text: &str) -> bool {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return address.port() != 0;
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let host_fits = (1..=253).contains(&host.len())
+        && host
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+    host_fits && port.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+#[cfg(test)]
+mod tests;

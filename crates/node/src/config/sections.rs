@@ -1,0 +1,217 @@
+//! The file as it is written: sections, keys and their defaults.
+//!
+//! A default stands beside its key with the reason for it. [`KEYS`] lists all keys, so that a
+//! misspelt one can be answered with the nearest.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU8, NonZeroU16};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use engine::Prefix;
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+use vocab::ByteCount;
+
+/// Every key and section name, for suggestions.
+pub(super) const KEYS: &[&str] = &[
+    "node",
+    "wan",
+    "intercept",
+    "proxy",
+    "peer",
+    "dictionary",
+    "limits",
+    "policy",
+    "name",
+    "state_directory",
+    "lan_interfaces",
+    "admin_socket",
+    "metrics",
+    "grace",
+    "listen",
+    "congestion_control",
+    "unsent",
+    "mode",
+    "port",
+    "mark",
+    "route_table",
+    "socks5",
+    "http_connect",
+    "address",
+    "prefixes",
+    "memory",
+    "disk",
+    "flows",
+    "bypass_ports",
+    "carry_only_ports",
+    "never_store",
+    "never_store_ports",
+    "serve",
+];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) node: NodeSection,
+    #[serde(default)]
+    pub(super) wan: WanSection,
+    #[serde(default)]
+    pub(super) intercept: InterceptSection,
+    #[serde(default)]
+    pub(super) proxy: ProxySection,
+    #[serde(default)]
+    pub(super) peer: Vec<PeerSection>,
+    #[serde(default)]
+    pub(super) dictionary: DictionarySection,
+    #[serde(default)]
+    pub(super) limits: LimitsSection,
+    #[serde(default)]
+    pub(super) policy: PolicySection,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodeSection {
+    pub(super) name: Spanned<String>,
+    /// `/var/lib/trunkline/NAME`, where the systemd unit makes it.
+    pub(super) state_directory: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) lan_interfaces: Vec<Spanned<String>>,
+    /// `admin.sock` in the state directory.
+    pub(super) admin_socket: Option<PathBuf>,
+    pub(super) metrics: Option<SocketAddr>,
+    #[serde(default = "grace")]
+    pub(super) grace: Spanned<Span>,
+}
+
+/// Ten seconds: most requests under way end within it, and service managers wait longer.
+fn grace() -> Spanned<Span> {
+    Spanned::new(0..0, Span(Duration::from_secs(10)))
+}
+
+/// A time with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(super) struct Span(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        vocab::parse_duration(&text)
+            .map(Span)
+            .map_err(de::Error::custom)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WanSection {
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) congestion_control: Option<String>,
+    pub(super) unsent: ByteCount,
+}
+
+impl Default for WanSection {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            congestion_control: None,
+            // 5 ms at 200 Mbit/s: enough that the kernel never waits for a wake-up of ours,
+            // little enough that a small flow's frame does not queue long behind a bulk one's.
+            unsent: ByteCount::kibibytes(128),
+        }
+    }
+}
+
+/// Whether connections are taken from the network's path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InterceptMode {
+    /// By nftables TPROXY; needs CAP_NET_ADMIN.
+    Transparent,
+    /// Not at all; clients come by the explicit proxies, or the node only serves its peers.
+    #[default]
+    Off,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct InterceptSection {
+    pub(super) mode: InterceptMode,
+    pub(super) port: NonZeroU16,
+    pub(super) mark: NonZeroU8,
+    pub(super) route_table: u32,
+}
+
+impl Default for InterceptSection {
+    fn default() -> Self {
+        Self {
+            mode: InterceptMode::default(),
+            port: NonZeroU16::new(4434).expect("4434 is not zero"),
+            // The letter t; a top byte that no common tool (Docker, kube-proxy, Tailscale) uses.
+            mark: NonZeroU8::new(0x74).expect("0x74 is not zero"),
+            // Above the tables 0-255 that administrators number by hand.
+            route_table: 7443,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ProxySection {
+    pub(super) socks5: Option<SocketAddr>,
+    pub(super) http_connect: Option<SocketAddr>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PeerSection {
+    pub(super) name: Spanned<String>,
+    pub(super) address: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) prefixes: Vec<Spanned<Prefix>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct DictionarySection {
+    pub(super) memory: ByteCount,
+    pub(super) disk: ByteCount,
+}
+
+impl Default for DictionarySection {
+    /// A sixteenth of a branch's 4 GB in memory; on disk what a small system volume can spare.
+    fn default() -> Self {
+        Self {
+            memory: ByteCount::mebibytes(256),
+            disk: ByteCount::mebibytes(4096),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct LimitsSection {
+    pub(super) flows: usize,
+    pub(super) memory: ByteCount,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        let limits = engine::Limits::default();
+        Self {
+            flows: limits.flows,
+            memory: limits.memory,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PolicySection {
+    pub(super) bypass_ports: Vec<u16>,
+    pub(super) carry_only_ports: Vec<u16>,
+    pub(super) never_store: Vec<Prefix>,
+    pub(super) never_store_ports: Vec<u16>,
+    pub(super) serve: Vec<Prefix>,
+}

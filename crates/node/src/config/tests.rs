@@ -1,0 +1,144 @@
+//! What a right file means and what a wrong one is answered with.
+
+use super::*;
+
+const SMALL: &str = r#"
+[node]
+name = "near"
+state_directory = "/var/lib/near"
+lan_interfaces = ["lan0"]
+
+[wan]
+listen = "0.0.0.0:4433"
+
+[intercept]
+mode = "transparent"
+
+[[peer]]
+name = "far"
+address = "198.18.12.2:4433"
+prefixes = ["198.18.2.0/24", "2001:2:0:2::/64"]
+"#;
+
+fn parse(text: &str) -> Result<NodeConfig, ConfigError> {
+    NodeConfig::parse(Path::new("near.toml"), text)
+}
+
+fn error(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_small_file_gets_the_documented_defaults() {
+    let config = parse(SMALL).unwrap();
+    assert_eq!(config.admin_socket, Path::new("/var/lib/near/admin.sock"));
+    assert_eq!(config.grace, Duration::from_secs(10));
+    assert_eq!(config.intercept.port, 4434);
+    assert_eq!(config.wan.unsent, ByteCount::kibibytes(128));
+    assert_eq!(config.dictionary.disk.to_string(), "4GiB");
+    assert_eq!(config.peers[0].prefixes.len(), 2);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest() {
+    let text = SMALL.replace("listen =", "listn =");
+    let error = error(&text);
+    assert!(
+        error.starts_with("near.toml:8:1: there is no key `listn` here; did you mean `listen`?"),
+        "{error}"
+    );
+    assert!(
+        error.contains("8 | listn = \"0.0.0.0:4433\"\n  | ^^^^^"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_key_in_the_wrong_section_is_told_so() {
+    let error = error(&SMALL.replace("listen =", "metrics ="));
+    assert!(
+        error.contains("`metrics` exists, but in another section"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_size_without_a_right_unit_says_what_to_write() {
+    let error = error(&format!("{SMALL}\n[dictionary]\nmemory = \"12 parsec\"\n"));
+    assert!(error.contains(":19:10:"), "{error}");
+    assert!(error.contains("write it as \"1500B\""), "{error}");
+}
+
+#[test]
+fn a_bare_number_for_a_time_is_refused_at_its_place() {
+    let error = error(&SMALL.replace("lan_interfaces", "grace = \"10\"\nlan_interfaces"));
+    assert!(
+        error.contains("near.toml:5:9: `10` is not a time; write it as"),
+        "{error}"
+    );
+}
+
+#[test]
+fn overlapping_prefixes_of_two_peers_are_refused() {
+    let text = format!("{SMALL}\n[[peer]]\nname = \"third\"\nprefixes = [\"198.18.2.128/25\"]\n");
+    let error = error(&text);
+    assert!(
+        error.contains("`198.18.2.128/25` overlaps `198.18.2.0/24` of peer `far`"),
+        "{error}"
+    );
+    assert!(error.contains(":20:13:"), "{error}");
+}
+
+#[test]
+fn host_bits_in_a_prefix_are_answered_with_the_prefix_that_was_meant() {
+    let error = error(&SMALL.replace("198.18.2.0/24", "198.18.2.7/24"));
+    assert!(error.contains("did you mean `198.18.2.0/24`?"), "{error}");
+}
+
+#[test]
+fn two_peers_of_one_name_are_refused() {
+    let error = error(&format!("{SMALL}\n[[peer]]\nname = \"far\"\n"));
+    assert!(error.contains("two peers called `far`"), "{error}");
+}
+
+#[test]
+fn a_peer_that_can_never_be_met_is_refused() {
+    let text = SMALL
+        .replace("listen = \"0.0.0.0:4433\"", "")
+        .replace("address = \"198.18.12.2:4433\"", "");
+    assert!(error(&text).contains("could never meet"));
+}
+
+#[test]
+fn interception_without_a_lan_side_is_refused() {
+    let text = SMALL.replace("lan_interfaces = [\"lan0\"]", "");
+    assert!(error(&text).contains("lan_interfaces = [\"eth1\"]"));
+}
+
+#[test]
+fn names_that_could_leave_their_directory_are_refused() {
+    for name in ["../far", "", "Far", "7far", "a b", &"x".repeat(33)] {
+        let text = SMALL.replace("name = \"far\"", &format!("name = \"{name}\""));
+        assert!(error(&text).contains("a name is 1 to 32"), "{name}");
+    }
+}
+
+#[test]
+fn addresses_need_host_and_port() {
+    for address in ["198.18.12.2", "host:0", "ho st:1", ":4433", "host:65536"] {
+        let text = SMALL.replace("198.18.12.2:4433", address);
+        assert!(error(&text).contains("not HOST:PORT"), "{address}");
+    }
+    assert!(is_host_and_port("[2001:db8::7]:4433"));
+    assert!(is_host_and_port("hub.example.net:4433"));
+}
+
+#[test]
+fn a_missing_name_and_a_broken_file_are_located() {
+    assert!(error("[node]\n").contains("`name` is missing"));
+    assert!(
+        error("[node\n").contains("near.toml:1:6"),
+        "{}",
+        error("[node\n")
+    );
+}

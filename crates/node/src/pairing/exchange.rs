@@ -1,0 +1,371 @@
+//! The exchange over TLS: the joiner proves the token, both pin each other.
+//!
+//! ```text
+//! joiner  -> u8 version | 16 invitation id | 32 proof | prefixed the joiner's own name
+//! inviter -> u8 answer  | 32 proof (if accepted) | prefixed the inviter's own name
+//! ```
+//!
+//! Each message goes in a frame: its length as two bytes before it, 512 at most.
+
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client, server};
+use vocab::{NodeId, Reader, Writer};
+
+use super::invitations::{InvitationError, Invitations};
+use super::pins::{Pin, PinError, Pins};
+use super::token::{Token, TokenError};
+use crate::identity::{Identity, node_id};
+use crate::tls;
+
+const VERSION: u8 = 1;
+/// Either message is below 128 bytes; the rest is room for later fields.
+const LONGEST_FRAME: usize = 512;
+/// For each step of the joiner's: a round trip over the worst satellite and a slow disk's sync.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-trunkline-pair-1";
+
+const ACCEPTED: u8 = 0;
+const UNKNOWN: u8 = 1;
+const WRONG_PROOF: u8 = 2;
+const USED: u8 = 3;
+const EXPIRED: u8 = 4;
+const NAME_TAKEN: u8 = 5;
+const FAILED: u8 = 6;
+
+/// Two nodes have pinned each other.
+#[derive(Clone, Debug)]
+pub struct Paired {
+    /// The pin that was made here.
+    pub pin: Pin,
+    /// What the other node calls itself.
+    pub calls_itself: String,
+}
+
+/// Why pairing failed; said to the person at the joiner's console.
+#[derive(Debug, Error)]
+pub enum ExchangeError {
+    /// The token cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The inviter could not be reached.
+    #[error(
+        "cannot reach the inviting node at {address}: {source}; is it running (`trunkline node run`) and is the port open?"
+    )]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Whoever answered is not the inviter.
+    #[error(
+        "whoever answered at {address} is not the node that made this token ({reason}); check the address given to `peer invite --address`"
+    )]
+    NotTheInviter {
+        /// Where.
+        address: String,
+        /// What TLS said.
+        reason: String,
+    },
+    /// The connection broke in the middle.
+    #[error(
+        "the connection broke during pairing ({0}); make a new invitation, as this one may have been used up"
+    )]
+    Broken(io::Error),
+    /// The other side's message cannot be read.
+    #[error("the other node's answer cannot be understood; are both of the same version?")]
+    InvalidMessage,
+    /// Used before.
+    #[error(
+        "this token has been used already; run `trunkline peer invite` on the other node again (and look at its `peer list` if it was not you)"
+    )]
+    Used,
+    /// Too late.
+    #[error(
+        "the token has expired; run `trunkline peer invite` on the other node again and join within 15 minutes"
+    )]
+    Expired,
+    /// The inviter does not know it.
+    #[error(
+        "the inviting node does not know this token; was it made with the same state directory, and not removed?"
+    )]
+    Unknown,
+    /// The proof did not fit.
+    #[error(
+        "the proof of the token was refused; something between the nodes may be tampering with the connection"
+    )]
+    WrongProof,
+    /// The inviter has another node of that name.
+    #[error(
+        "the inviting node has already paired another node under this name, or this node under another; remove that pin there first, or invite with another --name"
+    )]
+    NameTaken,
+    /// The inviter had a failure of its own.
+    #[error("the inviting node could not store the pairing; see its log")]
+    InviterFailed,
+    /// The pin could not be made here.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// This node's own TLS set-up failed.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// Joins the node that made `token`, and pins it as `name`.
+///
+/// # Errors
+/// See [`ExchangeError`]; each says what to do.
+pub async fn join(
+    identity: &Identity,
+    pins: &Pins,
+    own_name: &str,
+    name: &str,
+    token: &Token,
+) -> Result<Paired, ExchangeError> {
+    token.check_expiry(SystemTime::now())?;
+    pins.check(name, Some(token.inviter))?;
+    let mut stream = connect(identity, token).await?;
+
+    let (joiner, inviter) = (identity.node(), token.inviter);
+    let exported = exporter(stream.get_ref().1)?;
+    let key = token.key();
+    let mut request = Writer::new();
+    request
+        .u8(VERSION)
+        .bytes(&token.id())
+        .bytes(proof(&key, Role::Joiner, &exported, joiner, inviter).as_bytes())
+        .prefixed(own_name.as_bytes());
+    timely(write_frame(&mut stream, &request.finish()))
+        .await
+        .map_err(ExchangeError::Broken)?;
+    let answer = timely(read_frame(&mut stream))
+        .await
+        .map_err(ExchangeError::Broken)?;
+
+    let mut reader = Reader::new(&answer);
+    let invalid = |_| ExchangeError::InvalidMessage;
+    match reader.u8().map_err(invalid)? {
+        ACCEPTED => {}
+        UNKNOWN => return Err(ExchangeError::Unknown),
+        WRONG_PROOF => return Err(ExchangeError::WrongProof),
+        USED => return Err(ExchangeError::Used),
+        EXPIRED => return Err(ExchangeError::Expired),
+        NAME_TAKEN => return Err(ExchangeError::NameTaken),
+        FAILED => return Err(ExchangeError::InviterFailed),
+        _ => return Err(ExchangeError::InvalidMessage),
+    }
+    let shown: [u8; 32] = reader.array().map_err(invalid)?;
+    let calls_itself = text(reader.prefixed().map_err(invalid)?)?;
+    if proof(&key, Role::Inviter, &exported, joiner, inviter) != shown {
+        return Err(ExchangeError::WrongProof);
+    }
+    let pin = pins.add(name, inviter)?;
+    // A clean end; the inviter does not depend on it.
+    let _ = timely(stream.shutdown()).await;
+    Ok(Paired { pin, calls_itself })
+}
+
+/// Answers a joiner on a connection whose handshake is done, as the inviter. The joiner is told
+/// why it is refused; the error is for the inviter's own log.
+///
+/// # Errors
+/// When the joiner is refused or the connection breaks.
+pub async fn accept(
+    identity: &Identity,
+    invitations: &Invitations,
+    pins: &Pins,
+    own_name: &str,
+    stream: &mut server::TlsStream<TcpStream>,
+) -> Result<Paired, ExchangeError> {
+    let frame = read_frame(stream).await.map_err(ExchangeError::Broken)?;
+    let request = Request::parse(&frame)?;
+    let connection = stream.get_ref().1;
+    let exported = exporter(connection)?;
+    let joiner = connection
+        .peer_certificates()
+        .and_then(|chain| chain.first())
+        .and_then(node_id)
+        .ok_or(ExchangeError::InvalidMessage)?;
+
+    let decided = decide(identity, invitations, pins, &request, joiner, &exported);
+    let mut answer = Writer::new();
+    match &decided {
+        Ok((_, proof)) => answer
+            .u8(ACCEPTED)
+            .bytes(proof.as_bytes())
+            .prefixed(own_name.as_bytes()),
+        Err(error) => answer.u8(code(error)),
+    };
+    let written = write_frame(stream, &answer.finish()).await;
+    let _ = stream.shutdown().await;
+    let (pin, _) = decided?;
+    written.map_err(ExchangeError::Broken)?;
+    Ok(Paired {
+        pin,
+        calls_itself: request.joiner_name,
+    })
+}
+
+/// Everything durable happens here, before a byte of the answer is written.
+fn decide(
+    identity: &Identity,
+    invitations: &Invitations,
+    pins: &Pins,
+    request: &Request,
+    joiner: NodeId,
+    exported: &[u8; 32],
+) -> Result<(Pin, blake3::Hash), ExchangeError> {
+    let message = proof_message(Role::Joiner, exported, joiner, identity.node());
+    let (open, key) = invitations
+        .find(SystemTime::now(), &request.id, &request.proof, &message)
+        .map_err(|error| match error {
+            InvitationError::Unknown => ExchangeError::Unknown,
+            InvitationError::WrongProof => ExchangeError::WrongProof,
+            InvitationError::Used => ExchangeError::Used,
+            InvitationError::Expired => ExchangeError::Expired,
+            InvitationError::Io { .. }
+            | InvitationError::NoRandomness
+            | InvitationError::TooMany => ExchangeError::InviterFailed,
+        })?;
+    let name = open.name().unwrap_or(&request.joiner_name).to_owned();
+    pins.check(&name, Some(joiner))?;
+    open.mark_used().map_err(|error| {
+        tracing::error!(%error, "an invitation could not be marked used");
+        ExchangeError::InviterFailed
+    })?;
+    let pin = pins.add(&name, joiner)?;
+    let answer = proof(&key, Role::Inviter, exported, joiner, identity.node());
+    Ok((pin, answer))
+}
+
+fn code(error: &ExchangeError) -> u8 {
+    match error {
+        ExchangeError::Unknown => UNKNOWN,
+        ExchangeError::WrongProof => WRONG_PROOF,
+        ExchangeError::Used => USED,
+        ExchangeError::Expired => EXPIRED,
+        ExchangeError::Pin(
+            PinError::Taken { .. } | PinError::KnownAs { .. } | PinError::Name { .. },
+        ) => NAME_TAKEN,
+        ExchangeError::Pin(
+            PinError::Io { .. } | PinError::Damaged { .. } | PinError::Unknown { .. },
+        )
+        | ExchangeError::Token(_)
+        | ExchangeError::Unreachable { .. }
+        | ExchangeError::NotTheInviter { .. }
+        | ExchangeError::Broken(_)
+        | ExchangeError::InvalidMessage
+        | ExchangeError::NameTaken
+        | ExchangeError::InviterFailed
+        | ExchangeError::Tls(_) => FAILED,
+    }
+}
+
+/// What a joiner sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Request {
+    id: [u8; 16],
+    proof: [u8; 32],
+    joiner_name: String,
+}
+
+impl Request {
+    fn parse(frame: &[u8]) -> Result<Self, ExchangeError> {
+        let mut reader = Reader::new(frame);
+        let invalid = |_| ExchangeError::InvalidMessage;
+        if reader.u8().map_err(invalid)? != VERSION {
+            return Err(ExchangeError::InvalidMessage);
+        }
+        Ok(Self {
+            id: reader.array().map_err(invalid)?,
+            proof: reader.array().map_err(invalid)?,
+            joiner_name: text(reader.prefixed().map_err(invalid)?)?,
+        })
+    }
+}
+
+/// A name that will be printed and may become a file's name.
+fn text(bytes: &[u8]) -> Result<String, ExchangeError> {
+    String::from_utf8(bytes.to_vec())
+        .ok()
+        .filter(|name| crate::config::is_name(name))
+        .ok_or(ExchangeError::InvalidMessage)
+}
+
+async fn connect(
+    identity: &Identity,
+    token: &Token,
+) -> Result<client::TlsStream<TcpStream>, ExchangeError> {
+    let unreachable = |source| ExchangeError::Unreachable {
+        address: token.address.clone(),
+        source,
+    };
+    let socket = timely(TcpStream::connect(&token.address))
+        .await
+        .map_err(unreachable)?;
+    let _ = socket.set_nodelay(true);
+    let connector = TlsConnector::from(tls::client(identity, token.inviter, tls::PAIRING)?);
+    timely(connector.connect(tls::unchecked_name(), socket))
+        .await
+        .map_err(|error| ExchangeError::NotTheInviter {
+            address: token.address.clone(),
+            reason: error.to_string(),
+        })
+}
+
+fn exporter<Data>(connection: &rustls::ConnectionCommon<Data>) -> Result<[u8; 32], rustls::Error> {
+    connection.export_keying_material([0; 32], EXPORTER_LABEL, None)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    Joiner,
+    Inviter,
+}
+
+fn proof(
+    key: &[u8; 32],
+    role: Role,
+    exported: &[u8; 32],
+    joiner: NodeId,
+    inviter: NodeId,
+) -> blake3::Hash {
+    blake3::keyed_hash(key, &proof_message(role, exported, joiner, inviter))
+}
+
+fn proof_message(role: Role, exported: &[u8; 32], joiner: NodeId, inviter: NodeId) -> Vec<u8> {
+    let role: &[u8] = match role {
+        Role::Joiner => b"joiner ",
+        Role::Inviter => b"inviter",
+    };
+    [role, exported, &joiner.0, &inviter.0].concat()
+}
+
+async fn timely<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(STEP_TIMEOUT, step)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let length = usize::from(stream.read_u16().await?);
+    if length > LONGEST_FRAME {
+        return Err(io::Error::other("a message longer than any of pairing's"));
+    }
+    let mut frame = vec![0; length];
+    stream.read_exact(&mut frame).await?;
+    Ok(frame)
+}
+
+async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> io::Result<()> {
+    debug_assert!(frame.len() <= LONGEST_FRAME);
+    let length = u16::try_from(frame.len()).map_err(io::Error::other)?;
+    stream.write_u16(length).await?;
+    stream.write_all(frame).await?;
+    stream.flush().await
+}

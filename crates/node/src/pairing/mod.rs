@@ -1,0 +1,28 @@
+//! Pairing: how two nodes come to know each other's identities, once.
+//!
+//! The inviter prints a token; whoever holds it may become a peer. It is carried by hand, read
+//! from standard input, and never crosses the network:
+//!
+//! ```text
+//! inviter                                             joiner
+//!  invite: secret, id, key -> invitations/             (token by hand)
+//!        <------------ TLS 1.3, trunkline-pair/1 ----   pins the server to the token's NodeId
+//!        <------------ id, MAC(key, exporter, joiner) - proves the secret
+//!  marks the invitation used (synced)
+//!  pins the joiner (synced)
+//!        ------------- MAC(key, exporter, inviter) -->  pins the inviter (synced)
+//! ```
+//!
+//! The MACs cover the TLS exporter, both identities and the direction, so they are worth nothing
+//! in any other connection. An invitation is marked used before it is accepted: a crash between
+//! the two costs an invitation and never allows a second use.
+
+mod exchange;
+mod invitations;
+mod pins;
+mod token;
+
+pub use exchange::{ExchangeError, Paired, accept, join};
+pub use invitations::{InvitationError, Invitations};
+pub use pins::{Pin, PinError, Pins};
+pub use token::{Token, TokenError};

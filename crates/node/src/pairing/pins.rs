@@ -1,0 +1,261 @@
+//! Pinned identities: `peers/NAME.json` in the state directory, one file each.
+//!
+//! Removing the file revokes the peer; a running node drops its session when it reloads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use vocab::NodeId;
+
+use super::token::unix_seconds;
+use crate::identity::{make_private_directory, sync_directory, write_durably};
+
+/// Why a pin could not be read or written.
+#[derive(Debug, Error)]
+pub enum PinError {
+    /// A file could not be used.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// `read`, `write` or `remove`.
+        action: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What is in the file is not a pin.
+    #[error("{} is damaged ({reason}); remove it and pair again", path.display())]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// In what way.
+        reason: String,
+    },
+    /// The name belongs to another identity.
+    #[error("`{name}` is already paired with another node ({}); run `trunkline peer remove {name}` first if that one is gone", node.short())]
+    Taken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        node: NodeId,
+    },
+    /// The identity has another name.
+    #[error(
+        "that node is already paired under the name `{name}`; use this name, or run `trunkline peer remove {name}` first"
+    )]
+    KnownAs {
+        /// The name it has.
+        name: String,
+    },
+    /// There is no such peer.
+    #[error("no peer called `{name}` is paired; `trunkline peer list` shows those that are")]
+    Unknown {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// Not a name.
+    #[error(
+        "`{name}` cannot name a peer; use 1 to 32 lower-case letters, digits and `-`, starting with a letter"
+    )]
+    Name {
+        /// The text.
+        name: String,
+    },
+}
+
+/// One pinned identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// The name of the `[[peer]]` section it belongs to.
+    pub name: String,
+    /// The identity.
+    pub node: NodeId,
+    /// When it was pinned, in seconds since the Unix epoch.
+    pub paired_unix_s: u64,
+}
+
+/// The directory of pins.
+#[derive(Clone, Debug)]
+pub struct Pins {
+    directory: PathBuf,
+}
+
+impl Pins {
+    /// The pins of the node whose state directory this is.
+    #[must_use]
+    pub fn new(state_directory: &Path) -> Self {
+        Self {
+            directory: state_directory.join("peers"),
+        }
+    }
+
+    /// All pins by name.
+    ///
+    /// # Errors
+    /// When one cannot be read: a node must not start with half of its peers.
+    pub fn load(&self) -> Result<BTreeMap<String, Pin>, PinError> {
+        let mut pins = BTreeMap::new();
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pins),
+            Err(source) => {
+                return Err(PinError::Io {
+                    action: "read",
+                    path: self.directory.clone(),
+                    source,
+                });
+            }
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                let pin = read(&path)?;
+                pins.insert(pin.name.clone(), pin);
+            }
+        }
+        Ok(pins)
+    }
+
+    /// Whether `node` may be pinned as `name`.
+    ///
+    /// # Errors
+    /// When the name or the identity is pinned otherwise.
+    pub fn check(&self, name: &str, node: Option<NodeId>) -> Result<(), PinError> {
+        if !crate::config::is_name(name) {
+            return Err(PinError::Name {
+                name: name.to_owned(),
+            });
+        }
+        for pin in self.load()?.into_values() {
+            match (pin.name == name, Some(pin.node) == node) {
+                (true, true) | (false, false) => {}
+                (true, false) => {
+                    return Err(PinError::Taken {
+                        name: pin.name,
+                        node: pin.node,
+                    });
+                }
+                (false, true) => return Err(PinError::KnownAs { name: pin.name }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins `node` as `name`, durably.
+    ///
+    /// # Errors
+    /// When the name or the identity is pinned otherwise, or the file cannot be written.
+    pub fn add(&self, name: &str, node: NodeId) -> Result<Pin, PinError> {
+        self.check(name, Some(node))?;
+        make_private_directory(&self.directory).map_err(|error| PinError::Io {
+            action: "write",
+            path: self.directory.clone(),
+            source: io::Error::other(error),
+        })?;
+        let pin = Pin {
+            name: name.to_owned(),
+            node,
+            paired_unix_s: unix_seconds(SystemTime::now()),
+        };
+        let text = serde_json::to_string_pretty(&pin).expect("a pin is plain data");
+        let path = self.path(name);
+        write_durably(&path, text.as_bytes()).map_err(|source| PinError::Io {
+            action: "write",
+            path,
+            source,
+        })?;
+        Ok(pin)
+    }
+
+    /// Removes a pin, durably.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the file cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), PinError> {
+        if !crate::config::is_name(name) {
+            return Err(PinError::Name {
+                name: name.to_owned(),
+            });
+        }
+        let path = self.path(name);
+        match fs::remove_file(&path).and_then(|()| sync_directory(&self.directory)) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(PinError::Unknown {
+                name: name.to_owned(),
+            }),
+            Err(source) => Err(PinError::Io {
+                action: "remove",
+                path,
+                source,
+            }),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.json"))
+    }
+}
+
+fn read(path: &Path) -> Result<Pin, PinError> {
+    let text = fs::read_to_string(path).map_err(|source| PinError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    let damaged = |reason: String| PinError::Damaged {
+        path: path.to_owned(),
+        reason,
+    };
+    let pin: Pin = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    if path.file_stem().and_then(|stem| stem.to_str()) != Some(pin.name.as_str()) {
+        return Err(damaged(format!("it names `{}`", pin.name)));
+    }
+    Ok(pin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_kept_until_it_is_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let pins = Pins::new(state.path());
+        assert!(pins.load().unwrap().is_empty());
+        pins.add("far", NodeId([1; 32])).unwrap();
+        pins.add("far", NodeId([1; 32])).unwrap();
+        assert_eq!(pins.load().unwrap()["far"].node, NodeId([1; 32]));
+        pins.remove("far").unwrap();
+        assert!(matches!(pins.remove("far"), Err(PinError::Unknown { .. })));
+    }
+
+    #[test]
+    fn names_and_identities_belong_together() {
+        let state = tempfile::tempdir().unwrap();
+        let pins = Pins::new(state.path());
+        pins.add("far", NodeId([1; 32])).unwrap();
+        let taken = pins.add("far", NodeId([2; 32]));
+        assert!(matches!(taken, Err(PinError::Taken { .. })));
+        let known = pins.add("other", NodeId([1; 32]));
+        assert!(matches!(known, Err(PinError::KnownAs { .. })));
+        let outside = pins.add("../far", NodeId([3; 32]));
+        assert!(matches!(outside, Err(PinError::Name { .. })));
+    }
+
+    #[test]
+    fn a_damaged_pin_is_named() {
+        let state = tempfile::tempdir().unwrap();
+        let pins = Pins::new(state.path());
+        pins.add("far", NodeId([1; 32])).unwrap();
+        fs::write(state.path().join("peers/far.json"), "{").unwrap();
+        let error = pins.load().unwrap_err().to_string();
+        assert!(error.contains("peers/far.json is damaged"), "{error}");
+    }
+}
