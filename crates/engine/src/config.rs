@@ -119,11 +119,15 @@ impl Prefix {
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(prefix), IpAddr::V4(address)) => {
-                let kept = u32::MAX.checked_shl(32 - u32::from(self.length)).unwrap_or(0);
+                let kept = u32::MAX
+                    .checked_shl(32 - u32::from(self.length))
+                    .unwrap_or(0);
                 prefix.to_bits() == address.to_bits() & kept
             }
             (IpAddr::V6(prefix), IpAddr::V6(address)) => {
-                let kept = u128::MAX.checked_shl(128 - u32::from(self.length)).unwrap_or(0);
+                let kept = u128::MAX
+                    .checked_shl(128 - u32::from(self.length))
+                    .unwrap_or(0);
                 prefix.to_bits() == address.to_bits() & kept
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,

@@ -80,7 +80,10 @@ pub(crate) enum Life {
 }
 
 impl Direct {
-    #[expect(clippy::too_many_arguments, reason = "each is one fact of the connection")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is one fact of the connection"
+    )]
     pub(crate) fn open(
         now: Time,
         number: u64,

@@ -133,7 +133,6 @@ pub(crate) struct Flow {
     /// The session has forgotten the flow: both directions ended and were acknowledged.
     session_closed: bool,
     consumed_told: u64,
-    waits_for_repair: bool,
 }
 
 /// What a flow is born with.
@@ -198,7 +197,6 @@ impl Flow {
             wan_finish_told: false,
             session_closed: false,
             consumed_told: 0,
-            waits_for_repair: false,
         };
         flow.accelerate(turn, Input::Start)?;
         flow.pump(turn)?;
@@ -304,7 +302,6 @@ impl Flow {
                 Ok(())
             }
             message::REPAIR_ANSWER => {
-                self.waits_for_repair = false;
                 self.decoder.handle_repair(bytes).map_err(broken)?;
                 self.pump(turn)
             }
@@ -372,14 +369,11 @@ impl Flow {
                     break;
                 }
                 Ok(Decoded::NeedRepair(request)) => {
-                    if !self.waits_for_repair {
-                        self.waits_for_repair = true;
-                        self.repairs_asked += 1;
-                        turn.session
-                            .send_message(self.id, message::REPAIR_REQUEST, request);
-                    }
-                    break;
+                    self.repairs_asked += 1;
+                    turn.session
+                        .send_message(self.id, message::REPAIR_REQUEST, request);
                 }
+                Ok(Decoded::WaitForRepair) => break,
                 Err(error) => {
                     return Err(Broken {
                         reset: ResetReason::Reduction,
@@ -402,7 +396,7 @@ impl Flow {
             return Ok(());
         }
         self.wan_finish_told = true;
-        if self.decoder.consumed() != self.received_wan_bytes {
+        if !self.decoder.is_at_boundary() {
             return Err(Broken {
                 reset: ResetReason::Reduction,
                 text: "the peer's data ends in the middle of a record".to_owned(),
@@ -458,7 +452,7 @@ impl Flow {
         self.letting_go = Some(letting_go);
         match letting_go {
             LettingGo::LetGo { .. } => {
-                let frame = Bytes::from_static(&[FrameKind::Released.to_byte()]);
+                let frame = Bytes::copy_from_slice(&[FrameKind::Released.to_byte()]);
                 self.encoder.push(turn.now, Segment::frame(frame));
                 self.stage = Stage::Released;
                 Ok(())

@@ -111,6 +111,8 @@ pub enum Input {
     },
     /// A disk request of the dictionary's ended.
     Disk(reduce::DiskCompletion),
+    /// Empty the dictionary, in memory and on disk.
+    ClearDictionary,
     /// The configuration was read again. Flows of peers that are no longer in it are reset.
     Configure(Box<Config>),
     /// No new flows; [`Output::Stopped`] when the last has ended, or after `grace`.

@@ -16,17 +16,15 @@
 
 mod config;
 mod direct;
-#[allow(clippy::module_inception)]
 mod engine;
+
 mod flow;
 mod io;
 mod peer;
 mod report;
 mod why;
 
-pub use config::{
-    AVOID_FOR, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
-};
+pub use config::{AVOID_FOR, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix};
 pub use engine::Engine;
 pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, Output, Via};
 pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};

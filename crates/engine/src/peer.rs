@@ -37,6 +37,8 @@ pub(crate) struct Peer {
     pub(crate) reach: Reach,
     /// The link that the session uses.
     pub(crate) link: Option<LinkId>,
+    /// Which dictionary the peer said it has.
+    pub(crate) generation: Option<[u8; 16]>,
     /// Engine numbers of the flows, by what the session calls them.
     pub(crate) flows: BTreeMap<FlowId, u64>,
 }
@@ -50,19 +52,6 @@ impl Peer {
             .filter(|prefix| prefix.contains(address))
             .map(Prefix::length)
             .max()
-    }
-
-    /// The link that frames can be written to, the hello on a link that is not attached yet
-    /// included.
-    pub(crate) fn links_to_write<'a>(
-        &self,
-        links: &'a BTreeMap<LinkId, NodeId>,
-    ) -> impl Iterator<Item = LinkId> + 'a {
-        let node = self.config.node;
-        links
-            .iter()
-            .filter(move |(_, owner)| **owner == node)
-            .map(|(link, _)| *link)
     }
 
     pub(crate) fn status(&self, intercepted: &[NodeId]) -> PeerStatus {

@@ -1,0 +1,347 @@
+//! The LAN side: connections accepted and opened, and which peer or way each goes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use accelerate::{Half, registry};
+use bytes::Bytes;
+use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
+use tunnel::{Answer, Open, ResetReason};
+use vocab::{FlowId, NodeId, Time};
+
+use super::{DIRECT_BEYOND_LIMIT, Engine};
+use crate::direct::{Direct, DirectReason, Life};
+use crate::flow::{Birth, Flow, Turn};
+use crate::io::{ConnectFailure, ConnectionId, Output, Via};
+use crate::peer::Reach;
+use crate::why;
+
+impl Engine {
+    pub(super) fn accepted(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+    ) {
+        match self.choose_peer(server.ip()) {
+            Ok(node) => self.open_flow(now, node, connection, client, server, via),
+            Err(reason) => self.open_direct(now, connection, client, server, via, reason),
+        }
+    }
+
+    /// The peer with the longest prefix around the address, if a flow may go to it now.
+    pub(super) fn choose_peer(&self, server: IpAddr) -> Result<NodeId, DirectReason> {
+        let (_, peer) = self
+            .peers
+            .values()
+            .filter_map(|peer| Some((peer.serves(server)?, peer)))
+            .max_by_key(|(length, _)| *length)
+            .ok_or(DirectReason::NoPeerServes)?;
+        if self.stop_at.is_some() {
+            return Err(DirectReason::Stopping);
+        }
+        if peer.reach != Reach::Up {
+            return Err(DirectReason::PeerNotUp);
+        }
+        if self.flows.len() + self.directs.len() >= self.config.limits.flows {
+            return Err(DirectReason::FlowLimit);
+        }
+        if self.memory_limit_reached {
+            return Err(DirectReason::MemoryLimit);
+        }
+        Ok(peer.config.node)
+    }
+
+    pub(super) fn open_flow(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        connection: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+    ) {
+        let carry_only = self.config.policy.carry_only(server);
+        let accelerator = match carry_only {
+            true => &registry::ENTRIES[0],
+            false => registry::for_port(server.port()),
+        };
+        let keep_client_address = via == Via::Transparent;
+        let peer = self
+            .peers
+            .get_mut(&node)
+            .expect("choose_peer returns known peers");
+        let opened = peer.session.open(
+            now,
+            Open {
+                client,
+                server,
+                accelerator: accelerator.number,
+                keep_client_address,
+                dscp: 0,
+            },
+        );
+        let Ok(id) = opened else {
+            self.open_direct(
+                now,
+                connection,
+                client,
+                server,
+                via,
+                DirectReason::FlowLimit,
+            );
+            return;
+        };
+        let birth = self.birth(
+            node,
+            id,
+            Half::Near,
+            connection,
+            accelerator,
+            (client, server),
+        );
+        self.start_flow(
+            now,
+            Birth {
+                via: Some(via),
+                keep_client_address,
+                ..birth
+            },
+        );
+    }
+
+    /// A flow that a peer opened towards a server beside this node.
+    pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: Open) {
+        let refusal = if !self.may_connect(open.server.ip()) {
+            Some(ConnectFailure::NotPermitted)
+        } else if self.stop_at.is_some()
+            || self.flows.len() + self.directs.len() >= self.config.limits.flows
+        {
+            Some(ConnectFailure::Exhausted)
+        } else {
+            None
+        };
+        let accelerator = registry::by_number(open.accelerator);
+        let (None, Some(accelerator)) = (refusal, accelerator) else {
+            let failure = refusal.unwrap_or(ConnectFailure::Other);
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.session.answer(id, Answer::Failed(failure));
+            }
+            return;
+        };
+        let connection = self.next_opened();
+        let addresses = (open.client, open.server);
+        let birth = self.birth(node, id, Half::Far, connection, accelerator, addresses);
+        self.start_flow(
+            now,
+            Birth {
+                keep_client_address: open.keep_client_address,
+                ..birth
+            },
+        );
+    }
+
+    pub(super) fn birth(
+        &mut self,
+        node: NodeId,
+        id: FlowId,
+        half: Half,
+        connection: ConnectionId,
+        accelerator: &'static registry::Entry,
+        (client, server): (SocketAddr, SocketAddr),
+    ) -> Birth {
+        let slot = self.peers[&node].slot;
+        let carry_only = self.config.policy.carry_only(server);
+        let may_store = self.config.policy.may_store(server);
+        let encoder = EncoderConfig {
+            storing: match may_store && !carry_only {
+                true => Storing::Remember,
+                false => Storing::Never,
+            },
+            ..EncoderConfig::default()
+        };
+        Birth {
+            number: self.next_number(),
+            peer: node,
+            id,
+            half,
+            client,
+            server,
+            via: None,
+            keep_client_address: false,
+            connection,
+            accelerator,
+            encoder: Encoder::new(encoder, slot),
+            decoder: Decoder::new(DecoderConfig::default(), slot),
+            carry_only,
+            may_store,
+        }
+    }
+
+    pub(super) fn start_flow(&mut self, now: Time, birth: Birth) {
+        let (number, node, id, connection) = (birth.number, birth.peer, birth.id, birth.connection);
+        let pressed = self.memory_limit_reached;
+        let peer = self
+            .peers
+            .get_mut(&node)
+            .expect("flows are born of known peers");
+        let mut turn = Turn {
+            now,
+            session: &mut peer.session,
+            dictionary: &mut self.dictionary,
+            outputs: &mut self.outputs,
+            pressed,
+        };
+        self.touched.insert(node);
+        match Flow::start(birth, &mut turn) {
+            Ok(flow) => {
+                self.totals.flows += 1;
+                peer.flows.insert(id, number);
+                self.connections.insert(connection, number);
+                self.flows.insert(number, flow);
+                self.account(number);
+            }
+            Err(broken) => {
+                peer.session.reset(id, broken.reset);
+                self.outputs.push_back(Output::Reset { connection });
+            }
+        }
+    }
+
+    pub(super) fn open_direct(
+        &mut self,
+        now: Time,
+        accepted: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+        reason: DirectReason,
+    ) {
+        let most = self.config.limits.flows + DIRECT_BEYOND_LIMIT;
+        if self.flows.len() + self.directs.len() >= most || self.stopped {
+            self.outputs.push_back(Output::Reset {
+                connection: accepted,
+            });
+            return;
+        }
+        let number = self.next_number();
+        let opened = self.next_opened();
+        let direct = Direct::open(
+            now,
+            number,
+            accepted,
+            opened,
+            client,
+            server,
+            via,
+            reason,
+            &mut self.outputs,
+        );
+        self.totals.directs += 1;
+        for connection in direct.connections() {
+            self.connections.insert(connection, number);
+        }
+        self.directs.insert(number, direct);
+    }
+
+    pub(super) fn received(&mut self, now: Time, connection: ConnectionId, bytes: Bytes) {
+        let Some(number) = self.connections.get(&connection).copied() else {
+            return;
+        };
+        if let Some(direct) = self.directs.get_mut(&number) {
+            direct.received(connection, bytes, &mut self.outputs);
+            return;
+        }
+        self.turn(now, number, |flow, turn| flow.received(turn, bytes));
+    }
+
+    pub(super) fn finished(&mut self, now: Time, connection: ConnectionId) {
+        let Some(number) = self.connections.get(&connection).copied() else {
+            return;
+        };
+        if let Some(direct) = self.directs.get_mut(&number) {
+            if direct.finished(connection, &mut self.outputs) == Life::Over {
+                self.forget_direct(now, number, "closed");
+            }
+            return;
+        }
+        self.turn(now, number, Flow::lan_finished);
+    }
+
+    pub(super) fn written(&mut self, now: Time, connection: ConnectionId, bytes: usize) {
+        let Some(number) = self.connections.get(&connection).copied() else {
+            return;
+        };
+        if let Some(direct) = self.directs.get_mut(&number) {
+            if direct.written(connection, bytes, &mut self.outputs) == Life::Over {
+                self.forget_direct(now, number, "closed");
+            }
+            return;
+        }
+        self.turn(now, number, |flow, turn| flow.written(turn, bytes));
+    }
+
+    pub(super) fn aborted(&mut self, now: Time, connection: ConnectionId) {
+        let Some(number) = self.connections.get(&connection).copied() else {
+            return;
+        };
+        if let Some(direct) = self.directs.get_mut(&number) {
+            direct.aborted(connection, &mut self.outputs);
+            self.forget_direct(now, number, "reset by a host");
+            return;
+        }
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        if let Some(peer) = self.peers.get_mut(&flow.peer) {
+            peer.session.reset(flow.id, ResetReason::HostReset);
+            self.touched.insert(flow.peer);
+        }
+        self.forget_flow(now, number, "reset by the host beside this node");
+    }
+
+    pub(super) fn connected(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        result: Result<(), ConnectFailure>,
+    ) {
+        let Some(number) = self.connections.get(&connection).copied() else {
+            // The flow ended while the connection was being opened.
+            if result.is_ok() {
+                self.outputs.push_back(Output::Reset { connection });
+            }
+            return;
+        };
+        if let Some(direct) = self.directs.get_mut(&number) {
+            match result {
+                Ok(()) => direct.connected(&mut self.outputs),
+                Err(failure) => {
+                    let server = direct.server;
+                    direct.aborted(connection, &mut self.outputs);
+                    self.avoid(server);
+                    self.forget_direct(now, number, why::failure_text(failure));
+                }
+            }
+            return;
+        }
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&flow.peer) else {
+            return;
+        };
+        self.touched.insert(flow.peer);
+        match result {
+            Ok(()) => {
+                peer.session.answer(flow.id, Answer::Connected);
+                self.turn(now, number, Flow::connected);
+            }
+            Err(failure) => {
+                peer.session.answer(flow.id, Answer::Failed(failure));
+                self.fail_flow(now, number, why::failure_text(failure));
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Who belongs to the node, and how it stops: peers added and taken out, the grace of a stop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tunnel::{LinkId, ResetReason, Session};
+use vocab::{FlowId, NodeId, Random, Time};
+
+use super::Engine;
+use crate::config::{Config, PeerConfig};
+use crate::io::Output;
+use crate::peer::{Peer, Reach};
+
+impl Engine {
+    pub(super) fn configure(&mut self, now: Time, config: Config) {
+        let gone: Vec<NodeId> = self
+            .peers
+            .keys()
+            .filter(|node| !config.peers.iter().any(|peer| peer.node == **node))
+            .copied()
+            .collect();
+        for node in gone {
+            self.remove_peer(now, node);
+        }
+        for peer in config.peers.clone() {
+            match self.peers.get_mut(&peer.node) {
+                Some(known) => known.config = peer,
+                None => self.add_peer(now, peer),
+            }
+        }
+        // The dictionary's sizes are fixed at the start; the rest holds from here on.
+        self.config = config;
+        // Prefixes may have changed under an unchanged set of peers.
+        self.intercepted = None;
+    }
+
+    pub(super) fn add_peer(&mut self, now: Time, config: PeerConfig) {
+        let node = config.node;
+        let slot = self.dictionary.peer(node);
+        let random = Random::from_seed(self.random.next_u64());
+        let mut session = Session::new(
+            self.config.tunnel.clone(),
+            self.config.local,
+            node,
+            random,
+            now,
+        );
+        if let Some(generation) = self.generation_told {
+            session.set_hello_blob(Bytes::copy_from_slice(&generation));
+        }
+        self.peers.insert(
+            node,
+            Peer {
+                config,
+                session,
+                slot,
+                reach: Reach::Down,
+                link: None,
+                generation: None,
+                flows: BTreeMap::new(),
+            },
+        );
+    }
+
+    pub(super) fn remove_peer(&mut self, now: Time, node: NodeId) {
+        let numbers: Vec<u64> = match self.peers.get(&node) {
+            Some(peer) => peer.flows.values().copied().collect(),
+            None => return,
+        };
+        for number in numbers {
+            self.fail_flow(now, number, "the peer was taken out of the configuration");
+        }
+        self.peers.remove(&node);
+        let links: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, owner)| **owner == node)
+            .map(|(link, _)| *link)
+            .collect();
+        for link in links {
+            self.links.remove(&link);
+            self.outputs.push_back(Output::CloseLink {
+                link,
+                reason: "the peer was taken out of the configuration".to_owned(),
+            });
+        }
+    }
+
+    pub(super) fn stop(&mut self, now: Time, grace: Duration) {
+        self.stop_at = Some(now + grace);
+        for peer in self.peers.values_mut() {
+            peer.session.goaway(now);
+            self.touched.insert(peer.config.node);
+        }
+    }
+
+    pub(super) fn reset_all(&mut self, now: Time) {
+        let flows: Vec<(u64, NodeId, FlowId)> = self
+            .flows
+            .values()
+            .map(|flow| (flow.number, flow.peer, flow.id))
+            .collect();
+        for (number, node, id) in flows {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.session.reset(id, ResetReason::Stopping);
+                self.touched.insert(node);
+            }
+            self.fail_flow(now, number, "the node stopped");
+        }
+        let directs: Vec<u64> = self.directs.keys().copied().collect();
+        for number in directs {
+            if let Some(direct) = self.directs.get(&number) {
+                let resets = direct
+                    .connections()
+                    .map(|connection| Output::Reset { connection });
+                self.outputs.extend(resets);
+            }
+            self.forget_direct(now, number, "the node stopped");
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! One node without its input and output.
+//!
+//! [`Engine::handle`] takes what happened, [`Engine::poll_output`] gives what is to be done
+//! (drain it to `None` after every call), [`Engine::transmit`] gives the bytes for a link that
+//! can take some, and [`Engine::poll_timeout`] the moment by which [`Engine::handle_timeout`]
+//! must be called. It holds the flows, joins their stages (`flow.rs`), knows the peers and what
+//! lies behind them, and keeps the limits; protocols are the accelerators' business, bytes on
+//! the WAN the session's, and what is worth remembering the dictionary's.
+//!
+//! Every turn ends in `settle`, which carries what the sessions and the dictionary have to say
+//! to the flows until nothing is left to say.
+
+mod connections;
+mod membership;
+mod sessions;
+mod turns;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use reduce::Dictionary;
+use tunnel::LinkId;
+use vocab::{NodeId, Random, Time};
+
+use crate::config::{AVOID_FOR, Config};
+use crate::direct::Direct;
+use crate::flow::Flow;
+use crate::io::{ConnectionId, Event, Input, Output};
+use crate::peer::{Peer, Reach};
+use crate::report::{FlowReport, Status, Why};
+use crate::why;
+
+/// Closed flows that `flows` and `why` still know: an hour of a busy branch, about 1 MB.
+const CLOSED_KEPT: usize = 1_000;
+/// A reached limit counts as cleared below this share of it, so that it does not flap.
+const CLEARED_BELOW_PERCENT: usize = 90;
+/// Connections beyond the limit of flows that may still go directly while interception is being
+/// taken away; past it they are reset.
+const DIRECT_BEYOND_LIMIT: usize = 1_000;
+
+/// One node without its input and output.
+pub struct Engine {
+    config: Config,
+    random: Random,
+    dictionary: Dictionary,
+    peers: BTreeMap<NodeId, Peer>,
+    links: BTreeMap<LinkId, NodeId>,
+    flows: BTreeMap<u64, Flow>,
+    directs: BTreeMap<u64, Direct>,
+    /// Whose connection it is: the number of a flow or a direct connection.
+    connections: BTreeMap<ConnectionId, u64>,
+    timers: BTreeSet<(Time, u64)>,
+    outputs: VecDeque<Output>,
+    /// Peers whose sessions may have something to say or to send.
+    touched: BTreeSet<NodeId>,
+    closed: VecDeque<Why>,
+    intercepted: Option<Vec<NodeId>>,
+    /// What the peers were told of the dictionary.
+    generation_told: Option<[u8; 16]>,
+    next_number: u64,
+    next_opened: u64,
+    buffered: usize,
+    totals: Totals,
+    flow_limit_reached: bool,
+    memory_limit_reached: bool,
+    stop_at: Option<Time>,
+    stopped: bool,
+}
+
+/// Counts since the start, of what is gone as well as of what goes on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    flows: u64,
+    directs: u64,
+    failed: u64,
+    lan_bytes: u64,
+    wan_bytes: u64,
+}
+
+impl Engine {
+    /// An engine with no links; the dictionary begins to recover what the disk holds.
+    #[must_use]
+    pub fn new(config: Config, now: Time, mut random: Random) -> Self {
+        let mut dictionary =
+            Dictionary::new(config.dictionary, Random::from_seed(random.next_u64()));
+        dictionary.open();
+        let mut engine = Self {
+            peers: BTreeMap::new(),
+            links: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            directs: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            outputs: VecDeque::new(),
+            touched: BTreeSet::new(),
+            closed: VecDeque::new(),
+            intercepted: None,
+            generation_told: None,
+            next_number: 1,
+            next_opened: 1,
+            buffered: 0,
+            totals: Totals::default(),
+            flow_limit_reached: false,
+            memory_limit_reached: false,
+            stop_at: None,
+            stopped: false,
+            dictionary,
+            random,
+            config,
+        };
+        for peer in engine.config.peers.clone() {
+            engine.add_peer(now, peer);
+        }
+        engine.settle(now);
+        engine
+    }
+
+    /// Takes what happened.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Accepted {
+                connection,
+                client,
+                server,
+                via,
+            } => self.accepted(now, connection, client, server, via),
+            Input::Received { connection, bytes } => self.received(now, connection, bytes),
+            Input::Finished { connection } => self.finished(now, connection),
+            Input::Aborted { connection } => self.aborted(now, connection),
+            Input::Written { connection, bytes } => self.written(now, connection, bytes),
+            Input::Connected { connection, result } => self.connected(now, connection, result),
+            Input::LinkUp {
+                link,
+                peer,
+                dialed_by_us,
+            } => self.link_up(now, link, peer, dialed_by_us),
+            Input::LinkReceived { link, bytes } => self.link_received(now, link, &bytes),
+            Input::LinkDown { link } => self.link_down(now, link),
+            Input::Disk(completion) => self.disk(now, completion),
+            Input::ClearDictionary => self.dictionary.clear(),
+            Input::Configure(config) => self.configure(now, *config),
+            Input::Stop { grace } => self.stop(now, grace),
+        }
+        self.settle(now);
+    }
+
+    /// The next thing to do, or `None` until the next call of another method.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// About `max` bytes for a link that can take them now, or `None` when there is nothing to
+    /// send. Outputs may follow: what has left makes room for more.
+    pub fn transmit(&mut self, now: Time, link: LinkId, max: usize) -> Option<Bytes> {
+        let peer = self.peers.get_mut(self.links.get(&link)?)?;
+        let bytes = peer.session.poll_transmit(now, link, max);
+        if bytes.is_some() {
+            self.touched.insert(peer.config.node);
+            self.settle(now);
+        }
+        bytes
+    }
+
+    /// When [`Self::handle_timeout`] is due; `None` while nothing waits for time to pass.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let sessions = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.session.poll_timeout());
+        let flow = self.timers.first().map(|(at, _)| *at);
+        sessions
+            .chain(flow)
+            .chain(self.dictionary.poll_timeout())
+            .chain(self.stop_at)
+            .min()
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let peers: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in peers {
+            if let Some(peer) = self.peers.get_mut(&node)
+                && peer.session.poll_timeout().is_some_and(|at| at <= now)
+            {
+                peer.session.handle_timeout(now);
+                self.touched.insert(node);
+            }
+        }
+        self.dictionary.handle_timeout(now);
+        while let Some((at, number)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.timers.pop_first();
+            self.turn(now, number, |flow, turn| {
+                flow.timer = None;
+                flow.timer_fired(turn)
+            });
+        }
+        if self.stop_at.is_some_and(|at| at <= now) {
+            self.reset_all(now);
+        }
+        self.settle(now);
+    }
+
+    /// The node's state.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let intercepted = self.intercepted.clone().unwrap_or_default();
+        let mut peers: Vec<_> = self
+            .peers
+            .values()
+            .map(|peer| peer.status(&intercepted))
+            .collect();
+        peers.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut limits_reached = Vec::new();
+        if self.flow_limit_reached {
+            limits_reached.push("flows".to_owned());
+        }
+        if self.memory_limit_reached {
+            limits_reached.push("memory".to_owned());
+        }
+        let (lan, wan) = self.flows.values().fold((0, 0), |(lan, wan), flow| {
+            (
+                lan + flow.sent_lan_bytes + flow.received_lan_bytes,
+                wan + flow.sent_wan_bytes + flow.received_wan_bytes,
+            )
+        });
+        Status {
+            node: self.config.local.to_string(),
+            flows: self.flows.len(),
+            direct: self.directs.len(),
+            flows_total: self.totals.flows,
+            direct_total: self.totals.directs,
+            flows_failed_total: self.totals.failed,
+            buffered_bytes: self.buffered as u64,
+            limits_reached,
+            lan_bytes: self.totals.lan_bytes + lan,
+            wan_bytes: self.totals.wan_bytes + wan,
+            peers,
+            dictionary: why::dictionary_status(&self.dictionary),
+        }
+    }
+
+    /// The open flows and the last closed ones, oldest first.
+    #[must_use]
+    pub fn flows(&self, now: Time) -> Vec<FlowReport> {
+        let closed = self.closed.iter().map(|why| why.flow.clone());
+        let flows = self
+            .flows
+            .values()
+            .map(|flow| why::flow_report(now, flow, self.peer_name(flow.peer), "open"));
+        let directs = self
+            .directs
+            .values()
+            .map(|direct| why::direct_report(now, direct, "open"));
+        let mut reports: Vec<_> = closed.chain(flows).chain(directs).collect();
+        reports.sort_by_key(|report| report.flow);
+        reports
+    }
+
+    /// What each stage did with the flow of this number, while it is known.
+    #[must_use]
+    pub fn why(&self, now: Time, number: u64) -> Option<Why> {
+        if let Some(flow) = self.flows.get(&number) {
+            let peer = self.peers.get(&flow.peer)?;
+            return Some(why::explain(now, flow, peer, "open"));
+        }
+        if let Some(direct) = self.directs.get(&number) {
+            return Some(why::explain_direct(now, direct, "open"));
+        }
+        self.closed
+            .iter()
+            .find(|why| why.flow.flow == number)
+            .cloned()
+    }
+
+    /// Carries what sessions and dictionary say until nothing is left, then brings the wishes
+    /// that follow from the whole (interception, disk, links to write to) up to date.
+    pub(super) fn settle(&mut self, now: Time) {
+        let mut to_transmit = BTreeSet::new();
+        while let Some(node) = self.touched.pop_first() {
+            to_transmit.insert(node);
+            while let Some(event) = self
+                .peers
+                .get_mut(&node)
+                .and_then(|peer| peer.session.poll_event())
+            {
+                self.session_event(now, node, event);
+            }
+        }
+        self.tell_generation(&mut to_transmit);
+        while let Some(request) = self.dictionary.poll_disk() {
+            self.outputs.push_back(Output::Disk(request));
+        }
+        for node in to_transmit {
+            let peer = self.peers.get(&node);
+            if let Some(link) = peer.and_then(|peer| peer.session.wants_transmit()) {
+                self.outputs.push_back(Output::Transmit { link });
+            }
+        }
+        self.watch_limits();
+        self.watch_interception();
+        if self.stop_at.is_some()
+            && !self.stopped
+            && self.flows.is_empty()
+            && self.directs.is_empty()
+        {
+            self.stopped = true;
+            self.stop_at = None;
+            self.outputs.push_back(Output::Stopped);
+        }
+    }
+
+    /// Tells the peers which dictionary this is, once that is known and whenever it changes.
+    pub(super) fn tell_generation(&mut self, to_transmit: &mut BTreeSet<NodeId>) {
+        if !self.dictionary.is_identified() {
+            return;
+        }
+        let generation = self.dictionary.generation();
+        if self.generation_told == Some(generation) {
+            return;
+        }
+        self.generation_told = Some(generation);
+        for peer in self.peers.values_mut() {
+            peer.session
+                .set_hello_blob(Bytes::copy_from_slice(&generation));
+            to_transmit.insert(peer.config.node);
+        }
+    }
+
+    pub(super) fn watch_limits(&mut self) {
+        let flows = self.flows.len() + self.directs.len();
+        let change = crossed(self.flow_limit_reached, flows, self.config.limits.flows);
+        if let Some(reached) = change {
+            self.flow_limit_reached = reached;
+            self.limit_event("flows", reached);
+        }
+        let memory = self.config.limits.memory.as_usize();
+        if let Some(reached) = crossed(self.memory_limit_reached, self.buffered, memory) {
+            self.memory_limit_reached = reached;
+            self.limit_event("memory", reached);
+        }
+    }
+
+    pub(super) fn limit_event(&mut self, limit: &'static str, reached: bool) {
+        self.event(match reached {
+            true => Event::LimitReached { limit },
+            false => Event::LimitCleared { limit },
+        });
+    }
+
+    pub(super) fn watch_interception(&mut self) {
+        let none = self.stop_at.is_some()
+            || self.stopped
+            || self.flow_limit_reached
+            || self.memory_limit_reached;
+        let wanted: Vec<NodeId> = self
+            .peers
+            .values()
+            .filter(|peer| !none && peer.reach == Reach::Up)
+            .map(|peer| peer.config.node)
+            .collect();
+        if self.intercepted.as_ref() != Some(&wanted) {
+            self.intercepted = Some(wanted.clone());
+            self.outputs.push_back(Output::Intercept { peers: wanted });
+        }
+    }
+
+    pub(super) fn set_reach(&mut self, node: NodeId, reach: Reach) {
+        if let Some(peer) = self.peers.get_mut(&node)
+            && peer.link.is_some()
+        {
+            peer.reach = reach;
+        }
+    }
+
+    /// Whether this node opens connections to the address for its peers.
+    pub(super) fn may_connect(&self, server: IpAddr) -> bool {
+        let server = server.to_canonical();
+        if !self.config.serve.is_empty() {
+            return self
+                .config
+                .serve
+                .iter()
+                .any(|prefix| prefix.contains(server));
+        }
+        let this_machine_or_link = match server {
+            IpAddr::V4(server) => server.is_link_local() || server.is_broadcast(),
+            IpAddr::V6(server) => server.is_unicast_link_local(),
+        };
+        !(server.is_loopback()
+            || server.is_unspecified()
+            || server.is_multicast()
+            || this_machine_or_link)
+    }
+
+    pub(super) fn avoid(&mut self, server: SocketAddr) {
+        self.outputs.push_back(Output::Avoid {
+            server,
+            lasting: AVOID_FOR,
+        });
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    pub(super) fn peer_name(&self, node: NodeId) -> &str {
+        self.peers
+            .get(&node)
+            .map_or("gone", |peer| peer.config.name.as_str())
+    }
+
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    pub(super) fn next_opened(&mut self) -> ConnectionId {
+        self.next_opened += 1;
+        ConnectionId::Opened(self.next_opened - 1)
+    }
+}
+
+/// Whether a limit has come to be reached, or to be cleared; `None` when nothing changed.
+fn crossed(reached: bool, used: usize, limit: usize) -> Option<bool> {
+    if !reached && used >= limit {
+        return Some(true);
+    }
+    let cleared = limit / 100 * CLEARED_BELOW_PERCENT + limit % 100 * CLEARED_BELOW_PERCENT / 100;
+    (reached && used < cleared.max(1)).then_some(false)
+}

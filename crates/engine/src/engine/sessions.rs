@@ -1,0 +1,157 @@
+//! The WAN side: links that come and go, and what the peers' sessions say.
+
+use tunnel::{Answer, LinkId};
+use vocab::{FlowId, NodeId, Time};
+
+use super::Engine;
+use crate::flow::Flow;
+use crate::io::{Event, Output};
+use crate::peer::Reach;
+use crate::why;
+
+impl Engine {
+    pub(super) fn link_up(&mut self, now: Time, link: LinkId, node: NodeId, dialed_by_us: bool) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            self.outputs.push_back(Output::CloseLink {
+                link,
+                reason: "the peer is no longer in the configuration".to_owned(),
+            });
+            return;
+        };
+        self.links.insert(link, node);
+        peer.session.link_up(now, link, dialed_by_us);
+        self.touched.insert(node);
+    }
+
+    pub(super) fn link_received(&mut self, now: Time, link: LinkId, bytes: &[u8]) {
+        let Some(node) = self.links.get(&link).copied() else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        self.touched.insert(node);
+        if let Err(error) = peer.session.handle(now, link, bytes) {
+            self.outputs.push_back(Output::CloseLink {
+                link,
+                reason: error.to_string(),
+            });
+            self.link_down(now, link);
+        }
+    }
+
+    pub(super) fn link_down(&mut self, now: Time, link: LinkId) {
+        let Some(node) = self.links.remove(&link) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.session.link_down(now, link);
+        if peer.link == Some(link) {
+            peer.link = None;
+            peer.reach = Reach::Down;
+        }
+        self.touched.insert(node);
+    }
+
+    pub(super) fn session_event(&mut self, now: Time, node: NodeId, event: tunnel::Event) {
+        use tunnel::Event as Said;
+        match event {
+            Said::LinkAttached { link } => self.link_attached(node, link),
+            Said::LinkReplaced { link } => {
+                self.links.remove(&link);
+                self.outputs.push_back(Output::CloseLink {
+                    link,
+                    reason: "a newer link took its place".to_owned(),
+                });
+            }
+            Said::Hello { blob } => self.hello(node, &blob),
+            Said::Opened { flow, open } => self.opened(now, node, flow, open),
+            Said::Answered { flow, answer } => self.answered(now, node, flow, answer),
+            Said::Readable { flow } | Said::Writable { flow } => {
+                self.turn_of(now, node, flow, Flow::pump);
+            }
+            Said::Finished { flow } => self.turn_of(now, node, flow, Flow::wan_finished),
+            Said::Consumed { flow, offset } => {
+                self.turn_of(now, node, flow, |flow, turn| flow.consumed(turn, offset));
+            }
+            Said::Message { flow, kind, bytes } => {
+                self.turn_of(now, node, flow, |flow, turn| {
+                    flow.message(turn, kind, &bytes)
+                });
+            }
+            Said::Reset { flow, reason } => {
+                if let Some(number) = self.flow_number(node, flow) {
+                    self.fail_flow(now, number, why::reset_text(reason));
+                }
+            }
+            Said::Closed { flow } => self.turn_of(now, node, flow, |flow, _| {
+                flow.session_closed();
+                Ok(())
+            }),
+            Said::Silent => {
+                self.set_reach(node, Reach::Silent);
+                self.event(Event::PeerSilent { peer: node });
+            }
+            Said::Heard => {
+                self.set_reach(node, Reach::Up);
+                self.event(Event::PeerHeard { peer: node });
+            }
+            Said::PeerRestarted => self.event(Event::PeerRestarted { peer: node }),
+            // A peer that is going away takes no new flows; its open ones may end.
+            Said::GoAway => self.set_reach(node, Reach::Silent),
+            Said::Drained => {}
+        }
+    }
+
+    pub(super) fn link_attached(&mut self, node: NodeId, link: LinkId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.link = Some(link);
+            peer.reach = Reach::Up;
+        }
+        self.event(Event::PeerUp { peer: node, link });
+    }
+
+    /// The peer told the generation of its dictionary: what was known of another is void.
+    pub(super) fn hello(&mut self, node: NodeId, blob: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let Ok(generation) = <[u8; 16]>::try_from(blob) else {
+            return;
+        };
+        if peer.generation.is_some_and(|known| known != generation) {
+            self.dictionary.forget_peer(peer.slot);
+        }
+        peer.generation = Some(generation);
+    }
+
+    pub(super) fn answered(&mut self, now: Time, node: NodeId, id: FlowId, answer: Answer) {
+        let Some(number) = self.flow_number(node, id) else {
+            return;
+        };
+        match answer {
+            Answer::Connected => {}
+            Answer::Failed(failure) => {
+                if let Some(flow) = self.flows.get(&number) {
+                    self.avoid(flow.server);
+                }
+                self.fail_flow(now, number, why::failure_text(failure));
+            }
+        }
+    }
+
+    pub(super) fn disk(&mut self, now: Time, completion: reduce::DiskCompletion) {
+        self.dictionary.handle_disk(completion);
+        let waiting: Vec<u64> = self
+            .flows
+            .values()
+            .filter(|flow| flow.waits_for_disk)
+            .map(|flow| flow.number)
+            .collect();
+        for number in waiting {
+            self.turn(now, number, Flow::pump);
+        }
+    }
+}

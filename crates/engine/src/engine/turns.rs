@@ -1,0 +1,134 @@
+//! One turn of one flow, and what follows from it: accounts, timers, the end.
+
+use vocab::{FlowId, NodeId, Time};
+
+use super::{CLOSED_KEPT, Engine};
+use crate::flow::{Broken, Flow, Turn};
+use crate::io::{Event, Output};
+use crate::report::Why;
+use crate::why;
+
+impl Engine {
+    pub(super) fn flow_number(&self, node: NodeId, id: FlowId) -> Option<u64> {
+        self.peers.get(&node)?.flows.get(&id).copied()
+    }
+
+    pub(super) fn turn_of(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        id: FlowId,
+        work: impl FnOnce(&mut Flow, &mut Turn<'_>) -> Result<(), Broken>,
+    ) {
+        if let Some(number) = self.flow_number(node, id) {
+            self.turn(now, number, work);
+        }
+    }
+
+    /// Runs `work` on one flow and ends the flow if it is over or broken.
+    pub(super) fn turn(
+        &mut self,
+        now: Time,
+        number: u64,
+        work: impl FnOnce(&mut Flow, &mut Turn<'_>) -> Result<(), Broken>,
+    ) {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&flow.peer) else {
+            return;
+        };
+        let mut turn = Turn {
+            now,
+            session: &mut peer.session,
+            dictionary: &mut self.dictionary,
+            outputs: &mut self.outputs,
+            pressed: self.memory_limit_reached,
+        };
+        let result = work(flow, &mut turn);
+        self.touched.insert(flow.peer);
+        match result {
+            Ok(()) if flow.is_over() => {
+                let connection = flow.connection();
+                self.outputs.push_back(Output::Close { connection });
+                self.forget_flow(now, number, "closed");
+            }
+            Ok(()) => self.account(number),
+            Err(broken) => {
+                peer.session.reset(flow.id, broken.reset);
+                self.fail_flow(now, number, &broken.text);
+            }
+        }
+    }
+
+    /// Brings the totals and timers up to date with a flow that had a turn.
+    pub(super) fn account(&mut self, number: u64) {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return;
+        };
+        let buffered = flow.buffered();
+        self.buffered = self.buffered + buffered - flow.accounted;
+        flow.accounted = buffered;
+        let timeout = flow.timeout();
+        if flow.timer != timeout {
+            if let Some(at) = flow.timer {
+                self.timers.remove(&(at, number));
+            }
+            if let Some(at) = timeout {
+                self.timers.insert((at, number));
+            }
+            flow.timer = timeout;
+        }
+    }
+
+    /// Resets the host's connection and forgets the flow.
+    pub(super) fn fail_flow(&mut self, now: Time, number: u64, reason: &str) {
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        let connection = flow.connection();
+        self.outputs.push_back(Output::Reset { connection });
+        self.totals.failed += 1;
+        self.event(Event::FlowFailed {
+            flow: number,
+            reason: reason.to_owned(),
+        });
+        self.forget_flow(now, number, reason);
+    }
+
+    pub(super) fn forget_flow(&mut self, now: Time, number: u64, state: &str) {
+        let Some(flow) = self.flows.remove(&number) else {
+            return;
+        };
+        self.buffered -= flow.accounted;
+        if let Some(at) = flow.timer {
+            self.timers.remove(&(at, number));
+        }
+        self.connections.remove(&flow.connection());
+        self.totals.lan_bytes += flow.sent_lan_bytes + flow.received_lan_bytes;
+        self.totals.wan_bytes += flow.sent_wan_bytes + flow.received_wan_bytes;
+        if let Some(peer) = self.peers.get_mut(&flow.peer) {
+            peer.flows.remove(&flow.id);
+            let why = why::explain(now, &flow, peer, state);
+            self.remember_closed(why);
+        }
+    }
+
+    pub(super) fn forget_direct(&mut self, now: Time, number: u64, state: &str) {
+        let Some(direct) = self.directs.remove(&number) else {
+            return;
+        };
+        for connection in direct.connections() {
+            self.connections.remove(&connection);
+        }
+        let why = why::explain_direct(now, &direct, state);
+        self.remember_closed(why);
+    }
+
+    pub(super) fn remember_closed(&mut self, why: Why) {
+        if self.closed.len() == CLOSED_KEPT {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(why);
+    }
+}
