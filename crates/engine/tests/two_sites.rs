@@ -1,0 +1,438 @@
+//! Two engines, an emulated path and scripted hosts: the product's promises in virtual time.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod world;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{Event, Input, Limits, Policy};
+use vocab::{ByteCount, Random};
+use world::{FAR, NEAR, Script, Setting, World, client, server};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const ROUND_TRIP: Duration = Duration::from_millis(30);
+
+fn random_bytes(seed: u64, length: usize) -> Bytes {
+    let mut bytes = vec![0; length];
+    Random::from_seed(seed).fill(&mut bytes);
+    bytes.into()
+}
+
+fn world_with(scripts: impl IntoIterator<Item = (u16, Script)>) -> World {
+    let mut world = World::new(Setting::default());
+    world.servers.extend(scripts);
+    world
+}
+
+/// One download to the end; the WAN bytes that it took in both directions.
+fn download(world: &mut World, port: u16, expected: &Bytes) -> u64 {
+    let before: u64 = world.wan_bytes.iter().sum();
+    let connection = world.accept(port);
+    world.send(connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    let host = world.client_host(connection);
+    assert!(host.received == expected, "the client got other bytes");
+    assert!(host.peer_finished && !host.was_reset);
+    world.wan_bytes.iter().sum::<u64>() - before
+}
+
+#[test]
+fn the_first_answer_costs_one_round_trip() {
+    let answer = Bytes::from_static(b"hello");
+    let mut world = world_with([(80, Script::Answer { after: 18, answer })]);
+    let begun = world.now;
+    let connection = world.accept(80);
+    world.send(connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.run_until(
+        |world| !world.client_host(connection).received.is_empty(),
+        PATIENCE,
+    );
+    let took = world
+        .client_host(connection)
+        .first_byte_at
+        .unwrap()
+        .since(begun);
+    assert!(took >= ROUND_TRIP, "{took:?} is faster than the path");
+    assert!(
+        took < ROUND_TRIP + Duration::from_millis(3),
+        "{took:?} is more than one round trip"
+    );
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard() {
+    let greeting = Bytes::from_static(b"220 ready\r\n");
+    let mut world = world_with([(21, Script::GreetAndEcho { greeting })]);
+    let connection = world.accept(21);
+    world.run_until(
+        |world| world.client_host(connection).received.len() == 11,
+        PATIENCE,
+    );
+    world.send(connection, b"QUIT\r\n", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert_eq!(
+        &world.client_host(connection).received[..],
+        b"220 ready\r\nQUIT\r\n"
+    );
+}
+
+#[test]
+fn a_second_download_costs_a_fiftieth_of_the_first() {
+    let answer = random_bytes(1, 2_000_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script)]);
+    let cold = download(&mut world, 80, &answer);
+    assert!(cold < 2_000_000 + 40_000, "cold cost {cold} bytes");
+    let warm = download(&mut world, 80, &answer);
+    assert!(warm < 40_000, "warm cost {warm} bytes");
+}
+
+#[test]
+fn what_went_up_comes_down_cheaply() {
+    let data = random_bytes(2, 1_000_000);
+    let answer = Script::Answer {
+        after: 18,
+        answer: data.clone(),
+    };
+    let mut world = world_with([(21, Script::Swallow), (80, answer)]);
+    let connection = world.accept(21);
+    world.send(connection, &data, true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert!(world.server_hosts().next().unwrap().received == data);
+    let down = download(&mut world, 80, &data);
+    assert!(
+        down < 30_000,
+        "down cost {down} bytes: one dictionary must serve both directions"
+    );
+}
+
+#[test]
+fn each_direction_ends_apart() {
+    let greeting = Bytes::from_static(b"still here\n");
+    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    let connection = world.accept(7);
+    world.send(connection, b"last words", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    let far = world.server_hosts().next().unwrap();
+    assert!(far.peer_finished && far.was_closed);
+    assert_eq!(
+        &world.client_host(connection).received[..],
+        b"still here\nlast words"
+    );
+}
+
+#[test]
+fn the_far_leg_carries_the_clients_address() {
+    let greeting = Bytes::from_static(b"hi");
+    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    let connection = world.accept(7);
+    world.run_until(
+        |world| !world.client_host(connection).received.is_empty(),
+        PATIENCE,
+    );
+    let seen = world.server_hosts().next().unwrap().seen_client.unwrap();
+    assert_eq!(seen.ip(), client().ip());
+}
+
+#[test]
+fn a_refusing_server_resets_the_client_and_is_left_alone() {
+    let mut world = world_with([(81, Script::Refuse)]);
+    let connection = world.accept(81);
+    world.send(connection, b"anyone there?", false);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert!(
+        !world.client_host(connection).peer_finished,
+        "a failure is never a clean end"
+    );
+    assert!(world.nodes[NEAR].avoided.contains(&server(81)));
+}
+
+#[test]
+fn resets_are_carried_over_both_ways() {
+    let mut world = world_with([(82, Script::ResetAfter { after: 5 }), (83, Script::Swallow)]);
+    let connection = world.accept(82);
+    world.send(connection, b"12345", false);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+
+    let connection = world.accept(83);
+    world.send(connection, b"and off", false);
+    world.run_until(
+        |world| world.server_hosts().any(|host| !host.received.is_empty()),
+        PATIENCE,
+    );
+    world.abort(connection);
+    let server_reset = |world: &World| world.server_hosts().filter(|host| host.was_reset).count();
+    world.run_until(|world| server_reset(world) == 2, PATIENCE);
+}
+
+#[test]
+fn flows_outlive_an_outage_of_thirty_seconds() {
+    let answer = random_bytes(3, 3_000_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script)]);
+    let connection = world.accept(80);
+    world.send(connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.run_until(
+        |world| world.client_host(connection).received.len() > 500_000,
+        PATIENCE,
+    );
+
+    world.set_blocked(true);
+    world.run_for(Duration::from_secs(30));
+    assert!(
+        world.nodes[NEAR]
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::PeerSilent { .. }))
+    );
+    assert!(
+        world.nodes[NEAR].intercepted.is_empty(),
+        "a silent peer's prefixes are let go"
+    );
+    world.cut();
+    world.connect();
+
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert!(world.client_host(connection).received == answer);
+}
+
+#[test]
+fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
+    let answer = random_bytes(4, 2_000_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script)]);
+    download(&mut world, 80, &answer);
+    let torn = world.accept(80);
+    world.send(torn, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.run_for(Duration::from_millis(20));
+
+    world.restart(FAR, &Setting::default());
+    world.connect();
+    world.run_until(|world| world.client_host(torn).was_reset, PATIENCE);
+    assert!(!world.client_host(torn).peer_finished);
+
+    let warm = download(&mut world, 80, &answer);
+    assert!(
+        warm < 60_000,
+        "warm after a restart cost {warm} bytes: the disk was not used"
+    );
+}
+
+#[test]
+fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
+    let answer = random_bytes(5, 1_000_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script)]);
+    download(&mut world, 80, &answer);
+    // The near node loses what it knew while its peer goes on believing in it.
+    world.nodes[NEAR].disk = Default::default();
+    world.restart(NEAR, &Setting::default());
+    world.connect();
+    let again = download(&mut world, 80, &answer);
+    assert!(
+        again > 900_000,
+        "{again} bytes cannot have carried what was lost"
+    );
+    let warm = download(&mut world, 80, &answer);
+    assert!(warm < 30_000, "warm cost {warm} bytes");
+}
+
+#[test]
+fn a_stalled_client_stalls_its_server_and_nobody_else() {
+    let answer = random_bytes(6, 500_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script), (84, Script::Stall)]);
+    let stalled = world.accept(84);
+    world.send(stalled, &random_bytes(7, 40_000_000), false);
+    world.run_for(Duration::from_secs(60));
+    let buffered = world
+        .nodes
+        .each_ref()
+        .map(|node| node.engine.status().buffered_bytes);
+    assert!(
+        buffered.iter().sum::<u64>() < 12 << 20,
+        "{buffered:?} bytes for one flow"
+    );
+    download(&mut world, 80, &answer);
+}
+
+#[test]
+fn many_flows_end_with_their_own_bytes() {
+    let scripts = (0..50_u16).map(|index| {
+        let answer = random_bytes(u64::from(index), 20_000 + 997 * usize::from(index));
+        (1000 + index, Script::Answer { after: 18, answer })
+    });
+    let mut world = world_with(scripts);
+    let connections: Vec<_> = (0..500_u16)
+        .map(|index| (index, world.accept(1000 + index % 50)))
+        .collect();
+    for (_, connection) in &connections {
+        world.send(*connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    }
+    let all_closed = |world: &World| {
+        connections
+            .iter()
+            .all(|(_, connection)| world.client_host(*connection).was_closed)
+    };
+    world.run_until(all_closed, PATIENCE);
+    for (index, connection) in &connections {
+        let index = u64::from(index % 50);
+        let expected = random_bytes(index, 20_000 + 997 * index as usize);
+        assert!(world.client_host(*connection).received == expected);
+    }
+    let status = world.nodes[NEAR].engine.status();
+    assert_eq!((status.flows, status.buffered_bytes), (0, 0));
+}
+
+#[test]
+fn at_the_limit_new_connections_pass_by() {
+    let setting = Setting {
+        limits: Limits {
+            flows: 2,
+            ..Limits::default()
+        },
+        ..Setting::default()
+    };
+    let mut world = World::new(setting);
+    world.servers.insert(83, Script::Swallow);
+    let first = world.accept(83);
+    let _second = world.accept(83);
+    assert!(
+        world.nodes[NEAR].intercepted.is_empty(),
+        "nothing is intercepted at the limit"
+    );
+    // One that was accepted in the same moment goes directly.
+    let late = world.accept(83);
+    world.send(late, b"data", true);
+    world.run_until(|world| world.client_host(late).was_closed, PATIENCE);
+
+    world.send(first, b"bye", true);
+    world.run_until(|world| !world.nodes[NEAR].intercepted.is_empty(), PATIENCE);
+}
+
+#[test]
+fn without_a_peer_connections_go_directly_and_why_says_so() {
+    let greeting = Bytes::from_static(b"direct");
+    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    world.cut();
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    let connection = world.accept(7);
+    world.send(connection, b"!", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert_eq!(&world.client_host(connection).received[..], b"direct!");
+    let flows = world.nodes[NEAR].engine.flows(world.now);
+    let why = world.nodes[NEAR]
+        .engine
+        .why(world.now, flows[0].flow)
+        .unwrap();
+    assert!(
+        why.stages[0]
+            .why_not
+            .as_deref()
+            .unwrap()
+            .contains("could not be reached")
+    );
+}
+
+#[test]
+fn what_must_never_be_stored_is_sent_again_in_full() {
+    let setting = Setting {
+        policy: Policy {
+            never_store_ports: vec![80],
+            ..Policy::default()
+        },
+        ..Setting::default()
+    };
+    let answer = random_bytes(8, 300_000);
+    let mut world = World::new(setting);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    world.servers.insert(80, script);
+    download(&mut world, 80, &answer);
+    let again = download(&mut world, 80, &answer);
+    assert!(again > 300_000, "{again} bytes: something was kept");
+    assert_eq!(world.nodes[NEAR].engine.status().dictionary.chunks, 0);
+}
+
+#[test]
+fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
+    let answer = random_bytes(9, 500_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script)]);
+    download(&mut world, 80, &answer);
+    for own in [NEAR, FAR] {
+        world.input(own, Input::ClearDictionary);
+    }
+    world.run_for(Duration::from_secs(1));
+    let cold = download(&mut world, 80, &answer);
+    assert!(cold > 500_000, "{cold} bytes: something was kept");
+}
+
+#[test]
+fn a_stopping_node_lets_flows_end_within_its_grace() {
+    let answer = random_bytes(10, 1_000_000);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script), (83, Script::Swallow)]);
+    let ending = world.accept(80);
+    world.send(ending, b"GET / HTTP/1.0\r\n\r\n", true);
+    let endless = world.accept(83);
+    world.run_for(Duration::from_millis(100));
+    let grace = Duration::from_secs(10);
+    world.input(NEAR, Input::Stop { grace });
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    world.run_until(|world| world.nodes[NEAR].stopped, PATIENCE);
+    assert!(world.client_host(ending).received == answer);
+    assert!(world.client_host(endless).was_reset);
+}
+
+#[test]
+fn the_memory_limit_narrows_flows_and_none_is_lost() {
+    let setting = Setting {
+        limits: Limits {
+            memory: ByteCount::kibibytes(512),
+            ..Limits::default()
+        },
+        ..Setting::default()
+    };
+    let answer = random_bytes(11, 1_000_000);
+    let mut world = World::new(setting);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    world.servers.insert(80, script);
+    let connections: Vec<_> = (0..8).map(|_| world.accept(80)).collect();
+    for connection in &connections {
+        world.send(*connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    }
+    let done = |world: &World| connections.iter().all(|c| world.client_host(*c).was_closed);
+    world.run_until(done, PATIENCE);
+    for connection in &connections {
+        assert!(world.client_host(*connection).received == answer);
+    }
+}

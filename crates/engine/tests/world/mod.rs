@@ -1,0 +1,578 @@
+//! The whole product in virtual time: two engines, a path between them, hosts that follow scripts.
+//!
+//! ```text
+//!  scripted clients ── near engine ══ byte pipes with rate and delay ══ far engine ── scripted servers
+//! ```
+//!
+//! Nothing sleeps and nothing is random but by seed: [`World::run_until`] jumps from one due
+//! moment to the next until what the test waits for has come.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::{
+    Config, ConnectFailure, ConnectionId, Engine, Event, Input, Limits, LinkId, Output, PeerConfig,
+    Policy, Via,
+};
+use reduce::testing::MemoryDisk;
+use reduce::{DictionaryConfig, DiskCompletion};
+use testkit::{BytePipe, PipeConfig};
+use vocab::{Bitrate, ByteCount, NodeId, Random, Time};
+
+/// The two nodes, as indices.
+pub const NEAR: usize = 0;
+/// See [`NEAR`].
+pub const FAR: usize = 1;
+
+/// A run that needs more steps than this hangs.
+const STEP_LIMIT: usize = 3_000_000;
+/// What a shell asks an engine for at a time.
+const TRANSMIT: usize = 16 * 1024;
+
+/// What the server on a port does.
+#[derive(Clone)]
+pub enum Script {
+    /// Answers this after `after` bytes of request, then ends its stream.
+    Answer { after: usize, answer: Bytes },
+    /// Says this first, then sends back what it gets.
+    GreetAndEcho { greeting: Bytes },
+    /// Takes everything and ends its stream when the client has.
+    Swallow,
+    /// Refuses the connection.
+    Refuse,
+    /// Accepts and then resets after `after` bytes.
+    ResetAfter { after: usize },
+    /// Accepts and reads nothing.
+    Stall,
+}
+
+/// One host's end of one connection.
+#[derive(Default)]
+pub struct Host {
+    pub received: BytesMut,
+    pub first_byte_at: Option<Time>,
+    pub last_byte_at: Option<Time>,
+    pub peer_finished: bool,
+    pub was_reset: bool,
+    pub was_closed: bool,
+    /// The address the connection was made from.
+    pub seen_client: Option<SocketAddr>,
+    credit: usize,
+    to_send: VecDeque<Bytes>,
+    finish_after: bool,
+    finish_sent: bool,
+    script: Option<Script>,
+    script_done: bool,
+    stalled: bool,
+    unread: usize,
+}
+
+/// One node with what a shell would keep around it.
+pub struct Node {
+    pub engine: Engine,
+    pub hosts: BTreeMap<ConnectionId, Host>,
+    pub intercepted: Vec<NodeId>,
+    pub avoided: BTreeSet<SocketAddr>,
+    pub events: Vec<Event>,
+    pub stopped: bool,
+    pub disk: MemoryDisk,
+    link: Option<LinkId>,
+    id: NodeId,
+    accepted: u64,
+}
+
+/// Two nodes and the path between them.
+pub struct World {
+    pub now: Time,
+    pub nodes: [Node; 2],
+    pub servers: BTreeMap<u16, Script>,
+    /// Bytes that each node put on the path.
+    pub wan_bytes: [u64; 2],
+    pipes: [BytePipe; 2],
+    path: Path,
+    links: u64,
+}
+
+/// What a world's path is like.
+#[derive(Clone, Copy)]
+pub struct Path {
+    pub rate: Bitrate,
+    pub delay: Duration,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            rate: Bitrate::from_bits_per_second(10_000_000),
+            delay: Duration::from_millis(15),
+        }
+    }
+}
+
+/// What a test may set of both nodes.
+#[derive(Clone)]
+pub struct Setting {
+    pub path: Path,
+    pub limits: Limits,
+    pub policy: Policy,
+    pub dictionary: DictionaryConfig,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            path: Path::default(),
+            limits: Limits::default(),
+            policy: Policy::default(),
+            dictionary: DictionaryConfig {
+                memory: ByteCount::mebibytes(64),
+                disk: ByteCount::mebibytes(256),
+                ..DictionaryConfig::default()
+            },
+        }
+    }
+}
+
+pub fn client() -> SocketAddr {
+    "198.18.1.2:40000".parse().unwrap()
+}
+
+pub fn server(port: u16) -> SocketAddr {
+    SocketAddr::new("198.18.2.2".parse().unwrap(), port)
+}
+
+impl World {
+    /// A world whose link is up.
+    pub fn new(setting: Setting) -> Self {
+        let ids = [NodeId([1; 32]), NodeId([2; 32])];
+        let pipe = || {
+            BytePipe::new(PipeConfig {
+                rate: setting.path.rate,
+                delay: setting.path.delay,
+                ..PipeConfig::default()
+            })
+        };
+        let node = |own: usize| Node {
+            engine: Engine::new(
+                config(&setting, &ids, own),
+                Time::ZERO,
+                Random::from_seed(own as u64),
+            ),
+            hosts: BTreeMap::new(),
+            intercepted: Vec::new(),
+            avoided: BTreeSet::new(),
+            events: Vec::new(),
+            stopped: false,
+            disk: MemoryDisk::default(),
+            link: None,
+            id: ids[own],
+            accepted: 0,
+        };
+        let mut world = Self {
+            now: Time::ZERO,
+            nodes: [node(NEAR), node(FAR)],
+            servers: BTreeMap::new(),
+            wan_bytes: [0; 2],
+            pipes: [pipe(), pipe()],
+            path: setting.path,
+            links: 0,
+        };
+        world.drain();
+        world.connect();
+        world
+    }
+
+    /// A fresh link between the nodes, the near one dialling.
+    pub fn connect(&mut self) {
+        self.links += 1;
+        let link = LinkId(self.links);
+        self.pipes = [self.pipe(), self.pipe()];
+        for own in [NEAR, FAR] {
+            let peer = self.nodes[1 - own].id;
+            self.nodes[own].link = Some(link);
+            self.input(
+                own,
+                Input::LinkUp {
+                    link,
+                    peer,
+                    dialed_by_us: own == NEAR,
+                },
+            );
+        }
+        let up = |world: &World| world.nodes.iter().all(|node| node.intercepted.len() == 1);
+        self.run_until(up, Duration::from_secs(10));
+    }
+
+    /// The link dies at both ends; what is on the path is lost.
+    pub fn cut(&mut self) {
+        for own in [NEAR, FAR] {
+            if let Some(link) = self.nodes[own].link.take() {
+                self.input(own, Input::LinkDown { link });
+            }
+        }
+        self.pipes = [self.pipe(), self.pipe()];
+    }
+
+    /// The path swallows everything from here on, or no longer does.
+    pub fn set_blocked(&mut self, blocked: bool) {
+        for pipe in &mut self.pipes {
+            pipe.set_blocked(blocked);
+        }
+    }
+
+    /// The far node is killed and started again with an empty memory and the disk it had.
+    pub fn restart(&mut self, own: usize, setting: &Setting) {
+        let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
+        self.cut();
+        let seed = 1000 + self.links;
+        let node = &mut self.nodes[own];
+        node.engine = Engine::new(
+            config(setting, &ids, own),
+            self.now,
+            Random::from_seed(seed),
+        );
+        node.hosts.clear();
+        node.intercepted.clear();
+        node.avoided.clear();
+        self.drain();
+    }
+
+    /// A client connects through the near node.
+    pub fn accept(&mut self, port: u16) -> ConnectionId {
+        let node = &mut self.nodes[NEAR];
+        node.accepted += 1;
+        let connection = ConnectionId::Accepted(node.accepted);
+        node.hosts.insert(connection, Host::default());
+        let mut client = client();
+        client.set_port(40_000 + (node.accepted % 20_000) as u16);
+        self.input(
+            NEAR,
+            Input::Accepted {
+                connection,
+                client,
+                server: server(port),
+                via: Via::Transparent,
+            },
+        );
+        connection
+    }
+
+    /// The client sends these bytes, and a FIN after them if `finish`.
+    pub fn send(&mut self, connection: ConnectionId, bytes: &[u8], finish: bool) {
+        let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
+        for piece in bytes.chunks(64 * 1024) {
+            host.to_send.push_back(Bytes::copy_from_slice(piece));
+        }
+        host.finish_after = finish;
+        self.drain();
+    }
+
+    pub fn client_host(&self, connection: ConnectionId) -> &Host {
+        &self.nodes[NEAR].hosts[&connection]
+    }
+
+    /// The servers' ends of all connections, in the order they were opened.
+    pub fn server_hosts(&self) -> impl Iterator<Item = &Host> {
+        self.nodes[FAR].hosts.values()
+    }
+
+    /// The client resets its connection.
+    pub fn abort(&mut self, connection: ConnectionId) {
+        self.input(NEAR, Input::Aborted { connection });
+    }
+
+    pub fn input(&mut self, own: usize, input: Input) {
+        self.nodes[own].engine.handle(self.now, input);
+        self.drain();
+    }
+
+    /// Lets time pass until `done`, which must come within `patience` of virtual time.
+    pub fn run_until(&mut self, done: impl Fn(&World) -> bool, patience: Duration) {
+        let deadline = self.now + patience;
+        for _ in 0..STEP_LIMIT {
+            if done(self) {
+                return;
+            }
+            let next = self.next_due();
+            assert!(
+                next <= deadline,
+                "not done after {patience:?}; flows: {:#?}",
+                self.nodes
+                    .each_ref()
+                    .map(|node| node.engine.flows(self.now))
+            );
+            self.step(next);
+        }
+        panic!("no progress of time in {STEP_LIMIT} steps");
+    }
+
+    /// Lets this much time pass.
+    pub fn run_for(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.next_due() <= end {
+            let next = self.next_due();
+            self.step(next);
+        }
+        self.now = end;
+        self.drain();
+    }
+
+    fn next_due(&self) -> Time {
+        let engines = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.engine.poll_timeout());
+        let pipes = self.pipes.iter().filter_map(BytePipe::poll_timeout);
+        engines
+            .chain(pipes)
+            .min()
+            .unwrap_or(Time::NEVER)
+            .max(self.now)
+    }
+
+    fn step(&mut self, next: Time) {
+        self.now = next;
+        for own in [NEAR, FAR] {
+            while let Some(bytes) = self.pipes[1 - own].poll(self.now) {
+                let Some(link) = self.nodes[own].link else {
+                    continue;
+                };
+                let input = Input::LinkReceived { link, bytes };
+                self.nodes[own].engine.handle(self.now, input);
+            }
+            if self.nodes[own]
+                .engine
+                .poll_timeout()
+                .is_some_and(|at| at <= self.now)
+            {
+                self.nodes[own].engine.handle_timeout(self.now);
+            }
+        }
+        self.drain();
+    }
+
+    /// Does what the engines and hosts want until all are content.
+    fn drain(&mut self) {
+        loop {
+            let mut quiet = true;
+            for own in [NEAR, FAR] {
+                while let Some(output) = self.nodes[own].engine.poll_output() {
+                    quiet = false;
+                    self.output(own, output);
+                }
+                quiet &= !self.transmit(own);
+                quiet &= !self.hosts_act(own);
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn transmit(&mut self, own: usize) -> bool {
+        let Some(link) = self.nodes[own].link else {
+            return false;
+        };
+        let mut sent = false;
+        while self.pipes[own].writable(self.now) >= TRANSMIT {
+            let Some(bytes) = self.nodes[own].engine.transmit(self.now, link, TRANSMIT) else {
+                break;
+            };
+            self.wan_bytes[own] += bytes.len() as u64;
+            self.pipes[own].send(self.now, bytes);
+            sent = true;
+        }
+        sent
+    }
+
+    fn output(&mut self, own: usize, output: Output) {
+        let now = self.now;
+        let node = &mut self.nodes[own];
+        match output {
+            Output::Write { connection, bytes } => {
+                let length = bytes.len();
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.first_byte_at.get_or_insert(now);
+                    host.last_byte_at = Some(now);
+                    host.received.extend_from_slice(&bytes);
+                    if host.stalled {
+                        host.unread += length;
+                        return;
+                    }
+                }
+                let bytes = length;
+                node.engine
+                    .handle(now, Input::Written { connection, bytes });
+            }
+            Output::FinishWrite { connection } => {
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.peer_finished = true;
+                }
+            }
+            Output::Reset { connection } => {
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.was_reset = true;
+                }
+            }
+            Output::Close { connection } => {
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.was_closed = true;
+                }
+            }
+            Output::ReadCredit { connection, bytes } => {
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.credit += bytes;
+                }
+            }
+            Output::Connect {
+                connection,
+                client,
+                server,
+            } => self.open_server(own, connection, client, server),
+            Output::Transmit { .. } => {}
+            Output::CloseLink { link, .. } => {
+                if node.link == Some(link) {
+                    node.link = None;
+                }
+            }
+            Output::Disk(request) => {
+                let completion: DiskCompletion = node.disk.execute(request);
+                node.engine.handle(now, Input::Disk(completion));
+            }
+            Output::Avoid { server, .. } => {
+                node.avoided.insert(server);
+            }
+            Output::Intercept { peers } => node.intercepted = peers,
+            Output::Event(event) => node.events.push(event),
+            Output::Stopped => node.stopped = true,
+        }
+    }
+
+    fn open_server(
+        &mut self,
+        own: usize,
+        connection: ConnectionId,
+        client: Option<SocketAddr>,
+        server: SocketAddr,
+    ) {
+        let script = self.servers.get(&server.port()).cloned();
+        let node = &mut self.nodes[own];
+        let result = match script {
+            None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
+            Some(script) => {
+                let mut host = Host {
+                    seen_client: client,
+                    stalled: matches!(script, Script::Stall),
+                    ..Host::default()
+                };
+                if let Script::GreetAndEcho { greeting } = &script {
+                    host.to_send.push_back(greeting.clone());
+                }
+                host.script = Some(script);
+                node.hosts.insert(connection, host);
+                Ok(())
+            }
+        };
+        node.engine
+            .handle(self.now, Input::Connected { connection, result });
+    }
+
+    /// Lets every host do what its script, its credit and its data allow.
+    fn hosts_act(&mut self, own: usize) -> bool {
+        let now = self.now;
+        let node = &mut self.nodes[own];
+        let mut inputs = Vec::new();
+        for (connection, host) in &mut node.hosts {
+            if host.was_reset || host.was_closed {
+                continue;
+            }
+            host.follow_script();
+            if matches!(&host.script, Some(Script::ResetAfter { after }) if host.received.len() >= *after)
+            {
+                host.was_reset = true;
+                inputs.push(Input::Aborted {
+                    connection: *connection,
+                });
+                continue;
+            }
+            while host.credit > 0
+                && let Some(mut bytes) = host.to_send.pop_front()
+            {
+                if bytes.len() > host.credit {
+                    host.to_send.push_front(bytes.split_off(host.credit));
+                }
+                host.credit -= bytes.len();
+                inputs.push(Input::Received {
+                    connection: *connection,
+                    bytes,
+                });
+            }
+            if host.finish_after && !host.finish_sent && host.to_send.is_empty() {
+                host.finish_sent = true;
+                inputs.push(Input::Finished {
+                    connection: *connection,
+                });
+            }
+        }
+        let acted = !inputs.is_empty();
+        for input in inputs {
+            node.engine.handle(now, input);
+        }
+        acted
+    }
+
+    fn pipe(&self) -> BytePipe {
+        BytePipe::new(PipeConfig {
+            rate: self.path.rate,
+            delay: self.path.delay,
+            ..PipeConfig::default()
+        })
+    }
+}
+
+impl Host {
+    fn follow_script(&mut self) {
+        match &self.script {
+            Some(Script::Answer { after, answer }) => {
+                if !self.script_done && self.received.len() >= *after {
+                    self.script_done = true;
+                    for piece in answer.chunks(16 * 1024) {
+                        self.to_send.push_back(Bytes::copy_from_slice(piece));
+                    }
+                    self.finish_after = true;
+                }
+            }
+            Some(Script::GreetAndEcho { .. }) => {
+                if !self.received.is_empty() {
+                    self.to_send.push_back(self.received.split().freeze());
+                }
+                self.finish_after = self.peer_finished;
+            }
+            Some(Script::Swallow) => self.finish_after = self.peer_finished,
+            Some(Script::Refuse | Script::ResetAfter { .. } | Script::Stall) | None => {}
+        }
+    }
+}
+
+/// The configuration of one of the two nodes.
+pub fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config {
+    let prefixes = [["198.18.2.0/24"], ["198.18.1.0/24"]];
+    Config {
+        local: ids[own],
+        peers: vec![PeerConfig {
+            node: ids[1 - own],
+            name: ["far", "near"][own].to_owned(),
+            prefixes: prefixes[own]
+                .iter()
+                .map(|text| text.parse().unwrap())
+                .collect(),
+        }],
+        serve: Vec::new(),
+        limits: setting.limits,
+        policy: setting.policy.clone(),
+        dictionary: setting.dictionary,
+        tunnel: tunnel::Config::default(),
+    }
+}
