@@ -1,0 +1,163 @@
+//! An emulated link in real time, between two TUN devices of this machine.
+//!
+//! ```text
+//!   device A ──read──► emulate::Link forward ──write──► device B
+//!            ◄─write── emulate::Link back    ◄──read──
+//! ```
+//!
+//! One thread (`driver.rs`) reads packets that the kernel routes into a device, hands them to the
+//! model with the time, and writes them out of the other device when the model says so. Both
+//! devices come up without an address; whoever owns the namespaces gives them one. They may be
+//! opened in different namespaces, or moved later: the file descriptor stays with them, and they
+//! vanish with it, even when the process is killed.
+//!
+//! Nothing is hidden: packets delivered late and packets that the kernel dropped before they were
+//! read are in the [`LinkReport`], because a figure measured over a link that could not keep up
+//! is worth nothing.
+//!
+//! It needs /dev/net/tun and CAP_NET_ADMIN, no kernel module beyond tun, and no netem.
+
+mod driver;
+mod namespace;
+mod report;
+mod signals;
+mod system;
+mod tun;
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+pub use emulate::{DirectionConfig, LinkConfig};
+
+use driver::{Command, Driver};
+pub use namespace::Namespace;
+pub use report::{DirectionReport, LinkReport};
+pub use signals::StopSignals;
+use system::Waker;
+use tun::Tun;
+
+/// One end of the link: a device that the link creates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The device's name, 1 to 15 bytes.
+    pub device: String,
+    /// Where to create it; `None` is the namespace of the calling thread.
+    pub namespace: Option<Namespace>,
+}
+
+impl Endpoint {
+    /// A device in the namespace of the calling thread.
+    #[must_use]
+    pub fn here(device: impl Into<String>) -> Self {
+        Self {
+            device: device.into(),
+            namespace: None,
+        }
+    }
+}
+
+/// A running link; dropping it stops it and removes its devices.
+#[derive(Debug)]
+pub struct LinkHandle {
+    commands: mpsc::Sender<Command>,
+    waker: Waker,
+    thread: Option<thread::JoinHandle<Result<LinkReport>>>,
+}
+
+impl LinkHandle {
+    /// Creates both devices, brings them up and begins to relay. `forward` in `config` is from
+    /// `a` to `b`.
+    ///
+    /// # Errors
+    /// When the settings are out of bounds, or the devices cannot be made; the message says what
+    /// is missing and what to do.
+    pub fn start(a: &Endpoint, b: &Endpoint, config: LinkConfig) -> Result<Self> {
+        config.check()?;
+        let device_a = Tun::create(a)?;
+        let device_b = Tun::create(b)?;
+        let waker = Waker::new().context("cannot create an eventfd")?;
+        let (commands, receiver) = mpsc::channel();
+        let driver = Driver::new(device_a, device_b, config, receiver, waker.try_clone()?);
+        let thread = thread::Builder::new()
+            .name("link".to_owned())
+            .spawn(move || driver.run())
+            .context("cannot start the link's thread")?;
+        Ok(Self {
+            commands,
+            waker,
+            thread: Some(thread),
+        })
+    }
+
+    /// The account so far.
+    ///
+    /// # Errors
+    /// When the link has ended by itself; [`LinkHandle::stop`] says why.
+    pub fn report(&self) -> Result<LinkReport> {
+        let (sender, receiver) = mpsc::channel();
+        self.send(Command::Report(sender))?;
+        receiver
+            .recv_timeout(ANSWER_WITHIN)
+            .context("the link does not answer")
+    }
+
+    /// Takes other settings without losing a packet; the seed stays the first one's.
+    ///
+    /// # Errors
+    /// When the settings are out of bounds or the link has ended by itself.
+    pub fn set_config(&self, config: LinkConfig) -> Result<()> {
+        config.check()?;
+        self.send(Command::Configure(Box::new(config)))
+    }
+
+    /// Whether the link still relays; false when a device was deleted under it.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Stops relaying, removes both devices, and gives the final account. Packets still queued
+    /// or under way are gone, and counted as such.
+    ///
+    /// # Errors
+    /// When the link had ended by itself: the reason.
+    pub fn stop(mut self) -> Result<LinkReport> {
+        self.end()
+            .unwrap_or_else(|| Err(anyhow!("the link was stopped before")))
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        self.commands
+            .send(command)
+            .map_err(|_| anyhow!("the link has ended; stop it to learn why"))?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    fn end(&mut self) -> Option<Result<LinkReport>> {
+        let thread = self.thread.take()?;
+        // It fails only when the thread has ended, which is what it is for.
+        let _ = self.send(Command::Stop);
+        Some(
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(anyhow!("the link's thread panicked"))),
+        )
+    }
+}
+
+impl Drop for LinkHandle {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.end() {
+            tracing::warn!(error = format!("{error:#}"), "link ended early");
+        }
+    }
+}
+
+/// A link's thread answers between two batches of packets, well within a millisecond; a host so
+/// busy that it takes this long cannot run an emulation.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,171 @@
+//! What a link did, as it stands in a result file.
+
+use std::time::Duration;
+
+use emulate::Counters;
+use serde::Serialize;
+
+/// The account of a whole link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LinkReport {
+    /// From device A to device B.
+    pub forward: DirectionReport,
+    /// From device B to device A.
+    pub back: DirectionReport,
+}
+
+impl LinkReport {
+    /// Packets that the host and not the model lost, both ways. A measurement over a link where
+    /// this is not zero says something about the host.
+    #[must_use]
+    pub fn lost_outside_the_model(&self) -> u64 {
+        self.forward.lost_outside_the_model() + self.back.lost_outside_the_model()
+    }
+}
+
+/// The account of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct DirectionReport {
+    /// Read from the device.
+    pub offered_packets: u64,
+    /// Their IP length.
+    pub offered_bytes: u64,
+    /// Written to the other device.
+    pub delivered_packets: u64,
+    /// Their IP length.
+    pub delivered_bytes: u64,
+    /// Dropped because the model's queue was full.
+    pub dropped_by_queue_packets: u64,
+    /// Their IP length.
+    pub dropped_by_queue_bytes: u64,
+    /// Lost by the model's random loss.
+    pub dropped_by_loss_packets: u64,
+    /// Their IP length.
+    pub dropped_by_loss_bytes: u64,
+    /// Still in the queue or under way.
+    pub held_packets: u64,
+    /// Their IP length.
+    pub held_bytes: u64,
+    /// Outside the model: refused because memory is bounded.
+    pub dropped_by_limit_packets: u64,
+    /// Outside the model: dropped by the kernel because the device was not read in time.
+    pub unread_packets: u64,
+    /// Outside the model: the kernel did not take them at the far device.
+    pub failed_writes_packets: u64,
+    /// Delivered more than 1 ms after the moment the model said.
+    pub late_packets: u64,
+    /// Half of the packets were delivered within this of their moment (10 µs steps, up to 1 ms).
+    pub lateness_p50_us: u64,
+    /// 99 of 100 packets were delivered within this of their moment.
+    pub lateness_p99_us: u64,
+    /// The latest packet.
+    pub lateness_max_us: u64,
+}
+
+impl DirectionReport {
+    /// Packets that the host and not the model lost this way.
+    #[must_use]
+    pub fn lost_outside_the_model(&self) -> u64 {
+        self.unread_packets + self.dropped_by_limit_packets + self.failed_writes_packets
+    }
+
+    pub(super) fn new(
+        counters: &Counters,
+        lateness: &Lateness,
+        unread_packets: u64,
+        failed_writes_packets: u64,
+    ) -> Self {
+        Self {
+            offered_packets: counters.offered.packets,
+            offered_bytes: counters.offered.bytes,
+            delivered_packets: counters.delivered.packets - failed_writes_packets,
+            delivered_bytes: counters.delivered.bytes,
+            dropped_by_queue_packets: counters.dropped_by_queue.packets,
+            dropped_by_queue_bytes: counters.dropped_by_queue.bytes,
+            dropped_by_loss_packets: counters.dropped_by_loss.packets,
+            dropped_by_loss_bytes: counters.dropped_by_loss.bytes,
+            held_packets: counters.queued.packets + counters.in_flight.packets,
+            held_bytes: counters.queued.bytes + counters.in_flight.bytes,
+            dropped_by_limit_packets: counters.dropped_by_limit.packets,
+            unread_packets,
+            failed_writes_packets,
+            late_packets: lateness.late,
+            lateness_p50_us: lateness.quantile_us(0.50),
+            lateness_p99_us: lateness.quantile_us(0.99),
+            lateness_max_us: micros(lateness.max),
+        }
+    }
+}
+
+/// A packet delivered this long after its moment is counted as late.
+const LATE_AFTER: Duration = Duration::from_millis(1);
+
+const STEP: Duration = Duration::from_micros(10);
+/// Up to [`LATE_AFTER`], and one for all beyond.
+const STEPS: usize = 101;
+
+/// How late packets were delivered.
+#[derive(Clone, Debug)]
+pub(super) struct Lateness {
+    steps: [u64; STEPS],
+    count: u64,
+    late: u64,
+    max: Duration,
+}
+
+impl Lateness {
+    pub(super) fn new() -> Self {
+        Self {
+            steps: [0; STEPS],
+            count: 0,
+            late: 0,
+            max: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn add(&mut self, lateness: Duration) {
+        let step = lateness.as_nanos() / STEP.as_nanos();
+        self.steps[usize::try_from(step).map_or(STEPS - 1, |step| step.min(STEPS - 1))] += 1;
+        self.count += 1;
+        self.late += u64::from(lateness > LATE_AFTER);
+        self.max = self.max.max(lateness);
+    }
+
+    /// The upper edge of the step that holds the quantile, or the largest of all where that is
+    /// beyond the last step.
+    fn quantile_us(&self, share: f64) -> u64 {
+        let rank = (self.count as f64 * share).ceil() as u64;
+        let mut below = 0;
+        for (index, count) in self.steps.iter().enumerate().take(STEPS - 1) {
+            below += count;
+            if below >= rank {
+                return micros(STEP * (index as u32 + 1)).min(micros(self.max));
+            }
+        }
+        micros(self.max)
+    }
+}
+
+/// Whole microseconds, rounded up.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_upper_edges_and_late_ones_are_counted() {
+        let mut lateness = Lateness::new();
+        for _ in 0..98 {
+            lateness.add(Duration::from_micros(15));
+        }
+        lateness.add(Duration::from_micros(500));
+        lateness.add(Duration::from_millis(7));
+        assert_eq!(lateness.quantile_us(0.5), 20);
+        assert_eq!(lateness.quantile_us(0.99), 510);
+        assert_eq!(lateness.quantile_us(1.0), 7_000);
+        assert_eq!(lateness.late, 1);
+    }
+}

@@ -1,0 +1,256 @@
+//! The system calls that the link needs and std does not have; the only unsafe code of the link.
+//!
+//! Each wrapper checks what the kernel returns and passes only memory that it owns. The kernel's
+//! side is described in tun(4), netdevice(7), ppoll(2), setns(2) and prctl(2).
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use std::io::{Read, Write};
+
+/// `TUNGETDEVNETNS` of linux/if_tun.h, `_IO('T', 227)`: opens the namespace the device is in.
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
+/// `TUNSETIFF`, `_IOW('T', 202, int)`.
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca as libc::Ioctl;
+/// `TUNGETIFF`, `_IOR('T', 210, unsigned int)`.
+const TUNGETIFF: libc::Ioctl = 0x8004_54d2 as libc::Ioctl;
+
+/// The longest device name, without the zero at its end.
+pub(super) const DEVICE_NAME_MAX: usize = libc::IFNAMSIZ - 1;
+
+/// An `ifreq` with this name and nothing else in it.
+fn request(device: &str) -> libc::ifreq {
+    // SAFETY: ifreq is plain data, for which all zeros is a value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request
+        .ifr_name
+        .iter_mut()
+        .zip(device.bytes().take(DEVICE_NAME_MAX))
+    {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// An ioctl whose argument is an `ifreq`.
+fn ioctl(file: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the numbers used in this file take a pointer to an ifreq, which lives through the
+    // call; the kernel reads and writes no more than its size.
+    checked(unsafe { libc::ioctl(file.as_raw_fd(), number, ptr::from_mut(request)) }).map(|_| ())
+}
+
+/// Makes `file`, which is an open /dev/net/tun, a TUN device of this name, without packet
+/// information and without offloads.
+pub(super) fn attach_tun(file: &File, device: &str) -> io::Result<()> {
+    let mut request = request(device);
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    ioctl(file.as_fd(), TUNSETIFF, &mut request)
+}
+
+/// The name that a TUN device has now; it may have been renamed.
+pub(super) fn tun_name(file: &File) -> io::Result<String> {
+    let mut request = request("");
+    ioctl(file.as_fd(), TUNGETIFF, &mut request)?;
+    let name: Vec<u8> = request
+        .ifr_name
+        .iter()
+        .take_while(|byte| **byte != 0)
+        .map(|byte| *byte as u8)
+        .collect();
+    Ok(String::from_utf8_lossy(&name).into_owned())
+}
+
+/// The namespace that a TUN device is in now; it may have been moved.
+pub(super) fn tun_namespace(file: &File) -> io::Result<OwnedFd> {
+    // SAFETY: this ioctl takes no argument and returns a new descriptor, which is ours alone.
+    unsafe {
+        let descriptor = checked(libc::ioctl(file.as_raw_fd(), TUNGETDEVNETNS))?;
+        Ok(OwnedFd::from_raw_fd(descriptor))
+    }
+}
+
+/// Sets MTU and transmit queue of a device in this namespace and brings it up.
+pub(super) fn bring_up(device: &str, mtu: u16, queue_packets: u16) -> io::Result<()> {
+    // SAFETY: no pointers are passed; a new descriptor is ours alone.
+    let socket = unsafe {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        OwnedFd::from_raw_fd(checked(libc::socket(libc::AF_INET, kind, 0))?)
+    };
+    let mut values = request(device);
+    values.ifr_ifru.ifru_mtu = i32::from(mtu);
+    ioctl(socket.as_fd(), libc::SIOCSIFMTU as libc::Ioctl, &mut values)?;
+    // The queue's length is ifr_qlen, which shares the union's int with the metric.
+    values.ifr_ifru.ifru_metric = i32::from(queue_packets);
+    ioctl(
+        socket.as_fd(),
+        libc::SIOCSIFTXQLEN as libc::Ioctl,
+        &mut values,
+    )?;
+    ioctl(
+        socket.as_fd(),
+        libc::SIOCGIFFLAGS as libc::Ioctl,
+        &mut values,
+    )?;
+    // SAFETY: SIOCGIFFLAGS has just written this member of the union.
+    let flags = unsafe { values.ifr_ifru.ifru_flags };
+    values.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+    ioctl(
+        socket.as_fd(),
+        libc::SIOCSIFFLAGS as libc::Ioctl,
+        &mut values,
+    )
+}
+
+/// Moves the calling thread into a network namespace.
+pub(super) fn enter_network_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers are passed; the descriptor is open through the call.
+    checked(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(|_| ())
+}
+
+/// Lets the kernel wake this thread at the nanosecond asked for and not up to 50 µs later, as it
+/// may by default to save wake-ups.
+pub(super) fn sharpen_timers() {
+    // SAFETY: no pointers are passed. It cannot fail for the calling thread.
+    unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64);
+    }
+}
+
+/// Waits until one of the files can be read or is in error, up to `span`; says which.
+///
+/// The kernel rounds the span up by a thousandth of it, so a caller who wants microseconds
+/// asks for milliseconds and asks again.
+pub(super) fn wait_readable<const N: usize>(
+    files: [BorrowedFd<'_>; N],
+    span: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    let mut entries = files.map(|file| libc::pollfd {
+        fd: file.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let timeout = span.map(timespec);
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the array and the timeout live through the call, and the count is the array's.
+    let result = checked(unsafe {
+        libc::ppoll(
+            entries.as_mut_ptr(),
+            N as libc::nfds_t,
+            timeout,
+            ptr::null(),
+        )
+    });
+    match result {
+        Ok(_) => Ok(entries.map(|entry| entry.revents != 0)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
+        Err(error) => Err(error),
+    }
+}
+
+/// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in those it starts.
+pub(super) fn block_stop_signals() -> io::Result<()> {
+    let signals = stop_signals();
+    // SAFETY: the set is initialised and lives through the call; the old set is not asked for.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, ptr::null_mut()) };
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(error))
+    }
+}
+
+/// Fetches one of the blocked signals within `span`; says whether one came.
+pub(super) fn wait_for_stop_signal(span: Duration) -> bool {
+    let signals = stop_signals();
+    let timeout = timespec(span);
+    // SAFETY: set and timeout live through the call; no information about the signal is asked for.
+    unsafe { libc::sigtimedwait(&signals, ptr::null_mut(), &timeout) > 0 }
+}
+
+fn stop_signals() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data that sigemptyset initialises; the signals exist.
+    unsafe {
+        let mut signals: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        libc::sigaddset(&mut signals, libc::SIGTERM);
+        libc::sigaddset(&mut signals, libc::SIGINT);
+        libc::sigaddset(&mut signals, libc::SIGHUP);
+        signals
+    }
+}
+
+fn timespec(span: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(span.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(span.subsec_nanos() as i32),
+    }
+}
+
+/// Wakes a thread out of [`wait_readable`]: an eventfd.
+#[derive(Debug)]
+pub(super) struct Waker(File);
+
+impl Waker {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers are passed; a new descriptor is ours alone.
+        let file = unsafe {
+            let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+            OwnedFd::from_raw_fd(checked(libc::eventfd(0, flags))?)
+        };
+        Ok(Self(File::from(file)))
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Makes it readable. The only failure is a counter already at its maximum: readable.
+    pub(super) fn wake(&self) {
+        let _ = (&self.0).write(&1_u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable again. The only failure is that it is so already.
+    pub(super) fn clear(&self) {
+        let _ = (&self.0).read(&mut [0; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waker_ends_a_wait_until_it_is_cleared() {
+        let waker = Waker::new().unwrap();
+        assert_eq!(
+            wait_readable([waker.as_fd()], Some(Duration::ZERO)).unwrap(),
+            [false]
+        );
+        waker.wake();
+        assert_eq!(wait_readable([waker.as_fd()], None).unwrap(), [true]);
+        waker.clear();
+        assert_eq!(
+            wait_readable([waker.as_fd()], Some(Duration::ZERO)).unwrap(),
+            [false]
+        );
+    }
+}
