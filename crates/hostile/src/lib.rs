@@ -1,0 +1,81 @@
+//! For tests only: throws bytes at every place where foreign bytes enter the program.
+//!
+//! An [`Entry`] is a function that takes any bytes at all and checks what must hold whatever they
+//! are: no panic, bounded work and memory, and what was understood can be written back and read
+//! again equal. Some entries take the bytes as one message, others as a [`Script`]: a series of
+//! steps against a machine that has state.
+//!
+//! ```text
+//!  fuzz/fuzz_targets/NAME.rs ──┐
+//!  tests/replay.rs ────────────┼──► entry(NAME) ──► the parser or machine
+//!  src/bin/seed_corpus.rs ─► fuzz/corpus/NAME/*
+//! ```
+//!
+//! This crate depends on nothing that a fuzzer needs, so the ordinary tests replay every corpus.
+//! To add an entry: a function and its good inputs in the file of its crate, a line in [`ENTRIES`],
+//! and `scripts/fuzz-targets.sh NAME`, which writes the target.
+
+#![forbid(unsafe_code)]
+
+mod accelerator;
+mod cursor;
+mod script;
+mod seed;
+mod tunnel_wire;
+
+pub use script::Script;
+pub use seed::Seed;
+
+/// A place where foreign bytes enter.
+pub struct Entry {
+    /// The name of its fuzz target and of its corpus.
+    pub name: &'static str,
+    /// Takes any bytes.
+    ///
+    /// # Panics
+    /// When something does not hold that must: this is what a fuzzer looks for.
+    pub run: fn(&[u8]),
+    /// Good inputs, made by the code that writes the format.
+    pub seeds: fn() -> Vec<Seed>,
+}
+
+/// Every entry there is.
+pub const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "vocab_cursor",
+        run: cursor::cursor,
+        seeds: cursor::cursor_seeds,
+    },
+    Entry {
+        name: "vocab_units",
+        run: cursor::units,
+        seeds: cursor::units_seeds,
+    },
+    Entry {
+        name: "accelerate_first_bytes",
+        run: accelerator::first_bytes,
+        seeds: accelerator::first_bytes_seeds,
+    },
+    Entry {
+        name: "accelerate_halves",
+        run: accelerator::halves,
+        seeds: accelerator::halves_seeds,
+    },
+    Entry {
+        name: "tunnel_frame",
+        run: tunnel_wire::frame,
+        seeds: tunnel_wire::frame_seeds,
+    },
+];
+
+/// The entry of that name.
+///
+/// # Panics
+/// When there is none: a fuzz target was renamed and its entry was not.
+#[must_use]
+pub fn entry(name: &str) -> &'static Entry {
+    ENTRIES
+        .iter()
+        .find(|entry| entry.name == name)
+        .expect("every fuzz target has an entry of its name")
+}

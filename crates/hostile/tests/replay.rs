@@ -1,0 +1,121 @@
+//! Replays every corpus on the stable compiler: each file as it is, cut, and bent by a seeded
+//! generator, so that an input that once did harm is tried again by every test run.
+
+use std::path::{Path, PathBuf};
+use std::{fs, panic};
+
+use hostile::{ENTRIES, Entry};
+use vocab::Random;
+
+/// Bent copies of each file; with some hundred files in all this takes seconds.
+const BENT_COPIES: u64 = 200;
+/// Cuts of each file, spread over its length.
+const CUTS: usize = 40;
+/// Inputs of pure noise for each entry.
+const NOISE: u64 = 500;
+
+#[test]
+fn every_entry_survives_its_corpus() {
+    for entry in ENTRIES {
+        let files = corpus_of(entry);
+        assert!(!files.is_empty(), "{}: no corpus", entry.name);
+        for path in files {
+            let bytes = fs::read(&path).expect("the corpus is readable");
+            survives(entry, &bytes, &path.display().to_string());
+        }
+    }
+}
+
+#[test]
+fn every_entry_survives_its_corpus_cut_and_bent() {
+    for (stream, entry) in (0..).zip(ENTRIES) {
+        let mut random = Random::for_stream(1, stream);
+        for path in corpus_of(entry) {
+            let bytes = fs::read(&path).expect("the corpus is readable");
+            let name = path.display();
+            for cut in 0..CUTS.min(bytes.len()) {
+                let length = cut * bytes.len() / CUTS.min(bytes.len());
+                survives(entry, &bytes[..length], &format!("{name} cut to {length}"));
+            }
+            for copy in 0..BENT_COPIES {
+                let bent = bend(&bytes, &mut random);
+                survives(entry, &bent, &format!("{name}, bent copy {copy}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_entry_survives_noise() {
+    for (stream, entry) in (0..).zip(ENTRIES) {
+        let mut random = Random::for_stream(2, stream);
+        for number in 0..NOISE {
+            let mut noise = vec![0; usize::try_from(random.below(2_000)).expect("small")];
+            random.fill(&mut noise);
+            survives(entry, &noise, &format!("noise {number}"));
+        }
+    }
+}
+
+#[test]
+fn every_fuzz_target_is_an_entry_and_every_entry_a_target() {
+    let mut targets: Vec<String> = fs::read_dir(fuzz_folder().join("fuzz_targets"))
+        .expect("the fuzz targets are in the checkout")
+        .map(|file| file.expect("a name can be read").path())
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    targets.sort_unstable();
+    let mut entries: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
+    entries.sort_unstable();
+    assert_eq!(targets, entries);
+}
+
+/// Runs the entry and, when it panics, shows the input as well.
+fn survives(entry: &Entry, bytes: &[u8], what: &str) {
+    if let Err(cause) = panic::catch_unwind(|| (entry.run)(bytes)) {
+        let shown = &bytes[..bytes.len().min(512)];
+        eprintln!("{} on {what}: {shown:02x?}", entry.name);
+        panic::resume_unwind(cause);
+    }
+}
+
+/// Changes a few bytes, or moves a piece, as a fuzzer would.
+fn bend(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bent = bytes.to_vec();
+    for _ in 0..=random.below(4) {
+        if bent.is_empty() {
+            break;
+        }
+        let length = bent.len() as u64;
+        let at = usize::try_from(random.below(length)).expect("below the length");
+        match random.below(4) {
+            0 => bent[at] ^= 1 << random.below(8),
+            1 => bent[at] = [0, 0x3f, 0x40, 0x7f, 0x80, 0xff][random.below(6) as usize],
+            2 => {
+                bent.remove(at);
+            }
+            _ => {
+                let piece = bent[at..bent.len().min(at + 16)].to_vec();
+                bent.splice(at..at, piece);
+            }
+        }
+    }
+    bent
+}
+
+fn corpus_of(entry: &Entry) -> Vec<PathBuf> {
+    let folder = fuzz_folder().join("corpus").join(entry.name);
+    let Ok(listing) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut files: Vec<PathBuf> = listing
+        .map(|file| file.expect("a name can be read").path())
+        .collect();
+    // The order of a folder is the file system's; runs are to be alike.
+    files.sort_unstable();
+    files
+}
+
+fn fuzz_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
