@@ -20,7 +20,6 @@ if [ "$#" = 0 ]; then
 else
     targets=("$@")
 fi
-cargo +nightly fuzz build "${targets[@]:0:$(($# == 1 ? 1 : 0))}"
 found=()
 for target in "${targets[@]}"; do
     echo "fuzz: $target for $seconds s"

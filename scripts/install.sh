@@ -24,7 +24,8 @@ DEMO=(
     "vsftpd:vsftpd"
     "samba:smbd"
     "tcpdump:tcpdump"         # captures
-    "procps:sysctl"
+    "uidmap:newuidmap"        # many user ids in a user namespace, which smbd wants without root
+    "mount:mount"
 )
 TEST=(
     "tshark:tshark"           # recomputes the demo's table from its captures
