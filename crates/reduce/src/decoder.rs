@@ -1,9 +1,27 @@
-//! The decoder (signatures; the body follows).
-#![allow(unused_variables)]
-use bytes::Bytes;
-use vocab::Segment;
+//! The decoder: records in, verified segments out; one for each flow and direction.
+//!
+//! ```text
+//! push ──► records ──► fetch references ──► assemble ──► check ──► segments
+//!          (up to 8        │ on disk: WaitForDisk         │ differs
+//!           ahead)         └ nowhere: NeedRepair ◄────────┘
+//! ```
+//! Nothing is delivered before the record's check has been found right. What cannot be resolved
+//! is asked of the encoder again, at first the references that are missing, then the whole
+//! record; if even that does not verify, the peer is at fault and the flow ends. Every chunk
+//! that ends is put into the dictionary, as the encoder did when it sent it.
 
-use crate::{DecoderConfig, Dictionary, Error, PeerSlot};
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use vocab::{Segment, SegmentKind};
+
+use crate::config::{DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME, MAX_REPAIR_RANGES};
+use crate::dictionary::{Dictionary, Fetch, NO_KEY, PeerSlot, Ticket};
+use crate::error::Error;
+use crate::fingerprint::{Fingerprint, Key};
+use crate::literals::join_bases;
+use crate::record::{End, Literals, Operation, Record, check_of};
+use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
 
 /// What [`Decoder::poll`] has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,38 +40,502 @@ pub enum Decoded {
 }
 
 /// One direction of one flow, from the WAN.
-pub struct Decoder {}
+pub struct Decoder {
+    peer: PeerSlot,
+    /// What was pushed since `input` was filled.
+    incoming: BytesMut,
+    input: Bytes,
+    /// Where in the encoded stream `input` begins.
+    parsed: u64,
+    records: VecDeque<Pending>,
+    ready: VecDeque<Segment>,
+    /// Where the record whose segments are in `ready` ended.
+    delivered: u64,
+    consumed: u64,
+    /// The payload chunk that is not whole yet.
+    partial: Vec<u8>,
+    previous: Key,
+    frame: Vec<u8>,
+    failed: Option<Error>,
+}
+
+/// A record that is not delivered yet.
+struct Pending {
+    start: u64,
+    end: u64,
+    record: Record,
+    /// One for each reference among the operations, then one for each base.
+    sources: Vec<Source>,
+    references: usize,
+    repair: Repair,
+}
+
+/// Where a reference's bytes are to come from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// Not looked for yet, or not found when looked for early.
+    Unknown(Key),
+    Reading(Ticket),
+    /// The chunk.
+    Chunk(Bytes),
+    Missing,
+    /// The very bytes, from the encoder.
+    Repaired(Bytes),
+}
+
+/// How far a record's repair has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Repair {
+    None,
+    AskedReferences(Vec<usize>),
+    AnsweredReferences,
+    AskedAll,
+    AnsweredAll(Vec<Bytes>),
+}
+
+/// What came of trying to deliver the front record.
+enum Attempt {
+    Verified(Verified),
+    Waits(Decoded),
+}
+
+/// A record's raw bytes, found right by its check: only [`Pending::verify`] makes one.
+struct Verified {
+    raw: Bytes,
+    /// How many of them each operation gave.
+    lengths: Vec<usize>,
+    origin: Origin,
+}
+
+/// Where a record's raw bytes came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Sources,
+    Repair,
+}
 
 impl Decoder {
     /// A decoder for a flow from that peer.
     #[must_use]
-    pub fn new(config: DecoderConfig, peer: PeerSlot) -> Self {
-        Self {}
+    pub fn new(_config: DecoderConfig, peer: PeerSlot) -> Self {
+        Self {
+            peer,
+            incoming: BytesMut::new(),
+            input: Bytes::new(),
+            parsed: 0,
+            records: VecDeque::new(),
+            ready: VecDeque::new(),
+            delivered: 0,
+            consumed: 0,
+            partial: Vec::new(),
+            previous: NO_KEY,
+            frame: Vec::new(),
+            failed: None,
+        }
     }
-    /// Takes in encoded bytes, cut anywhere.
-    pub fn push(&mut self, encoded: Bytes) {}
-    /// The next thing.
+
+    /// Takes in encoded bytes, cut anywhere. They are kept until they are decoded: who pushes
+    /// bounds them by the flow's credit.
+    pub fn push(&mut self, encoded: Bytes) {
+        if self.failed.is_none() {
+            self.incoming.extend_from_slice(&encoded);
+        }
+    }
+
+    /// The next thing. After [`Decoded::Segment`] call again.
     ///
     /// # Errors
-    /// When the stream is malformed; the flow must then be reset, every later call fails too.
+    /// When the stream is malformed or does not verify; the flow must then be reset, and every
+    /// later call fails too.
     pub fn poll(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
-        Ok(Decoded::NeedMore)
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.poll_next(dictionary).inspect_err(|error| {
+            self.failed = Some(*error);
+        })
     }
+
     /// The encoded offset up to which everything has been resolved and handed out.
     #[must_use]
     pub fn consumed(&self) -> u64 {
-        0
+        self.consumed
     }
-    /// Takes in the answer to a repair request; [`Self::poll`] then goes on.
+
+    /// Whether all that was pushed has been handed out: a clean end of the flow's direction may
+    /// come only here.
+    #[must_use]
+    pub fn is_at_boundary(&self) -> bool {
+        let read = self.input.is_empty() && self.incoming.is_empty();
+        read && self.records.is_empty() && self.ready.is_empty() && self.frame.is_empty()
+    }
+
+    /// Takes in the answer to a repair request; [`Self::poll`] then goes on. Whether the bytes
+    /// are right shows in the record's check.
     ///
     /// # Errors
     /// When the answer is malformed or answers nothing that was asked.
     pub fn handle_repair(&mut self, answer: &[u8]) -> Result<(), Error> {
+        let answer = RepairAnswer::parse(answer)?;
+        let front = self.records.front_mut();
+        let front = front.filter(|front| front.start == answer.record_start);
+        let unasked = Error::PeerMisbehaved("a repair that nobody asked for");
+        let front = front.ok_or(unasked)?;
+        match (&front.repair, answer.scope) {
+            (Repair::AskedAll, AnswerScope::All) => {
+                front.repair = Repair::AnsweredAll(answer.pieces);
+            }
+            (Repair::AskedReferences(numbers), AnswerScope::References) => {
+                if numbers.len() != answer.pieces.len() {
+                    return Err(unasked);
+                }
+                for (number, piece) in numbers.iter().zip(answer.pieces) {
+                    front.sources[*number] = Source::Repaired(piece);
+                }
+                front.repair = Repair::AnsweredReferences;
+            }
+            (
+                Repair::None
+                | Repair::AskedReferences(_)
+                | Repair::AnsweredReferences
+                | Repair::AskedAll
+                | Repair::AnsweredAll(_),
+                AnswerScope::All | AnswerScope::References,
+            ) => return Err(unasked),
+        }
         Ok(())
     }
-    /// Whether all that was pushed has been consumed: a clean end may only come here.
-    #[must_use]
-    pub fn is_at_boundary(&self) -> bool {
-        true
+
+    fn poll_next(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
+        loop {
+            if let Some(segment) = self.ready.pop_front() {
+                if self.ready.is_empty() {
+                    self.consumed = self.delivered;
+                }
+                return Ok(Decoded::Segment(segment));
+            }
+            self.parse_ahead(dictionary)?;
+            let Some(front) = self.records.front_mut() else {
+                return Ok(Decoded::NeedMore);
+            };
+            match front.attempt(dictionary)? {
+                Attempt::Waits(reason) => return Ok(reason),
+                Attempt::Verified(verified) => self.deliver(dictionary, &verified)?,
+            }
+        }
+    }
+
+    fn parse_ahead(&mut self, dictionary: &mut Dictionary) -> Result<(), Error> {
+        while self.records.len() < DECODE_AHEAD_RECORDS {
+            let Some((record, length)) = Record::parse(&mut self.input)? else {
+                if self.incoming.is_empty() {
+                    return Ok(());
+                }
+                // What is left is part of one record at most, so little is copied.
+                let mut joined = self.incoming.split();
+                if !self.input.is_empty() {
+                    let mut both = BytesMut::with_capacity(self.input.len() + joined.len());
+                    both.extend_from_slice(&self.input);
+                    both.extend_from_slice(&joined);
+                    joined = both;
+                }
+                self.input = joined.freeze();
+                continue;
+            };
+            let start = self.parsed;
+            self.parsed += length as u64;
+            let mut pending = Pending::new(start, self.parsed, record);
+            pending.start_reads(dictionary);
+            self.records.push_back(pending);
+        }
+        Ok(())
+    }
+
+    /// Takes the front record's verified bytes apart, remembers its chunks and queues segments.
+    fn deliver(&mut self, dictionary: &mut Dictionary, verified: &Verified) -> Result<(), Error> {
+        let Some(pending) = self.records.pop_front() else {
+            return Ok(());
+        };
+        let raw = &verified.raw;
+        let mut sources = pending.sources.iter();
+        let (mut at, mut payload) = (0, 0);
+        for (operation, length) in pending.record.operations.iter().zip(&verified.lengths) {
+            let piece = at..at + length;
+            at += length;
+            match *operation {
+                Operation::Aside { kind, end, .. } => {
+                    self.queue_payload(raw.slice(payload..piece.start));
+                    payload = at;
+                    self.aside(kind, raw.slice(piece), end)?;
+                }
+                Operation::Literal { end, .. } => {
+                    self.extend_chunk(dictionary, &raw[piece], end)?;
+                }
+                Operation::Range { end, .. } => {
+                    sources.next();
+                    self.extend_chunk(dictionary, &raw[piece], end)?;
+                }
+                Operation::Chunk { key } => {
+                    if !self.partial.is_empty() {
+                        return Err(Error::PeerMisbehaved("a chunk begins inside another"));
+                    }
+                    match (sources.next(), verified.origin) {
+                        (Some(Source::Chunk(_)), Origin::Sources) => {
+                            dictionary.link(self.previous, key);
+                            dictionary.mark_held(key, self.peer);
+                            self.previous = key;
+                        }
+                        _ => self.extend_chunk(dictionary, &raw[piece], End::Ends)?,
+                    }
+                }
+            }
+        }
+        self.queue_payload(raw.slice(payload..));
+        self.delivered = pending.end;
+        if self.ready.is_empty() {
+            self.consumed = pending.end;
+        }
+        Ok(())
+    }
+
+    fn queue_payload(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.ready.push_back(Segment::payload(bytes));
+        }
+    }
+
+    /// Takes in bytes that belong to no chunk; frames are put together again.
+    fn aside(&mut self, kind: SegmentKind, bytes: Bytes, end: End) -> Result<(), Error> {
+        if kind != SegmentKind::Frame {
+            if !bytes.is_empty() {
+                self.ready.push_back(Segment { kind, bytes });
+            }
+            return Ok(());
+        }
+        if self.frame.len() + bytes.len() > MAX_FRAME {
+            return Err(Error::PeerMisbehaved("a frame is longer than allowed"));
+        }
+        match end {
+            End::Continues => self.frame.extend_from_slice(&bytes),
+            End::Ends if self.frame.is_empty() => self.ready.push_back(Segment::frame(bytes)),
+            End::Ends => {
+                self.frame.extend_from_slice(&bytes);
+                let frame = std::mem::take(&mut self.frame);
+                self.ready.push_back(Segment::frame(frame.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds payload to the chunk under way and remembers it when it ends.
+    fn extend_chunk(
+        &mut self,
+        dictionary: &mut Dictionary,
+        piece: &[u8],
+        end: End,
+    ) -> Result<(), Error> {
+        if self.partial.len() + piece.len() > MAX_CHUNK {
+            return Err(Error::PeerMisbehaved("a chunk is longer than allowed"));
+        }
+        match end {
+            End::Continues => self.partial.extend_from_slice(piece),
+            End::Ends if self.partial.is_empty() => self.remember(dictionary, piece),
+            End::Ends => {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(piece);
+                self.remember(dictionary, &whole);
+                whole.clear();
+                self.partial = whole;
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, dictionary: &mut Dictionary, chunk: &[u8]) {
+        if chunk.is_empty() {
+            return;
+        }
+        let fingerprint = Fingerprint::of(chunk);
+        dictionary.insert(&fingerprint, chunk, self.previous);
+        self.previous = fingerprint.key();
+        dictionary.mark_held(self.previous, self.peer);
+    }
+}
+
+impl Pending {
+    fn new(start: u64, end: u64, record: Record) -> Self {
+        let mut sources = Vec::new();
+        for operation in &record.operations {
+            match operation {
+                Operation::Chunk { key } | Operation::Range { key, .. } => {
+                    sources.push(Source::Unknown(*key));
+                }
+                Operation::Literal { .. } | Operation::Aside { .. } => {}
+            }
+        }
+        let references = sources.len();
+        if let Literals::ZstdWithBases(keys) = &record.literals {
+            sources.extend(keys.iter().copied().map(Source::Unknown));
+        }
+        Self {
+            start,
+            end,
+            record,
+            sources,
+            references,
+            repair: Repair::None,
+        }
+    }
+
+    /// Looks early for what is there already. What is not may still come with a record before
+    /// this one.
+    fn start_reads(&mut self, dictionary: &mut Dictionary) {
+        for source in &mut self.sources {
+            if let Source::Unknown(key) = *source {
+                match dictionary.fetch(key) {
+                    Fetch::Ready(bytes) => *source = Source::Chunk(bytes),
+                    Fetch::Reading(ticket) => *source = Source::Reading(ticket),
+                    Fetch::Missing => {}
+                }
+            }
+        }
+    }
+
+    /// Tries to make the raw bytes, now that all records before this one are delivered.
+    fn attempt(&mut self, dictionary: &mut Dictionary) -> Result<Attempt, Error> {
+        match &self.repair {
+            Repair::AskedReferences(_) | Repair::AskedAll => {
+                return Ok(Attempt::Waits(Decoded::WaitForRepair));
+            }
+            Repair::AnsweredAll(pieces) => {
+                let verified = self.from_pieces(pieces);
+                return verified.map(Attempt::Verified).ok_or(Error::PeerMisbehaved(
+                    "a record does not verify, even sent again as a whole",
+                ));
+            }
+            Repair::None | Repair::AnsweredReferences => {}
+        }
+        self.start_reads(dictionary);
+        let mut waits = false;
+        for source in &mut self.sources {
+            match source {
+                Source::Reading(ticket) => match ticket.outcome() {
+                    None => waits = true,
+                    Some(Some(bytes)) => *source = Source::Chunk(bytes),
+                    Some(None) => *source = Source::Missing,
+                },
+                Source::Unknown(_) => *source = Source::Missing,
+                Source::Chunk(_) | Source::Missing | Source::Repaired(_) => {}
+            }
+        }
+        if waits {
+            return Ok(Attempt::Waits(Decoded::WaitForDisk));
+        }
+        let missing = self.sources.iter().enumerate();
+        let missing: Vec<usize> = missing
+            .filter(|(_, source)| matches!(source, Source::Missing))
+            .map(|(number, _)| number)
+            .collect();
+        if missing.is_empty() {
+            if let Some(verified) = self.assemble(dictionary) {
+                return Ok(Attempt::Verified(verified));
+            }
+        } else {
+            let references = missing.iter().all(|number| *number < self.references);
+            if references && missing.len() <= MAX_REPAIR_RANGES && self.repair == Repair::None {
+                let request = self.request(RepairScope::References(missing.clone()));
+                self.repair = Repair::AskedReferences(missing);
+                return Ok(Attempt::Waits(request));
+            }
+        }
+        self.repair = Repair::AskedAll;
+        Ok(Attempt::Waits(self.request(RepairScope::All)))
+    }
+
+    fn request(&self, scope: RepairScope) -> Decoded {
+        let record_start = self.start;
+        Decoded::NeedRepair(
+            RepairRequest {
+                record_start,
+                scope,
+            }
+            .emit(),
+        )
+    }
+
+    /// The raw bytes from the sources, if they come out right.
+    fn assemble(&self, dictionary: &mut Dictionary) -> Option<Verified> {
+        let record = &self.record;
+        let decoded;
+        let mut literals: &[u8] = match &record.literals {
+            Literals::Stored => &record.coded,
+            Literals::Zstd | Literals::ZstdWithBases(_) => {
+                let bases = &self.sources[self.references..];
+                let joined = if bases.is_empty() {
+                    Vec::new()
+                } else {
+                    join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()))
+                };
+                let length = record.literal_length;
+                decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
+                &decoded
+            }
+        };
+        let mut raw = Vec::with_capacity(record.raw_length);
+        let mut lengths = Vec::with_capacity(record.operations.len());
+        let mut sources = self.sources.iter();
+        for operation in &record.operations {
+            let piece = match *operation {
+                Operation::Literal { length, .. } | Operation::Aside { length, .. } => {
+                    let (piece, rest) = literals.split_at_checked(length)?;
+                    literals = rest;
+                    piece
+                }
+                Operation::Chunk { .. } => sources.next()?.bytes()?,
+                Operation::Range { offset, length, .. } => match sources.next()? {
+                    Source::Repaired(bytes) => &bytes[..],
+                    source => source.bytes()?.get(offset..offset + length)?,
+                },
+            };
+            if raw.len() + piece.len() > record.raw_length {
+                return None;
+            }
+            raw.extend_from_slice(piece);
+            lengths.push(piece.len());
+        }
+        self.verify(raw, lengths, Origin::Sources)
+    }
+
+    /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
+    fn from_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
+        let lengths = pieces.iter().map(Bytes::len).collect();
+        self.verify(pieces.concat(), lengths, Origin::Repair)
+    }
+
+    fn verify(&self, raw: Vec<u8>, lengths: Vec<usize>, origin: Origin) -> Option<Verified> {
+        let record = &self.record;
+        let mut fits = raw.len() == record.raw_length && lengths.len() == record.operations.len();
+        for (operation, have) in record.operations.iter().zip(&lengths) {
+            match operation {
+                Operation::Literal { length, .. }
+                | Operation::Range { length, .. }
+                | Operation::Aside { length, .. } => fits &= length == have,
+                Operation::Chunk { .. } => fits &= (1..=MAX_CHUNK).contains(have),
+            }
+        }
+        (fits && check_of(&raw) == record.check).then(|| Verified {
+            raw: raw.into(),
+            lengths,
+            origin,
+        })
+    }
+}
+
+impl Source {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Source::Chunk(bytes) | Source::Repaired(bytes) => Some(bytes),
+            Source::Unknown(_) | Source::Reading(_) | Source::Missing => None,
+        }
     }
 }

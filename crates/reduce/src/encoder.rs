@@ -1,9 +1,45 @@
-//! The encoder (signatures; the body follows).
-#![allow(unused_variables)]
-use bytes::Bytes;
-use vocab::{Segment, Time};
+//! The encoder: segments in, records out; one for each flow and direction.
+//!
+//! ```text
+//! push ──► order of runs: payload 3000 │ control │ payload 20000 │ …
+//!      └─► chunker: whole chunks with fingerprints, and the open one
+//! poll_encoded ──► takes runs in order; a run of payload takes from the front chunk:
+//!     whole chunk that the peer holds        ─► its key
+//!     part of such a chunk (rest follows)    ─► a range of it
+//!     anything else                          ─► literals, compressed against similar chunks
+//!   ──► record ──► kept raw until the peer acknowledges it
+//! ```
+//! Chunks are cut when bytes are pushed, so the cuts depend on nothing but the payload. What has
+//! been pushed goes out at the next poll, as part of a chunk where it has to; only the open tail
+//! of a bulk transfer waits, for [`TAIL_HOLD`] at most, unless the chunk that is expected there
+//! already shows that the peer holds its bytes.
 
-use crate::{Dictionary, EncoderConfig, Error, PeerSlot};
+mod draft;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use vocab::{Segment, SegmentKind, Time};
+
+use crate::chunker::Chunker;
+use crate::config::{EncoderConfig, MAX_FRAME, MAX_RECORD_RAW, MIN_CHUNK, Storing, TAIL_HOLD};
+use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence};
+use crate::error::Error;
+use crate::fingerprint::{Fingerprint, Key};
+use crate::literals::Experience;
+use crate::record::End;
+use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
+use draft::{Draft, Reference};
+
+/// Literal bytes in a record at least before `max` closes it: smaller blocks compress badly, and
+/// what does not fit waits in the encoder for the next poll.
+const LEAST_LITERALS: usize = 16 * 1024;
+/// The last chunk of a flow is remembered if it has at least so many bytes: below it a reference
+/// would save less than its index entry costs.
+const LEAST_LAST_CHUNK: usize = 64;
+/// If all of that last chunk has been sent, saying that it ends costs a record of its own, which
+/// must be worth it.
+const LEAST_SENT_LAST_CHUNK: usize = 1024;
 
 /// What reduction did for one direction of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +54,7 @@ pub struct FlowReduction {
     pub literal_bytes: u64,
     /// Of the literal bytes, those that compression could not make smaller.
     pub incompressible_bytes: u64,
-    /// Of the literal bytes, those compressed against similar chunks the peer holds.
+    /// Of the literal bytes, those compressed against similar chunks that the peer holds.
     pub delta_bytes: u64,
     /// Records sent.
     pub records: u64,
@@ -29,54 +65,577 @@ pub struct FlowReduction {
 }
 
 /// One direction of one flow, towards the WAN.
-pub struct Encoder {}
+pub struct Encoder {
+    config: EncoderConfig,
+    peer: PeerSlot,
+    order: VecDeque<Run>,
+    chunks: VecDeque<Chunk>,
+    chunker: Chunker,
+    open: Vec<u8>,
+    open_sent: usize,
+    pending: usize,
+    /// The last chunk that was emitted to its end.
+    previous: Key,
+    /// Where in the old stream the new one seems to be: the old chunk that came last.
+    shadow: Key,
+    /// Bytes emitted since then that the old stream's next chunks stand for.
+    owed: usize,
+    last_push: Time,
+    recent: usize,
+    hold_until: Option<Time>,
+    leftover: Bytes,
+    encoded: u64,
+    retained: VecDeque<Retained>,
+    retained_bytes: usize,
+    /// Chunks that ended in records not yet acknowledged: this flow may refer to them.
+    in_flight: BTreeMap<Key, u64>,
+    lacking: Vec<Key>,
+    experience: Experience,
+    /// Raw literal bytes for each 16 coded ones, from the last records.
+    expansion: usize,
+    statistics: FlowReduction,
+}
+
+/// What is to be sent next, in the order of its arrival.
+enum Run {
+    /// So many bytes from the chunks.
+    Payload(usize),
+    /// These bytes, which belong to no chunk.
+    Aside(SegmentKind, Bytes),
+}
+
+/// A whole chunk, not yet all sent.
+struct Chunk {
+    bytes: Bytes,
+    fingerprint: Fingerprint,
+    sent: usize,
+    plan: Option<Plan>,
+}
+
+/// How a chunk travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Refer,
+    Literal,
+}
+
+/// A record that the peer has not acknowledged.
+struct Retained {
+    start: u64,
+    end: u64,
+    raw: Bytes,
+    /// How many raw bytes each operation gave.
+    lengths: Vec<usize>,
+    references: Vec<Reference>,
+    bases: Vec<Key>,
+    ended: Vec<(Key, u64)>,
+}
 
 impl Encoder {
     /// An encoder for a flow to that peer.
     #[must_use]
     pub fn new(config: EncoderConfig, peer: PeerSlot) -> Self {
-        Self {}
+        Self {
+            config,
+            peer,
+            order: VecDeque::new(),
+            chunks: VecDeque::new(),
+            chunker: Chunker::default(),
+            open: Vec::new(),
+            open_sent: 0,
+            pending: 0,
+            previous: NO_KEY,
+            shadow: NO_KEY,
+            owed: 0,
+            last_push: Time::ZERO,
+            recent: 0,
+            hold_until: None,
+            leftover: Bytes::new(),
+            encoded: 0,
+            retained: VecDeque::new(),
+            retained_bytes: 0,
+            in_flight: BTreeMap::new(),
+            lacking: Vec::new(),
+            experience: Experience::default(),
+            expansion: 16,
+            statistics: FlowReduction::default(),
+        }
     }
+
     /// Takes in what is to be sent.
-    pub fn push(&mut self, now: Time, segment: Segment) {}
-    /// Nothing more will be pushed: hold nothing back.
-    pub fn finish(&mut self) {}
+    ///
+    /// # Panics
+    /// When a frame is longer than [`MAX_FRAME`], which the other side would refuse.
+    pub fn push(&mut self, now: Time, segment: Segment) {
+        let length = segment.bytes.len();
+        self.pending += length;
+        self.statistics.raw_bytes += length as u64;
+        match (segment.kind, self.config.storing) {
+            (SegmentKind::Payload, Storing::Remember) => self.push_payload(now, segment.bytes),
+            (SegmentKind::Payload, Storing::Never) | (SegmentKind::Control, _) => {
+                if length > 0 {
+                    self.order
+                        .push_back(Run::Aside(segment.kind, segment.bytes));
+                }
+            }
+            (SegmentKind::Frame, _) => {
+                assert!(length <= MAX_FRAME, "a frame of {length} bytes is too long");
+                self.order
+                    .push_back(Run::Aside(segment.kind, segment.bytes));
+            }
+        }
+    }
+
+    /// Nothing more will be pushed: hold nothing back, and remember the last chunk as it is.
+    pub fn finish(&mut self) {
+        self.hold_until = None;
+        let worth_it = if self.open_sent == self.open.len() {
+            LEAST_SENT_LAST_CHUNK
+        } else {
+            LEAST_LAST_CHUNK
+        };
+        if self.open.len() >= worth_it {
+            self.close_chunk();
+            self.extend_payload(0);
+        }
+    }
+
     /// Raw bytes pushed and not yet encoded.
     #[must_use]
     pub fn pending(&self) -> usize {
-        0
+        self.pending
     }
-    /// The next encoded bytes, at most `max`; `None` when there is nothing to send now.
+
+    /// The next encoded bytes, at most `max` of them; `None` when there is nothing to send now,
+    /// or nothing may be sent because too much waits for acknowledgement. A record that is
+    /// longer than `max` comes in pieces.
     pub fn poll_encoded(
         &mut self,
         now: Time,
         dictionary: &mut Dictionary,
         max: usize,
     ) -> Option<Bytes> {
-        None
+        dictionary.handle_timeout(now);
+        self.forget_lacking(dictionary);
+        if max == 0 {
+            return None;
+        }
+        if self.leftover.is_empty() {
+            if self.retained_bytes >= self.config.retained.as_usize() {
+                return None;
+            }
+            self.leftover = self.encode_record(now, dictionary, max)?;
+        }
+        let length = max.min(self.leftover.len());
+        Some(self.leftover.split_to(length))
     }
+
     /// When a held tail must go out: call [`Self::poll_encoded`] then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        self.hold_until
     }
-    /// The peer's decoder has consumed the encoded stream up to `offset`.
-    pub fn acknowledged(&mut self, offset: u64, dictionary: &mut Dictionary) {}
+
+    /// The peer's decoder has consumed the encoded stream up to `offset`: it holds the chunks
+    /// that ended before, and what was kept for their repair can go.
+    pub fn acknowledged(&mut self, offset: u64, dictionary: &mut Dictionary) {
+        self.forget_lacking(dictionary);
+        while let Some(record) = self.retained.pop_front_if(|record| record.end <= offset) {
+            self.retained_bytes -= record.raw.len();
+            for (key, check) in record.ended {
+                dictionary.mark_held(key, self.peer);
+                if self.in_flight.get(&key) == Some(&check) {
+                    self.in_flight.remove(&key);
+                }
+            }
+        }
+    }
+
     /// Raw bytes kept for repair.
     #[must_use]
     pub fn retained(&self) -> usize {
-        0
+        self.retained_bytes
     }
-    /// Answers a decoder's request.
+
+    /// Answers a decoder's request from what is kept.
     ///
     /// # Errors
-    /// When the request is malformed or names a range that is not retained.
+    /// When the request is malformed, or names what this flow has not sent or what the peer has
+    /// already acknowledged.
     pub fn repair(&mut self, request: &[u8]) -> Result<Bytes, Error> {
-        Ok(Bytes::new())
+        let request = RepairRequest::parse(request)?;
+        let found = self
+            .retained
+            .binary_search_by_key(&request.record_start, |record| record.start);
+        let record = found.ok().and_then(|index| self.retained.get(index));
+        let record = record.ok_or(Error::PeerMisbehaved(
+            "a repair is asked for a record that is not on its way",
+        ))?;
+        let (scope, pieces) = match request.scope {
+            RepairScope::All => {
+                let keys = record.references.iter().map(|reference| reference.key);
+                self.lacking.extend(keys);
+                self.lacking.extend(&record.bases);
+                (AnswerScope::All, record.pieces())
+            }
+            RepairScope::References(numbers) => {
+                let mut pieces = Vec::with_capacity(numbers.len());
+                for number in numbers {
+                    let reference = record.references.get(number);
+                    let reference = reference.ok_or(Error::PeerMisbehaved(
+                        "a repair is asked for a reference that is not there",
+                    ))?;
+                    self.lacking.push(reference.key);
+                    let end = reference.start + reference.length;
+                    pieces.push(record.raw.slice(reference.start..end));
+                }
+                (AnswerScope::References, pieces)
+            }
+        };
+        let answer = RepairAnswer {
+            record_start: request.record_start,
+            scope,
+            pieces,
+        };
+        self.statistics.repairs += 1;
+        let bytes: usize = answer.pieces.iter().map(Bytes::len).sum();
+        self.statistics.repaired_bytes += bytes as u64;
+        Ok(answer.emit(self.config.level))
     }
+
     /// Counters for `why`.
     #[must_use]
     pub fn statistics(&self) -> FlowReduction {
-        FlowReduction::default()
+        self.statistics
+    }
+
+    fn push_payload(&mut self, now: Time, mut bytes: Bytes) {
+        self.recent = if now.since(self.last_push) <= TAIL_HOLD {
+            self.recent.saturating_add(bytes.len())
+        } else {
+            bytes.len()
+        };
+        self.last_push = now;
+        self.extend_payload(bytes.len());
+        while let Some(length) = self.chunker.cut(&bytes) {
+            let end = bytes.split_to(length);
+            if self.open.is_empty() {
+                self.chunks.push_back(Chunk::new(end, 0));
+            } else {
+                self.open.extend_from_slice(&end);
+                self.close_chunk();
+            }
+            self.hold_until = None;
+        }
+        self.open.extend_from_slice(&bytes);
+    }
+
+    /// Adds to the last run of payload, or starts one.
+    fn extend_payload(&mut self, bytes: usize) {
+        if let Some(Run::Payload(length)) = self.order.back_mut() {
+            *length += bytes;
+        } else {
+            self.order.push_back(Run::Payload(bytes));
+        }
+    }
+
+    /// Makes the open chunk a whole one.
+    fn close_chunk(&mut self) {
+        let bytes = Bytes::from(std::mem::take(&mut self.open));
+        self.chunks.push_back(Chunk::new(bytes, self.open_sent));
+        self.open_sent = 0;
+        self.chunker = Chunker::default();
+    }
+
+    fn forget_lacking(&mut self, dictionary: &mut Dictionary) {
+        for key in self.lacking.drain(..) {
+            dictionary.mark_lacking(key, self.peer);
+        }
+    }
+
+    /// Makes one record of what waits; `None` when nothing may go.
+    fn encode_record(
+        &mut self,
+        now: Time,
+        dictionary: &mut Dictionary,
+        max: usize,
+    ) -> Option<Bytes> {
+        let most = self.config.record.as_usize().clamp(1, MAX_RECORD_RAW);
+        let literals = (max.saturating_mul(self.expansion) / 16).max(LEAST_LITERALS);
+        let mut draft = Draft::new(most, literals.min(most));
+        while draft.has_room() {
+            let taken = match self.order.front_mut() {
+                None => break,
+                Some(Run::Aside(kind, bytes)) => {
+                    let length = bytes.len().min(draft.literal_room());
+                    let piece = bytes.split_to(length);
+                    let end = if bytes.is_empty() {
+                        End::Ends
+                    } else {
+                        End::Continues
+                    };
+                    draft.aside(*kind, &piece, end);
+                    self.pending -= length;
+                    if end == End::Ends {
+                        self.order.pop_front();
+                    }
+                    true
+                }
+                Some(Run::Payload(_)) if !self.chunks.is_empty() => {
+                    self.take_from_chunk(dictionary, &mut draft)
+                }
+                Some(Run::Payload(_)) => self.take_from_open(now, dictionary, &mut draft),
+            };
+            if !taken {
+                break;
+            }
+        }
+        if draft.is_empty() {
+            return None;
+        }
+        Some(self.close_record(dictionary, draft))
+    }
+
+    /// Emits what it can of the front chunk. Says whether anything was taken.
+    fn take_from_chunk(&mut self, dictionary: &mut Dictionary, draft: &mut Draft) -> bool {
+        let run = self.payload_run();
+        let Some(mut chunk) = self.chunks.pop_front() else {
+            return false;
+        };
+        let plan = match chunk.plan {
+            Some(plan) => plan,
+            None => self.plan(dictionary, draft, &chunk),
+        };
+        chunk.plan = Some(plan);
+        let available = run.min(chunk.bytes.len() - chunk.sent);
+        let key = chunk.fingerprint.key();
+        let whole = available == chunk.bytes.len();
+        if plan == Plan::Refer && whole && available > draft.raw_room() && !draft.is_empty() {
+            self.chunks.push_front(chunk);
+            return false;
+        }
+        let length = match plan {
+            Plan::Refer => available.min(draft.raw_room()),
+            Plan::Literal => available.min(draft.literal_room()),
+        };
+        let end = if chunk.sent + length == chunk.bytes.len() {
+            End::Ends
+        } else {
+            End::Continues
+        };
+        let piece = &chunk.bytes[chunk.sent..chunk.sent + length];
+        match plan {
+            Plan::Refer if length == chunk.bytes.len() => draft.chunk(key, piece),
+            Plan::Refer => draft.range(key, chunk.sent, piece, end),
+            Plan::Literal => draft.literal(piece, end),
+        }
+        chunk.sent += length;
+        self.consume_payload(run, length);
+        if end == End::Continues {
+            self.chunks.push_front(chunk);
+            return true;
+        }
+        dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
+        draft.ended.push((key, chunk.fingerprint.check()));
+        self.previous = key;
+        true
+    }
+
+    /// Emits what may go of the chunk that is not whole yet. Says whether anything was taken.
+    fn take_from_open(
+        &mut self,
+        now: Time,
+        dictionary: &mut Dictionary,
+        draft: &mut Draft,
+    ) -> bool {
+        let run = self.payload_run();
+        if run == 0 {
+            self.order.pop_front();
+            return true;
+        }
+        let tail = self.order.len() == 1;
+        let expected = self.expected_chunk(dictionary);
+        let length = if let Some(key) = expected {
+            let length = run.min(draft.raw_room());
+            let piece = &self.open[self.open_sent..self.open_sent + length];
+            draft.range(key, self.open_sent, piece, End::Continues);
+            length
+        } else {
+            if tail && self.holds_tail(now) {
+                return false;
+            }
+            let length = run.min(draft.literal_room());
+            let piece = &self.open[self.open_sent..self.open_sent + length];
+            draft.literal(piece, End::Continues);
+            length
+        };
+        self.open_sent += length;
+        self.consume_payload(run, length);
+        true
+    }
+
+    /// Whether the open tail waits for the rest of its chunk; sets the timer.
+    fn holds_tail(&mut self, now: Time) -> bool {
+        match self.hold_until {
+            Some(until) if now >= until => {
+                self.hold_until = None;
+                self.recent = 0;
+                false
+            }
+            Some(_) => true,
+            None if self.recent >= MIN_CHUNK && now.since(self.last_push) < TAIL_HOLD => {
+                self.hold_until = Some(now + TAIL_HOLD);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The chunk that followed the previous one last time, if the peer holds it, its bytes are
+    /// in memory, and the open chunk begins as it does.
+    fn expected_chunk(&mut self, dictionary: &mut Dictionary) -> Option<Key> {
+        let key = dictionary.next(self.previous);
+        if key == NO_KEY || !self.peer_holds(dictionary, key) {
+            return None;
+        }
+        let bytes = dictionary.resident(key)?;
+        bytes.starts_with(&self.open).then_some(key)
+    }
+
+    fn peer_holds(&self, dictionary: &Dictionary, key: Key) -> bool {
+        self.in_flight.contains_key(&key) || dictionary.is_held_by(key, self.peer)
+    }
+
+    /// The length of the run of payload that is next.
+    fn payload_run(&self) -> usize {
+        match self.order.front() {
+            Some(Run::Payload(length)) => *length,
+            Some(Run::Aside(..)) | None => 0,
+        }
+    }
+
+    fn consume_payload(&mut self, run: usize, length: usize) {
+        self.pending -= length;
+        if run == length {
+            self.order.pop_front();
+        } else if let Some(Run::Payload(left)) = self.order.front_mut() {
+            *left -= length;
+        }
+    }
+
+    /// Decides how a chunk travels, and collects bases for those that do not match.
+    fn plan(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, chunk: &Chunk) -> Plan {
+        let key = chunk.fingerprint.key();
+        let presence = dictionary.look_up(&chunk.fingerprint, self.peer);
+        let in_flight = self.in_flight.get(&key) == Some(&chunk.fingerprint.check());
+        if presence == Presence::AtBoth || in_flight {
+            self.bases_before(dictionary, draft, key);
+            self.shadow = key;
+            self.owed = 0;
+            return Plan::Refer;
+        }
+        self.bases_after(dictionary, draft, chunk.bytes.len());
+        Plan::Literal
+    }
+
+    /// A chunk of `length` bytes does not match: the old stream's next chunks may be similar.
+    fn bases_after(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, length: usize) {
+        if self.shadow == NO_KEY {
+            draft.unbased += length;
+            return;
+        }
+        self.owed += length;
+        let mut covered = 0;
+        let mut key = self.shadow;
+        while covered < self.owed + MIN_CHUNK {
+            key = dictionary.next(key);
+            if !self.add_base(dictionary, draft, key) {
+                break;
+            }
+            covered += dictionary.length(key);
+        }
+        loop {
+            let next = dictionary.next(self.shadow);
+            let step = dictionary.length(next);
+            if step == 0 || step > self.owed {
+                break;
+            }
+            self.shadow = next;
+            self.owed -= step;
+        }
+    }
+
+    /// A chunk matches after some in this record that did not and had no old stream to follow:
+    /// what came before it last time may be similar to them.
+    fn bases_before(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, matched: Key) {
+        let mut key = matched;
+        while draft.unbased > 0 {
+            key = dictionary.previous(key);
+            if !self.add_base(dictionary, draft, key) {
+                break;
+            }
+            draft.unbased = draft.unbased.saturating_sub(dictionary.length(key));
+        }
+        draft.unbased = 0;
+    }
+
+    /// Adds a base to the draft; says whether it makes sense to go on from it.
+    fn add_base(&self, dictionary: &mut Dictionary, draft: &mut Draft, key: Key) -> bool {
+        if key == NO_KEY || !self.peer_holds(dictionary, key) {
+            return false;
+        }
+        match dictionary.resident(key) {
+            Some(bytes) => draft.base(key, bytes),
+            None => false,
+        }
+    }
+
+    fn close_record(&mut self, dictionary: &mut Dictionary, draft: Draft) -> Bytes {
+        let closed = draft.close(dictionary.codec(), self.config.level, &mut self.experience);
+        let statistics = &mut self.statistics;
+        statistics.records += 1;
+        statistics.encoded_bytes += closed.bytes.len() as u64;
+        statistics.referenced_bytes += (closed.raw.len() - closed.literal_bytes) as u64;
+        statistics.literal_bytes += closed.literal_bytes as u64;
+        statistics.incompressible_bytes += closed.stored_bytes as u64;
+        statistics.delta_bytes += closed.delta_bytes as u64;
+        if closed.literal_bytes >= LEAST_LITERALS {
+            let expansion = 16 * closed.literal_bytes / closed.coded_bytes.max(1);
+            self.expansion = expansion.clamp(16, 8 * 16);
+        }
+        let start = self.encoded;
+        self.encoded += closed.bytes.len() as u64;
+        self.in_flight.extend(closed.ended.iter().copied());
+        self.retained_bytes += closed.raw.len();
+        self.retained.push_back(Retained {
+            start,
+            end: self.encoded,
+            raw: closed.raw,
+            lengths: closed.lengths,
+            references: closed.references,
+            bases: closed.bases,
+            ended: closed.ended,
+        });
+        closed.bytes
+    }
+}
+
+impl Retained {
+    /// The raw bytes, a piece for each operation.
+    fn pieces(&self) -> Vec<Bytes> {
+        let mut rest = self.raw.clone();
+        let pieces = self.lengths.iter().map(|length| rest.split_to(*length));
+        pieces.collect()
+    }
+}
+
+impl Chunk {
+    fn new(bytes: Bytes, sent: usize) -> Self {
+        Self {
+            fingerprint: Fingerprint::of(&bytes),
+            bytes,
+            sent,
+            plan: None,
+        }
     }
 }

@@ -1,12 +1,19 @@
 //! Data reduction: chunks, fingerprints, the dictionary, references, compression.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+mod chunker;
 mod config;
 mod decoder;
 mod dictionary;
 mod disk;
 mod encoder;
 mod error;
+mod fingerprint;
+mod literals;
+mod record;
+mod repair;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use config::*;
 pub use decoder::{Decoded, Decoder};
@@ -17,3 +24,4 @@ pub use disk::{
 };
 pub use encoder::{Encoder, FlowReduction};
 pub use error::Error;
+pub use repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};

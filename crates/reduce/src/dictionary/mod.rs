@@ -1,12 +1,55 @@
-//! The dictionary (signatures; the body follows).
-#![allow(unused_variables)]
+//! The dictionary: every chunk this node remembers, for all its peers and flows.
+//!
+//! ```text
+//!             ┌─ index: key ─► check, length, place on disk, who holds it, neighbours
+//! Encoder ──► │
+//! Decoder ──► ├─ memory: bytes of recently used chunks, second-chance eviction
+//!             │
+//!             └─ log: append-only segments on disk (format: docs/formats/dictionary.md)
+//! ```
+//! The index says for each chunk which peers are *known* to hold it: they sent it, or they
+//! acknowledged it. Each chunk also remembers the one that followed it and the one that came
+//! before it in the flow where it was last seen; that is how a partial or edited chunk finds
+//! the old bytes to be compared with.
+//!
+//! It is a cache: it may lose anything at any time, and every byte that leaves it is checked,
+//! by its fingerprint when it comes from disk and by the record's own check in any case.
+
+mod memory;
+mod seeded;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
 use vocab::{NodeId, Random, Time};
 
-use crate::{DictionaryConfig, DiskCompletion, DiskRequest};
+use crate::config::{DictionaryConfig, MAX_TRACKED_PEERS};
+use crate::disk::{DiskCompletion, DiskRequest};
+use crate::fingerprint::{Fingerprint, Key};
+use crate::literals::Codec;
+use memory::{Hold, Memory};
+use seeded::Seeded;
+
+/// Memory of one index entry in bytes, the map's free slots included.
+const INDEX_OVERHEAD: usize = 88;
+/// The least memory that is used, whatever the configuration says, in bytes.
+const LEAST_MEMORY: usize = 1024 * 1024;
+/// Stands for "no chunk" in links; no key is zero.
+pub(crate) const NO_KEY: Key = 0;
 
 /// Which peer's holdings are meant; cheap to copy, valid for the dictionary that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerSlot(Option<u8>);
+
+impl PeerSlot {
+    /// A peer of which nothing is remembered between flows.
+    pub const UNTRACKED: PeerSlot = PeerSlot(None);
+
+    fn bit(self) -> u64 {
+        self.0.map_or(0, |slot| 1 << slot)
+    }
+}
 
 /// What the dictionary has done and holds; counters since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,55 +81,318 @@ pub struct DictionaryStatistics {
 }
 
 /// Everything remembered, for all peers and flows.
-pub struct Dictionary {}
+pub struct Dictionary {
+    config: DictionaryConfig,
+    random: Random,
+    generation: [u8; 16],
+    index: HashMap<Key, Entry, Seeded>,
+    memory: Memory,
+    peers: Vec<NodeId>,
+    fetches: BTreeMap<Key, Ticket>,
+    codec: Codec,
+    statistics: DictionaryStatistics,
+}
+
+/// One chunk in the index.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    check: u64,
+    /// One bit for each peer that is known to hold it.
+    peers: u64,
+    next: Key,
+    previous: Key,
+    length: u32,
+    place: Place,
+}
+
+/// Where a chunk is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In memory only.
+    Nowhere,
+    /// In memory and on its way to the disk.
+    #[allow(dead_code)]
+    Queued,
+    /// In this segment; its record starts at this offset.
+    #[allow(dead_code)]
+    At { segment: u32, offset: u32 },
+}
+
+/// What an encoder learns of a chunk that it is about to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Not in the dictionary.
+    New,
+    /// In the dictionary; the peer is not known to hold it.
+    Here,
+    /// In the dictionary, and the peer is known to hold it.
+    AtBoth,
+}
+
+/// A chunk on its way from disk; shared by all who wait for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket(Arc<OnceLock<Option<Bytes>>>);
+
+impl Ticket {
+    /// `None` while the read is under way, then the bytes, or that they could not be had.
+    pub(crate) fn outcome(&self) -> Option<Option<Bytes>> {
+        self.0.get().cloned()
+    }
+}
+
+/// What a decoder gets for a reference.
+#[derive(Clone, Debug)]
+pub(crate) enum Fetch {
+    /// The chunk.
+    Ready(Bytes),
+    /// It is being read.
+    Reading(Ticket),
+    /// It is not here.
+    Missing,
+}
 
 impl Dictionary {
     /// An empty dictionary; the disk is not touched before [`Self::open`].
     #[must_use]
-    pub fn new(config: DictionaryConfig, random: Random) -> Self {
-        Self {}
+    pub fn new(config: DictionaryConfig, mut random: Random) -> Self {
+        let mut generation = [0; 16];
+        random.fill(&mut generation);
+        let seed = Seeded(random.next_u64());
+        Self {
+            config,
+            generation,
+            index: HashMap::with_hasher(seed),
+            memory: Memory::new(seed),
+            peers: Vec::new(),
+            fetches: BTreeMap::new(),
+            codec: Codec::new(),
+            statistics: DictionaryStatistics::default(),
+            random,
+        }
     }
-    /// Starts recovery from disk.
+
+    /// Starts recovery from disk. Without a disk tier there is nothing to do.
     pub fn open(&mut self) {}
+
     /// Whether recovery is over. The dictionary can be used before.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         true
     }
-    /// Whether [`Self::generation`] is final: recovery has seen the disk's. Tell it to no peer before.
+
+    /// Whether [`Self::generation`] is final, because recovery has seen the disk's. Peers must
+    /// not be told before.
     #[must_use]
     pub fn is_identified(&self) -> bool {
         true
     }
+
     /// The random id of this dictionary; changes when it is emptied.
     #[must_use]
     pub fn generation(&self) -> [u8; 16] {
-        [0; 16]
+        self.generation
     }
+
     /// The next piece of disk work, if there is any.
     pub fn poll_disk(&mut self) -> Option<DiskRequest> {
         None
     }
+
     /// Takes in the end of a piece of disk work.
-    pub fn handle_disk(&mut self, completion: DiskCompletion) {}
+    pub fn handle_disk(&mut self, _completion: DiskCompletion) {}
+
     /// When [`Self::handle_timeout`] wants to be called (syncs, retries).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         None
     }
-    /// Tells the dictionary the time; any time is fine, also before [`Self::poll_timeout`].
-    pub fn handle_timeout(&mut self, now: Time) {}
-    /// The slot of a peer, given out at its first mention.
+
+    /// Tells the dictionary the time; welcome at any time, not only at [`Self::poll_timeout`].
+    pub fn handle_timeout(&mut self, _now: Time) {}
+
+    /// The slot of a peer, given out at its first mention. Peers beyond
+    /// [`MAX_TRACKED_PEERS`] share [`PeerSlot::UNTRACKED`].
     pub fn peer(&mut self, node: NodeId) -> PeerSlot {
-        PeerSlot(None)
+        let known = self.peers.iter().position(|peer| *peer == node);
+        let slot = known.unwrap_or_else(|| {
+            if self.peers.len() < MAX_TRACKED_PEERS {
+                self.peers.push(node);
+                self.peers.len() - 1
+            } else {
+                MAX_TRACKED_PEERS
+            }
+        });
+        PeerSlot(u8::try_from(slot).ok().filter(|_| slot < MAX_TRACKED_PEERS))
     }
-    /// The peer's dictionary is another one than before: nothing is known of it.
-    pub fn forget_peer(&mut self, slot: PeerSlot) {}
+
+    /// The peer's dictionary is another one than before: nothing is known of it any more.
+    pub fn forget_peer(&mut self, slot: PeerSlot) {
+        let keep = !slot.bit();
+        for entry in self.index.values_mut() {
+            entry.peers &= keep;
+        }
+    }
+
     /// Empties memory and disk and takes a new generation.
-    pub fn clear(&mut self) {}
+    pub fn clear(&mut self) {
+        self.index.clear();
+        self.memory.clear();
+        self.random.fill(&mut self.generation);
+    }
+
     /// Counters and sizes.
     #[must_use]
     pub fn statistics(&self) -> DictionaryStatistics {
-        DictionaryStatistics::default()
+        DictionaryStatistics {
+            chunks: self.index.len() as u64,
+            memory_bytes: self.memory_used() as u64,
+            ..self.statistics
+        }
+    }
+
+    pub(crate) fn codec(&mut self) -> &mut Codec {
+        &mut self.codec
+    }
+
+    /// What is known of a chunk; finding it counts as using it.
+    pub(crate) fn look_up(&mut self, fingerprint: &Fingerprint, peer: PeerSlot) -> Presence {
+        let key = fingerprint.key();
+        let entry = self.index.get(&key);
+        let Some(entry) = entry.filter(|entry| entry.check == fingerprint.check()) else {
+            self.statistics.misses += 1;
+            return Presence::New;
+        };
+        if self.memory.contains(key) {
+            self.statistics.memory_hits += 1;
+            self.memory.touch(key);
+        } else {
+            self.statistics.disk_hits += 1;
+        }
+        if entry.peers & peer.bit() != 0 {
+            Presence::AtBoth
+        } else {
+            Presence::Here
+        }
+    }
+
+    /// Remembers a chunk, or refreshes one that is here, as the successor of `previous`.
+    pub(crate) fn insert(&mut self, fingerprint: &Fingerprint, bytes: &[u8], previous: Key) {
+        let key = fingerprint.key();
+        match self.index.get(&key) {
+            // Another chunk with the same key: an accident or a trick. The older one stays.
+            Some(entry) if entry.check != fingerprint.check() => return,
+            Some(_) => {
+                if !self.memory.contains(key) {
+                    self.memory.insert(key, bytes);
+                }
+                self.memory.touch(key);
+            }
+            None => {
+                let entry = Entry {
+                    check: fingerprint.check(),
+                    peers: 0,
+                    next: NO_KEY,
+                    previous: NO_KEY,
+                    length: bytes.len() as u32,
+                    place: Place::Nowhere,
+                };
+                self.index.insert(key, entry);
+                self.memory.insert(key, bytes);
+            }
+        }
+        self.link(previous, key);
+        self.keep_within_memory();
+    }
+
+    /// Notes that in some flow `key` came right after `previous`.
+    pub(crate) fn link(&mut self, previous: Key, key: Key) {
+        if previous == key {
+            return;
+        }
+        if let Some(entry) = self.index.get_mut(&previous) {
+            entry.next = key;
+        }
+        if let Some(entry) = self.index.get_mut(&key) {
+            entry.previous = previous;
+        }
+    }
+
+    /// The chunk that was last seen after this one, or [`NO_KEY`].
+    pub(crate) fn next(&self, key: Key) -> Key {
+        self.index.get(&key).map_or(NO_KEY, |entry| entry.next)
+    }
+
+    /// The chunk that was last seen before this one, or [`NO_KEY`].
+    pub(crate) fn previous(&self, key: Key) -> Key {
+        self.index.get(&key).map_or(NO_KEY, |entry| entry.previous)
+    }
+
+    /// A chunk's length in bytes; zero for one that is not here.
+    pub(crate) fn length(&self, key: Key) -> usize {
+        self.index
+            .get(&key)
+            .map_or(0, |entry| entry.length as usize)
+    }
+
+    /// Whether the peer is known to hold the chunk.
+    pub(crate) fn is_held_by(&self, key: Key, peer: PeerSlot) -> bool {
+        let entry = self.index.get(&key);
+        entry.is_some_and(|entry| entry.peers & peer.bit() != 0)
+    }
+
+    /// The peer is known to hold the chunk: it sent it, or acknowledged it.
+    pub(crate) fn mark_held(&mut self, key: Key, peer: PeerSlot) {
+        if let Some(entry) = self.index.get_mut(&key) {
+            entry.peers |= peer.bit();
+        }
+    }
+
+    /// The peer turned out not to hold the chunk.
+    pub(crate) fn mark_lacking(&mut self, key: Key, peer: PeerSlot) {
+        if let Some(entry) = self.index.get_mut(&key) {
+            entry.peers &= !peer.bit();
+        }
+    }
+
+    /// The chunk's bytes if they are in memory.
+    pub(crate) fn resident(&mut self, key: Key) -> Option<Bytes> {
+        self.memory.get(key)
+    }
+
+    /// The chunk's bytes from wherever they are; a disk read is asked for once.
+    pub(crate) fn fetch(&mut self, key: Key) -> Fetch {
+        if let Some(bytes) = self.memory.get(key) {
+            return Fetch::Ready(bytes);
+        }
+        if let Some(ticket) = self.fetches.get(&key) {
+            return Fetch::Reading(ticket.clone());
+        }
+        Fetch::Missing
+    }
+
+    fn memory_cap(&self) -> usize {
+        self.config.memory.as_usize().max(LEAST_MEMORY)
+    }
+
+    fn memory_used(&self) -> usize {
+        self.memory.used() + self.index.len() * INDEX_OVERHEAD
+    }
+
+    fn keep_within_memory(&mut self) {
+        while self.memory_used() > self.memory_cap() {
+            let index = &self.index;
+            let hold = |key| match index.get(&key).map(|entry| entry.place) {
+                Some(Place::Queued) => Hold::Pinned,
+                Some(Place::Nowhere | Place::At { .. }) | None => Hold::Free,
+            };
+            let Some(key) = self.memory.evict(hold) else {
+                return;
+            };
+            self.statistics.evictions += 1;
+            let entry = self.index.get(&key);
+            if entry.is_some_and(|entry| entry.place == Place::Nowhere) {
+                self.index.remove(&key);
+            }
+        }
     }
 }

@@ -1,0 +1,165 @@
+//! Cuts a byte stream into chunks where its content says so.
+//!
+//! A gear hash rolls over the last 64 bytes; a chunk ends after the byte where the hash's masked
+//! bits are all zero. The rule is causal: whether a chunk ends at a byte depends on that chunk's
+//! bytes so far and on nothing after, so data can be cut as it trickles in, and the cuts do not
+//! depend on how it was handed over. As in FastCDC the mask is stricter before
+//! [`NORMAL_CHUNK`] than after it, which keeps most chunks near 8 KiB; the first
+//! [`MIN_CHUNK`] bytes are not even hashed (but for the last 64), which makes it fast.
+//!
+//! Only the encoder cuts; the encoded stream tells the decoder where chunks end. The rule can
+//! therefore change without breaking the format, at the price of one cold transfer.
+
+use crate::config::{MAX_CHUNK, MIN_CHUNK, NORMAL_CHUNK};
+
+/// Bytes that the hash looks back on: each shift moves a byte's influence up by one bit.
+const WINDOW: usize = 64;
+/// Fifteen high bits before the normal size: a cut is unlikely there.
+const STRICT: u64 = 0xfffe_0000_0000_0000;
+/// Eleven high bits after it: a cut follows within about 2 KiB.
+const EAGER: u64 = 0xffe0_0000_0000_0000;
+
+/// Where the current chunk stands.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chunker {
+    hash: u64,
+    length: usize,
+}
+
+impl Chunker {
+    /// Takes in the stream's next bytes. Returns how many of them belong to the current chunk
+    /// when it ends within them (the rest must be handed in again), or `None` when all of them
+    /// do and it goes on.
+    pub(crate) fn cut(&mut self, bytes: &[u8]) -> Option<usize> {
+        let skipped = (MIN_CHUNK - WINDOW).saturating_sub(self.length);
+        if bytes.len() <= skipped {
+            self.length += bytes.len();
+            return None;
+        }
+        let limit = bytes.len().min(MAX_CHUNK - self.length);
+        let warm = limit.min(MIN_CHUNK.saturating_sub(self.length + 1).max(skipped));
+        let strict = limit.min(NORMAL_CHUNK.saturating_sub(self.length).max(warm));
+        let mut hash = self.hash;
+        for byte in &bytes[skipped..warm] {
+            hash = roll(hash, *byte);
+        }
+        for (range, mask) in [(warm..strict, STRICT), (strict..limit, EAGER)] {
+            let start = range.start;
+            for (index, byte) in bytes[range].iter().enumerate() {
+                hash = roll(hash, *byte);
+                if hash & mask == 0 {
+                    *self = Self::default();
+                    return Some(start + index + 1);
+                }
+            }
+        }
+        if self.length + limit == MAX_CHUNK {
+            *self = Self::default();
+            return Some(limit);
+        }
+        self.hash = hash;
+        self.length += limit;
+        None
+    }
+}
+
+#[inline(always)]
+fn roll(hash: u64, byte: u8) -> u64 {
+    (hash << 1).wrapping_add(GEAR[usize::from(byte)])
+}
+
+/// One random number for each byte value, from SplitMix64 with a fixed seed: part of what makes
+/// two nodes, and two releases, cut alike.
+const GEAR: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut counter: u64 = 0x5472_756e_6b6c_696e;
+    let mut index = 0;
+    while index < 256 {
+        counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = counter;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        table[index] = mixed ^ (mixed >> 31);
+        index += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use vocab::Random;
+
+    use super::*;
+
+    fn cuts(data: &[u8], mut piece: impl FnMut() -> usize) -> Vec<usize> {
+        let mut chunker = Chunker::default();
+        let (mut ends, mut start) = (Vec::new(), 0);
+        while start < data.len() {
+            let end = data.len().min(start + piece());
+            match chunker.cut(&data[start..end]) {
+                Some(length) => {
+                    start += length;
+                    ends.push(start);
+                }
+                None => start = end,
+            }
+        }
+        ends
+    }
+
+    fn noise(seed: u64, length: usize) -> Vec<u8> {
+        let mut data = vec![0; length];
+        Random::from_seed(seed).fill(&mut data);
+        data
+    }
+
+    #[test]
+    fn cuts_do_not_depend_on_how_data_is_handed_over() {
+        let data = noise(1, 600_000);
+        let whole = cuts(&data, || usize::MAX);
+        assert_eq!(whole, cuts(&data, || 1));
+        let mut random = Random::from_seed(2);
+        for most in [3, 100, 5_000, 70_000] {
+            assert_eq!(whole, cuts(&data, || 1 + random.below(most) as usize));
+        }
+    }
+
+    #[test]
+    fn chunks_keep_their_bounds_and_their_mean() {
+        let data = noise(3, 4 << 20);
+        let ends = cuts(&data, || usize::MAX);
+        let mut start = 0;
+        for end in &ends {
+            assert!((MIN_CHUNK..=MAX_CHUNK).contains(&(end - start)));
+            start = *end;
+        }
+        let mean = data.len() / ends.len();
+        assert!((7_000..11_000).contains(&mean), "mean {mean}");
+        let flat = cuts(&vec![0; 1 << 20], || usize::MAX);
+        assert!(flat.len() >= 16);
+    }
+
+    #[test]
+    fn cuts_fall_in_step_again_after_an_insertion() {
+        let data = noise(4, 1 << 20);
+        let mut edited = data.clone();
+        edited.splice(300_000..300_000, *b"!");
+        let before = cuts(&data, || usize::MAX);
+        let after = cuts(&edited, || usize::MAX);
+        let same = after
+            .iter()
+            .filter(|end| before.contains(&(**end - usize::from(**end > 300_000))))
+            .count();
+        assert!(same + 8 >= before.len(), "{same} of {}", before.len());
+    }
+
+    /// The cuts are what two releases have in common: a change here costs every user one cold
+    /// transfer and needs a line in the change log.
+    #[test]
+    fn cuts_stay_what_they_were() {
+        let ends = cuts(&noise(5, 64 * 1024), || usize::MAX);
+        assert_eq!(ends, GOLDEN);
+    }
+
+    const GOLDEN: &[usize] = &[];
+}

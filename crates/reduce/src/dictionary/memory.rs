@@ -1,0 +1,107 @@
+//! The memory tier: the bytes of recently used chunks, under a cap.
+//!
+//! Eviction is CLOCK (second chance): chunks stand in a ring in the order of their arrival; the
+//! hand takes the oldest, but one that was used since the hand last passed goes round once more.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::seeded::Seeded;
+use crate::fingerprint::Key;
+
+/// Bookkeeping of one resident chunk in bytes: map slot, `Bytes` handle, ring slot, allocator.
+pub(super) const RESIDENT_OVERHEAD: usize = 112;
+
+/// Chunks whose bytes are in memory.
+pub(super) struct Memory {
+    residents: HashMap<Key, Resident, Seeded>,
+    ring: VecDeque<Key>,
+    bytes: usize,
+}
+
+struct Resident {
+    bytes: Bytes,
+    used: bool,
+}
+
+/// Whether the hand may take a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// It may go.
+    Free,
+    /// It has to stay: it is still to be written.
+    Pinned,
+}
+
+impl Memory {
+    pub(super) fn new(seed: Seeded) -> Self {
+        Self {
+            residents: HashMap::with_hasher(seed),
+            ring: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes held, bookkeeping included.
+    pub(super) fn used(&self) -> usize {
+        self.bytes + self.residents.len() * RESIDENT_OVERHEAD
+    }
+
+    /// The chunk's bytes; it counts as used.
+    pub(super) fn get(&mut self, key: Key) -> Option<Bytes> {
+        let resident = self.residents.get_mut(&key)?;
+        resident.used = true;
+        Some(resident.bytes.clone())
+    }
+
+    pub(super) fn contains(&self, key: Key) -> bool {
+        self.residents.contains_key(&key)
+    }
+
+    /// Marks a chunk as used, if it is here.
+    pub(super) fn touch(&mut self, key: Key) {
+        if let Some(resident) = self.residents.get_mut(&key) {
+            resident.used = true;
+        }
+    }
+
+    /// Takes a chunk in, with an allocation of its own so that no larger buffer is kept alive.
+    pub(super) fn insert(&mut self, key: Key, bytes: &[u8]) -> Bytes {
+        let bytes = Bytes::copy_from_slice(bytes);
+        let resident = Resident {
+            bytes: bytes.clone(),
+            used: false,
+        };
+        match self.residents.insert(key, resident) {
+            Some(old) => self.bytes -= old.bytes.len(),
+            None => self.ring.push_back(key),
+        }
+        self.bytes += bytes.len();
+        bytes
+    }
+
+    /// Takes the least recently used chunk out that `hold` lets go; `None` when there is none.
+    pub(super) fn evict(&mut self, mut hold: impl FnMut(Key) -> Hold) -> Option<Key> {
+        for _ in 0..2 * self.ring.len() {
+            let key = self.ring.pop_front()?;
+            let resident = self.residents.get_mut(&key);
+            let resident = resident.expect("the ring holds residents only");
+            if resident.used || hold(key) == Hold::Pinned {
+                resident.used = false;
+                self.ring.push_back(key);
+                continue;
+            }
+            self.bytes -= resident.bytes.len();
+            self.residents.remove(&key);
+            return Some(key);
+        }
+        None
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.residents.clear();
+        self.ring.clear();
+        self.bytes = 0;
+    }
+}

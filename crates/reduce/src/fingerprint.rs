@@ -1,0 +1,43 @@
+//! What a chunk is called: the BLAKE3 hash of its bytes.
+//!
+//! The full hash stands on disk and is compared whenever bytes come back from there. The index
+//! keeps half of it, and references name a quarter ([`Key`]): two chunks with the same key are
+//! an accident of 2^-64 for each pair, which the record's own check turns into a repair.
+
+use std::fmt;
+
+/// The first eight bytes of a fingerprint: what references and the index are keyed by.
+pub(crate) type Key = u64;
+
+/// The BLAKE3 hash of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint(pub(crate) [u8; 32]);
+
+impl Fingerprint {
+    /// The fingerprint of these bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// The part that references name. Zero, which stands for "none" in links, is avoided.
+    pub(crate) fn key(&self) -> Key {
+        self.word(0).max(1)
+    }
+
+    /// The part that the index compares besides the key.
+    pub(crate) fn check(&self) -> u64 {
+        self.word(1)
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.0[8 * index..8 * index + 8]);
+        u64::from_be_bytes(word)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Fingerprint({:016x})", self.key())
+    }
+}

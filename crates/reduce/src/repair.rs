@@ -1,0 +1,226 @@
+//! Repair: what a decoder asks when it cannot resolve a record, and what the encoder answers.
+//!
+//! A request names a record by where it starts in the flow's encoded stream, and either some of
+//! that record's references by their number in it or the whole record. It never names a
+//! fingerprint: a peer can only be given bytes again that this very flow has sent it.
+//!
+//! ```text
+//! request: version=1  record_start  scope ┬ 0 (all)
+//!            u8         varint       u8   └ 1, count, number, number, …
+//! answer:  version=1  record_start  scope  count  length, length, …  coded  rest
+//! ```
+//! `coded` is 0 when `rest` is the bytes themselves one after the other, 1 when it is a zstd
+//! frame of them.
+
+use bytes::Bytes;
+use vocab::{Reader, Writer};
+
+use crate::config::{MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_REPAIR_RANGES};
+use crate::error::Error;
+use crate::record::limited;
+
+const VERSION: u8 = 1;
+const SCOPE_ALL: u8 = 0;
+const SCOPE_REFERENCES: u8 = 1;
+
+/// Which part of a record is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RepairScope {
+    /// All its raw bytes.
+    All,
+    /// The raw bytes of these of its references, numbered from 0 in the record's order.
+    References(Vec<usize>),
+}
+
+/// A decoder's wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairRequest {
+    /// Where the record starts in the flow's encoded stream, in bytes.
+    pub record_start: u64,
+    /// What of it is wanted.
+    pub scope: RepairScope,
+}
+
+/// An encoder's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepairAnswer {
+    /// As in the request.
+    pub record_start: u64,
+    /// As in the request, the numbers left out: what the pieces are is known to who asked.
+    pub scope: AnswerScope,
+    /// The bytes: one piece for each of the whole record's operations, or for each reference
+    /// asked for.
+    pub pieces: Vec<Bytes>,
+}
+
+/// Which kind of request an answer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerScope {
+    /// The whole record.
+    All,
+    /// Some references.
+    References,
+}
+
+impl RepairRequest {
+    /// The request's bytes.
+    #[must_use]
+    pub fn emit(&self) -> Bytes {
+        let mut out = Writer::new();
+        out.u8(VERSION).varint(self.record_start);
+        match &self.scope {
+            RepairScope::All => {
+                out.u8(SCOPE_ALL);
+            }
+            RepairScope::References(numbers) => {
+                out.u8(SCOPE_REFERENCES).varint(numbers.len() as u64);
+                for number in numbers {
+                    out.varint(*number as u64);
+                }
+            }
+        }
+        out.finish()
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// When it is malformed, of another version, or above a limit.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader::new(bytes);
+        let record_start = versioned_start(&mut reader)?;
+        let scope = match reader.u8()? {
+            SCOPE_ALL => RepairScope::All,
+            SCOPE_REFERENCES => {
+                let count = limited(&mut reader, MAX_REPAIR_RANGES)?;
+                let numbers = (0..count).map(|_| limited(&mut reader, MAX_RECORD_OPERATIONS));
+                let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+                // Ascending and so without repeats, or a short request could ask for much.
+                if !numbers.is_sorted_by(|one, next| one < next) {
+                    return Err(Error::InvalidMessage("references out of order"));
+                }
+                RepairScope::References(numbers)
+            }
+            _ => return Err(Error::InvalidMessage("an unknown scope of repair")),
+        };
+        if !reader.is_empty() {
+            return Err(Error::InvalidMessage("bytes after a repair request"));
+        }
+        Ok(Self {
+            record_start,
+            scope,
+        })
+    }
+}
+
+impl RepairAnswer {
+    /// The answer's bytes, compressed where that helps.
+    #[must_use]
+    pub fn emit(&self, level: i32) -> Bytes {
+        let mut out = Writer::new();
+        let scope = match self.scope {
+            AnswerScope::All => SCOPE_ALL,
+            AnswerScope::References => SCOPE_REFERENCES,
+        };
+        out.u8(VERSION)
+            .varint(self.record_start)
+            .u8(scope)
+            .varint(self.pieces.len() as u64);
+        for piece in &self.pieces {
+            out.varint(piece.len() as u64);
+        }
+        let joined = self.pieces.concat();
+        let mut coded = Vec::with_capacity(zstd_safe::compress_bound(joined.len()));
+        match zstd_safe::compress(&mut coded, &joined, level) {
+            Ok(length) if length < joined.len() => out.u8(1).bytes(&coded),
+            Ok(_) | Err(_) => out.u8(0).bytes(&joined),
+        };
+        out.finish()
+    }
+
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// When it is malformed, of another version, or above a limit.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader::new(bytes);
+        let record_start = versioned_start(&mut reader)?;
+        let scope = match reader.u8()? {
+            SCOPE_ALL => AnswerScope::All,
+            SCOPE_REFERENCES => AnswerScope::References,
+            _ => return Err(Error::InvalidMessage("an unknown scope of repair")),
+        };
+        let count = limited(&mut reader, MAX_RECORD_OPERATIONS)?;
+        let (mut lengths, mut total) = (Vec::with_capacity(count), 0);
+        for _ in 0..count {
+            let length = limited(&mut reader, MAX_RECORD_RAW - total)?;
+            total += length;
+            lengths.push(length);
+        }
+        let coding = reader.u8()?;
+        let rest = reader.bytes(reader.remaining())?;
+        let mut joined = match coding {
+            0 => Bytes::copy_from_slice(rest),
+            1 => {
+                let mut raw = Vec::with_capacity(total);
+                zstd_safe::decompress(&mut raw, rest)
+                    .map_err(|_| Error::InvalidMessage("a repair that does not decompress"))?;
+                Bytes::from(raw)
+            }
+            _ => return Err(Error::InvalidMessage("an unknown coding of a repair")),
+        };
+        if joined.len() != total {
+            return Err(Error::InvalidMessage("a repair of another length"));
+        }
+        let pieces = lengths.iter().map(|length| joined.split_to(*length));
+        let pieces = pieces.collect();
+        Ok(Self {
+            record_start,
+            scope,
+            pieces,
+        })
+    }
+}
+
+fn versioned_start(reader: &mut Reader<'_>) -> Result<u64, Error> {
+    match reader.u8()? {
+        VERSION => Ok(reader.varint()?),
+        other => Err(Error::PeerIncompatible(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_read_back_as_written() {
+        for scope in [RepairScope::All, RepairScope::References(vec![0, 3, 4000])] {
+            let request = RepairRequest {
+                record_start: 1 << 40,
+                scope,
+            };
+            assert_eq!(RepairRequest::parse(&request.emit()), Ok(request));
+        }
+        let answer = RepairAnswer {
+            record_start: 12,
+            scope: AnswerScope::References,
+            pieces: vec![Bytes::from(vec![1; 9000]), Bytes::new(), Bytes::from("x")],
+        };
+        let emitted = answer.emit(3);
+        assert!(emitted.len() < 100);
+        assert_eq!(RepairAnswer::parse(&emitted), Ok(answer));
+    }
+
+    #[test]
+    fn an_answer_above_the_limit_is_refused() {
+        let answer = RepairAnswer {
+            record_start: 0,
+            scope: AnswerScope::All,
+            pieces: vec![Bytes::from(vec![0; MAX_RECORD_RAW + 1])],
+        };
+        assert!(RepairAnswer::parse(&answer.emit(3)).is_err());
+        assert!(RepairRequest::parse(&[1, 0, 1, 0x80, 1, 0, 0]).is_err());
+        assert!(RepairRequest::parse(&[]).is_err());
+    }
+}
