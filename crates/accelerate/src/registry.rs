@@ -2,7 +2,7 @@
 //!
 //! The number travels in a flow's open, so it is part of the wire format: numbers are never
 //! used again. A node that does not know a peer's number cannot be that peer's other half and
-//! refuses the open, which the peer then repeats with [`PASSTHROUGH`].
+//! refuses the open; the client sees a reset, and its next try goes past the node.
 
 use crate::passthrough::Passthrough;
 use crate::{Accelerator, Half};
