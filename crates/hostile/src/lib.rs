@@ -18,9 +18,12 @@
 #![forbid(unsafe_code)]
 
 mod accelerator;
+mod configuration;
 mod cursor;
+mod reduction;
 mod script;
 mod seed;
+mod tunnel_session;
 mod tunnel_wire;
 
 pub use script::Script;
@@ -65,6 +68,36 @@ pub const ENTRIES: &[Entry] = &[
         name: "tunnel_frame",
         run: tunnel_wire::frame,
         seeds: tunnel_wire::frame_seeds,
+    },
+    Entry {
+        name: "tunnel_session",
+        run: tunnel_session::session,
+        seeds: tunnel_session::session_seeds,
+    },
+    Entry {
+        name: "reduce_decoder",
+        run: reduction::decoder,
+        seeds: reduction::decoder_seeds,
+    },
+    Entry {
+        name: "reduce_repair",
+        run: reduction::repair,
+        seeds: reduction::repair_seeds,
+    },
+    Entry {
+        name: "reduce_damage",
+        run: reduction::damage,
+        seeds: reduction::damage_seeds,
+    },
+    Entry {
+        name: "node_configuration",
+        run: configuration::configuration,
+        seeds: configuration::configuration_seeds,
+    },
+    Entry {
+        name: "node_token",
+        run: configuration::token,
+        seeds: configuration::token_seeds,
     },
 ];
 

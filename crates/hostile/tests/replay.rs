@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, panic};
 
-use hostile::{ENTRIES, Entry};
+use hostile::{ENTRIES, Entry, entry};
 use vocab::Random;
 
 /// Bent copies of each file; with some hundred files in all this takes seconds.
@@ -14,47 +14,49 @@ const CUTS: usize = 40;
 /// Inputs of pure noise for each entry.
 const NOISE: u64 = 500;
 
-#[test]
-fn every_entry_survives_its_corpus() {
-    for entry in ENTRIES {
-        let files = corpus_of(entry);
-        assert!(!files.is_empty(), "{}: no corpus", entry.name);
-        for path in files {
-            let bytes = fs::read(&path).expect("the corpus is readable");
-            survives(entry, &bytes, &path.display().to_string());
-        }
-    }
+/// One module of tests for each entry, so that a failure says whose it is.
+macro_rules! replays {
+    ($($name:ident),* $(,)?) => {
+        /// The entries that are replayed here.
+        const REPLAYED: &[&str] = &[$(stringify!($name)),*];
+
+        $(mod $name {
+            #[test]
+            fn survives_its_corpus() {
+                super::corpus(super::entry(stringify!($name)));
+            }
+
+            #[test]
+            fn survives_its_corpus_cut_and_bent() {
+                super::corpus_cut_and_bent(super::entry(stringify!($name)));
+            }
+
+            #[test]
+            fn survives_noise() {
+                super::noise(super::entry(stringify!($name)));
+            }
+        })*
+    };
+}
+
+replays! {
+    vocab_cursor,
+    vocab_units,
+    accelerate_first_bytes,
+    accelerate_halves,
+    tunnel_frame,
+    tunnel_session,
+    reduce_decoder,
+    reduce_repair,
+    reduce_damage,
+    node_configuration,
+    node_token,
 }
 
 #[test]
-fn every_entry_survives_its_corpus_cut_and_bent() {
-    for (stream, entry) in (0..).zip(ENTRIES) {
-        let mut random = Random::for_stream(1, stream);
-        for path in corpus_of(entry) {
-            let bytes = fs::read(&path).expect("the corpus is readable");
-            let name = path.display();
-            for cut in 0..CUTS.min(bytes.len()) {
-                let length = cut * bytes.len() / CUTS.min(bytes.len());
-                survives(entry, &bytes[..length], &format!("{name} cut to {length}"));
-            }
-            for copy in 0..BENT_COPIES {
-                let bent = bend(&bytes, &mut random);
-                survives(entry, &bent, &format!("{name}, bent copy {copy}"));
-            }
-        }
-    }
-}
-
-#[test]
-fn every_entry_survives_noise() {
-    for (stream, entry) in (0..).zip(ENTRIES) {
-        let mut random = Random::for_stream(2, stream);
-        for number in 0..NOISE {
-            let mut noise = vec![0; usize::try_from(random.below(2_000)).expect("small")];
-            random.fill(&mut noise);
-            survives(entry, &noise, &format!("noise {number}"));
-        }
-    }
+fn every_entry_is_replayed() {
+    let entries: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
+    assert_eq!(entries, REPLAYED);
 }
 
 #[test]
@@ -68,6 +70,41 @@ fn every_fuzz_target_is_an_entry_and_every_entry_a_target() {
     let mut entries: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
     entries.sort_unstable();
     assert_eq!(targets, entries);
+}
+
+fn corpus(entry: &Entry) {
+    let files = corpus_of(entry);
+    assert!(!files.is_empty(), "{}: no corpus", entry.name);
+    for path in files {
+        let bytes = fs::read(&path).expect("the corpus is readable");
+        survives(entry, &bytes, &path.display().to_string());
+    }
+}
+
+fn corpus_cut_and_bent(entry: &Entry) {
+    let mut random = Random::from_seed(1);
+    for path in corpus_of(entry) {
+        let bytes = fs::read(&path).expect("the corpus is readable");
+        let name = path.display();
+        let cuts = CUTS.min(bytes.len());
+        for cut in 0..cuts {
+            let length = cut * bytes.len() / cuts;
+            survives(entry, &bytes[..length], &format!("{name} cut to {length}"));
+        }
+        for copy in 0..BENT_COPIES {
+            let bent = bend(&bytes, &mut random);
+            survives(entry, &bent, &format!("{name}, bent copy {copy}"));
+        }
+    }
+}
+
+fn noise(entry: &Entry) {
+    let mut random = Random::from_seed(2);
+    for number in 0..NOISE {
+        let mut noise = vec![0; usize::try_from(random.below(2_000)).expect("small")];
+        random.fill(&mut noise);
+        survives(entry, &noise, &format!("noise {number}"));
+    }
 }
 
 /// Runs the entry and, when it panics, shows the input as well.
