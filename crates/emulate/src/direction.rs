@@ -127,6 +127,14 @@ impl Direction {
         })
     }
 
+    /// When the packet on the line ends, so that the queue has room again; `None` when there is
+    /// none or the line stands still. For callers who hold packets back instead of having them
+    /// dropped.
+    #[must_use]
+    pub fn room_at(&self) -> Option<Time> {
+        self.bottleneck.next_end()
+    }
+
     /// The account as of the latest time that was named to this direction.
     #[must_use]
     pub fn counters(&self) -> Counters {

@@ -1,1 +1,24 @@
 //! For tests only: a virtual clock and pairs of machines over an emulated path.
+//!
+//! ```text
+//!   Machine A ──transmit──► Path (BytePipe or emulate::Link, each way) ──receive──► Machine B
+//!             ◄──receive──                                             ◄──transmit──
+//! ```
+//!
+//! Nothing sleeps. [`Pair`] jumps from one due moment to the next ([`earliest`], [`Clock`]), so
+//! an hour on a slow link passes in milliseconds, and always in the same way. A test whose world
+//! has more than two machines drives [`BytePipe`]s and [`emulate::Link`]s itself by the same
+//! contract: drain every `poll` to `None`, then let the clock go to the earliest `poll_timeout`.
+//!
+//! It uses vocab and emulate only; the machines are the tests'.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod byte_pipe;
+mod pair;
+mod schedule;
+
+pub use byte_pipe::{BytePipe, PipeConfig, SEGMENT_BYTES};
+pub use pair::{Machine, Outcome, Pair, Path};
+pub use schedule::{Clock, earliest};

@@ -1,0 +1,304 @@
+//! Two machines and the path between them, run in virtual time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use emulate::Link;
+use vocab::Time;
+
+use crate::byte_pipe::{BytePipe, PipeConfig};
+use crate::schedule::{Clock, earliest};
+
+/// One end: a core, as a test wraps it. The methods are the drain contract of every core.
+pub trait Machine {
+    /// Takes in what arrived: some bytes of a pipe, or one packet.
+    fn receive(&mut self, now: Time, bytes: Bytes);
+    /// What to send next, of at most `max` bytes; `None` when there is nothing.
+    fn transmit(&mut self, now: Time, max: usize) -> Option<Bytes>;
+    /// When it wants [`Machine::handle_timeout`].
+    fn poll_timeout(&self) -> Option<Time>;
+    /// Does what has become due.
+    fn handle_timeout(&mut self, now: Time);
+}
+
+/// What lies between two machines.
+#[derive(Debug)]
+pub enum Path {
+    /// A reliable byte pipe: from A to B and back.
+    Bytes(Box<[BytePipe; 2]>),
+    /// Packets, which may be lost. A is at the link's end A.
+    Packets(Box<Link>),
+}
+
+impl Path {
+    /// The same byte pipe both ways.
+    #[must_use]
+    pub fn bytes(config: PipeConfig) -> Self {
+        Path::Bytes(Box::new([BytePipe::new(config), BytePipe::new(config)]))
+    }
+
+    /// A packet link.
+    #[must_use]
+    pub fn packets(link: Link) -> Self {
+        Path::Packets(Box::new(link))
+    }
+
+    /// How much one write to the path may hold: the send buffer's room, or one packet.
+    fn room(&mut self, now: Time, way: usize) -> usize {
+        match self {
+            Path::Bytes(pipes) => pipes[way].writable(now),
+            Path::Packets(_) => PACKET_BYTES,
+        }
+    }
+
+    fn send(&mut self, now: Time, way: usize, bytes: Bytes) {
+        match self {
+            Path::Bytes(pipes) => pipes[way].send(now, bytes),
+            Path::Packets(link) => {
+                // A packet that the queue drops is what the test is about.
+                let _ = direction(link, way).handle(now, bytes);
+            }
+        }
+    }
+
+    fn poll(&mut self, now: Time, way: usize) -> Option<Bytes> {
+        match self {
+            Path::Bytes(pipes) => pipes[way].poll(now),
+            Path::Packets(link) => Some(direction(link, way).poll_output(now)?.packet),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        match self {
+            Path::Bytes(pipes) => earliest(pipes.iter().map(BytePipe::poll_timeout)),
+            Path::Packets(link) => link.poll_timeout(),
+        }
+    }
+}
+
+fn direction(link: &mut Link, way: usize) -> &mut emulate::Direction {
+    if way == FORWARD {
+        &mut link.forward
+    } else {
+        &mut link.back
+    }
+}
+
+const FORWARD: usize = 0;
+const BACK: usize = 1;
+
+/// The longest packet that a machine is asked for: the MTU that the emulated devices have too.
+const PACKET_BYTES: usize = 1_500;
+
+/// What a byte pipe must have room for before a machine is asked to send: as a socket is not
+/// reported writable for a single byte.
+const ROOM_MIN: usize = 1_448;
+
+/// Two machines over a path.
+#[derive(Debug)]
+pub struct Pair<A, B> {
+    /// One end.
+    pub a: A,
+    /// The other.
+    pub b: B,
+    /// What lies between; a test may block or kill its pipes between two runs.
+    pub path: Path,
+    /// What time it is for both.
+    pub clock: Clock,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// What was waited for has come.
+    Reached,
+    /// It had not come when the time was up.
+    TimedOut,
+    /// It had not come, and nothing is due any more.
+    Idle,
+}
+
+impl<A: Machine, B: Machine> Pair<A, B> {
+    /// Both machines at the clock's epoch.
+    pub fn new(a: A, b: B, path: Path) -> Self {
+        Self {
+            a,
+            b,
+            path,
+            clock: Clock::new(),
+        }
+    }
+
+    /// Runs until `reached` says so, or for `at_most` of virtual time.
+    pub fn run_until(
+        &mut self,
+        at_most: Duration,
+        mut reached: impl FnMut(&mut A, &mut B) -> bool,
+    ) -> Outcome {
+        let end = self.clock.now() + at_most;
+        loop {
+            self.settle();
+            if reached(&mut self.a, &mut self.b) {
+                return Outcome::Reached;
+            }
+            let timers = [
+                self.a.poll_timeout(),
+                self.b.poll_timeout(),
+                self.path.poll_timeout(),
+            ];
+            let Some(next) = earliest(timers) else {
+                self.clock.jump_to(end);
+                return Outcome::Idle;
+            };
+            if next > end {
+                self.clock.jump_to(end);
+                return Outcome::TimedOut;
+            }
+            self.clock.jump_to(next);
+        }
+    }
+
+    /// Runs for `span`, whatever happens.
+    pub fn run_for(&mut self, span: Duration) {
+        let _ = self.run_until(span, |_, _| false);
+    }
+
+    /// Does all that can be done at this moment.
+    fn settle(&mut self) {
+        let now = self.clock.now();
+        if self.a.poll_timeout().is_some_and(|due| due <= now) {
+            self.a.handle_timeout(now);
+        }
+        if self.b.poll_timeout().is_some_and(|due| due <= now) {
+            self.b.handle_timeout(now);
+        }
+        loop {
+            // Each in turn, so that with no delay a question and its answer share one moment.
+            let mut moved = exchange(now, &mut self.a, &mut self.path, FORWARD, BACK);
+            moved |= exchange(now, &mut self.b, &mut self.path, BACK, FORWARD);
+            if !moved {
+                return;
+            }
+        }
+    }
+}
+
+/// Hands a machine what has arrived for it, then takes what it sends; says whether anything moved.
+fn exchange(
+    now: Time,
+    machine: &mut impl Machine,
+    path: &mut Path,
+    out: usize,
+    back: usize,
+) -> bool {
+    let mut moved = false;
+    while let Some(bytes) = path.poll(now, back) {
+        machine.receive(now, bytes);
+        moved = true;
+    }
+    loop {
+        let room = path.room(now, out);
+        if room < ROOM_MIN {
+            return moved;
+        }
+        let Some(bytes) = machine.transmit(now, room) else {
+            return moved;
+        };
+        path.send(now, out, bytes);
+        moved = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use emulate::{DirectionConfig, LinkConfig};
+    use vocab::{Bitrate, ByteCount, Probability};
+
+    use super::*;
+
+    /// Sends a number of bytes, counts what comes.
+    #[derive(Default)]
+    struct Counter {
+        unsent: usize,
+        received: usize,
+        last: Time,
+    }
+
+    impl Machine for Counter {
+        fn receive(&mut self, now: Time, bytes: Bytes) {
+            self.received += bytes.len();
+            self.last = now;
+        }
+
+        fn transmit(&mut self, _now: Time, max: usize) -> Option<Bytes> {
+            let length = self.unsent.min(max);
+            self.unsent -= length;
+            (length > 0).then(|| Bytes::from(vec![0; length]))
+        }
+
+        fn poll_timeout(&self) -> Option<Time> {
+            None
+        }
+
+        fn handle_timeout(&mut self, _now: Time) {}
+    }
+
+    fn sender(bytes: usize) -> Counter {
+        Counter {
+            unsent: bytes,
+            ..Counter::default()
+        }
+    }
+
+    #[test]
+    fn a_byte_pipe_carries_a_megabyte_at_the_goodput_of_tcp() {
+        let path = Path::bytes(PipeConfig::default());
+        let mut pair = Pair::new(sender(1_448_000), Counter::default(), path);
+        let outcome = pair.run_until(Duration::from_secs(60), |_, b| b.received == 1_448_000);
+        assert_eq!(outcome, Outcome::Reached);
+        // 1,000 full packets at 10 Mbit/s and the way of the last one. Where the send buffer's
+        // edge cut a segment in two, one more header.
+        let seconds = pair.clock.now().since(Time::ZERO).as_secs_f64();
+        assert!((1.215..1.220).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_small_send_buffer_keeps_a_long_path_full() {
+        let path = Path::bytes(PipeConfig {
+            delay: Duration::from_millis(600),
+            ..PipeConfig::default()
+        });
+        let mut pair = Pair::new(sender(1_448_000), Counter::default(), path);
+        let outcome = pair.run_until(Duration::from_secs(60), |_, b| b.received == 1_448_000);
+        assert_eq!(outcome, Outcome::Reached);
+        let seconds = pair.clock.now().since(Time::ZERO).as_secs_f64();
+        assert!((1.8..1.805).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_packet_path_keeps_rate_and_loss() {
+        let way = DirectionConfig {
+            rate: Some(Bitrate::from_bits_per_second(10_000_000)),
+            delay: Duration::from_millis(15),
+            loss: Probability::from_fraction(0.1).unwrap(),
+            queue: ByteCount::mebibytes(16),
+            ..DirectionConfig::default()
+        };
+        let path = Path::packets(Link::new(LinkConfig::symmetric(way, 1)));
+        let mut pair = Pair::new(sender(1_500_000), Counter::default(), path);
+        let outcome = pair.run_until(Duration::from_secs(60), |_, _| false);
+        assert_eq!(outcome, Outcome::Idle);
+        let packets = pair.b.received / 1_500;
+        assert!((868..=932).contains(&packets), "{packets} of 1,000");
+        assert!(pair.b.last <= Time::from_epoch(Duration::from_millis(1_215)));
+    }
+
+    #[test]
+    fn time_passes_even_when_nothing_happens() {
+        let path = Path::bytes(PipeConfig::default());
+        let mut pair = Pair::new(Counter::default(), Counter::default(), path);
+        pair.run_for(Duration::from_secs(5));
+        assert_eq!(pair.clock.now(), Time::from_epoch(Duration::from_secs(5)));
+    }
+}

@@ -1,0 +1,88 @@
+//! Which moment comes next, and a clock that jumps to it.
+
+use std::time::Duration;
+
+use vocab::Time;
+
+/// The earliest of several timers, of which some may not be set.
+#[must_use]
+pub fn earliest(timers: impl IntoIterator<Item = Option<Time>>) -> Option<Time> {
+    timers.into_iter().flatten().min()
+}
+
+/// How many jumps may end at the same moment. A world in which more than this happens at once is
+/// one in which a machine keeps saying that it is due and does nothing.
+const JUMPS_AT_ONE_MOMENT_MAX: u32 = 100_000;
+
+/// Virtual time: it stands still until it is told where to go, and never goes back.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    now: Time,
+    jumps_here: u32,
+}
+
+impl Clock {
+    /// A clock at its epoch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The moment it is.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Goes to `next`, or stays if that is past.
+    ///
+    /// # Panics
+    /// When time has not moved for 100,000 calls: a machine's `poll_timeout` is due for ever.
+    pub fn jump_to(&mut self, next: Time) -> Time {
+        if next > self.now {
+            self.now = next;
+            self.jumps_here = 0;
+        } else {
+            self.jumps_here += 1;
+            assert!(
+                self.jumps_here < JUMPS_AT_ONE_MOMENT_MAX,
+                "time stands still at {}: a timer stays due after it was handled",
+                self.now
+            );
+        }
+        self.now
+    }
+
+    /// Goes on by `span`.
+    pub fn advance(&mut self, span: Duration) -> Time {
+        self.jump_to(self.now + span)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_that_are_not_set_do_not_count() {
+        let (one, two) = (Time::from_nanos(1), Time::from_nanos(2));
+        assert_eq!(earliest([None, Some(two), Some(one)]), Some(one));
+        assert_eq!(earliest([None, None]), None);
+    }
+
+    #[test]
+    fn a_clock_never_goes_back() {
+        let mut clock = Clock::new();
+        clock.jump_to(Time::from_nanos(5));
+        assert_eq!(clock.jump_to(Time::from_nanos(3)), Time::from_nanos(5));
+    }
+
+    #[test]
+    #[should_panic(expected = "time stands still")]
+    fn a_timer_that_stays_due_is_a_fault() {
+        let mut clock = Clock::new();
+        loop {
+            clock.jump_to(Time::ZERO);
+        }
+    }
+}
