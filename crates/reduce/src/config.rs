@@ -58,7 +58,7 @@ pub struct DictionaryConfig {
     /// Bytes of memory for chunks and index together, bookkeeping included; at least 1 MiB is
     /// used. Of it, what indexes the disk may take half.
     pub memory: ByteCount,
-    /// Bytes on disk; zero keeps nothing there and asks nothing of it.
+    /// Bytes on disk; less than 1 MiB keeps nothing there and asks nothing of it.
     pub disk: ByteCount,
     /// Bytes in one segment file, between 64 KiB and 1 GiB: the unit in which the oldest data is
     /// dropped.

@@ -53,7 +53,7 @@ fn cold_text_is_no_larger_than_zstd_in_blocks() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
     let file = text(5, 2_000_000);
     let blocks: usize = file
-        .chunks(128 * 1024)
+        .chunks(64 * 1024)
         .map(|block| {
             let mut out = Vec::with_capacity(zstd_safe::compress_bound(block.len()));
             zstd_safe::compress(&mut out, block, 3).unwrap()

@@ -55,6 +55,19 @@ impl Memory {
         Some(resident.bytes.clone())
     }
 
+    /// The chunk's bytes, without counting as use.
+    pub(super) fn peek(&self, key: Key) -> Option<Bytes> {
+        self.residents
+            .get(&key)
+            .map(|resident| resident.bytes.clone())
+    }
+
+    /// Whether the chunk was used since it came or since this was last asked.
+    pub(super) fn take_used(&mut self, key: Key) -> bool {
+        let resident = self.residents.get_mut(&key);
+        resident.is_some_and(|resident| std::mem::take(&mut resident.used))
+    }
+
     pub(super) fn contains(&self, key: Key) -> bool {
         self.residents.contains_key(&key)
     }

@@ -15,21 +15,26 @@
 //! It is a cache: it may lose anything at any time, and every byte that leaves it is checked,
 //! by its fingerprint when it comes from disk and by the record's own check in any case.
 
+mod log;
 mod memory;
+mod recovery;
 mod seeded;
+mod segment;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use vocab::{NodeId, Random, Time};
+use vocab::{NodeId, Random};
 
 use crate::config::{DictionaryConfig, MAX_TRACKED_PEERS};
-use crate::disk::{DiskCompletion, DiskRequest};
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Codec;
+use log::{Fact, Log};
 use memory::{Hold, Memory};
 use seeded::Seeded;
+
+pub use segment::{SegmentScan, scan_segment};
 
 /// Memory of one index entry in bytes, the map's free slots included.
 const INDEX_OVERHEAD: usize = 88;
@@ -87,6 +92,7 @@ pub struct Dictionary {
     generation: [u8; 16],
     index: HashMap<Key, Entry, Seeded>,
     memory: Memory,
+    log: Log,
     peers: Vec<NodeId>,
     fetches: BTreeMap<Key, Ticket>,
     codec: Codec,
@@ -111,11 +117,21 @@ enum Place {
     /// In memory only.
     Nowhere,
     /// In memory and on its way to the disk.
-    #[allow(dead_code)]
     Queued,
+    /// In memory, and the append that holds it is under way.
+    Writing,
     /// In this segment; its record starts at this offset.
-    #[allow(dead_code)]
     At { segment: u32, offset: u32 },
+}
+
+impl Entry {
+    /// Whether its record is in the log or about to be, so that what changes has to follow.
+    fn is_written(&self) -> bool {
+        match self.place {
+            Place::Writing | Place::At { .. } => true,
+            Place::Nowhere | Place::Queued => false,
+        }
+    }
 }
 
 /// What an encoder learns of a chunk that it is about to send.
@@ -130,13 +146,18 @@ pub(crate) enum Presence {
 }
 
 /// A chunk on its way from disk; shared by all who wait for it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ticket(Arc<OnceLock<Option<Bytes>>>);
 
 impl Ticket {
     /// `None` while the read is under way, then the bytes, or that they could not be had.
     pub(crate) fn outcome(&self) -> Option<Option<Bytes>> {
         self.0.get().cloned()
+    }
+
+    fn resolve(&self, outcome: Option<Bytes>) {
+        // Each read completes once, so nothing was set before.
+        let _ = self.0.set(outcome);
     }
 }
 
@@ -163,6 +184,7 @@ impl Dictionary {
             generation,
             index: HashMap::with_hasher(seed),
             memory: Memory::new(seed),
+            log: Log::new(&config),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
             codec: Codec::new(),
@@ -171,44 +193,11 @@ impl Dictionary {
         }
     }
 
-    /// Starts recovery from disk. Without a disk tier there is nothing to do.
-    pub fn open(&mut self) {}
-
-    /// Whether recovery is over. The dictionary can be used before.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        true
-    }
-
-    /// Whether [`Self::generation`] is final, because recovery has seen the disk's. Peers must
-    /// not be told before.
-    #[must_use]
-    pub fn is_identified(&self) -> bool {
-        true
-    }
-
     /// The random id of this dictionary; changes when it is emptied.
     #[must_use]
     pub fn generation(&self) -> [u8; 16] {
         self.generation
     }
-
-    /// The next piece of disk work, if there is any.
-    pub fn poll_disk(&mut self) -> Option<DiskRequest> {
-        None
-    }
-
-    /// Takes in the end of a piece of disk work.
-    pub fn handle_disk(&mut self, _completion: DiskCompletion) {}
-
-    /// When [`Self::handle_timeout`] wants to be called (syncs, retries).
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
-        None
-    }
-
-    /// Tells the dictionary the time; welcome at any time, not only at [`Self::poll_timeout`].
-    pub fn handle_timeout(&mut self, _now: Time) {}
 
     /// The slot of a peer, given out at its first mention. Peers beyond
     /// [`MAX_TRACKED_PEERS`] share [`PeerSlot::UNTRACKED`].
@@ -231,12 +220,14 @@ impl Dictionary {
         for entry in self.index.values_mut() {
             entry.peers &= keep;
         }
+        self.note(slot.0, Fact::Forget, None);
     }
 
     /// Empties memory and disk and takes a new generation.
     pub fn clear(&mut self) {
         self.index.clear();
         self.memory.clear();
+        self.clear_log();
         self.random.fill(&mut self.generation);
     }
 
@@ -246,6 +237,8 @@ impl Dictionary {
         DictionaryStatistics {
             chunks: self.index.len() as u64,
             memory_bytes: self.memory_used() as u64,
+            disk_bytes: self.log.bytes(),
+            segments: self.log.segments.len() as u64,
             ..self.statistics
         }
     }
@@ -298,6 +291,7 @@ impl Dictionary {
                 };
                 self.index.insert(key, entry);
                 self.memory.insert(key, bytes);
+                self.enqueue(key);
             }
         }
         self.link(previous, key);
@@ -342,15 +336,25 @@ impl Dictionary {
 
     /// The peer is known to hold the chunk: it sent it, or acknowledged it.
     pub(crate) fn mark_held(&mut self, key: Key, peer: PeerSlot) {
-        if let Some(entry) = self.index.get_mut(&key) {
-            entry.peers |= peer.bit();
+        let Some(entry) = self.index.get_mut(&key) else {
+            return;
+        };
+        let before = entry.peers;
+        entry.peers |= peer.bit();
+        if entry.peers != before && entry.is_written() {
+            self.note(peer.0, Fact::Held, Some(key));
         }
     }
 
     /// The peer turned out not to hold the chunk.
     pub(crate) fn mark_lacking(&mut self, key: Key, peer: PeerSlot) {
-        if let Some(entry) = self.index.get_mut(&key) {
-            entry.peers &= !peer.bit();
+        let Some(entry) = self.index.get_mut(&key) else {
+            return;
+        };
+        let before = entry.peers;
+        entry.peers &= !peer.bit();
+        if entry.peers != before && entry.is_written() {
+            self.note(peer.0, Fact::Lacking, Some(key));
         }
     }
 
@@ -367,7 +371,10 @@ impl Dictionary {
         if let Some(ticket) = self.fetches.get(&key) {
             return Fetch::Reading(ticket.clone());
         }
-        Fetch::Missing
+        match self.index.get(&key).copied() {
+            Some(entry) => self.start_fetch(key, entry),
+            None => Fetch::Missing,
+        }
     }
 
     fn memory_cap(&self) -> usize {
@@ -382,7 +389,7 @@ impl Dictionary {
         while self.memory_used() > self.memory_cap() {
             let index = &self.index;
             let hold = |key| match index.get(&key).map(|entry| entry.place) {
-                Some(Place::Queued) => Hold::Pinned,
+                Some(Place::Queued | Place::Writing) => Hold::Pinned,
                 Some(Place::Nowhere | Place::At { .. }) | None => Hold::Free,
             };
             let Some(key) = self.memory.evict(hold) else {

@@ -1,0 +1,249 @@
+//! The dictionary on disk: what survives a restart, and what faults cost.
+
+mod sides;
+
+use reduce::testing::MemoryDisk;
+use reduce::{DictionaryConfig, scan_segment};
+use sides::{Flow, Side, noise};
+use vocab::{ByteCount, Random, Time};
+
+fn config(memory_mib: u64, disk_mib: u64, segment: ByteCount) -> DictionaryConfig {
+    DictionaryConfig {
+        memory: ByteCount::mebibytes(memory_mib),
+        disk: ByteCount::mebibytes(disk_mib),
+        segment,
+    }
+}
+
+fn roomy() -> DictionaryConfig {
+    config(32, 64, ByteCount::mebibytes(4))
+}
+
+/// The same disk under a dictionary that starts afresh, as after kill -9.
+fn restarted(side: &Side, seed: u64) -> Side {
+    Side::with(seed, side.config, side.disk.clone())
+}
+
+#[test]
+fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
+    let mut near = Side::with(1, roomy(), MemoryDisk::new());
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let file = noise(3, 2_000_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    // Acknowledged knowledge is written with the next batch, a second later at most.
+    for side in [&mut near, &mut far] {
+        let due = side.dictionary.poll_timeout().expect("a sync is due");
+        side.dictionary.handle_timeout(due);
+        side.disk.serve(&mut side.dictionary);
+    }
+    let (mut again_near, mut again_far) = (restarted(&near, 11), restarted(&far, 12));
+    assert_eq!(
+        again_near.dictionary.generation(),
+        near.dictionary.generation()
+    );
+    assert_ne!(
+        again_near.dictionary.generation(),
+        again_far.dictionary.generation()
+    );
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+    flow.encoder.finish();
+    let wire = flow.exchange(Time::ZERO, &mut again_near, &mut again_far, 1 << 16);
+    assert!(flow.payload() == file);
+    assert!(wire <= 4_000, "{wire}");
+    assert_eq!(flow.repairs, 0);
+    assert!(again_far.dictionary.statistics().disk_faults == 0);
+}
+
+#[test]
+fn what_the_far_side_evicted_is_repaired() {
+    let mut near = Side::new(1);
+    let tiny = config(1, 0, ByteCount::mebibytes(1));
+    let mut far = Side::with(2, tiny, MemoryDisk::new());
+    let file = noise(3, 4_000_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+    flow.encoder.finish();
+    flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
+    assert!(flow.payload() == file);
+    assert!(flow.repairs > 0);
+    assert_eq!(flow.encoder.statistics().repairs, flow.repairs as u64);
+    assert!(far.dictionary.statistics().memory_bytes <= 1 << 20);
+    assert!(far.dictionary.statistics().evictions > 0);
+}
+
+#[test]
+fn a_lost_dictionary_costs_repairs_only_once_it_is_told() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let file = noise(3, 500_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    far.dictionary.clear();
+    let slot = near.peer();
+    near.dictionary.forget_peer(slot);
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+    flow.encoder.finish();
+    flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
+    assert!(flow.payload() == file);
+    assert_eq!(flow.repairs, 0);
+}
+
+#[test]
+fn noise_over_the_files_costs_repairs_and_no_wrong_byte() {
+    let mut near = Side::with(1, roomy(), MemoryDisk::new());
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let file = noise(3, 2_000_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let mut random = Random::from_seed(4);
+    for number in far.disk.numbers() {
+        let segment = far.disk.segment(number);
+        for _ in 0..20 {
+            let at = random.below(segment.len() as u64 - 64) as usize;
+            random.fill(&mut segment[at..at + 64]);
+        }
+    }
+    // Once for a running node that reads what was overwritten under it ...
+    let mut damaged = restarted(&far, 12);
+    assert!(damaged.dictionary.statistics().damaged_records > 0);
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+    flow.encoder.finish();
+    flow.exchange(Time::ZERO, &mut near, &mut damaged, 1 << 16);
+    assert!(flow.payload() == file);
+    assert!(flow.repairs > 0);
+    // ... and the repaired chunks are there again.
+    let wire = Flow::new().transfer(&mut near, &mut damaged, &file);
+    assert!(wire <= 4_000, "{wire}");
+}
+
+#[test]
+fn a_file_overwritten_under_a_running_node_is_noticed_at_the_read() {
+    let small = config(1, 64, ByteCount::mebibytes(4));
+    let mut near = Side::new(1);
+    let mut far = Side::with(2, small, MemoryDisk::new());
+    let file = noise(3, 3_000_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    for number in far.disk.numbers() {
+        let length = far.disk.segment(number).len();
+        *far.disk.segment(number) = noise(9, length).to_vec();
+    }
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+    flow.encoder.finish();
+    flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
+    assert!(flow.payload() == file);
+    assert!(flow.repairs > 0);
+    assert!(far.dictionary.statistics().damaged_records > 0);
+}
+
+#[test]
+fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
+    let mut near = Side::new(1);
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let file = noise(3, 40_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let number = far.disk.numbers()[0];
+    let whole = far.disk.segment(number).clone();
+    // Each byte near a record's edge, and every 97th elsewhere: the rest are like their
+    // neighbours, and the whole sweep takes a minute unoptimised.
+    for cut in (0..=whole.len()).filter(|cut| *cut < 600 || cut % 97 == 0) {
+        let mut disk = MemoryDisk::new();
+        *disk.segment(number) = whole[..cut].to_vec();
+        let expected = scan_segment(number, &whole[..cut]);
+        let mut cut_side = Side::with(5, far.config, disk);
+        let found = cut_side.dictionary.statistics();
+        assert_eq!(found.chunks, expected.chunks, "cut at {cut}");
+        // What is appended after the cut is found again after the next start.
+        let more = noise(6, 20_000);
+        Flow::new().transfer(&mut near, &mut cut_side, &more);
+        let again = restarted(&cut_side, 7);
+        let after = again.dictionary.statistics();
+        assert!(after.chunks >= expected.chunks + 2, "cut at {cut}");
+        assert_eq!(after.damaged_records, 0, "cut at {cut}");
+        near.dictionary.clear();
+    }
+}
+
+#[test]
+fn garbage_and_other_versions_are_set_aside() {
+    let mut disk = MemoryDisk::new();
+    *disk.segment(3) = noise(1, 100_000).to_vec();
+    *disk.segment(4) = b"TRNKLSEG\xff\xff".to_vec();
+    let mut side = Side::with(2, roomy(), disk);
+    assert_eq!(side.dictionary.statistics().rejected_segments, 2);
+    assert!(side.disk.numbers().is_empty());
+    let file = noise(5, 100_000);
+    Flow::new().transfer(&mut Side::new(6), &mut side, &file);
+    assert_eq!(side.disk.numbers(), [5]);
+}
+
+#[test]
+fn the_disk_cap_holds_and_the_oldest_goes_first() {
+    let small = config(4, 4, ByteCount::kibibytes(512));
+    let mut near = Side::new(1);
+    let mut far = Side::with(2, small, MemoryDisk::new());
+    for seed in 0..12 {
+        let file = noise(100 + seed, 1_000_000);
+        Flow::new().transfer(&mut near, &mut far, &file);
+        assert!(far.disk.bytes() <= 4 << 20, "{}", far.disk.bytes());
+        assert_eq!(far.disk.bytes(), far.dictionary.statistics().disk_bytes);
+        assert!(far.dictionary.statistics().memory_bytes <= 4 << 20);
+    }
+    assert!(far.disk.numbers()[0] > 1);
+    assert_eq!(far.dictionary.statistics().disk_faults, 0);
+}
+
+#[test]
+fn a_full_disk_leaves_the_memory_working_and_is_tried_again() {
+    let mut near = Side::new(1);
+    let mut disk = MemoryDisk::new();
+    disk.capacity = Some(300_000);
+    let mut far = Side::with(2, roomy(), disk);
+    let file = noise(3, 1_000_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let statistics = far.dictionary.statistics();
+    assert!(statistics.disk_faults > 0 && statistics.unwritten_chunks > 0);
+    let wire = Flow::new().transfer(&mut near, &mut far, &file);
+    assert!(wire <= 2_500, "{wire}");
+    far.disk.capacity = None;
+    assert!(far.dictionary.poll_timeout().is_some());
+    far.dictionary
+        .handle_timeout(Time::ZERO + reduce::DISK_RETRY);
+    let more = noise(4, 500_000);
+    Flow::new().transfer(&mut near, &mut far, &more);
+    let mut again = restarted(&far, 9);
+    assert_eq!(again.dictionary.statistics().damaged_records, 0);
+    let wire = Flow::new().transfer(&mut near, &mut again, &more);
+    assert!(wire <= 1_500, "{wire}");
+}
+
+#[test]
+fn a_broken_disk_is_a_dictionary_in_memory() {
+    let mut disk = MemoryDisk::new();
+    disk.broken = true;
+    let mut far = Side::with(2, roomy(), disk);
+    let mut near = Side::new(1);
+    let file = noise(3, 1_000_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    assert!(Flow::new().transfer(&mut near, &mut far, &file) <= 2_500);
+    assert!(far.dictionary.statistics().disk_faults > 0);
+}
+
+#[test]
+fn clearing_empties_memory_and_disk() {
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let file = noise(3, 1_000_000);
+    Flow::new().transfer(&mut Side::new(1), &mut far, &file);
+    let generation = far.dictionary.generation();
+    far.dictionary.clear();
+    far.disk.serve(&mut far.dictionary);
+    assert_ne!(far.dictionary.generation(), generation);
+    assert_eq!(far.dictionary.statistics().chunks, 0);
+    assert_eq!(far.disk.bytes(), 0);
+}
