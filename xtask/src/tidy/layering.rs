@@ -178,7 +178,8 @@ pub(crate) fn manifests_share_lints_and_licence(checkout: &Checkout) -> Result<V
 /// Tests may lean on the test crates and, to script the other side, on what lies at or below the
 /// crates that theirs may use; never on a shell from a core.
 fn is_below_or_for_tests(user: &str, dependency: &str) -> bool {
-    if FOR_TESTS.contains(&dependency) {
+    // A crate names itself to switch on a feature of its own for its tests.
+    if FOR_TESTS.contains(&dependency) || user == dependency {
         return true;
     }
     !CORES.contains(&user) && CORES.contains(&dependency)
