@@ -1,3 +1,46 @@
-//! Network namespaces, real servers and clients, captures, campaigns and reports.
+//! The lab: two sites, an emulated WAN, real servers and real clients on one Linux machine.
+//!
+//! ```text
+//!  client ── near node ══ emulated WAN ══ far node ── server      (a network namespace each)
+//! ```
+//! [`topology`] makes the network, [`servers`] and [`workload`] fill it with traffic, [`nodes`]
+//! runs Trunkline in it, [`capture`] records and reads out what happened, [`campaign`] says in
+//! which order, and [`report`] writes it down. [`run`] remembers all that was made and removes
+//! it, whatever happens.
+//!
+//! It measures programs from outside: nodes, emulator, servers and clients are processes of their
+//! own, and nothing here knows how a node works.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod campaign;
+pub mod capture;
+pub mod command;
+pub mod host;
+pub mod kernel;
 pub mod link;
+pub mod nodes;
+pub mod preflight;
+pub mod process;
+pub mod progress;
+pub mod report;
+pub mod rootless;
+pub mod run;
+pub mod servers;
+pub mod site;
+pub mod topology;
+pub mod wait;
+pub mod workload;
+
+use std::path::PathBuf;
+
+/// What the lab has to be told about where it runs; the binary reads it from its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// The `trunkline` program that emulator and nodes are started from.
+    pub program: PathBuf,
+    /// A directory that only this user writes; a run without root keeps its things below it.
+    pub private_directory: PathBuf,
+    /// Whether this process is already the root of a user namespace of the lab's own.
+    pub user_namespace: rootless::Inside,
+}

@@ -7,8 +7,12 @@
 //! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 misused (clap's).
 
 mod completions;
+mod demo;
 mod emulate;
+mod lab;
 mod man;
+mod node;
+mod peer;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -26,10 +30,18 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Shows two sites over an emulated WAN, with and without Trunkline.
+    Demo(demo::Demo),
+    /// Builds the lab behind the demo, runs plans in it, and reports.
+    Lab(lab::Lab),
     /// Prints a completion script for a shell.
     Completions(completions::Completions),
     /// Writes the manual pages.
     Man(man::Man),
+    /// Runs a node, checks its configuration, asks a running one.
+    Node(node::Node),
+    /// Pairs two nodes with a one-time token, lists and removes pins.
+    Peer(peer::Peer),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::Emulate),
 }
@@ -37,8 +49,12 @@ enum Command {
 impl Command {
     fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Demo(command) => command.run(),
+            Command::Lab(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
+            Command::Node(command) => command.run(),
+            Command::Peer(command) => command.run(),
             Command::Emulate(command) => command.run(),
         }
     }

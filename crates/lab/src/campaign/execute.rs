@@ -1,0 +1,415 @@
+//! Runs a plan.
+//!
+//! ```text
+//! for each test:  start the emulator
+//!   for each workload:  baseline                                   no node runs
+//!   for each workload:  empty both dictionaries, start both nodes,
+//!                       cold, warm, edited, stop both nodes
+//! ```
+//! The order keeps "cold" cold: dictionaries are emptied before each workload, so nothing one
+//! workload has sent helps the next. Before each run the server's and client's directories hold
+//! exactly the run's files.
+//!
+//! Everything is kept in the run directory and copied to `keep` at the end, also after a failure.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::plan::{Pass, Plan, Test};
+use super::results::{FORMAT_VERSION, Results, Sample, Seeds, TestResults, WorkloadRun};
+use crate::capture::{self, Edge, Recorder};
+use crate::host::{Machine, ProcessorTime};
+use crate::kernel::Signal;
+use crate::nodes::Nodes;
+use crate::preflight::{self, Captures, Interception, Needs};
+use crate::progress::Progress;
+use crate::run::Run;
+use crate::servers::{HTTP_PORT, Kind, Servers};
+use crate::topology::{Site, Topology};
+use crate::workload::{Bench, FileSet, Way, Workload};
+use crate::{Environment, rootless, wait};
+
+/// What a plan does not say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Every source of chance.
+    pub seeds: Seeds,
+    /// Where captures, logs and results are left.
+    pub keep: Option<PathBuf>,
+}
+
+/// Runs `plan` and returns what was measured.
+///
+/// # Errors
+/// When something is missing, does not start, or the lab is interrupted. A file that arrives
+/// damaged is no error here: [`Results::faults`] names it.
+pub fn execute(
+    environment: &Environment,
+    plan: &Plan,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Results> {
+    plan.check()?;
+    let privileges = rootless::obtain(environment)?;
+    progress.note(privileges.explain());
+    let needs = needs(plan);
+    preflight::check(&needs, privileges)?;
+    let run = Run::create(environment)?;
+    let mut machine = Machine::describe(&preflight::programs_of(&needs));
+    machine.privileges = privileges.explain().to_owned();
+    let result = Campaign::prepare(&run, plan, options, progress, machine, &needs)
+        .and_then(Campaign::measure);
+    if let Some(directory) = &options.keep {
+        keep(&run, directory, result.as_ref().ok())?;
+    }
+    result
+}
+
+fn needs(plan: &Plan) -> Needs {
+    let workloads = plan.workloads();
+    // nginx is always there: the congestion control is checked on a connection to it.
+    let mut servers: Vec<Kind> = workloads.iter().map(|each| each.server()).collect();
+    servers.push(Kind::Http);
+    servers.sort_unstable();
+    servers.dedup();
+    let mut clients: Vec<&'static str> = workloads.iter().map(|each| each.client()).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    Needs {
+        servers,
+        clients,
+        interception: if plan.needs_nodes() {
+            Interception::Transparent
+        } else {
+            Interception::None
+        },
+        captures: Captures::Taken,
+    }
+}
+
+struct Campaign<'a> {
+    run: &'a Run,
+    plan: &'a Plan,
+    seeds: Seeds,
+    progress: &'a dyn Progress,
+    began: Instant,
+    results: Results,
+    topology: Topology,
+    servers: Servers,
+    logs: PathBuf,
+    captures: PathBuf,
+    client_directory: PathBuf,
+    /// Runs of a workload done and to do, for the progress.
+    done: f64,
+    all: f64,
+}
+
+/// What is transferred in one test: originals and edited ones, for either way.
+struct Contents {
+    download: FileSet,
+    download_edited: FileSet,
+    upload: FileSet,
+    upload_edited: FileSet,
+}
+
+impl Contents {
+    fn of(&self, workload: Workload, pass: Pass) -> &FileSet {
+        match (workload.way(), pass) {
+            (Way::Download, Pass::Edited) => &self.download_edited,
+            (Way::Download, Pass::Baseline | Pass::Cold | Pass::Warm) => &self.download,
+            (Way::Upload, Pass::Edited) => &self.upload_edited,
+            (Way::Upload, Pass::Baseline | Pass::Cold | Pass::Warm) => &self.upload,
+        }
+    }
+}
+
+impl<'a> Campaign<'a> {
+    fn prepare(
+        run: &'a Run,
+        plan: &'a Plan,
+        options: &Options,
+        progress: &'a dyn Progress,
+        machine: Machine,
+        needs: &Needs,
+    ) -> Result<Self> {
+        let began = Instant::now();
+        let logs = run.subdirectory("logs")?;
+        let captures = run.subdirectory("captures")?;
+        let client_directory = run.subdirectory("client")?;
+        progress.step(0.0, "building the network");
+        let topology = Topology::create(run, &[Site::Near, Site::Far])?;
+        progress.step(0.0, "starting the servers");
+        let servers = Servers::start(run, &topology, Site::Far, &logs, &needs.servers)?;
+        let runs: usize = plan.tests.iter().map(|test| test.workloads.len()).sum();
+        let all = runs as f64 * plan.passes.len() as f64 * f64::from(plan.repeats);
+        Ok(Self {
+            run,
+            plan,
+            seeds: options.seeds,
+            progress,
+            began,
+            results: Results {
+                format_version: FORMAT_VERSION,
+                title: plan.title.clone(),
+                started: jiff::Zoned::now()
+                    .strftime("%Y-%m-%dT%H:%M:%S%:z")
+                    .to_string(),
+                took_s: 0.0,
+                machine,
+                seeds: options.seeds,
+                repeats: plan.repeats,
+                passes: plan.passes.clone(),
+                tests: Vec::new(),
+                notes: Vec::new(),
+            },
+            topology,
+            servers,
+            logs,
+            captures,
+            client_directory,
+            done: 0.0,
+            all,
+        })
+    }
+
+    fn measure(mut self) -> Result<Results> {
+        for (index, test) in self.plan.tests.iter().enumerate() {
+            let results = self
+                .measure_test(index, test)
+                .with_context(|| format!("in test {} over {}", index + 1, test.link))?;
+            for limit in results.host_limits() {
+                self.progress.note(&limit);
+                self.results.notes.push(limit);
+            }
+            self.results.tests.push(results);
+        }
+        self.results.took_s = self.began.elapsed().as_secs_f64();
+        Ok(self.results)
+    }
+
+    fn measure_test(&mut self, index: usize, test: &Test) -> Result<TestResults> {
+        let contents = self.contents(test)?;
+        let mut emulator = self.topology.start_emulator(
+            self.run,
+            &self.logs,
+            &test.link.arguments(self.seeds.link),
+        )?;
+        let (client, server) = self.topology.verify_congestion_control(HTTP_PORT)?;
+        self.results.machine.hosts_congestion_control =
+            format!("client {client}, server {server} (route attribute congctl, read back)");
+        let mut results = TestResults {
+            link: test.link,
+            emulator: serde_json::Value::Null,
+            runs: Vec::new(),
+            samples: Vec::new(),
+        };
+        let workloads: Vec<Workload> = test.workloads.iter().map(|name| name.0).collect();
+        let accelerated: Vec<Pass> = self
+            .plan
+            .passes
+            .iter()
+            .copied()
+            .filter(|pass| *pass != Pass::Baseline)
+            .collect();
+        for repeat in 1..=self.plan.repeats {
+            if self.plan.passes.contains(&Pass::Baseline) {
+                for workload in &workloads {
+                    let name = format!("t{index}-baseline-{workload}-{repeat}");
+                    let scene = Scene {
+                        name: &name,
+                        workload: *workload,
+                        repeat,
+                    };
+                    self.measure_passes(&scene, &[Pass::Baseline], &contents, &mut results)?;
+                }
+            }
+            if accelerated.is_empty() {
+                continue;
+            }
+            let mut nodes = Nodes::prepare(self.run, &self.topology, &self.logs)?;
+            for workload in &workloads {
+                self.progress.step(
+                    self.done / self.all,
+                    &format!("{workload}: empty dictionaries, starting the nodes"),
+                );
+                nodes.stop()?;
+                nodes.empty_dictionaries()?;
+                nodes.start(self.run, &self.topology)?;
+                if self.results.machine.nodes_congestion_control.is_none() {
+                    self.results.machine.nodes_congestion_control =
+                        Some(nodes.congestion_control(&self.topology)?);
+                }
+                let name = format!("t{index}-trunkline-{workload}-{repeat}");
+                let scene = Scene {
+                    name: &name,
+                    workload: *workload,
+                    repeat,
+                };
+                self.measure_passes(&scene, &accelerated, &contents, &mut results)?;
+                nodes.check()?;
+            }
+            nodes.stop()?;
+        }
+        emulator.stop(Signal::Terminate)?;
+        results.emulator = last_json(emulator.log());
+        Ok(results)
+    }
+
+    fn contents(&self, test: &Test) -> Result<Contents> {
+        self.progress
+            .step(self.done / self.all, "generating the files");
+        let download = FileSet::generate(self.seeds.files, &test.files)?;
+        // Uploads share nothing with downloads, so that an upload is as cold as it is called.
+        let upload = FileSet::generate(self.seeds.files.wrapping_add(1), &test.files)?;
+        Ok(Contents {
+            download_edited: download.edited(self.seeds.edits),
+            upload_edited: upload.edited(self.seeds.edits.wrapping_add(1)),
+            download,
+            upload,
+        })
+    }
+
+    /// Runs one workload in `passes`, under one pair of captures, and reads them out.
+    fn measure_passes(
+        &mut self,
+        scene: &Scene<'_>,
+        passes: &[Pass],
+        contents: &Contents,
+        results: &mut TestResults,
+    ) -> Result<()> {
+        let Scene {
+            name,
+            workload,
+            repeat,
+        } = *scene;
+        let mut recorder =
+            Recorder::start(self.run, &self.topology, &self.captures, &self.logs, name)?;
+        let mut outcomes = Vec::new();
+        for pass in passes {
+            wait::not_interrupted()?;
+            self.progress.step(
+                self.done / self.all,
+                &format!("{workload}: {}", pass.name()),
+            );
+            let files = contents.of(workload, *pass);
+            if workload.way() == Way::Download {
+                files.write_to(self.servers.files())?;
+            }
+            let label = format!("{name}-{}", pass.name());
+            recorder.mark(Edge::Begin, &label)?;
+            let before = ProcessorTime::now()?;
+            let bench = Bench {
+                topology: &self.topology,
+                server_files: self.servers.files(),
+                client_directory: &self.client_directory,
+                logs: &self.logs,
+            };
+            let outcome = bench.run(workload, files, &label)?;
+            let cpu_busy = ProcessorTime::now()?.busy_since(before);
+            recorder.mark(Edge::End, &label)?;
+            self.servers.check()?;
+            self.done += 1.0;
+            results.runs.push(WorkloadRun {
+                pass: *pass,
+                workload: workload.name().to_owned(),
+                repeat,
+                label: label.clone(),
+                cpu_busy,
+                failure: outcome.failure.clone(),
+            });
+            outcomes.push((*pass, label, outcome));
+        }
+        let captures = recorder.finish()?;
+        let client = capture::read(&captures.client)?;
+        let wan = capture::read(&captures.wan)?;
+        for (pass, label, outcome) in outcomes {
+            let files = contents.of(workload, pass);
+            let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
+            let transfers = match capture::transfers(&client, &wan, workload, &label, &names) {
+                Ok(transfers) => transfers,
+                // A client that failed leaves a capture that is not whole; its failure says more.
+                Err(_) if outcome.failure.is_some() => continue,
+                Err(error) => return Err(error),
+            };
+            for (transfer, arrival) in transfers.into_iter().zip(outcome.arrivals) {
+                results.samples.push(Sample {
+                    pass,
+                    workload: workload.name().to_owned(),
+                    repeat,
+                    bytes: files
+                        .get(&transfer.file)
+                        .map_or(0, |bytes| bytes.len() as u64),
+                    requested_unix_s: transfer.requested.as_secs_f64(),
+                    elapsed_s: transfer.elapsed().as_secs_f64(),
+                    window_s: transfer.window.as_secs_f64(),
+                    wan_bytes: transfer.wan_bytes,
+                    file: transfer.file,
+                    expected_hash: arrival.expected,
+                    found_hash: arrival.found,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One workload's turn.
+struct Scene<'a> {
+    name: &'a str,
+    workload: Workload,
+    repeat: u32,
+}
+
+/// The last JSON object in a log: the emulator prints its account when it stops.
+fn last_json(log: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    text.rfind("\n{")
+        .map(|index| index + 1)
+        .or_else(|| text.starts_with('{').then_some(0))
+        .and_then(|start| {
+            serde_json::Deserializer::from_str(&text[start..])
+                .into_iter()
+                .next()?
+                .ok()
+        })
+        .unwrap_or_default()
+}
+
+/// Copies captures, logs and results to where the user wants them.
+fn keep(run: &Run, directory: &Path, results: Option<&Results>) -> Result<()> {
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("making {}", directory.display()))?;
+    for name in ["captures", "logs"] {
+        let target = directory.join(name);
+        std::fs::create_dir_all(&target)?;
+        let Ok(entries) = std::fs::read_dir(run.directory().join(name)) else {
+            continue;
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if let Some(file_name) = path.file_name().filter(|_| path.is_file()) {
+                std::fs::copy(&path, target.join(file_name))
+                    .with_context(|| format!("keeping {}", path.display()))?;
+            }
+        }
+    }
+    let Some(results) = results else {
+        return Ok(());
+    };
+    results.write(&directory.join("results.json"))?;
+    let mut hashes = "pass,workload,repeat,file,expected_blake3,found_blake3\n".to_owned();
+    for sample in results.tests.iter().flat_map(|test| &test.samples) {
+        hashes += &format!(
+            "{},{},{},{},{},{}\n",
+            sample.pass.name(),
+            sample.workload,
+            sample.repeat,
+            sample.file,
+            sample.expected_hash,
+            sample.found_hash.as_deref().unwrap_or_default()
+        );
+    }
+    std::fs::write(directory.join("hashes.csv"), hashes)?;
+    Ok(())
+}

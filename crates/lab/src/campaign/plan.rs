@@ -1,0 +1,181 @@
+//! What is to be measured: links, workloads, files, passes, repeats. Read from TOML.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::link::Link;
+use crate::workload::{FileSet, Workload};
+
+/// More repeats than this is a mistake: a campaign of a hundred takes five hours on the demo's
+/// link.
+const REPEATS_MOST: u32 = 100;
+
+/// One of the ways a workload is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// Without Trunkline: no node runs.
+    Baseline,
+    /// With both dictionaries empty.
+    Cold,
+    /// The same files again.
+    Warm,
+    /// The same files with 1 % of their bytes changed.
+    Edited,
+}
+
+impl Pass {
+    /// All, in the order they are run.
+    pub const ALL: [Pass; 4] = [Pass::Baseline, Pass::Cold, Pass::Warm, Pass::Edited];
+
+    /// The name in tables and result files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pass::Baseline => "baseline",
+            Pass::Cold => "cold",
+            Pass::Warm => "warm",
+            Pass::Edited => "edited",
+        }
+    }
+}
+
+/// A whole campaign.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// What the report is headed with.
+    pub title: String,
+    /// How often everything is measured; tables show the median.
+    #[serde(default = "one")]
+    pub repeats: u32,
+    /// Which passes are run; all by default.
+    #[serde(default = "all_passes")]
+    pub passes: Vec<Pass>,
+    /// What is measured.
+    #[serde(rename = "test")]
+    pub tests: Vec<Test>,
+}
+
+/// Some workloads over one link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Test {
+    /// The link, as `--link` takes it.
+    #[serde(default)]
+    pub link: Link,
+    /// Which workloads; all by default.
+    #[serde(default = "all_workloads")]
+    pub workloads: Vec<WorkloadName>,
+    /// Which files of the set; all when empty.
+    #[serde(default)]
+    pub files: Vec<String>,
+}
+
+/// A workload by its name in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkloadName(pub Workload);
+
+impl Serialize for WorkloadName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkloadName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn all_passes() -> Vec<Pass> {
+    Pass::ALL.to_vec()
+}
+
+fn all_workloads() -> Vec<WorkloadName> {
+    Workload::ALL.map(WorkloadName).to_vec()
+}
+
+impl Plan {
+    /// Reads a plan file.
+    ///
+    /// # Errors
+    /// When it cannot be read or says something impossible; the message points at the line.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the plan {}", path.display()))?;
+        let plan: Self =
+            toml::from_str(&text).with_context(|| format!("in the plan {}", path.display()))?;
+        plan.check()
+            .with_context(|| format!("in the plan {}", path.display()))?;
+        Ok(plan)
+    }
+
+    /// Checks what the types do not say.
+    ///
+    /// # Errors
+    /// When there is nothing to measure, too much, or an unknown file.
+    pub fn check(&self) -> Result<()> {
+        ensure!(!self.tests.is_empty(), "there is no [[test]]");
+        ensure!(!self.passes.is_empty(), "`passes` is empty");
+        ensure!(
+            (1..=REPEATS_MOST).contains(&self.repeats),
+            "`repeats` is {}, not within 1 to {REPEATS_MOST}",
+            self.repeats
+        );
+        for test in &self.tests {
+            ensure!(!test.workloads.is_empty(), "`workloads` is empty");
+            FileSet::generate(0, &test.files).map(drop)?;
+        }
+        Ok(())
+    }
+
+    /// All workloads of all tests, each once.
+    #[must_use]
+    pub fn workloads(&self) -> Vec<Workload> {
+        let mut workloads: Vec<Workload> = self
+            .tests
+            .iter()
+            .flat_map(|test| &test.workloads)
+            .map(|name| name.0)
+            .collect();
+        workloads.sort_unstable();
+        workloads.dedup();
+        workloads
+    }
+
+    /// Whether any pass needs nodes.
+    #[must_use]
+    pub fn needs_nodes(&self) -> bool {
+        self.passes.iter().any(|pass| *pass != Pass::Baseline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plans_that_ship_can_be_read() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        let plan = Plan::read(&directory.join("waas-3g.toml")).unwrap();
+        assert_eq!(plan.workloads().len(), 5);
+        assert!(plan.needs_nodes());
+    }
+
+    #[test]
+    fn a_wrong_plan_is_pointed_at() {
+        let error = toml::from_str::<Plan>("title = 'x'\n[[test]]\nlink = 'rate=fast'\n");
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("line 3") && text.contains("fast"), "{text}");
+        let plan: Plan = toml::from_str("title = 'x'\n[[test]]\nfiles = ['x.doc']\n").unwrap();
+        assert!(plan.check().unwrap_err().to_string().contains("x.doc"));
+    }
+}

@@ -1,0 +1,211 @@
+//! What was measured: the raw result file that every figure of a report traces to.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::link::Link;
+use super::plan::Pass;
+use crate::host::Machine;
+
+/// The version of the result file's format; a reader refuses others.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The host was the limit when its processors were busy for more than this share of a workload.
+const BUSY_LIMIT: f64 = 0.95;
+
+/// A campaign's results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// The plan's title.
+    pub title: String,
+    /// When it began, RFC 3339.
+    pub started: String,
+    /// How long it took, seconds.
+    pub took_s: f64,
+    /// The machine and the programs.
+    pub machine: Machine,
+    /// What the contents were generated from.
+    pub seeds: Seeds,
+    /// How often everything was measured.
+    pub repeats: u32,
+    /// Which passes were run.
+    pub passes: Vec<Pass>,
+    /// The plan's tests, in order.
+    pub tests: Vec<TestResults>,
+    /// What a reader must know: the host was the limit, something was not available.
+    pub notes: Vec<String>,
+}
+
+/// Every source of chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seeds {
+    /// The contents of what is downloaded; the uploads' is this plus one.
+    pub files: u64,
+    /// Where the edited pass changes them, drawn from the clock.
+    pub edits: u64,
+    /// The emulator's.
+    pub link: u64,
+}
+
+/// The results of one test of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TestResults {
+    /// Its link.
+    pub link: Link,
+    /// What the emulator counted, as it printed it.
+    pub emulator: serde_json::Value,
+    /// A line for each run of a workload.
+    pub runs: Vec<WorkloadRun>,
+    /// A line for each file of each run.
+    pub samples: Vec<Sample>,
+}
+
+/// One run of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadRun {
+    /// Which pass.
+    pub pass: Pass,
+    /// Which workload.
+    pub workload: String,
+    /// Which repeat, from 1.
+    pub repeat: u32,
+    /// The markers' label in the captures.
+    pub label: String,
+    /// The share of all processors' time that was not idle meanwhile, on the whole machine.
+    pub cpu_busy: f64,
+    /// What went wrong, if something did.
+    pub failure: Option<String>,
+}
+
+/// One file of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which pass.
+    pub pass: Pass,
+    /// Which workload.
+    pub workload: String,
+    /// Which repeat, from 1.
+    pub repeat: u32,
+    /// The file.
+    pub file: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When its data was first asked for, seconds since the Unix epoch.
+    pub requested_unix_s: f64,
+    /// From that to the last acknowledgement of the data, seconds.
+    pub elapsed_s: f64,
+    /// From the first to the last packet of the file's window, seconds.
+    pub window_s: f64,
+    /// Bytes over the WAN in that window, both directions, IP headers included.
+    pub wan_bytes: u64,
+    /// The BLAKE3 hash it should have.
+    pub expected_hash: String,
+    /// The hash of what arrived; none when nothing did.
+    pub found_hash: Option<String>,
+}
+
+impl Results {
+    /// Reads a result file back.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another version.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("reading the results {}", path.display()))?;
+        let results: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a result file", path.display()))?;
+        anyhow::ensure!(
+            results.format_version == FORMAT_VERSION,
+            "{} is of format {}, this program reads {FORMAT_VERSION}",
+            path.display(),
+            results.format_version
+        );
+        Ok(results)
+    }
+
+    /// Writes the result file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// What was not transferred whole, a line each; empty when all files are identical.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for test in &self.tests {
+            for run in &test.runs {
+                if let Some(failure) = &run.failure {
+                    faults.push(format!("{}: {failure}", run.label));
+                }
+            }
+            for sample in &test.samples {
+                let place = format!("{} {} {}", sample.pass.name(), sample.workload, sample.file);
+                match &sample.found_hash {
+                    None => faults.push(format!("{place}: did not arrive")),
+                    Some(hash) if *hash != sample.expected_hash => {
+                        faults.push(format!("{place}: arrived with other content"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        faults
+    }
+}
+
+impl TestResults {
+    /// Where and why the host rather than the link set the pace, a sentence each.
+    #[must_use]
+    pub fn host_limits(&self) -> Vec<String> {
+        let mut limits = Vec::new();
+        for pass in Pass::ALL {
+            let busy: Vec<&WorkloadRun> = self
+                .runs
+                .iter()
+                .filter(|run| run.pass == pass && run.cpu_busy > BUSY_LIMIT)
+                .collect();
+            if let Some(most) = busy.iter().map(|run| run.cpu_busy).max_by(f64::total_cmp) {
+                let mut names: Vec<&str> = busy.iter().map(|run| run.workload.as_str()).collect();
+                names.dedup();
+                limits.push(format!(
+                    "The host was the limit in the {} pass: its processors were up to {:.0} % \
+                     busy during {}.",
+                    pass.name(),
+                    most * 100.0,
+                    names.join(", ")
+                ));
+            }
+        }
+        for way in ["forward", "back"] {
+            let count = |name: &str| self.emulator[way][name].as_u64().unwrap_or_default();
+            let lost = count("unread_packets")
+                + count("dropped_by_limit_packets")
+                + count("failed_writes_packets");
+            if lost > 0 {
+                limits.push(format!(
+                    "The host was the limit: it lost {lost} packets outside the link's model \
+                     ({way})."
+                ));
+            }
+            // One packet in a hundred more than a millisecond late bends a figure by more than
+            // the emulator promises.
+            let late = count("late_packets");
+            if late * 100 > count("delivered_packets") && late > 0 {
+                limits.push(format!(
+                    "The host was the limit: {late} of {} packets left the emulated link more \
+                     than 1 ms late ({way}).",
+                    count("delivered_packets")
+                ));
+            }
+        }
+        limits
+    }
+}

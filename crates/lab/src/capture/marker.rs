@@ -1,0 +1,71 @@
+//! The packet that says in a capture what begins or ends there.
+
+/// The discard port (RFC 863), where the server's end of a marker is.
+pub(super) const PORT: u16 = 9;
+
+/// What all markers start with.
+const PREFIX: &str = "trunkline-lab";
+
+/// Which end of a workload a marker stands at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// Before its first packet.
+    Begin,
+    /// After its last packet.
+    End,
+}
+
+/// A marker's meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// Which end of the workload.
+    pub edge: Edge,
+    /// The workload's label: pass, workload and repeat, without spaces.
+    pub label: String,
+}
+
+impl Marker {
+    /// The UDP payload: `trunkline-lab begin cold-http-download-1`, with a stop so that no label is
+    /// the start of another.
+    #[must_use]
+    pub fn payload(&self) -> String {
+        let edge = match self.edge {
+            Edge::Begin => "begin",
+            Edge::End => "end",
+        };
+        format!("{PREFIX} {edge} {}.", self.label)
+    }
+
+    /// Reads a payload back; `None` when it is no marker.
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(payload).ok()?;
+        let mut words = text.strip_suffix('.')?.split(' ');
+        if words.next()? != PREFIX {
+            return None;
+        }
+        let edge = match words.next()? {
+            "begin" => Edge::Begin,
+            "end" => Edge::End,
+            _ => return None,
+        };
+        let label = words.next()?.to_owned();
+        words.next().is_none().then_some(Self { edge, label })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_reads_back() {
+        let marker = Marker {
+            edge: Edge::End,
+            label: "cold-http-download-1".to_owned(),
+        };
+        assert_eq!(Marker::parse(marker.payload().as_bytes()), Some(marker));
+        assert_eq!(Marker::parse(b"trunkline-lab end x"), None);
+        assert_eq!(Marker::parse(b"\xff"), None);
+    }
+}

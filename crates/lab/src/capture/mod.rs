@@ -1,0 +1,232 @@
+//! Captures on the client's and the WAN's interface, and what is read out of them.
+//!
+//! A [`Recorder`] runs two tcpdumps for a pass. Before and after each workload the client sends a
+//! *marker*: a UDP packet to the server's discard port whose payload says what begins or ends. It
+//! crosses both interfaces, so when a capture file holds the end marker it holds everything that
+//! came before it, and nothing has to be waited for; and the files explain themselves to whoever
+//! opens them later. Markers pass by the nodes (UDP is not intercepted) and are not counted.
+//!
+//! [`transfers`] turns the packets between two markers into one [`Transfer`] per file.
+
+mod marker;
+mod pcap;
+mod transfers;
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::kernel::{self, Signal};
+use crate::process::{Launch, Process};
+use crate::run::Run;
+use crate::topology::{Site, TUN_NEAR, Topology};
+use crate::wait;
+
+pub use marker::{Edge, Marker};
+pub use pcap::{Packet, Transport, read};
+pub use transfers::{Transfer, transfers};
+
+/// Bytes kept of each packet: enough for all headers and an SMB2 CREATE with its file name.
+const SNAPSHOT_BYTES: u32 = 256;
+/// The kernel's buffer for one capture, KiB; at snapshot length it holds some 60,000 packets.
+const BUFFER_KIBIBYTES: u32 = 16_384;
+/// How long a marker may take: the longest emulated delay and a full queue, with room.
+const MARKER_LIMIT: Duration = Duration::from_secs(60);
+/// A marker may be lost on a lossy link; it is sent again this often.
+const MARKER_INTERVAL: Duration = Duration::from_millis(500);
+/// How long tcpdump may take to open its interface.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where the two captures of a pass stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureFiles {
+    /// The client's interface.
+    pub client: PathBuf,
+    /// The emulator's near device: both directions of the WAN.
+    pub wan: PathBuf,
+}
+
+/// Two running captures and the sender of their markers.
+#[derive(Debug)]
+pub struct Recorder {
+    files: CaptureFiles,
+    client: Process,
+    wan: Process,
+    sender: UdpSocket,
+    /// Never read: it only keeps the server's kernel from answering markers with ICMP.
+    _sink: UdpSocket,
+}
+
+impl Recorder {
+    /// Starts both captures.
+    ///
+    /// # Errors
+    /// When tcpdump does not start.
+    pub fn start(
+        run: &Run,
+        topology: &Topology,
+        directory: &Path,
+        logs: &Path,
+        name: &str,
+    ) -> Result<Self> {
+        let files = CaptureFiles {
+            client: directory.join(format!("{name}-client.pcap")),
+            wan: directory.join(format!("{name}-wan.pcap")),
+        };
+        let client = start_tcpdump(run, topology, logs, "client", "lan0", &files.client)?;
+        let wan = start_tcpdump(run, topology, logs, "wan", TUN_NEAR, &files.wan)?;
+        let discard = (Site::Far.host_address(), marker::PORT);
+        let sink = kernel::in_network_namespace(&topology.namespace_file("server"), || {
+            UdpSocket::bind(discard)
+        })
+        .context("opening the server's discard port")?;
+        let sender = kernel::in_network_namespace(&topology.namespace_file("client"), || {
+            let socket = UdpSocket::bind((Site::Near.host_address(), 0))?;
+            socket.connect(discard)?;
+            Ok(socket)
+        })
+        .context("opening the marker's socket in the client's namespace")?;
+        Ok(Self {
+            files,
+            client,
+            wan,
+            sender,
+            _sink: sink,
+        })
+    }
+
+    /// Sends a marker and waits until both captures hold it.
+    ///
+    /// # Errors
+    /// When a capture ends, or the marker does not show up.
+    pub fn mark(&mut self, edge: Edge, label: &str) -> Result<()> {
+        let marker = Marker {
+            edge,
+            label: label.to_owned(),
+        };
+        let payload = marker.payload();
+        let mut client = Watch::new(&self.files.client, payload.as_bytes());
+        let mut wan = Watch::new(&self.files.wan, payload.as_bytes());
+        let mut last_sent: Option<std::time::Instant> = None;
+        let what = format!("the marker `{payload}` to be captured");
+        wait::until(MARKER_LIMIT, &what, || {
+            if last_sent.is_none_or(|sent| sent.elapsed() >= MARKER_INTERVAL) {
+                // A refusal here is an earlier marker's ICMP answer; the next one will do.
+                let _ = self.sender.send(payload.as_bytes());
+                last_sent = Some(std::time::Instant::now());
+            }
+            self.client.check()?;
+            self.wan.check()?;
+            let both = client.look()? & wan.look()?;
+            Ok(both.then_some(()))
+        })
+    }
+
+    /// Ends the captures.
+    ///
+    /// # Errors
+    /// When tcpdump cannot be stopped, or says that packets were lost.
+    pub fn finish(mut self) -> Result<CaptureFiles> {
+        for process in [&mut self.client, &mut self.wan] {
+            process.stop(Signal::Interrupt)?;
+            let log = process.log_end();
+            let lost = log
+                .lines()
+                .find(|line| line.ends_with("packets dropped by kernel"))
+                .is_some_and(|line| !line.starts_with("0 "));
+            if lost {
+                anyhow::bail!("the capture is not whole, so no figure can be trusted:\n{log}");
+            }
+        }
+        Ok(self.files)
+    }
+}
+
+fn start_tcpdump(
+    run: &Run,
+    topology: &Topology,
+    logs: &Path,
+    role: &str,
+    device: &str,
+    file: &Path,
+) -> Result<Process> {
+    let name = file
+        .file_stem()
+        .map(|stem| format!("tcpdump-{}", stem.to_string_lossy()))
+        .unwrap_or_default();
+    let launch = Launch {
+        name: &name,
+        namespace: &topology.namespace(role),
+        program: Path::new("tcpdump"),
+        logs,
+    };
+    let snapshot = SNAPSHOT_BYTES.to_string();
+    let buffer = BUFFER_KIBIBYTES.to_string();
+    // --immediate-mode: otherwise packets wait in the kernel's block until it is full, and the
+    // last block is lost. -Z: Debian's tcpdump would give root away and could not write here.
+    let file_name = file.display().to_string();
+    let arguments = [
+        "-i",
+        device,
+        "-n",
+        "-U",
+        "--immediate-mode",
+        "-p",
+        "-B",
+        &buffer,
+        "-s",
+        &snapshot,
+        "-Z",
+        "root",
+        "-w",
+        &file_name,
+    ];
+    let mut process = Process::start(run, &launch, arguments)?;
+    let log = process.log().to_owned();
+    process.wait_ready(START_LIMIT, "to listen", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        Ok(text.contains("listening on"))
+    })?;
+    Ok(process)
+}
+
+/// Looks for a text in what is appended to a file.
+struct Watch<'a> {
+    path: &'a Path,
+    text: &'a [u8],
+    offset: u64,
+    seen: bool,
+}
+
+impl<'a> Watch<'a> {
+    fn new(path: &'a Path, text: &'a [u8]) -> Self {
+        // What is there already was written before the marker was sent.
+        let offset = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        Self {
+            path,
+            text,
+            offset,
+            seen: false,
+        }
+    }
+
+    fn look(&mut self) -> Result<bool> {
+        use std::io::{Read, Seek, SeekFrom};
+        if self.seen {
+            return Ok(true);
+        }
+        let mut file = std::fs::File::open(self.path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        self.seen = bytes
+            .windows(self.text.len())
+            .any(|window| window == self.text);
+        // The text may be only half written: the next look starts that much earlier.
+        let keep = self.text.len().min(bytes.len());
+        self.offset += (bytes.len() - keep) as u64;
+        Ok(self.seen)
+    }
+}

@@ -1,0 +1,573 @@
+//! From packets to figures: when each file's data was asked for and last acknowledged, and what
+//! crossed the WAN meanwhile.
+//!
+//! As the 2006 WX lab report times a transfer: **from the first request for the data to the last
+//! acknowledgement of it**, both seen at the client's interface.
+//!
+//! | workload | request | data |
+//! | --- | --- | --- |
+//! | HTTP | the segment that starts with `GET /NAME ` | that connection, server to client |
+//! | FTP | the control segment `RETR NAME` or `STOR NAME` | the connection to the port of the last 229 or 227 reply before it |
+//! | SMB | the first READ or WRITE after the CREATE of NAME | that connection, up to the CLOSE that follows |
+//!
+//! The last acknowledgement is the first segment whose acknowledgement number covers the last
+//! byte of data. **WAN bytes** are whole IP packets (IP and TCP headers included, no link layer),
+//! both directions, seen at the emulator's near device. They are shared out without a gap: a
+//! file's window runs from its first packet (HTTP: the SYN; FTP: the EPSV; SMB: the CREATE) to the
+//! next file's; the first begins at the workload's begin marker, which gives it the session's
+//! set-up, and the last ends at the end marker.
+//!
+//! Segments are not put together: each of these messages is written by a client that has waited
+//! for an answer before, and so starts a segment of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::marker::{self, Edge, Marker};
+use super::pcap::{Packet, Transport};
+use crate::servers::{FTP_PORT, HTTP_PORT, SMB_PORT};
+use crate::workload::{Way, Workload};
+
+/// What the captures say of one file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// The file's name.
+    pub file: String,
+    /// When the data was first asked for, since the Unix epoch.
+    pub requested: Duration,
+    /// When the last of the data was acknowledged.
+    pub acknowledged: Duration,
+    /// From the first to the last packet of the file's window: with FTP and SMB its part of the
+    /// session's wall time.
+    pub window: Duration,
+    /// Bytes that crossed the WAN in the file's window, both directions, IP headers included.
+    pub wan_bytes: u64,
+}
+
+impl Transfer {
+    /// From the first request for the data to the last acknowledgement of it.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.acknowledged.saturating_sub(self.requested)
+    }
+}
+
+/// A connection as its client sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Connection {
+    client: SocketAddr,
+    server: SocketAddr,
+}
+
+impl Connection {
+    fn of_request(packet: &Packet) -> Self {
+        Self {
+            client: packet.source,
+            server: packet.destination,
+        }
+    }
+
+    fn is_outward(self, packet: &Packet) -> bool {
+        packet.source == self.client && packet.destination == self.server
+    }
+
+    fn is_inward(self, packet: &Packet) -> bool {
+        packet.source == self.server && packet.destination == self.client
+    }
+}
+
+/// What was found of one file before the WAN's bytes are shared out.
+struct Found {
+    start: Duration,
+    requested: Duration,
+    acknowledged: Duration,
+}
+
+/// Finds each of `names` (in the order they were transferred) between the markers of `label`.
+///
+/// # Errors
+/// When a marker, a request or an acknowledgement is not in the captures.
+pub fn transfers(
+    client: &[Packet],
+    wan: &[Packet],
+    workload: Workload,
+    label: &str,
+    names: &[&str],
+) -> Result<Vec<Transfer>> {
+    let between = between_markers(client, label).context("in the client's capture")?;
+    let crossing = between_markers(wan, label).context("in the WAN's capture")?;
+    let mut found = Vec::new();
+    for name in names {
+        let file = match workload {
+            Workload::HttpDownload => find_http(between, name),
+            Workload::FtpDownload | Workload::FtpUpload => find_ftp(between, name, workload.way()),
+            Workload::SmbDownload | Workload::SmbUpload => find_smb(between, name, workload.way()),
+        };
+        found.push(file.with_context(|| format!("{name} is not whole in the capture of {label}"))?);
+    }
+    Ok(names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            let file = &found[index];
+            let start = if index == 0 {
+                Duration::ZERO
+            } else {
+                file.start
+            };
+            let end = found
+                .get(index + 1)
+                .map_or(Duration::MAX, |next| next.start);
+            let inside = |packet: &&Packet| (start..end).contains(&packet.at);
+            let mut own = between
+                .iter()
+                .filter(inside)
+                .filter(|packet| is_tcp(packet));
+            let first = own.next().map_or(file.start, |packet| packet.at);
+            let last = own.next_back().map_or(first, |packet| packet.at);
+            Transfer {
+                file: (*name).to_owned(),
+                requested: file.requested,
+                acknowledged: file.acknowledged,
+                window: last.saturating_sub(first),
+                wan_bytes: crossing
+                    .iter()
+                    .filter(inside)
+                    .filter(|packet| !is_marker(packet))
+                    .map(|packet| packet.ip_bytes)
+                    .sum(),
+            }
+        })
+        .collect())
+}
+
+fn is_tcp(packet: &Packet) -> bool {
+    matches!(packet.transport, Transport::Tcp { .. })
+}
+
+fn is_marker(packet: &Packet) -> bool {
+    packet.transport == Transport::Udp && packet.destination.port() == marker::PORT
+}
+
+/// The packets after the last begin marker and before the first end marker of `label`.
+fn between_markers<'a>(packets: &'a [Packet], label: &str) -> Result<&'a [Packet]> {
+    let at_edge = |packet: &Packet, edge| {
+        is_marker(packet)
+            && Marker::parse(&packet.payload)
+                .is_some_and(|marker| marker.edge == edge && marker.label == label)
+    };
+    let begin = packets
+        .iter()
+        .rposition(|packet| at_edge(packet, Edge::Begin));
+    let end = packets.iter().position(|packet| at_edge(packet, Edge::End));
+    match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => Ok(&packets[begin + 1..end]),
+        _ => bail!("there are no two markers for {label}"),
+    }
+}
+
+fn find_http(packets: &[Packet], name: &str) -> Result<Found> {
+    let line = format!("GET /{name} ");
+    let request = packets
+        .iter()
+        .find(|packet| {
+            packet.destination.port() == HTTP_PORT && packet.payload.starts_with(line.as_bytes())
+        })
+        .context("its GET is not there")?;
+    let connection = Connection::of_request(request);
+    let opening = packets
+        .iter()
+        .find(|packet| connection.is_outward(packet) && packet.opens_connection())
+        .context("its SYN is not there")?;
+    Ok(Found {
+        start: opening.at,
+        requested: request.at,
+        acknowledged: last_acknowledgement(packets, connection, Way::Download, request.at, None)?,
+    })
+}
+
+fn find_ftp(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
+    let line = match way {
+        Way::Download => format!("RETR {name}\r\n"),
+        Way::Upload => format!("STOR {name}\r\n"),
+    };
+    let request = packets
+        .iter()
+        .position(|packet| {
+            packet.destination.port() == FTP_PORT && packet.payload.starts_with(line.as_bytes())
+        })
+        .context("its RETR or STOR is not there")?;
+    let before = &packets[..request];
+    let request = &packets[request];
+    let control = Connection::of_request(request);
+    let port = before
+        .iter()
+        .rev()
+        .filter(|packet| control.is_inward(packet))
+        .find_map(|packet| passive_port(&packet.payload))
+        .context("no 229 or 227 reply stands before its RETR or STOR")?;
+    let start = before
+        .iter()
+        .rev()
+        .find(|packet| {
+            control.is_outward(packet)
+                && (packet.payload.starts_with(b"EPSV") || packet.payload.starts_with(b"PASV"))
+        })
+        .context("no EPSV or PASV stands before its RETR or STOR")?
+        .at;
+    let opening = packets
+        .iter()
+        .find(|packet| {
+            packet.at >= start && packet.opens_connection() && packet.destination.port() == port
+        })
+        .context("its data connection is not there")?;
+    let data = Connection::of_request(opening);
+    Ok(Found {
+        start,
+        requested: request.at,
+        acknowledged: last_acknowledgement(packets, data, way, start, None)?,
+    })
+}
+
+/// The port in `229 Entering Extended Passive Mode (|||30461|)` (RFC 2428 §3, The EPSV Command)
+/// or in `227 Entering Passive Mode (198,18,2,2,118,253)` (RFC 959 §4.1.2, PASV).
+fn passive_port(reply: &[u8]) -> Option<u16> {
+    let reply = std::str::from_utf8(reply).ok()?;
+    let inside = reply.split_once('(')?.1.split_once(')')?.0;
+    if reply.starts_with("229") {
+        inside.trim_matches('|').parse().ok()
+    } else if reply.starts_with("227") {
+        let numbers: Vec<u8> = inside
+            .split(',')
+            .map_while(|number| number.parse().ok())
+            .collect();
+        let [.., high, low] = numbers[..] else {
+            return None;
+        };
+        Some(u16::from_be_bytes([high, low]))
+    } else {
+        None
+    }
+}
+
+/// [MS-SMB2] §2.2.1.2 (SMB2 Packet Header - SYNC): the command's number.
+mod smb2 {
+    pub(super) const CREATE: u16 = 5;
+    pub(super) const CLOSE: u16 = 6;
+    pub(super) const READ: u16 = 8;
+    pub(super) const WRITE: u16 = 9;
+
+    /// Where the header starts: behind the four bytes of direct TCP transport ([MS-SMB2] §2.1).
+    const HEADER: usize = 4;
+
+    /// The command, if the segment starts with an SMB2 message.
+    pub(super) fn command(segment: &[u8]) -> Option<u16> {
+        let header = segment.get(HEADER..HEADER + 14)?;
+        (header.starts_with(b"\xfeSMB")).then(|| u16::from_le_bytes([header[12], header[13]]))
+    }
+
+    /// Whether the segment is a CREATE of a path that ends in `name` ([MS-SMB2] §2.2.13).
+    pub(super) fn creates(segment: &[u8], name: &str) -> bool {
+        let read = |start: usize| {
+            let bytes = segment.get(HEADER + start..HEADER + start + 2)?;
+            Some(usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
+        };
+        if command(segment) != Some(CREATE) {
+            return false;
+        }
+        // NameOffset counts from the start of the SMB2 header; both follow 44 bytes of the body.
+        let (Some(offset), Some(length)) = (read(64 + 44), read(64 + 46)) else {
+            return false;
+        };
+        let Some(path) = segment.get(HEADER + offset..HEADER + offset + length) else {
+            return false;
+        };
+        let path: Vec<u16> = path
+            .chunks_exact(2)
+            .map(|unit| u16::from_le_bytes([unit[0], unit[1]]))
+            .collect();
+        let path = String::from_utf16_lossy(&path);
+        path.rsplit('\\').next() == Some(name)
+    }
+}
+
+fn find_smb(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
+    let create = packets
+        .iter()
+        .position(|packet| {
+            packet.destination.port() == SMB_PORT && smb2::creates(&packet.payload, name)
+        })
+        .context("its CREATE is not there")?;
+    let connection = Connection::of_request(&packets[create]);
+    let wanted = match way {
+        Way::Download => smb2::READ,
+        Way::Upload => smb2::WRITE,
+    };
+    let after = |command: u16, start: usize| {
+        packets[start..]
+            .iter()
+            .position(|packet| {
+                connection.is_outward(packet) && smb2::command(&packet.payload) == Some(command)
+            })
+            .map(|index| start + index)
+    };
+    let request = after(wanted, create).context("its first READ or WRITE is not there")?;
+    let close = after(smb2::CLOSE, request).context("its CLOSE is not there")?;
+    Ok(Found {
+        start: packets[create].at,
+        requested: packets[request].at,
+        acknowledged: last_acknowledgement(
+            packets,
+            connection,
+            way,
+            packets[request].at,
+            Some(packets[close].at),
+        )?,
+    })
+}
+
+/// When the last byte of data sent on `connection` from `from` (and before `until`) was first
+/// acknowledged.
+fn last_acknowledgement(
+    packets: &[Packet],
+    connection: Connection,
+    way: Way,
+    from: Duration,
+    until: Option<Duration>,
+) -> Result<Duration> {
+    let carries_data = |packet: &Packet| match way {
+        Way::Download => connection.is_inward(packet),
+        Way::Upload => connection.is_outward(packet),
+    };
+    let answers = |packet: &Packet| match way {
+        Way::Download => connection.is_outward(packet),
+        Way::Upload => connection.is_inward(packet),
+    };
+    let recent = || packets.iter().filter(|packet| packet.at >= from);
+    let mut base = None;
+    let mut last_byte = 0;
+    for packet in recent().filter(|packet| carries_data(packet)) {
+        if until.is_some_and(|until| packet.at >= until) {
+            break;
+        }
+        let Transport::Tcp {
+            sequence,
+            payload_bytes,
+            ..
+        } = packet.transport
+        else {
+            continue;
+        };
+        // Numbers wrap; what counts is how far they are past the first one seen.
+        let base = *base.get_or_insert(sequence);
+        if payload_bytes > 0 {
+            let past = sequence.wrapping_sub(base).wrapping_add(payload_bytes);
+            // A retransmission of what came before `from` would look 4 GB ahead.
+            if past < u32::MAX / 2 {
+                last_byte = last_byte.max(past);
+            }
+        }
+    }
+    let base = base.context("its data is not there")?;
+    recent()
+        .filter(|packet| answers(packet))
+        .find(|packet| {
+            let Transport::Tcp {
+                acknowledgement, ..
+            } = packet.transport
+            else {
+                return false;
+            };
+            let past = acknowledgement.wrapping_sub(base);
+            past >= last_byte && past < u32::MAX / 2
+        })
+        .map(|packet| packet.at)
+        .context("the last acknowledgement of its data is not there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pcap::{SYN, test_address};
+    use super::*;
+
+    const CLIENT: u8 = 1;
+    const SERVER: u8 = 2;
+
+    struct Script {
+        packets: Vec<Packet>,
+        now: u64,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            Self {
+                packets: Vec::new(),
+                now: 0,
+            }
+        }
+
+        fn push(&mut self, from: (u8, u16), to: (u8, u16), transport: Transport, payload: &[u8]) {
+            self.now += 1;
+            self.packets.push(Packet {
+                at: Duration::from_millis(self.now),
+                source: test_address(from.0, from.1),
+                destination: test_address(to.0, to.1),
+                ip_bytes: 100,
+                transport,
+                payload: payload.to_vec(),
+            });
+        }
+
+        fn tcp(
+            &mut self,
+            from: (u8, u16),
+            to: (u8, u16),
+            (sequence, acknowledgement): (u32, u32),
+            payload: &[u8],
+            payload_bytes: u32,
+        ) {
+            let transport = Transport::Tcp {
+                sequence,
+                acknowledgement,
+                flags: 0x10,
+                payload_bytes,
+            };
+            self.push(from, to, transport, payload);
+        }
+
+        fn syn(&mut self, from: (u8, u16), to: (u8, u16)) {
+            let transport = Transport::Tcp {
+                sequence: 0,
+                acknowledgement: 0,
+                flags: SYN,
+                payload_bytes: 0,
+            };
+            self.push(from, to, transport, b"");
+        }
+
+        fn marker(&mut self, edge: Edge) {
+            let marker = Marker {
+                edge,
+                label: "x".to_owned(),
+            };
+            let payload = marker.payload();
+            self.push(
+                (CLIENT, 5),
+                (SERVER, marker::PORT),
+                Transport::Udp,
+                payload.as_bytes(),
+            );
+        }
+    }
+
+    #[test]
+    fn an_http_transfer_runs_from_the_get_to_the_acknowledgement_of_the_last_byte() {
+        let mut script = Script::new();
+        script.marker(Edge::Begin);
+        for (name, port) in [("a", 40), ("b", 41)] {
+            let (client, server) = ((CLIENT, port), (SERVER, 80));
+            let wraps = u32::MAX - 500;
+            script.syn(client, server);
+            let get = format!("GET /{name} HTTP/1.1\r\n");
+            script.tcp(client, server, (1, wraps), get.as_bytes(), 20);
+            script.tcp(server, client, (wraps, 21), b"HTTP/1.1 200", 1000);
+            script.tcp(client, server, (21, wraps.wrapping_add(600)), b"", 0);
+            script.tcp(client, server, (21, wraps.wrapping_add(1000)), b"", 0);
+            script.tcp(client, server, (21, wraps.wrapping_add(1001)), b"", 0);
+        }
+        script.marker(Edge::End);
+        let packets = &script.packets;
+        let found = transfers(packets, packets, Workload::HttpDownload, "x", &["a", "b"]).unwrap();
+        assert_eq!(found[0].elapsed(), Duration::from_millis(3));
+        assert_eq!(found[1].elapsed(), Duration::from_millis(3));
+        assert_eq!(found[0].window, Duration::from_millis(5));
+        // Six packets each: the markers are not counted.
+        assert_eq!(found[0].wan_bytes, 600);
+        assert_eq!(found[1].wan_bytes, 600);
+    }
+
+    #[test]
+    fn an_ftp_upload_follows_the_port_of_the_reply() {
+        let mut script = Script::new();
+        let (control, server) = ((CLIENT, 50), (SERVER, 21));
+        let (data, passive) = ((CLIENT, 51), (SERVER, 30_461));
+        script.marker(Edge::Begin);
+        script.syn(control, server);
+        script.tcp(control, server, (1, 1), b"EPSV\r\n", 6);
+        let reply = b"229 Entering Extended Passive Mode (|||30461|)\r\n";
+        script.tcp(server, control, (1, 7), reply, 48);
+        script.syn(data, passive);
+        script.tcp(control, server, (7, 49), b"STOR f\r\n", 8);
+        script.tcp(data, passive, (1, 1), b"x", 500);
+        script.tcp(passive, data, (1, 501), b"", 0);
+        script.tcp(server, control, (49, 15), b"226 done\r\n", 10);
+        script.marker(Edge::End);
+        let found = transfers(
+            &script.packets,
+            &script.packets,
+            Workload::FtpUpload,
+            "x",
+            &["f"],
+        )
+        .unwrap();
+        assert_eq!(found[0].elapsed(), Duration::from_millis(2));
+        assert_eq!(found[0].wan_bytes, 800);
+        assert_eq!(
+            passive_port(b"227 Entering Passive Mode (198,18,2,2,118,253).\r\n"),
+            Some(30_461)
+        );
+    }
+
+    #[test]
+    fn an_smb_download_ends_before_its_close() {
+        let message = |command: u16| {
+            let mut bytes = vec![0, 0, 0, 100];
+            bytes.extend(b"\xfeSMB");
+            bytes.extend([0; 8]);
+            bytes.extend(command.to_le_bytes());
+            bytes.resize(4 + 64, 0);
+            bytes
+        };
+        let mut create = message(smb2::CREATE);
+        create.resize(4 + 64 + 56, 0);
+        create[4 + 64 + 44] = 120;
+        create[4 + 64 + 46] = 4;
+        create.extend([b'f', 0, b'g', 0]);
+        assert!(smb2::creates(&create, "fg"));
+        assert!(!smb2::creates(&create, "g"));
+        let (client, server) = ((CLIENT, 50), (SERVER, 445));
+        let mut script = Script::new();
+        script.marker(Edge::Begin);
+        script.syn(client, server);
+        script.tcp(client, server, (1, 1), &create, 128);
+        script.tcp(server, client, (1, 129), b"", 156);
+        script.tcp(client, server, (129, 157), &message(smb2::READ), 117);
+        script.tcp(server, client, (157, 246), b"data", 1000);
+        script.tcp(client, server, (246, 1157), &message(smb2::CLOSE), 92);
+        script.tcp(server, client, (1157, 338), b"closed", 128);
+        script.marker(Edge::End);
+        let found = transfers(
+            &script.packets,
+            &script.packets,
+            Workload::SmbDownload,
+            "x",
+            &["fg"],
+        )
+        .unwrap();
+        assert_eq!(found[0].elapsed(), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut script = Script::new();
+        script.marker(Edge::Begin);
+        script.marker(Edge::End);
+        let packets = &script.packets;
+        let error = transfers(packets, packets, Workload::HttpDownload, "x", &["a"]).unwrap_err();
+        assert!(format!("{error:#}").contains("its GET is not there"));
+        let error = transfers(packets, packets, Workload::HttpDownload, "y", &["a"]).unwrap_err();
+        assert!(format!("{error:#}").contains("no two markers"));
+    }
+}

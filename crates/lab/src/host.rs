@@ -1,0 +1,158 @@
+//! The machine that a measurement was made on, and whether it kept up.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::command;
+
+/// What a reader of a report needs to know of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The system's name and version.
+    pub system: String,
+    /// Processors.
+    pub processors: usize,
+    /// The processors' model.
+    pub processor_model: String,
+    /// Trunkline's own version.
+    pub trunkline: String,
+    /// The versions of servers, clients and tools, by name.
+    pub programs: BTreeMap<String, String>,
+    /// How the lab got its privileges.
+    pub privileges: String,
+    /// The congestion control of the client's and the server's connections, as read back.
+    pub hosts_congestion_control: String,
+    /// That of the nodes' WAN connection, as seen; none when no node ran.
+    pub nodes_congestion_control: Option<String>,
+    /// What was done about offloads.
+    pub offloads: String,
+}
+
+impl Machine {
+    /// Reads what the system says of itself.
+    #[must_use]
+    pub fn describe(programs: &[&str]) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let system = read("/etc/os-release")
+            .lines()
+            .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+            .map(|name| name.trim_matches('"').to_owned())
+            .unwrap_or_default();
+        let processor_model = read("/proc/cpuinfo")
+            .lines()
+            .find_map(|line| line.strip_prefix("model name"))
+            .and_then(|rest| rest.split_once(':'))
+            .map(|(_, name)| name.trim().to_owned())
+            .unwrap_or_default();
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            system,
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            processor_model,
+            trunkline: env!("CARGO_PKG_VERSION").to_owned(),
+            programs: programs
+                .iter()
+                .map(|name| ((*name).to_owned(), version(name)))
+                .collect(),
+            privileges: String::new(),
+            hosts_congestion_control: String::new(),
+            nodes_congestion_control: None,
+            offloads: "segmentation and receive offloads (tso, gso, gro) off on every device"
+                .to_owned(),
+        }
+    }
+}
+
+/// A program's version, in its own words.
+fn version(name: &str) -> String {
+    let option = match name {
+        "nginx" => "-v",
+        "vsftpd" => "-v",
+        "ip" => "-V",
+        _ => "--version",
+    };
+    let output = command::new(name)
+        .arg(option)
+        // vsftpd writes its version to its standard input's descriptor.
+        .stdin(std::process::Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        return "not found".to_owned();
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let words = text
+        .split_whitespace()
+        .find(|word| word.contains('.') && word.contains(|letter: char| letter.is_ascii_digit()));
+    words
+        .unwrap_or("unknown")
+        .trim_start_matches("nginx/")
+        .trim_end_matches(',')
+        .to_owned()
+}
+
+/// The time all processors have spent so far, in ticks: busy and in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessorTime {
+    busy: u64,
+    total: u64,
+}
+
+impl ProcessorTime {
+    /// Reads the counters.
+    ///
+    /// # Errors
+    /// When /proc/stat is not there.
+    pub fn now() -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/stat")?;
+        Ok(Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        // proc_stat(5): user nice system idle iowait irq softirq steal guest guest_nice; the two
+        // guest columns are counted in user and nice already.
+        let fields: Vec<u64> = text
+            .lines()
+            .find_map(|line| line.strip_prefix("cpu "))
+            .unwrap_or_default()
+            .split_whitespace()
+            .take(8)
+            .map(|field| field.parse().unwrap_or_default())
+            .collect();
+        let total: u64 = fields.iter().sum();
+        let idle: u64 = fields.iter().skip(3).take(2).sum();
+        Self {
+            busy: total - idle,
+            total,
+        }
+    }
+
+    /// The share of time that was not idle since `earlier`, 0 to 1.
+    #[must_use]
+    pub fn busy_since(self, earlier: Self) -> f64 {
+        let total = self.total.saturating_sub(earlier.total);
+        let busy = self.busy.saturating_sub(earlier.busy);
+        if total == 0 {
+            0.0
+        } else {
+            busy as f64 / total as f64
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_waiting_time_is_not_busy() {
+        let before = ProcessorTime::parse("cpu  10 0 10 60 20 0 0 0 5 0\ncpu0 1 1 1 1\n");
+        let after = ProcessorTime::parse("cpu  20 0 20 120 20 0 0 20 5 0\n");
+        assert!((after.busy_since(before) - 0.4).abs() < 1e-9);
+        assert!(before.busy_since(before).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,219 @@
+//! The few calls to the kernel that the standard library has no name for.
+//!
+//! Joining a network namespace, asking to die with the parent, signals, and the start time that
+//! tells a process from a later one of the same number. Nothing here decides anything.
+//!
+//! This is the lab's only file with `unsafe`.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Set by the handler of SIGINT, SIGTERM and SIGHUP, read by every wait of the lab.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// A signal that the lab sends to a process it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Please stop (SIGTERM).
+    Terminate,
+    /// Stop now, without a chance to clean up (SIGKILL).
+    Kill,
+    /// Stand still (SIGSTOP).
+    Freeze,
+    /// Go on after [`Signal::Freeze`] (SIGCONT).
+    Thaw,
+    /// Reload, by convention (SIGHUP).
+    Reload,
+    /// Stop as if by Ctrl-C (SIGINT): tcpdump writes its counters out then.
+    Interrupt,
+}
+
+impl Signal {
+    fn number(self) -> libc::c_int {
+        match self {
+            Signal::Terminate => libc::SIGTERM,
+            Signal::Kill => libc::SIGKILL,
+            Signal::Freeze => libc::SIGSTOP,
+            Signal::Thaw => libc::SIGCONT,
+            Signal::Reload => libc::SIGHUP,
+            Signal::Interrupt => libc::SIGINT,
+        }
+    }
+}
+
+/// Sends `signal` to the process `pid`.
+///
+/// # Errors
+/// When there is no such process or it belongs to somebody else.
+pub fn send_signal(pid: u32, signal: Signal) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
+    // SAFETY: kill(2) takes two integers and touches no memory of ours.
+    match unsafe { libc::kill(pid, signal.number()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes the calling thread a member of the network namespace that `namespace` is open on.
+fn join_network_namespace(namespace: i32) -> io::Result<()> {
+    // SAFETY: setns(2) takes two integers; the descriptor is open for the whole call.
+    match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Runs `work` on a thread of its own inside the network namespace at `namespace`.
+///
+/// # Errors
+/// When the namespace is gone or may not be joined, or when `work` fails.
+pub fn in_network_namespace<T: Send>(
+    namespace: &Path,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let handle = File::open(namespace)?;
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                join_network_namespace(handle.as_raw_fd())?;
+                work()
+            })
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Lets the child join the network namespace at `namespace` (where given) before it becomes its
+/// program, and die when the thread that starts it dies.
+///
+/// # Errors
+/// When the namespace cannot be opened.
+pub fn prepare_child(command: &mut Command, namespace: Option<&Path>) -> io::Result<()> {
+    let handle = namespace.map(File::open).transpose()?;
+    let parent = std::process::id();
+    let before_program = move || {
+        if let Some(handle) = &handle {
+            join_network_namespace(handle.as_raw_fd())?;
+        }
+        // SAFETY: prctl(2) with integers only.
+        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The parent may have died before the request was made; nobody would tell us then.
+        // SAFETY: getppid(2) takes nothing and cannot fail.
+        if u32::try_from(unsafe { libc::getppid() }) != Ok(parent) {
+            return Err(io::Error::from(io::ErrorKind::Interrupted));
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls (setns, prctl, getppid), which are safe between
+    // fork and exec, and allocates nothing.
+    unsafe { command.pre_exec(before_program) };
+    Ok(())
+}
+
+extern "C" fn remember_interruption(_signal: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process, so that
+/// the lab can remove what it made; [`interrupted`] tells.
+pub fn catch_interruptions() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the structure
+        // is plain data for which all zeros is a valid value.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = remember_interruption as *const () as usize;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Whether the person at the keyboard, or the system, has asked the lab to stop.
+#[must_use]
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// When the process `pid` started, in clock ticks since boot; `None` when it is gone.
+///
+/// Together with the number it names one process for ever: the kernel gives numbers out again,
+/// but not with the same start.
+#[must_use]
+pub fn process_start(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold spaces; what follows the last one is fields 3 onwards
+    // (proc_pid_stat(5): state is field 3, starttime field 22).
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The effective user the lab runs as; 0 is root, also inside a user namespace.
+#[must_use]
+pub fn effective_user() -> u32 {
+    // SAFETY: geteuid(2) takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Replaces this process by `command`; returns only if that fails.
+pub fn become_program(command: &mut Command) -> io::Error {
+    command.exec()
+}
+
+/// The congestion control that the kernel uses for the socket behind `socket`.
+///
+/// # Errors
+/// When the descriptor is not a TCP socket.
+pub fn congestion_control(socket: &impl AsRawFd) -> io::Result<String> {
+    let mut name = [0_u8; 16];
+    let mut length = name.len() as libc::socklen_t;
+    // SAFETY: `name` and `length` live across the call and `length` says how long `name` is
+    // (TCP_CA_NAME_MAX is 16).
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_until_it_is_gone() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let start = process_start(child.id());
+        assert!(start.is_some());
+        assert_eq!(start, process_start(child.id()));
+        send_signal(child.id(), Signal::Kill).unwrap();
+        child.wait().unwrap();
+        assert_eq!(process_start(child.id()), None);
+    }
+
+    #[test]
+    fn a_socket_tells_its_congestion_control() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!congestion_control(&listener).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,167 @@
+//! Everything that is missing, said at once and before anything is made.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+
+use crate::rootless::{self, Privileges};
+use crate::servers::Kind;
+use crate::{command, kernel};
+
+/// What the lab is going to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Which servers will run.
+    pub servers: Vec<Kind>,
+    /// Which client programs will run.
+    pub clients: Vec<&'static str>,
+    /// Whether nodes will intercept.
+    pub interception: Interception,
+    /// Whether packets will be captured.
+    pub captures: Captures,
+}
+
+/// Whether nodes will intercept traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interception {
+    /// By nftables TPROXY.
+    Transparent,
+    /// No node will run.
+    None,
+}
+
+/// Whether packets will be captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Captures {
+    /// On the client's and the WAN's interface.
+    Taken,
+    /// Not at all.
+    None,
+}
+
+/// Debian's package for each program the lab may need.
+const PACKAGES: [(&str, &str); 12] = [
+    ("ip", "iproute2"),
+    ("ss", "iproute2"),
+    ("ethtool", "ethtool"),
+    ("nft", "nftables"),
+    ("tcpdump", "tcpdump"),
+    ("nginx", "nginx-light"),
+    ("vsftpd", "vsftpd"),
+    ("smbd", "samba"),
+    ("smbclient", "smbclient"),
+    ("curl", "curl"),
+    ("unshare", "util-linux"),
+    ("mount", "mount"),
+];
+
+/// Checks programs, privileges, devices and the kernel.
+///
+/// # Errors
+/// When something is missing: the message lists all of it, with the command that installs it.
+pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
+    let mut problems = Vec::new();
+    let mut packages = BTreeSet::new();
+    for program in programs(needs) {
+        if command::find(program).is_none() {
+            let package = PACKAGES
+                .iter()
+                .find(|(name, _)| *name == program)
+                .map_or(program, |(_, package)| *package);
+            problems.push(format!("the program {program} (package {package})"));
+            packages.insert(package);
+        }
+    }
+    if let Err(error) = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+    {
+        let remedy = match (error.kind(), privileges) {
+            (std::io::ErrorKind::PermissionDenied, Privileges::UserNamespace) => {
+                "let this user open it (as root: chmod 0666 /dev/net/tun), or run as root"
+            }
+            (std::io::ErrorKind::NotFound, _) => "load it (as root: modprobe tun)",
+            _ => "run on a kernel that has the tun driver",
+        };
+        problems.push(format!("/dev/net/tun ({error}): {remedy}"));
+    }
+    if let Err(error) = namespaces_work() {
+        problems.push(format!("network namespaces ({error}): run as root"));
+    } else if needs.interception == Interception::Transparent
+        && command::find("nft").is_some()
+        && let Err(error) = tproxy_works()
+    {
+        problems.push(format!(
+            "nftables' tproxy ({error}): run on a kernel with CONFIG_NFT_TPROXY, or load nft_tproxy"
+        ));
+    }
+    if privileges == Privileges::UserNamespace
+        && needs.servers.contains(&Kind::Smb)
+        && rootless::mapped_user_ids() < 2
+    {
+        problems.push(
+            "user ids for smbd: install uidmap and give this user a range in /etc/subuid, or \
+             leave the SMB workloads out (--workload http-download,ftp-download,ftp-upload)"
+                .to_owned(),
+        );
+        packages.insert("uidmap");
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let mut text = format!("missing:\n  - {}", problems.join("\n  - "));
+    if !packages.is_empty() {
+        let packages: Vec<&str> = packages.into_iter().collect();
+        text += &format!(
+            "\nto install: apt-get install --no-install-recommends {}",
+            packages.join(" ")
+        );
+    }
+    bail!(text)
+}
+
+fn programs(needs: &Needs) -> BTreeSet<&'static str> {
+    let mut programs = BTreeSet::from(["ip", "ss", "ethtool"]);
+    programs.extend(needs.servers.iter().map(|kind| kind.program()));
+    programs.extend(needs.clients.iter().copied());
+    if needs.interception == Interception::Transparent {
+        programs.insert("nft");
+    }
+    if needs.captures == Captures::Taken {
+        programs.insert("tcpdump");
+    }
+    programs
+}
+
+/// Makes a namespace that is gone again when the probe ends.
+fn namespaces_work() -> Result<()> {
+    command::run("unshare", ["--net", "true"]).map(drop)
+}
+
+/// Loads a rule like the nodes' into a namespace that is gone again when the probe ends.
+fn tproxy_works() -> Result<()> {
+    let nft = command::find("nft").unwrap_or_default();
+    let rules = "table inet probe { chain c { type filter hook prerouting priority mangle; \
+                 meta l4proto tcp tproxy ip to :1 accept } }\n";
+    command::run_with_input(
+        "unshare",
+        ["--net", &nft.display().to_string(), "-f", "-"],
+        rules,
+    )
+    .map(drop)
+}
+
+/// The version line of every program that took part, for the report.
+#[must_use]
+pub fn programs_of(needs: &Needs) -> Vec<&'static str> {
+    let mut list: Vec<&'static str> = programs(needs).into_iter().collect();
+    list.retain(|name| *name != "ss");
+    list
+}
+
+/// Whether this process can do what root can, in its own user namespace.
+#[must_use]
+pub fn is_root() -> bool {
+    kernel::effective_user() == 0
+}

@@ -1,0 +1,18 @@
+//! How the lab tells what it is doing; the binary decides how that looks.
+
+/// Receives what a person who waits wants to know.
+pub trait Progress {
+    /// Something has begun; `done` of 0 to 1 of the whole is behind it.
+    fn step(&self, done: f64, text: &str);
+    /// Something worth keeping on the screen.
+    fn note(&self, text: &str);
+}
+
+/// Says nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&self, _done: f64, _text: &str) {}
+    fn note(&self, _text: &str) {}
+}

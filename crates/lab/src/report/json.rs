@@ -1,0 +1,135 @@
+//! The result for programs.
+//!
+//! `{"link": {...}, "rows": [{"workload", "file", "bytes", "baseline_s", ..., "edited_wan_bytes"}]}`
+//! with a row per workload and file; a figure that was not measured is `null`. Further keys say
+//! how it was measured. A campaign of several tests repeats the link in each row.
+
+use serde_json::{Map, Value, json};
+
+use super::rows::rows;
+use crate::campaign::{Direction, Link, Pass, Results};
+
+/// The result as one JSON document.
+#[must_use]
+pub fn json(results: &Results) -> Value {
+    let mut lines = Vec::new();
+    for test in &results.tests {
+        for row in rows(test) {
+            let mut line = Map::new();
+            line.insert("workload".to_owned(), json!(row.workload));
+            line.insert("file".to_owned(), json!(row.file));
+            line.insert("bytes".to_owned(), json!(row.bytes));
+            for (suffix, figure) in FIGURES {
+                for pass in Pass::ALL {
+                    let value = row.figures.get(&pass).map(figure);
+                    line.insert(format!("{}_{suffix}", pass.name()), json!(value));
+                }
+            }
+            if results.tests.len() > 1 {
+                line.insert("link".to_owned(), link_json(&test.link));
+            }
+            lines.push(Value::Object(line));
+        }
+    }
+    json!({
+        "title": results.title,
+        "started": results.started,
+        "took_s": results.took_s,
+        "link": results.tests.first().map(|test| link_json(&test.link)),
+        "rows": lines,
+        "repeats": results.repeats,
+        "seeds": results.seeds,
+        "machine": results.machine,
+        "notes": results.notes,
+        "faults": results.faults(),
+    })
+}
+
+type Figure = fn(&super::rows::Figures) -> Value;
+
+/// Keys in the order that readers of the file see them; bytes are whole numbers.
+const FIGURES: [(&str, Figure); 3] = [
+    ("s", |figures| json!(figures.elapsed_s)),
+    ("wan_bytes", |figures| {
+        json!(figures.wan_bytes.round() as u64)
+    }),
+    ("window_s", |figures| json!(figures.window_s)),
+];
+
+fn link_json(link: &Link) -> Value {
+    let way = |direction: &Direction| {
+        json!({
+            "rate_bits_per_second": direction.rate.bits_per_second(),
+            "delay_ms": direction.delay.as_secs_f64() * 1000.0,
+            "queue_bytes": direction.queue.bytes(),
+            "loss": direction.loss.as_fraction(),
+        })
+    };
+    json!({
+        "text": link.to_string(),
+        "client_to_server": way(&link.forward),
+        "server_to_client": way(&link.back),
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::campaign::{FORMAT_VERSION, Seeds};
+    use crate::host::Machine;
+    use crate::report::rows::tests::sample_test;
+
+    pub(in crate::report) fn sample_results() -> Results {
+        Results {
+            format_version: FORMAT_VERSION,
+            title: "A <test>".to_owned(),
+            started: "2026-11-21T12:00:00+00:00".to_owned(),
+            took_s: 170.0,
+            machine: Machine::default(),
+            seeds: Seeds {
+                files: 1,
+                edits: 2,
+                link: 3,
+            },
+            repeats: 3,
+            passes: Pass::ALL.to_vec(),
+            tests: vec![sample_test()],
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rows_have_the_agreed_keys() {
+        let document = json(&sample_results());
+        let row = &document["rows"][0];
+        assert_eq!(row["workload"], "http-download");
+        assert_eq!(row["file"], "2M.doc");
+        for pass in Pass::ALL {
+            assert!(row[format!("{}_s", pass.name())].is_f64());
+            assert!(row[format!("{}_wan_bytes", pass.name())].is_u64());
+        }
+        assert_eq!(
+            document["link"]["client_to_server"]["rate_bits_per_second"],
+            10_000_000
+        );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_null() {
+        let mut results = sample_results();
+        results.tests[0]
+            .samples
+            .retain(|sample| sample.pass == Pass::Baseline);
+        let document = json(&results);
+        assert!(document["rows"][0]["warm_s"].is_null());
+    }
+
+    #[test]
+    fn results_read_back_as_written() {
+        let results = sample_results();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("results.json");
+        results.write(&path).unwrap();
+        assert_eq!(Results::read(&path).unwrap(), results);
+    }
+}

@@ -1,0 +1,17 @@
+//! Results as people and programs read them: a table, a JSON document, one HTML file.
+//!
+//! All three are made from [`Row`]s, and these from the raw samples by one rule: the median of
+//! the repeats. No figure stands in a report that is not in the result file or computed from it
+//! here.
+
+mod html;
+mod json;
+mod plots;
+pub mod published;
+mod rows;
+mod table;
+
+pub use html::html;
+pub use json::json;
+pub use rows::{Figures, Row, rows, sums};
+pub use table::table;

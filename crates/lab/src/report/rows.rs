@@ -1,0 +1,210 @@
+//! A line per file and workload, with a figure for each pass.
+
+use std::collections::BTreeMap;
+
+use crate::campaign::{Pass, Sample, TestResults};
+
+/// What was measured of one file, or of all files of a workload, in one pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// From the first request for the data to the last acknowledgement of it, seconds.
+    pub elapsed_s: f64,
+    /// The file's part of its session, from its first packet to its last, seconds.
+    pub window_s: f64,
+    /// Bytes over the WAN, both directions, IP headers included.
+    pub wan_bytes: f64,
+}
+
+/// One line of the result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The workload.
+    pub workload: String,
+    /// The file; for a sum, how many files.
+    pub file: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The figures by pass; a pass that was not run, or failed, is not there.
+    pub figures: BTreeMap<Pass, Figures>,
+}
+
+impl Row {
+    /// A figure of a pass relative to the baseline's.
+    #[must_use]
+    pub fn share(&self, pass: Pass, figure: impl Fn(&Figures) -> f64) -> Option<f64> {
+        let baseline = figure(self.figures.get(&Pass::Baseline)?);
+        (baseline > 0.0).then_some(figure(self.figures.get(&pass)?) / baseline)
+    }
+}
+
+/// The lines of a test, in the order of its workloads and files: medians over the repeats.
+#[must_use]
+pub fn rows(test: &TestResults) -> Vec<Row> {
+    let mut keys: Vec<(&str, &str)> = Vec::new();
+    for sample in &test.samples {
+        let key = (sample.workload.as_str(), sample.file.as_str());
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    let place = |workload: &str| test.runs.iter().position(|run| run.workload == workload);
+    keys.sort_by_key(|(workload, _)| place(workload));
+    keys.into_iter()
+        .map(|(workload, file)| {
+            let own: Vec<&Sample> = test
+                .samples
+                .iter()
+                .filter(|sample| sample.workload == workload && sample.file == file)
+                .collect();
+            let figures = Pass::ALL
+                .into_iter()
+                .filter_map(|pass| {
+                    let of_pass: Vec<&&Sample> =
+                        own.iter().filter(|sample| sample.pass == pass).collect();
+                    let median_of = |figure: fn(&Sample) -> f64| {
+                        median(of_pass.iter().map(|sample| figure(sample)).collect())
+                    };
+                    let figures = Figures {
+                        elapsed_s: median_of(|sample| sample.elapsed_s)?,
+                        window_s: median_of(|sample| sample.window_s)?,
+                        wan_bytes: median_of(|sample| sample.wan_bytes as f64)?,
+                    };
+                    Some((pass, figures))
+                })
+                .collect();
+            Row {
+                workload: workload.to_owned(),
+                file: file.to_owned(),
+                bytes: own.first().map_or(0, |sample| sample.bytes),
+                figures,
+            }
+        })
+        .collect()
+}
+
+/// One line per workload: the sums over its files.
+#[must_use]
+pub fn sums(rows: &[Row]) -> Vec<Row> {
+    let mut sums: Vec<(Row, usize)> = Vec::new();
+    for row in rows {
+        match sums
+            .iter_mut()
+            .find(|(sum, _)| sum.workload == row.workload)
+        {
+            None => sums.push((row.clone(), 1)),
+            Some((sum, count)) => {
+                *count += 1;
+                sum.bytes += row.bytes;
+                // A pass is summed only if every file has it.
+                sum.figures.retain(|pass, _| row.figures.contains_key(pass));
+                for (pass, total) in &mut sum.figures {
+                    let add = &row.figures[pass];
+                    total.elapsed_s += add.elapsed_s;
+                    total.window_s += add.window_s;
+                    total.wan_bytes += add.wan_bytes;
+                }
+            }
+        }
+    }
+    sums.into_iter()
+        .map(|(mut sum, count)| {
+            sum.file = match count {
+                1 => "1 file".to_owned(),
+                _ => format!("{count} files"),
+            };
+            sum
+        })
+        .collect()
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::campaign::{Link, WorkloadRun};
+
+    /// Two files over HTTP in all passes, three repeats.
+    pub(in crate::report) fn sample_test() -> TestResults {
+        let mut samples = Vec::new();
+        let mut runs = Vec::new();
+        for repeat in 1..=3 {
+            for (index, pass) in Pass::ALL.into_iter().enumerate() {
+                runs.push(WorkloadRun {
+                    pass,
+                    workload: "http-download".to_owned(),
+                    repeat,
+                    label: format!("t0-{}-{repeat}", pass.name()),
+                    cpu_busy: 0.2,
+                    failure: None,
+                });
+                for (file, bytes) in [("2M.doc", 2_055_168), ("50K.ppt", 48_640)] {
+                    samples.push(Sample {
+                        pass,
+                        workload: "http-download".to_owned(),
+                        repeat,
+                        file: file.to_owned(),
+                        bytes,
+                        requested_unix_s: 1.0,
+                        elapsed_s: bytes as f64 / 1e6 / (index + 1) as f64 + f64::from(repeat),
+                        window_s: 4.0,
+                        wan_bytes: bytes / (index as u64 + 1),
+                        expected_hash: "a".to_owned(),
+                        found_hash: Some("a".to_owned()),
+                    });
+                }
+            }
+        }
+        TestResults {
+            link: Link::default(),
+            emulator: serde_json::Value::Null,
+            runs,
+            samples,
+        }
+    }
+
+    #[test]
+    fn rows_are_medians_and_sums_are_of_rows() {
+        let rows = rows(&sample_test());
+        assert_eq!(rows.len(), 2);
+        let baseline = rows[0].figures[&Pass::Baseline];
+        assert!((baseline.elapsed_s - 4.055_168).abs() < 1e-9);
+        let sums = sums(&rows);
+        assert_eq!(sums.len(), 1);
+        assert_eq!(sums[0].file, "2 files");
+        assert_eq!(sums[0].bytes, 2_103_808);
+        assert!(
+            (sums[0]
+                .share(Pass::Cold, |figures| figures.wan_bytes)
+                .unwrap()
+                - 0.5)
+                .abs()
+                < 1e-6
+        );
+    }
+
+    #[test]
+    fn a_pass_that_one_file_lacks_is_not_summed() {
+        let mut test = sample_test();
+        test.samples
+            .retain(|sample| !(sample.file == "50K.ppt" && sample.pass == Pass::Warm));
+        let sums = sums(&rows(&test));
+        assert!(!sums[0].figures.contains_key(&Pass::Warm));
+        assert!(sums[0].figures.contains_key(&Pass::Edited));
+    }
+
+    #[test]
+    fn medians_of_even_counts_lie_between() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
+    }
+}

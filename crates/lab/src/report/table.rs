@@ -1,0 +1,146 @@
+//! The result as a table for a terminal of 80 columns.
+
+use std::fmt::Write;
+
+use super::rows::{Figures, Row, rows, sums};
+use crate::campaign::{Pass, Results, TestResults};
+
+/// The width that a table keeps to, columns.
+const WIDTH: usize = 80;
+
+/// The whole result as text of at most 80 columns.
+#[must_use]
+pub fn table(results: &Results) -> String {
+    let mut out = String::new();
+    for test in &results.tests {
+        write_test(&mut out, test);
+    }
+    for note in &results.notes {
+        write_wrapped(&mut out, note);
+    }
+    let faults = results.faults();
+    if faults.is_empty() {
+        out += "Every file arrived identical.\n";
+    } else {
+        for fault in faults {
+            write_wrapped(&mut out, &format!("NOT IDENTICAL: {fault}"));
+        }
+    }
+    out
+}
+
+fn write_test(out: &mut String, test: &TestResults) {
+    let rows = rows(test);
+    let _ = writeln!(out, "Link: {}\n", test.link);
+    let _ = writeln!(
+        out,
+        "{:14} {:>6} {:^32} {:>24}",
+        "", "", "seconds, request to last ACK", "WAN bytes, % of baseline"
+    );
+    let _ = writeln!(
+        out,
+        "{:14} {:>6} {:>8} {:>7} {:>7} {:>7} {:>7} {:>5} {:>5} {:>5}",
+        "", "kB", "baseline", "cold", "warm", "edited", "base kB", "cold", "warm", "edit"
+    );
+    for sum in sums(&rows) {
+        let _ = writeln!(out, "{}", "-".repeat(WIDTH));
+        write_row(out, &sum.workload, &sum);
+        for row in rows.iter().filter(|row| row.workload == sum.workload) {
+            write_row(out, &format!("  {}", row.file), row);
+        }
+        if sum.workload.starts_with("ftp") {
+            write_session(out, &sum);
+        }
+    }
+    let _ = writeln!(out, "{}", "-".repeat(WIDTH));
+}
+
+fn write_row(out: &mut String, name: &str, row: &Row) {
+    let seconds = |pass| format_seconds(row.figures.get(&pass).map(|figures| figures.elapsed_s));
+    let percent = |pass| match row.share(pass, |figures: &Figures| figures.wan_bytes) {
+        Some(share) => format!("{:.1}", share * 100.0),
+        None => "-".to_owned(),
+    };
+    let baseline_bytes = row.figures.get(&Pass::Baseline).map_or_else(
+        || "-".to_owned(),
+        |figures| format!("{:.0}", figures.wan_bytes / 1000.0),
+    );
+    let _ = writeln!(
+        out,
+        "{name:14} {:>6} {:>8} {:>7} {:>7} {:>7} {baseline_bytes:>7} {:>5} {:>5} {:>5}",
+        row.bytes / 1000,
+        seconds(Pass::Baseline),
+        seconds(Pass::Cold),
+        seconds(Pass::Warm),
+        seconds(Pass::Edited),
+        percent(Pass::Cold),
+        percent(Pass::Warm),
+        percent(Pass::Edited),
+    );
+}
+
+/// FTP's data times leave its control exchanges out; the session's wall time has them.
+fn write_session(out: &mut String, sum: &Row) {
+    let seconds = |pass| format_seconds(sum.figures.get(&pass).map(|figures| figures.window_s));
+    let _ = writeln!(
+        out,
+        "{:21} {:>8} {:>7} {:>7} {:>7}",
+        "  session, wall time",
+        seconds(Pass::Baseline),
+        seconds(Pass::Cold),
+        seconds(Pass::Warm),
+        seconds(Pass::Edited),
+    );
+}
+
+fn format_seconds(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds >= 1000.0 => format!("{seconds:.0}"),
+        Some(seconds) if seconds >= 100.0 => format!("{seconds:.1}"),
+        Some(seconds) => format!("{seconds:.3}"),
+    }
+}
+
+fn write_wrapped(out: &mut String, text: &str) {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > WIDTH {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::tests::sample_results;
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_a_terminal() {
+        let mut results = sample_results();
+        results.notes.push("word ".repeat(40));
+        results.tests[0].samples[0].elapsed_s = 4321.0;
+        let text = table(&results);
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        assert!(text.contains("http-download"));
+        assert!(text.contains("Every file arrived identical."));
+    }
+
+    #[test]
+    fn a_damaged_file_is_shouted() {
+        let mut results = sample_results();
+        results.tests[0].samples[0].found_hash = Some("b".to_owned());
+        assert!(table(&results).contains("NOT IDENTICAL: baseline http-download 2M.doc"));
+    }
+}

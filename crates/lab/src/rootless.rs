@@ -1,0 +1,116 @@
+//! Running without root: the lab starts itself again inside user, network and mount namespaces.
+//!
+//! ```text
+//! trunkline demo ──unshare(1)──► trunkline demo --  (root of its own user namespace,
+//!                                                   a private /run with /run/netns in it)
+//! ```
+//! With newuidmap and a range in /etc/subuid the inner side has many user ids, else one. What
+//! cannot be had without root is said once, before anything else happens.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{Environment, command, kernel};
+
+/// The environment variable that tells the inner process that it is inside.
+pub const INSIDE_VARIABLE: &str = "TRUNKLINE_LAB_INSIDE";
+
+/// Whether a process is the one that the lab started again inside a user namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// It is.
+    Yes,
+    /// It is the one that a person started.
+    No,
+}
+
+/// How the lab has got the privileges it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privileges {
+    /// As the host's root.
+    Root,
+    /// As the root of a user namespace.
+    UserNamespace,
+}
+
+impl Privileges {
+    /// One sentence that says which, and what is then not available.
+    #[must_use]
+    pub fn explain(self) -> &'static str {
+        match self {
+            Privileges::Root => "running as root",
+            Privileges::UserNamespace => {
+                "running without root, in a user namespace (not available: real-time \
+                 scheduling, socket buffers above the system's limits, AF_XDP)"
+            }
+        }
+    }
+}
+
+/// Makes sure of the privileges that namespaces need: has them as root, or starts this program
+/// again inside a user namespace (and then does not return).
+///
+/// # Errors
+/// When neither is possible; the message says what to do.
+pub fn obtain(environment: &Environment) -> Result<Privileges> {
+    if environment.user_namespace == Inside::Yes {
+        prepare_inside()?;
+        return Ok(Privileges::UserNamespace);
+    }
+    if kernel::effective_user() == 0 {
+        return Ok(Privileges::Root);
+    }
+    let Some(unshare) = command::find("unshare") else {
+        bail!("the lab needs root, or unshare(1) from util-linux to run without it");
+    };
+    let possible = std::process::Command::new(&unshare)
+        .args(["--user", "--map-root-user", "--net", "--mount", "true"])
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !possible {
+        bail!(
+            "this system does not allow unprivileged user namespaces; run as root, or allow them \
+             (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces)"
+        );
+    }
+    let mut again = std::process::Command::new(&unshare);
+    again.args(["--user", "--map-root-user", "--net", "--mount"]);
+    if has_many_user_ids(&unshare) {
+        again.arg("--map-auto");
+    }
+    again
+        .arg(&environment.program)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE_VARIABLE, "1");
+    Err(kernel::become_program(&mut again)).context("starting again in a user namespace")
+}
+
+/// Whether a range of user ids can be mapped, which smbd needs.
+fn has_many_user_ids(unshare: &Path) -> bool {
+    std::process::Command::new(unshare)
+        .args(["--user", "--map-root-user", "--map-auto", "true"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// The number of user ids that this process's user namespace maps.
+#[must_use]
+pub fn mapped_user_ids() -> u64 {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines()
+        .filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Puts a private directory over /run, where named network namespaces live.
+fn prepare_inside() -> Result<()> {
+    if Path::new("/run/netns").is_dir() && std::fs::write("/run/netns/.trunkline", "").is_ok() {
+        return Ok(());
+    }
+    command::run("mount", ["-t", "tmpfs", "tmpfs", "/run"])
+        .context("covering /run in a mount namespace of the lab's own")?;
+    std::fs::create_dir_all("/run/netns")?;
+    std::fs::write("/run/netns/.trunkline", "")?;
+    Ok(())
+}

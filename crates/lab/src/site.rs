@@ -1,0 +1,204 @@
+//! The lab as a place to be in: both sites, servers, link and nodes, until somebody ends it.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::campaign::Link;
+use crate::nodes::Nodes;
+use crate::preflight::{self, Captures, Interception, Needs};
+use crate::process::Process;
+use crate::progress::Progress;
+use crate::run::Run;
+use crate::servers::{Kind, SMB_SHARE, Servers};
+use crate::topology::{Site, Topology};
+use crate::{Environment, kernel, rootless};
+
+/// How often the standing lab looks whether it should end or something in it has.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The seed of the standing lab's link; losses repeat from one day to the next.
+const LINK_SEED: u64 = 1;
+
+/// Whether the nodes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithNodes {
+    /// They do.
+    Yes,
+    /// The two sites are joined by the link alone.
+    No,
+}
+
+/// A standing lab; dropping it removes it. Fields are dropped in this order: what runs goes
+/// before what it runs in.
+#[derive(Debug)]
+pub struct Lab {
+    nodes: Option<Nodes>,
+    servers: Servers,
+    emulator: Process,
+    topology: Topology,
+    logs: PathBuf,
+    run: Run,
+}
+
+impl Lab {
+    /// Builds a lab.
+    ///
+    /// # Errors
+    /// When something is missing or does not start.
+    pub fn up(
+        environment: &Environment,
+        link: &Link,
+        with: WithNodes,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let privileges = rootless::obtain(environment)?;
+        progress.note(privileges.explain());
+        let servers = vec![Kind::Http, Kind::Ftp, Kind::Smb];
+        let needs = Needs {
+            servers: servers.clone(),
+            clients: vec![],
+            interception: match with {
+                WithNodes::Yes => Interception::Transparent,
+                WithNodes::No => Interception::None,
+            },
+            captures: Captures::None,
+        };
+        preflight::check(&needs, privileges)?;
+        let run = Run::create(environment)?;
+        Self::build(
+            run,
+            link,
+            with,
+            &servers,
+            &[Site::Near, Site::Far],
+            progress,
+        )
+    }
+
+    /// Builds a lab of these sites in `run`; tests use it with more than two.
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub fn build(
+        run: Run,
+        link: &Link,
+        with: WithNodes,
+        kinds: &[Kind],
+        sites: &[Site],
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let logs = run.subdirectory("logs")?;
+        progress.step(0.1, "building the network");
+        let topology = Topology::create(&run, sites)?;
+        progress.step(0.3, "starting the emulator");
+        let emulator = topology.start_emulator(&run, &logs, &link.arguments(LINK_SEED))?;
+        progress.step(0.5, "starting the servers");
+        let servers = Servers::start(&run, &topology, Site::Far, &logs, kinds)?;
+        let mut lab = Self {
+            nodes: None,
+            servers,
+            emulator,
+            topology,
+            logs,
+            run,
+        };
+        if with == WithNodes::Yes {
+            progress.step(0.7, "starting the nodes");
+            let mut nodes = Nodes::prepare(&lab.run, &lab.topology, &lab.logs)?;
+            nodes.start(&lab.run, &lab.topology)?;
+            lab.nodes = Some(nodes);
+        }
+        Ok(lab)
+    }
+
+    /// The lab's network.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The lab's run.
+    #[must_use]
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// The far site's servers.
+    #[must_use]
+    pub fn servers(&mut self) -> &mut Servers {
+        &mut self.servers
+    }
+
+    /// The nodes, where they run.
+    #[must_use]
+    pub fn nodes(&mut self) -> Option<&mut Nodes> {
+        self.nodes.as_mut()
+    }
+
+    /// The emulator's process.
+    #[must_use]
+    pub fn emulator(&mut self) -> &mut Process {
+        &mut self.emulator
+    }
+
+    /// Where all processes log to.
+    #[must_use]
+    pub fn logs(&self) -> &std::path::Path {
+        &self.logs
+    }
+
+    /// How to use the lab, as text.
+    #[must_use]
+    pub fn directions(&self) -> String {
+        let mut text = String::new();
+        let server = Site::Far.host_address();
+        let _ = writeln!(
+            text,
+            "The lab stands; its files are in {}",
+            self.run.directory().display()
+        );
+        for (role, what) in [
+            ("client", "the client's host"),
+            ("near", "its node"),
+            ("wan", "the emulated link"),
+            ("far", "the server's node"),
+            ("server", "the server's host"),
+        ] {
+            let _ = writeln!(
+                text,
+                "  ip netns exec {:16} sh     # {what}",
+                self.topology.namespace(role)
+            );
+        }
+        let _ = writeln!(text, "from the client:");
+        let _ = writeln!(text, "  curl http://{server}/");
+        let _ = writeln!(text, "  curl http://[{}]/", Site::Far.host_address_v6());
+        let _ = writeln!(text, "  curl ftp://{server}/");
+        let _ = writeln!(text, "  smbclient //{server}/{SMB_SHARE} -N -s /dev/null");
+        let _ = write!(
+            text,
+            "files to serve go into {}",
+            self.servers.files().display()
+        );
+        text
+    }
+
+    /// Stands until the lab is interrupted or something in it ends.
+    ///
+    /// # Errors
+    /// When something in it ends by itself.
+    pub fn wait(mut self) -> Result<()> {
+        while !kernel::interrupted() {
+            self.emulator.check()?;
+            self.servers.check()?;
+            if let Some(nodes) = &mut self.nodes {
+                nodes.check()?;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+}

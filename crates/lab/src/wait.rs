@@ -1,0 +1,68 @@
+//! Waiting for a condition, never for a time.
+//!
+//! Every wait has a limit and a name, so that what never comes is reported as what it is, and
+//! every wait ends at once when the lab is interrupted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::kernel;
+
+/// How often a condition is looked at: short beside anything the lab measures, long beside what a
+/// look costs.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Returns what `look` finds as soon as it finds something.
+///
+/// # Errors
+/// When nothing is found within `limit` (the message says `what` was waited for), when `look`
+/// fails, or when the lab is interrupted.
+pub fn until<T>(
+    limit: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        not_interrupted()?;
+        if start.elapsed() >= limit {
+            bail!(
+                "waited {} s in vain for {what}",
+                limit.as_secs_f64().round()
+            );
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Goes on unless the lab has been asked to stop.
+///
+/// # Errors
+/// When it has.
+pub fn not_interrupted() -> Result<()> {
+    if kernel::interrupted() {
+        bail!("interrupted; what was made has been removed");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_its_condition_or_names_it() {
+        let mut looks = 0;
+        let found = until(Duration::from_secs(5), "three looks", || {
+            looks += 1;
+            Ok((looks == 3).then_some(looks))
+        });
+        assert_eq!(found.unwrap(), 3);
+        let error = until::<()>(Duration::ZERO, "the moon", || Ok(None)).unwrap_err();
+        assert!(error.to_string().contains("the moon"));
+    }
+}

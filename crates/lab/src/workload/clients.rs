@@ -1,0 +1,211 @@
+//! The client programs, and the comparison of what arrived with what was sent.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::files::{FileSet, hash};
+use super::{Way, Workload};
+use crate::servers::{SMB_SHARE, UPLOAD_DIRECTORY};
+use crate::topology::{Site, Topology};
+use crate::{command, kernel, wait};
+
+/// A client that takes longer than this for one workload hangs: an hour is many times what the
+/// slowest published link needs.
+const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Where a workload runs and what it runs with.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    /// The network.
+    pub topology: &'a Topology,
+    /// The directory that the servers serve, on the server's side.
+    pub server_files: &'a Path,
+    /// A directory of the client's own.
+    pub client_directory: &'a Path,
+    /// Where the clients' own messages go.
+    pub logs: &'a Path,
+}
+
+/// A file as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its name.
+    pub file: String,
+    /// The hash it should have.
+    pub expected: String,
+    /// The hash it has; `None` when it did not arrive.
+    pub found: Option<String>,
+}
+
+impl Arrival {
+    /// Whether what arrived is what was sent.
+    #[must_use]
+    pub fn is_identical(&self) -> bool {
+        self.found.as_deref() == Some(&self.expected)
+    }
+}
+
+/// What a run of a workload gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Each file of the set.
+    pub arrivals: Vec<Arrival>,
+    /// What went wrong with the clients, if something did.
+    pub failure: Option<String>,
+}
+
+impl Bench<'_> {
+    /// Runs `workload` for `files` and compares what arrived.
+    ///
+    /// The directories it uses are emptied first; a client's failure is part of the outcome.
+    ///
+    /// # Errors
+    /// When the lab itself fails or is interrupted.
+    pub fn run(&self, workload: Workload, files: &FileSet, label: &str) -> Result<Outcome> {
+        let source = self.client_directory.join("out");
+        let target = self.client_directory.join("in");
+        let uploads = self.server_files.join(UPLOAD_DIRECTORY);
+        for directory in [&source, &target, &uploads] {
+            empty(directory)?;
+        }
+        let arrived = match workload.way() {
+            Way::Download => &target,
+            Way::Upload => {
+                files.write_to(&source)?;
+                &uploads
+            }
+        };
+        let log = self.logs.join(format!("client-{label}.log"));
+        let failure = self
+            .drive(workload, files, &source, &target, &log)?
+            .map(|problem| format!("{problem} (see {})", log.display()));
+        let arrivals = files
+            .iter()
+            .map(|(name, content)| Arrival {
+                file: name.to_owned(),
+                expected: hash(content),
+                found: fs::read(arrived.join(name)).ok().map(|bytes| hash(&bytes)),
+            })
+            .collect();
+        for directory in [&source, &target, &uploads] {
+            empty(directory)?;
+        }
+        Ok(Outcome { arrivals, failure })
+    }
+
+    fn drive(
+        &self,
+        workload: Workload,
+        files: &FileSet,
+        source: &Path,
+        target: &Path,
+        log: &Path,
+    ) -> Result<Option<String>> {
+        let server = Site::Far.host_address();
+        let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
+        match workload {
+            Workload::HttpDownload => {
+                for name in names {
+                    let mut curl = curl();
+                    curl.arg(format!("http://{server}/{name}"))
+                        .arg("-o")
+                        .arg(target.join(name));
+                    if let Some(problem) = self.finish("curl", curl, log)? {
+                        return Ok(Some(problem));
+                    }
+                }
+                Ok(None)
+            }
+            Workload::FtpDownload => {
+                let mut curl = curl();
+                for name in names {
+                    curl.arg(format!("ftp://{server}/{name}"))
+                        .arg("-o")
+                        .arg(target.join(name));
+                }
+                self.finish("curl", curl, log)
+            }
+            Workload::FtpUpload => {
+                let mut curl = curl();
+                for name in names {
+                    curl.arg("-T")
+                        .arg(source.join(name))
+                        .arg(format!("ftp://{server}/{UPLOAD_DIRECTORY}/{name}"));
+                }
+                self.finish("curl", curl, log)
+            }
+            Workload::SmbDownload => {
+                let gets: Vec<String> = names.iter().map(|name| format!("get {name}")).collect();
+                let script = format!("lcd {}; {}", target.display(), gets.join("; "));
+                self.finish("smbclient", smbclient(&script), log)
+            }
+            Workload::SmbUpload => {
+                let puts: Vec<String> = names.iter().map(|name| format!("put {name}")).collect();
+                let script = format!(
+                    "lcd {}; cd {UPLOAD_DIRECTORY}; {}",
+                    source.display(),
+                    puts.join("; ")
+                );
+                self.finish("smbclient", smbclient(&script), log)
+            }
+        }
+    }
+
+    /// Runs a client to its end in the client's namespace; says how it failed, if it did.
+    fn finish(&self, name: &str, mut client: Command, log: &Path) -> Result<Option<String>> {
+        let output = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("opening {}", log.display()))?;
+        client
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        std::os::unix::process::CommandExt::process_group(&mut client, 0);
+        kernel::prepare_child(&mut client, Some(&self.topology.namespace_file("client")))?;
+        let mut child = client.spawn().with_context(|| format!("starting {name}"))?;
+        let status = wait::until(CLIENT_LIMIT, name, || Ok(child.try_wait()?));
+        if status.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let status = status?;
+        Ok((!status.success()).then(|| format!("{name} failed ({status})")))
+    }
+}
+
+/// A curl without the user's own settings, silent but for errors.
+fn curl() -> Command {
+    let mut curl = command::new("curl");
+    curl.args(["--disable", "--silent", "--show-error", "--noproxy", "*"]);
+    curl
+}
+
+/// An smbclient without the host's configuration, as a guest.
+fn smbclient(script: &str) -> Command {
+    let mut smbclient = command::new("smbclient");
+    let share = format!("//{}/{SMB_SHARE}", Site::Far.host_address());
+    smbclient.args([&share, "-N", "-s", "/dev/null", "-c", script]);
+    smbclient
+}
+
+/// Makes `directory` if need be and removes the files in it.
+fn empty(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let entries: Vec<PathBuf> = fs::read_dir(directory)?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    for path in entries {
+        if path.is_dir() {
+            bail!("{} should hold only files", path.display());
+        }
+        fs::remove_file(&path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! `trunkline demo`: two sites, an emulated WAN, real servers, one table with and without
+//! Trunkline.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lab::campaign::{self, Link, Options, Pass, Plan, Results, Seeds, Test, WorkloadName};
+use lab::report;
+use lab::workload::Workload;
+
+use crate::lab::{environment, progress};
+
+/// Shows what Trunkline does for HTTP, FTP and SMB over an emulated WAN, beside what they do
+/// without it.
+///
+/// Two sites are built of network namespaces, with real servers (nginx, vsftpd, Samba) and real
+/// clients (curl, smbclient). The published file set of a 2009 WAAS report is transferred without
+/// Trunkline, with empty dictionaries, again, and with 1 % of each file changed. Everything that
+/// was made is removed at the end. It needs root, or unprivileged user namespaces.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// The link, each way: rate=10Mbit,delay=15ms,queue=125kB,loss=0%; rate_back= and so on for
+    /// the direction from server to client alone.
+    #[arg(long, value_name = "LINK", default_value = "")]
+    link: Link,
+    /// The seed of the files' contents and of the link [default: from the clock].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How often to measure everything; the table shows medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Only these workloads.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    workload: Vec<Workload>,
+    /// Only these files of the set.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    files: Vec<String>,
+    /// Only these passes: baseline, cold, warm, edited.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pass)]
+    passes: Vec<Pass>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Where results go.
+#[derive(Debug, Args)]
+pub(crate) struct Output {
+    /// Writes the results as JSON to FILE, or to standard output in place of the table.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+    /// Where to write the HTML report.
+    #[arg(long, value_name = "FILE", default_value = "trunkline-demo.html")]
+    report: PathBuf,
+    /// Leaves captures, server logs, hashes and raw results in DIR.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+fn pass(text: &str) -> Result<Pass> {
+    let Some(pass) = Pass::ALL.into_iter().find(|pass| pass.name() == text) else {
+        bail!("`{text}` is not a pass; there are baseline, cold, warm, edited");
+    };
+    Ok(pass)
+}
+
+impl Demo {
+    /// Runs the demo.
+    ///
+    /// # Errors
+    /// When something is missing or fails, or a file did not arrive identical.
+    pub(crate) fn run(self) -> Result<()> {
+        let workloads = match self.workload.is_empty() {
+            true => Workload::ALL.to_vec(),
+            false => self.workload,
+        };
+        let plan = Plan {
+            title: "Two sites over an emulated WAN, with and without Trunkline".to_owned(),
+            repeats: self.repeat,
+            passes: match self.passes.is_empty() {
+                true => Pass::ALL.to_vec(),
+                false => Pass::ALL
+                    .into_iter()
+                    .filter(|pass| self.passes.contains(pass))
+                    .collect(),
+            },
+            tests: vec![Test {
+                link: self.link,
+                workloads: workloads.into_iter().map(WorkloadName).collect(),
+                files: self.files,
+            }],
+        };
+        measure(&plan, self.seed, &self.output)
+    }
+}
+
+/// Runs a plan and puts its results where they are wanted.
+pub(crate) fn measure(plan: &Plan, seed: Option<u64>, output: &Output) -> Result<()> {
+    lab::kernel::catch_interruptions();
+    let clock = clock();
+    let seeds = Seeds {
+        files: seed.unwrap_or(clock),
+        edits: clock,
+        link: seed.unwrap_or(clock),
+    };
+    let progress = progress();
+    let options = Options {
+        seeds,
+        keep: output.keep.clone(),
+    };
+    let result = campaign::execute(&environment()?, plan, &options, &progress);
+    progress.finish();
+    let results = result?;
+    write(&results, output)?;
+    let faults = results.faults();
+    if !faults.is_empty() {
+        bail!("{} transfers were not identical", faults.len());
+    }
+    Ok(())
+}
+
+/// Writes table, JSON and HTML.
+pub(crate) fn write(results: &Results, output: &Output) -> Result<()> {
+    let to_standard_output = output.json.as_deref() == Some(Path::new("-"));
+    if let Some(path) = &output.json {
+        let text = serde_json::to_string_pretty(&report::json(results))?;
+        if to_standard_output {
+            println!("{text}");
+        } else {
+            fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        }
+    }
+    fs::write(&output.report, report::html(results)?)
+        .with_context(|| format!("writing {}", output.report.display()))?;
+    if !to_standard_output {
+        print!("{}", report::table(results));
+        println!(
+            "seed {}, edits {} (from the clock), {:.0} s in all",
+            results.seeds.files, results.seeds.edits, results.took_s
+        );
+        println!("report: {}", output.report.display());
+        if let Some(directory) = &output.keep {
+            println!("kept: {}", directory.display());
+        }
+    }
+    Ok(())
+}
+
+/// A number that no other run has: microseconds since the Unix epoch.
+fn clock() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or_default()
+}
