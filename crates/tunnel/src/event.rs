@@ -67,9 +67,9 @@ pub enum ResetReason {
     Limit,
     /// The operator's or the policy's decision.
     Policy,
-    /// Nothing was heard of the peer for too long; never sent.
+    /// Nothing was heard of the peer for too long.
     PeerLost,
-    /// The peer was restarted and knows nothing of the flow; never sent.
+    /// The peer was restarted and knows nothing of the flow.
     PeerRestarted,
     /// The other side had already forgotten the flow.
     Gone,

@@ -20,6 +20,7 @@
 mod config;
 mod error;
 mod event;
+pub mod limits;
 mod session;
 mod statistics;
 pub mod wire;

@@ -1,122 +1,569 @@
-//! The session's machine: one for each peer.
+//! The session's machine: one for each peer, whatever links come and go.
+//!
+//! `link` moves it from one link to the next, `incoming` applies frames, `outgoing` makes them.
+//! A flow (`flow`) has two halves (`send`, `receive`); `schedule` says which flow sends next,
+//! `liveness` whether the peer is there, `messages` carries what the engines say to each other,
+//! `resets` remembers what a peer may have missed.
+//!
+//! Nothing is ever queued as a frame: what must be said is a mark on what it is about, and the
+//! frame is made when the link has room. So it is always the newest, and bounded by the flows.
+//! Only `link` and `split_frame` know that a link delivers everything in order.
+
+mod flow;
+mod incoming;
+mod link;
+mod liveness;
+mod messages;
+mod outgoing;
+mod receive;
+mod resets;
+mod schedule;
+mod send;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use vocab::{FlowId, NodeId, Random, Time};
 
-use crate::{
-    Answer, Config, Error, Event, FlowStatistics, LinkId, Open, OpenError, ResetReason, Statistics,
-};
+use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT};
+use crate::wire::Ack;
+use crate::{Answer, Config, Event, FlowStatistics, Open, OpenError, ResetReason, Statistics};
+use flow::{Flow, Origin};
+use link::{Link, Phase};
+use liveness::{Due, Liveness, Presence};
+use messages::Messages;
+use receive::Surroundings;
+use resets::Resets;
+use schedule::Schedule;
+use send::Ending;
+
+/// Less room than this is little: `Writable` is said when there is that much again.
+const LITTLE_ROOM: u64 = 16 << 10;
+
+/// Bytes that a flow may have outstanding in the last quarter of the total credit.
+const SMALL_FLOW: u64 = 64 << 10;
 
 /// One peer, over all the links that come and go.
-pub struct Session {}
+///
+/// After every call, drain [`Self::poll_event`] and ask [`Self::wants_transmit`] and
+/// [`Self::poll_timeout`]. Calls about a flow that is not open do nothing: the event that
+/// ended it may still be waiting.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    local: NodeId,
+    peer: NodeId,
+    random: Random,
+    now: Time,
+    incarnation: [u8; 16],
+    peer_incarnation: Option<[u8; 16]>,
+    blob: Bytes,
+    peer_blob: Option<Bytes>,
+    link: Option<Link>,
+    establishments: u64,
+    liveness: Liveness,
+    flows: BTreeMap<FlowId, Flow>,
+    /// The id our next flow gets.
+    next_id: u64,
+    /// Above every id that the peer has used.
+    peer_next: u64,
+    peer_flows: usize,
+    peer_flow_window: u64,
+    peer_total_window: u64,
+    leaving: bool,
+    peer_leaving: bool,
+    drained_told: bool,
+    control: Control,
+    acknowledged_at: Option<Time>,
+    schedule: Schedule,
+    /// Flows that wait for the total credit alone.
+    stalled: BTreeSet<FlowId>,
+    /// Whether data is being sent again after a change of links.
+    repeating: bool,
+    messages: Messages,
+    resets: Resets,
+    /// Over all flows: sent and not consumed by the peer.
+    outstanding: u64,
+    /// Over all flows: written and not consumed by the peer.
+    committed: u64,
+    /// Over all flows: received and not consumed here.
+    unconsumed: u64,
+    /// Total credit that came back since waiting writers were last looked for.
+    freed: u64,
+    counters: Statistics,
+    events: VecDeque<Event>,
+}
 
-#[allow(unused_variables)]
-impl Session {
-    /// A session that has not met its peer yet. `random` should be seeded from the system: the
-    /// incarnation nonce comes from it.
-    pub fn new(config: Config, local: NodeId, peer: NodeId, random: Random, now: Time) -> Self {
-        todo!()
-    }
-    /// Sets what the peer's engine gets as [`Event::Hello`]; told at once when a link is up.
-    pub fn set_hello_blob(&mut self, blob: Bytes) {
-        todo!()
-    }
-    /// A new authenticated link to the peer.
-    pub fn link_up(&mut self, now: Time, link: LinkId, dialed_by_us: bool) {
-        todo!()
-    }
-    /// The link is gone.
-    pub fn link_down(&mut self, now: Time, link: LinkId) {
-        todo!()
-    }
-    /// Bytes from the link.
-    ///
-    /// # Errors
-    /// The link must be closed.
-    pub fn handle(&mut self, now: Time, link: LinkId, bytes: &[u8]) -> Result<(), Error> {
-        todo!()
-    }
-    /// Frames ready to go on that link.
-    pub fn poll_transmit(&mut self, now: Time, link: LinkId, max: usize) -> Option<Bytes> {
-        todo!()
-    }
-    /// The link that `poll_transmit` has frames for now. To be asked after every call.
-    pub fn wants_transmit(&self) -> Option<LinkId> {
-        todo!()
-    }
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
-    }
-    /// When `handle_timeout` wants to be called.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        todo!()
-    }
-    /// Does what is due.
-    pub fn handle_timeout(&mut self, now: Time) {
-        todo!()
-    }
-    /// Opens a flow.
-    ///
-    /// # Errors
-    /// When the connection should pass by.
-    pub fn open(&mut self, now: Time, open: Open) -> Result<FlowId, OpenError> {
-        todo!()
-    }
-    /// Answers the peer's open.
-    pub fn answer(&mut self, flow: FlowId, answer: Answer) {
-        todo!()
-    }
-    /// Encoded bytes the engine may write now.
-    pub fn writable(&self, flow: FlowId) -> usize {
-        todo!()
-    }
-    /// Appends to our direction of the flow.
-    pub fn write(&mut self, flow: FlowId, bytes: Bytes) {
-        todo!()
-    }
-    /// Ends our direction after what was written.
-    pub fn finish(&mut self, flow: FlowId) {
-        todo!()
-    }
-    /// Ends both directions at once.
-    pub fn reset(&mut self, flow: FlowId, reason: ResetReason) {
-        todo!()
-    }
-    /// The next contiguous received bytes.
-    pub fn read(&mut self, flow: FlowId, max: usize) -> Option<Bytes> {
-        todo!()
-    }
-    /// Everything below this received offset is resolved: its credit is given back.
-    pub fn consumed(&mut self, flow: FlowId, offset: u64) {
-        todo!()
-    }
-    /// Sends a message to the peer's engine.
-    pub fn send_message(&mut self, flow: FlowId, kind: u8, bytes: Bytes) {
-        todo!()
-    }
-    /// Takes no new flows from here on.
-    pub fn goaway(&mut self, now: Time) {
-        todo!()
-    }
-    /// Whether a link is established.
-    pub fn is_up(&self) -> bool {
-        todo!()
-    }
-    /// Whether nothing was heard for so long.
-    pub fn is_silent(&self) -> bool {
-        todo!()
-    }
-    /// Flows open now.
-    pub fn flow_count(&self) -> usize {
-        todo!()
-    }
-    /// Counters.
-    pub fn statistics(&self) -> Statistics {
-        todo!()
-    }
-    /// Counters of one flow.
-    pub fn flow_statistics(&self, flow: FlowId) -> Option<FlowStatistics> {
-        todo!()
+/// What is to be said on the current link, apart from data. Forgotten with the link.
+#[derive(Debug, Default)]
+struct Control {
+    pong: Option<u32>,
+    go_away: bool,
+    opens: BTreeSet<FlowId>,
+    answers: BTreeSet<FlowId>,
+    resets: BTreeMap<FlowId, ResetReason>,
+    acknowledgements: BTreeSet<FlowId>,
+    /// Of flows that have closed since.
+    last_acknowledgements: BTreeMap<FlowId, Ack>,
+    message_ack: bool,
+    acknowledge_at: Option<Time>,
+    acknowledge_now: bool,
+}
+
+impl Control {
+    fn note_acknowledgement(&mut self, now: Time) {
+        self.acknowledge_at.get_or_insert(now + ACKNOWLEDGE_DELAY);
     }
 }
+
+impl Session {
+    /// A session that has not met its peer yet. `random` must be seeded from the system: the
+    /// nonce that tells this life of the node from the one before comes from it.
+    #[must_use]
+    pub fn new(config: Config, local: NodeId, peer: NodeId, mut random: Random, now: Time) -> Self {
+        let mut incarnation = [0; 16];
+        random.fill(&mut incarnation);
+        Self {
+            config,
+            local,
+            peer,
+            random,
+            now,
+            incarnation,
+            peer_incarnation: None,
+            blob: Bytes::new(),
+            peer_blob: None,
+            link: None,
+            establishments: 0,
+            liveness: Liveness::new(),
+            flows: BTreeMap::new(),
+            next_id: u64::from(local > peer),
+            peer_next: 0,
+            peer_flows: 0,
+            peer_flow_window: 0,
+            peer_total_window: 0,
+            leaving: false,
+            peer_leaving: false,
+            drained_told: false,
+            control: Control::default(),
+            acknowledged_at: None,
+            schedule: Schedule::default(),
+            stalled: BTreeSet::new(),
+            repeating: false,
+            messages: Messages::default(),
+            resets: Resets::default(),
+            outstanding: 0,
+            committed: 0,
+            unconsumed: 0,
+            freed: 0,
+            counters: Statistics::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Sets what the peer's engine gets as [`Event::Hello`]: with the next link, and at once
+    /// when one is up.
+    ///
+    /// # Panics
+    /// When it is longer than [`HELLO_BLOB_LIMIT`].
+    pub fn set_hello_blob(&mut self, blob: Bytes) {
+        assert!(blob.len() <= HELLO_BLOB_LIMIT, "the engine keeps it short");
+        if self.blob == blob {
+            return;
+        }
+        self.blob = blob;
+        if let Some(link) = &mut self.link {
+            link.hello_waiting = true;
+        }
+    }
+
+    /// The next event; to be called until there is none.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called; `None` for never.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let mut next = self.liveness.timeout(&self.config);
+        if let Some(link) = &self.link {
+            next = next.min(link.timeout());
+        }
+        if let Some(at) = self.control.acknowledge_at
+            && !self.acknowledgements_due()
+        {
+            next = next.min(at);
+        }
+        (next != Time::NEVER).then_some(next)
+    }
+
+    /// Does what is due: pings, acknowledgements, silence, giving up.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.advance(now);
+        self.give_back_unanswered_link();
+        while let Some(due) = self
+            .liveness
+            .handle_timeout(self.now, &self.config, &mut self.random)
+        {
+            match due {
+                Due::Silent => self.events.push_back(Event::Silent),
+                Due::GiveUp => self.lose_all(ResetReason::PeerLost),
+            }
+        }
+    }
+
+    /// Opens a flow. What is written to it next travels right behind the open. Without a link
+    /// it waits for the next one, as open flows do.
+    ///
+    /// # Errors
+    /// When the connection should pass by instead.
+    pub fn open(&mut self, now: Time, open: Open) -> Result<FlowId, OpenError> {
+        self.advance(now);
+        if self.establishments == 0 || self.liveness.presence() == Presence::GivenUp {
+            return Err(OpenError::NotConnected);
+        }
+        if self.leaving {
+            return Err(OpenError::Leaving);
+        }
+        if self.peer_leaving {
+            return Err(OpenError::PeerLeaving);
+        }
+        if self.flows.len() - self.peer_flows >= FLOW_LIMIT {
+            return Err(OpenError::TooManyFlows);
+        }
+        let id = FlowId(self.next_id);
+        self.next_id += 2;
+        let window = self.config.flow_window.bytes();
+        let flow = Flow::new(self.now, Origin::Ours, open, self.peer_flow_window, window);
+        self.flows.insert(id, flow);
+        self.counters.opened_flows += 1;
+        if self.is_up() {
+            self.control.opens.insert(id);
+        }
+        Ok(id)
+    }
+
+    /// Answers a flow that the peer opened, once. After [`Answer::Failed`] the flow carries
+    /// nothing, and [`Event::Closed`] comes when the peer knows.
+    pub fn answer(&mut self, flow: FlowId, answer: Answer) {
+        let up = self.is_up();
+        let Some(state) = self.flows.get_mut(&flow) else {
+            return;
+        };
+        if state.origin == Origin::Theirs && state.answer.is_none() {
+            state.answer = Some(answer);
+            if up {
+                self.control.answers.insert(flow);
+            }
+        }
+    }
+
+    /// Encoded bytes that may be written now: what the limit on unsent bytes, the flow's
+    /// credit and the total credit allow. When it is little, [`Event::Writable`] follows.
+    #[must_use]
+    pub fn writable(&self, flow: FlowId) -> usize {
+        let Some(state) = self.flows.get(&flow) else {
+            return 0;
+        };
+        let room = self.room(state);
+        if room < LITTLE_ROOM {
+            state.send.wants_room.set(true);
+        }
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Appends to our direction of the flow. More than [`Self::writable`] is taken as well
+    /// (the rest of a record), and waits here for the peer's credit.
+    ///
+    /// # Panics
+    /// After [`Self::finish`].
+    pub fn write(&mut self, flow: FlowId, bytes: Bytes) {
+        let Some(state) = self.flows.get_mut(&flow) else {
+            return;
+        };
+        if state.is_failed() || bytes.is_empty() {
+            return;
+        }
+        assert_eq!(state.send.ending, Ending::Open, "nothing after the end");
+        self.committed += bytes.len() as u64;
+        state.send.write(bytes);
+        state.send.note_blocked(self.now);
+        self.activate(flow);
+    }
+
+    /// Ends our direction cleanly after what was written.
+    pub fn finish(&mut self, flow: FlowId) {
+        let Some(state) = self.flows.get_mut(&flow) else {
+            return;
+        };
+        if !state.is_failed() && state.send.ending == Ending::Open {
+            state.send.ending = Ending::Wanted;
+            self.activate(flow);
+        }
+    }
+
+    /// Ends both directions at once; no event follows. A flow that was answered with
+    /// [`Answer::Failed`] is left to end by that.
+    pub fn reset(&mut self, flow: FlowId, reason: ResetReason) {
+        if self.flows.get(&flow).is_none_or(Flow::is_failed) {
+            return;
+        }
+        self.remove(flow);
+        self.counters.reset_flows += 1;
+        self.send_reset(flow, reason);
+        self.check_drained();
+    }
+
+    /// The next received bytes, at most `max`.
+    pub fn read(&mut self, flow: FlowId, max: usize) -> Option<Bytes> {
+        let state = self.flows.get_mut(&flow)?;
+        let bytes = state.receive.read(max);
+        if !state.receive.has_unread() {
+            state.receive.readable_told = false;
+            self.tell_finish(flow);
+        }
+        bytes
+    }
+
+    /// The decoder is done with everything below `offset` of the received bytes: the peer is
+    /// told and gets the credit back. A flow closes only when this has reached its end.
+    pub fn consumed(&mut self, flow: FlowId, offset: u64) {
+        let around = self.surroundings();
+        let Some(state) = self.flows.get_mut(&flow) else {
+            return;
+        };
+        let freed = state.receive.consume(offset, &around);
+        if freed > 0 {
+            self.unconsumed -= freed;
+            self.note_progress(flow);
+            self.close_if_complete(flow);
+        }
+    }
+
+    /// Sends a message to the peer's engine: no credit, in order over all flows, not lost with
+    /// a link. When it is above [`crate::limits::MESSAGE_LIMIT`] or too much is waiting, the
+    /// flow is reset instead on both sides ([`ResetReason::Limit`]).
+    pub fn send_message(&mut self, flow: FlowId, kind: u8, bytes: Bytes) {
+        if self.flows.contains_key(&flow) && !self.messages.push(flow, kind, bytes) {
+            self.reset(flow, ResetReason::Limit);
+            self.events.push_back(Event::Reset {
+                flow,
+                reason: ResetReason::Limit,
+            });
+        }
+    }
+
+    /// Takes and opens no new flows from here on; [`Event::Drained`] when none is left.
+    pub fn goaway(&mut self, now: Time) {
+        self.advance(now);
+        if self.leaving {
+            return;
+        }
+        self.leaving = true;
+        self.control.go_away = self.is_up();
+        self.check_drained();
+    }
+
+    /// Whether a link is attached and both sides have agreed on it.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.link
+            .as_ref()
+            .is_some_and(|link| link.phase == Phase::Established)
+    }
+
+    /// Whether nothing was heard for so long, or ever.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        match self.liveness.presence() {
+            Presence::Heard => false,
+            Presence::Unmet | Presence::Silent | Presence::GivenUp => true,
+        }
+    }
+
+    /// Flows open now.
+    #[must_use]
+    pub fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// What the session has done so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            round_trip_latest: self.liveness.latest,
+            round_trip_minimum: self.liveness.minimum,
+            round_trip_smoothed: self.liveness.smoothed,
+            flows: self.flows.len(),
+            unsent_bytes: self.committed - self.outstanding,
+            outstanding_bytes: self.outstanding,
+            unconsumed_bytes: self.unconsumed,
+            message_backlog_bytes: self.messages.backlog() as u64,
+            ..self.counters.clone()
+        }
+    }
+
+    /// What a flow has done so far; `None` when it is not open.
+    #[must_use]
+    pub fn flow_statistics(&self, flow: FlowId) -> Option<FlowStatistics> {
+        self.flows
+            .get(&flow)
+            .map(|state| state.statistics(self.now))
+    }
+
+    /// Time never runs backwards here, whatever a shell says.
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            now: self.now,
+            round_trip: self.liveness.smoothed,
+            window_limit: self.config.flow_window_limit.bytes(),
+            total_free: self
+                .config
+                .total_window
+                .bytes()
+                .saturating_sub(self.unconsumed),
+        }
+    }
+
+    fn room(&self, flow: &Flow) -> u64 {
+        if flow.send.ending != Ending::Open || flow.is_failed() {
+            return 0;
+        }
+        let unsent = self.config.unsent_limit.bytes();
+        let total = total_share(self.peer_total_window, self.committed, flow.committed());
+        unsent
+            .saturating_sub(flow.send.unsent())
+            .min(flow.send.credit())
+            .min(total)
+    }
+
+    /// Bytes of a flow that the total credit lets out.
+    fn total_room(&self, flow: FlowId) -> u64 {
+        self.flows.get(&flow).map_or(0, |state| {
+            let own = state.send.outstanding();
+            total_share(self.peer_total_window, self.outstanding, own)
+        })
+    }
+
+    /// Puts a flow that has something to send where the schedule finds it.
+    fn activate(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(&id)
+            && (flow.send.sendable() > 0 || flow.send.finish_due())
+        {
+            self.repeating |= flow.send.repeatable() > 0;
+            self.schedule.activate(self.now, id, &mut flow.turn);
+        }
+    }
+
+    /// Says `Writable` to who waits for it, when it is true.
+    fn check_room(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get(&id) else {
+            return;
+        };
+        if !flow.send.wants_room.get() {
+            return;
+        }
+        let room = self.room(flow);
+        let idle = flow.send.unsent() == 0;
+        if room >= LITTLE_ROOM.min(self.config.unsent_limit.bytes()) || (idle && room > 0) {
+            flow.send.wants_room.set(false);
+            self.events.push_back(Event::Writable { flow: id });
+        }
+    }
+
+    /// Total credit came back: flows that waited for it go on.
+    fn release_stalled(&mut self) {
+        for id in std::mem::take(&mut self.stalled) {
+            self.activate(id);
+        }
+        let reserve = self.peer_total_window / 4;
+        let left = self.peer_total_window.saturating_sub(self.committed);
+        if self.wakes_writers(left, reserve) {
+            let ids: Vec<FlowId> = self.flows.keys().copied().collect();
+            for id in ids {
+                self.check_room(id);
+            }
+        }
+    }
+
+    /// Whether writers may be waiting for the total credit. It had been short when what is left
+    /// without the newly freed bytes is near the reserve or below it.
+    fn wakes_writers(&mut self, left: u64, reserve: u64) -> bool {
+        let short = left.saturating_sub(self.freed) < reserve + LITTLE_ROOM;
+        if short && self.freed < LITTLE_ROOM {
+            return false;
+        }
+        self.freed = 0;
+        short
+    }
+
+    /// Takes a flow out of everything but the schedule, which finds out by itself.
+    fn remove(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.remove(&id) else {
+            return;
+        };
+        self.outstanding -= flow.send.outstanding();
+        self.committed -= flow.committed();
+        self.freed += flow.committed();
+        self.unconsumed -= flow.receive.unconsumed();
+        self.peer_flows -= usize::from(flow.origin == Origin::Theirs);
+        self.control.opens.remove(&id);
+        self.control.answers.remove(&id);
+        self.control.acknowledgements.remove(&id);
+        self.stalled.remove(&id);
+        let Self {
+            schedule, flows, ..
+        } = self;
+        schedule.forget_removed(|id| flows.contains_key(&id), flows.len());
+        self.release_stalled();
+    }
+
+    /// Ends a flow of which nothing is left to send, to hear or to decode.
+    fn close_if_complete(&mut self, id: FlowId) {
+        let around = self.surroundings();
+        let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.is_complete()) else {
+            return;
+        };
+        if self.control.acknowledgements.contains(&id) {
+            let ack = flow.receive.acknowledgement(id, &around);
+            self.control.last_acknowledgements.insert(id, ack);
+        }
+        self.remove(id);
+        self.events.push_back(Event::Closed { flow: id });
+        self.check_drained();
+    }
+
+    /// The peer as it was is gone, and every flow with it.
+    fn lose_all(&mut self, reason: ResetReason) {
+        let ids: Vec<FlowId> = self.flows.keys().copied().collect();
+        for flow in ids {
+            self.remove(flow);
+            self.counters.reset_flows += 1;
+            self.send_reset(flow, reason);
+            self.events.push_back(Event::Reset { flow, reason });
+        }
+        self.check_drained();
+    }
+
+    fn check_drained(&mut self) {
+        if self.leaving && self.flows.is_empty() && !self.drained_told {
+            self.drained_told = true;
+            self.events.push_back(Event::Drained);
+        }
+    }
+}
+
+/// What one flow may take of the total credit: all that is left while it is small, and of the
+/// last quarter nothing once it is not, so that a few flows cannot stop all others.
+fn total_share(window: u64, used: u64, own: u64) -> u64 {
+    let left = window.saturating_sub(used);
+    let beyond_reserve = left.saturating_sub(window / 4);
+    beyond_reserve.max(left.min(SMALL_FLOW.saturating_sub(own)))
+}
+
+#[cfg(test)]
+mod tests;

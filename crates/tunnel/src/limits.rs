@@ -1,0 +1,50 @@
+//! Every limit that is not configuration: sizes in bytes, spans of time, and why.
+
+use std::time::Duration;
+
+/// Data in one frame, at most. With its header a full frame fits one TLS record (16 KiB), and
+/// flows take turns at this grain: at 1 Mbit/s a small flow waits 0.13 s for one frame.
+pub const DATA_LIMIT: usize = (16 << 10) - 64;
+
+/// An engine message, at most; longer ones travel in pieces of [`DATA_LIMIT`].
+pub const MESSAGE_LIMIT: usize = 1 << 20;
+
+/// A frame on the wire after its length, at most: four times what this version sends, so that
+/// a later version has room.
+pub const FRAME_LIMIT: usize = 64 << 10;
+
+/// Flows opened by one side and not yet closed, at most: the ports one client address has.
+pub const FLOW_LIMIT: usize = 65_536;
+
+/// Flows whose reset is remembered for a peer that missed it; the oldest are forgotten first
+/// and then answered as gone. As many as can be open, so that giving all up forgets none.
+pub const RESETS_REMEMBERED: usize = FLOW_LIMIT;
+
+/// Engine messages waiting for the peer's acknowledgement, at most, in bytes: 64 repairs of
+/// the largest size. Beyond it the flow that wants to send one more is reset.
+pub const MESSAGE_BACKLOG_LIMIT: usize = 16 << 20;
+
+/// What the engine may put into a hello: a dictionary generation and room for more.
+pub const HELLO_BLOB_LIMIT: usize = 1024;
+
+/// How long an acknowledgement waits for company, so that a burst of data costs one packet
+/// back: the upper end of what TCP stacks use for delayed acknowledgements (RFC 1122
+/// §4.2.3.2 allows 500 ms; 25 ms is below one round trip of the links this is for).
+pub const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(25);
+
+/// Data going out takes waiting acknowledgements along no more often than this.
+pub const ACKNOWLEDGE_SPACING: Duration = Duration::from_millis(5);
+
+/// Received bytes of one flow that are acknowledged without waiting: 90 full packets, so
+/// the answer costs less than a thousandth of the data.
+pub const ACKNOWLEDGE_BYTES: u64 = 128 << 10;
+
+/// A link without a hello from the peer after this long is given back.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// While the attached link is younger than this, a link dialled by the other side counts as
+/// dialled at the same time and the lower node id decides; later the newer link wins.
+pub const SIMULTANEOUS_DIAL: Duration = Duration::from_secs(3);
+
+/// A busy session measures its round-trip time this often, with a ping that rides along.
+pub const ROUND_TRIP_REFRESH: Duration = Duration::from_secs(5);

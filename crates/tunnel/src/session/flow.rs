@@ -1,0 +1,80 @@
+//! One flow: its two halves and what stands between them.
+//!
+//! ```text
+//!  ours:    opened ──Answer(Connected)──► answered ──both ends acknowledged──► closed
+//!              └────Answer(Failed)──────────────────────────────────────────► closed
+//!  theirs:  asked ──answer(Connected)──► answered ──both ends acknowledged──► closed
+//!              └────answer(Failed)──► failed ──the peer's Reset─────────────► closed
+//!  any:     reset, from either side or by losing the peer, ends it at once
+//! ```
+
+use vocab::Time;
+
+use super::receive::ReceiveHalf;
+use super::schedule::Turn;
+use super::send::{Ending, SendHalf};
+use crate::{Answer, FlowStatistics, Open};
+
+/// Who opened the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Ours,
+    Theirs,
+}
+
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub(super) origin: Origin,
+    pub(super) open: Open,
+    /// Ours: the answer that came. Theirs: the answer that was given.
+    pub(super) answer: Option<Answer>,
+    pub(super) send: SendHalf,
+    pub(super) receive: ReceiveHalf,
+    pub(super) turn: Turn,
+}
+
+impl Flow {
+    pub(super) fn new(now: Time, origin: Origin, open: Open, credit: u64, window: u64) -> Self {
+        Self {
+            origin,
+            open,
+            answer: None,
+            send: SendHalf::new(credit),
+            receive: ReceiveHalf::new(window),
+            turn: Turn::new(now),
+        }
+    }
+
+    /// The flow ends with its answer and carries nothing.
+    pub(super) fn is_failed(&self) -> bool {
+        matches!(self.answer, Some(Answer::Failed(_)))
+    }
+
+    /// Both directions have ended, and both decoders are through.
+    pub(super) fn is_complete(&self) -> bool {
+        self.send.ending == Ending::Acknowledged
+            && self.send.consumed() == self.send.written()
+            && self.receive.is_consumed_to_end()
+            && self.receive.finish_told
+    }
+
+    /// Written and not consumed by the peer: what `writable` counts against the total credit.
+    pub(super) fn committed(&self) -> u64 {
+        self.send.written() - self.send.consumed()
+    }
+
+    pub(super) fn statistics(&self, now: Time) -> FlowStatistics {
+        FlowStatistics {
+            written_bytes: self.send.written(),
+            sent_bytes: self.send.reached(),
+            acknowledged_bytes: self.send.base(),
+            peer_consumed_bytes: self.send.consumed(),
+            received_bytes: self.receive.received(),
+            consumed_bytes: self.receive.consumed(),
+            retransmitted_bytes: self.send.retransmitted(),
+            unsent_bytes: self.send.unsent(),
+            receive_window_bytes: self.receive.window(),
+            credit_blocked: self.send.blocked(now),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! What arrives: frames off the link, each checked against the session and applied.
+
+use vocab::{FlowId, Time};
+
+use super::Session;
+use super::flow::{Flow, Origin};
+use super::link::Phase;
+use super::liveness::Presence;
+use super::messages::Arrival;
+use super::receive::{Urgency, Violation};
+use super::send::Ending;
+use crate::limits::ACKNOWLEDGE_BYTES;
+use crate::wire::{Ack, AnswerFrame, Data, Finish, Frame, OpenFrame, Reset, Seen, split_frame};
+use crate::{Answer, Error, Event, LinkId, ResetReason};
+
+/// What is known of a flow id.
+enum Standing {
+    Open,
+    Closed,
+    NeverOpened,
+}
+
+impl Session {
+    /// Takes bytes from the link. Bytes of a link that is not attached are ignored: its peer
+    /// sends them again on the one that is.
+    ///
+    /// # Errors
+    /// When the bytes are no frames or break the rules. The session has let go of the link
+    /// then and the shell must close it; the flows wait for the next one.
+    pub fn handle(&mut self, now: Time, link: LinkId, bytes: &[u8]) -> Result<(), Error> {
+        self.advance(now);
+        let outcome = self.take_in(link, bytes);
+        if outcome.is_err() {
+            self.detach();
+        }
+        outcome
+    }
+
+    fn take_in(&mut self, link: LinkId, bytes: &[u8]) -> Result<(), Error> {
+        let Some(current) = self.link.as_mut().filter(|current| current.id == link) else {
+            return Ok(());
+        };
+        current.incoming.extend_from_slice(bytes);
+        self.counters.received_bytes += bytes.len() as u64;
+        // A frame never detaches the link, it only fails.
+        while let Some(link) = &mut self.link
+            && let Some(frame) = split_frame(&mut link.incoming)?
+        {
+            self.counters.received_frames += 1;
+            let phase = link.phase;
+            self.dispatch(phase, Frame::parse(&frame)?)?;
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, phase: Phase, frame: Frame) -> Result<(), Error> {
+        match (phase, frame) {
+            (_, Frame::Hello(hello)) => {
+                self.on_hello(hello)?;
+                self.note_heard();
+                return Ok(());
+            }
+            (Phase::Greeting, _) => {
+                return Err(Error::PeerMisbehaved("a link does not begin with a hello"));
+            }
+            (Phase::Resuming, Frame::Resume(resume)) => self.on_resume(resume)?,
+            (Phase::Established, Frame::Resume(_)) => {
+                return Err(Error::PeerMisbehaved("a resume in the middle of a link"));
+            }
+            (_, Frame::Ping(ping)) => self.control.pong = Some(ping.stamp_us),
+            (_, Frame::Pong(pong)) => self.liveness.pong(self.now, pong.stamp_us),
+            (Phase::Resuming, _) => {
+                return Err(Error::PeerMisbehaved("flows go on before the last resume"));
+            }
+            (Phase::Established, frame) => self.on_flow_frame(frame)?,
+        }
+        self.note_heard();
+        Ok(())
+    }
+
+    fn on_flow_frame(&mut self, frame: Frame) -> Result<(), Error> {
+        match frame {
+            Frame::Open(open) => self.on_open(open),
+            Frame::Answer(answer) => self.on_answer(answer),
+            Frame::Data(data) => self.on_data(&data),
+            Frame::Finish(finish) => self.on_finish(finish),
+            Frame::Reset(reset) => self.on_reset(reset),
+            Frame::Ack(ack) => match self.standing(ack.flow) {
+                Standing::Open => {
+                    self.apply_ack(&ack)?;
+                    self.activate(ack.flow);
+                    self.check_room(ack.flow);
+                    Ok(())
+                }
+                // The flow may have been reset here while the acknowledgement was under way.
+                Standing::Closed => Ok(()),
+                Standing::NeverOpened => never_opened(ack.flow),
+            },
+            Frame::TotalCredit(credit) => {
+                self.peer_total_window = credit.window;
+                self.release_stalled();
+                Ok(())
+            }
+            Frame::Message(message) => self.on_message(message),
+            Frame::MessageAck(ack) => {
+                if self.messages.acknowledge(ack.next) {
+                    Ok(())
+                } else {
+                    Err(Error::PeerMisbehaved(
+                        "it has messages that were never sent",
+                    ))
+                }
+            }
+            Frame::GoAway(_) => {
+                if !self.peer_leaving {
+                    self.peer_leaving = true;
+                    self.events.push_back(Event::GoAway);
+                }
+                Ok(())
+            }
+            Frame::Hello(_) | Frame::Resume(_) | Frame::Ping(_) | Frame::Pong(_) => Ok(()),
+        }
+    }
+
+    fn note_heard(&mut self) {
+        let before = self
+            .liveness
+            .heard(self.now, &self.config, &mut self.random);
+        match before {
+            Presence::Silent | Presence::GivenUp => self.events.push_back(Event::Heard),
+            Presence::Unmet | Presence::Heard => {}
+        }
+    }
+
+    pub(super) fn is_ours(&self, flow: FlowId) -> bool {
+        flow.0 % 2 == u64::from(self.local > self.peer)
+    }
+
+    fn standing(&self, flow: FlowId) -> Standing {
+        let next = if self.is_ours(flow) {
+            self.next_id
+        } else {
+            self.peer_next
+        };
+        if self.flows.contains_key(&flow) {
+            Standing::Open
+        } else if flow.0 < next {
+            Standing::Closed
+        } else {
+            Standing::NeverOpened
+        }
+    }
+
+    fn on_open(&mut self, frame: OpenFrame) -> Result<(), Error> {
+        let id = frame.flow;
+        if self.is_ours(id) {
+            return Err(Error::PeerMisbehavedOnFlow {
+                flow: id,
+                what: "its id is one of ours to give",
+            });
+        }
+        match self.standing(id) {
+            Standing::Open => Ok(()),
+            Standing::Closed => {
+                self.refuse_stray(id);
+                Ok(())
+            }
+            Standing::NeverOpened => {
+                self.peer_next = id.0 + 1;
+                if self.peer_flows >= self.config.flow_limit {
+                    self.send_reset(id, ResetReason::Limit);
+                    return Ok(());
+                }
+                self.peer_flows += 1;
+                self.counters.accepted_flows += 1;
+                let flow = Flow::new(
+                    self.now,
+                    Origin::Theirs,
+                    frame.open.clone(),
+                    self.peer_flow_window,
+                    self.config.flow_window.bytes(),
+                );
+                self.flows.insert(id, flow);
+                self.events.push_back(Event::Opened {
+                    flow: id,
+                    open: frame.open,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn on_answer(&mut self, frame: AnswerFrame) -> Result<(), Error> {
+        let id = frame.flow;
+        if !self.is_ours(id) {
+            return Err(Error::PeerMisbehavedOnFlow {
+                flow: id,
+                what: "it answers a flow of its own",
+            });
+        }
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return match self.standing(id) {
+                Standing::NeverOpened => never_opened(id),
+                // A failed flow is kept over there until it hears that we know.
+                Standing::Open | Standing::Closed => {
+                    self.refuse_stray(id);
+                    Ok(())
+                }
+            };
+        };
+        if flow.answer.is_some() {
+            return Ok(());
+        }
+        flow.answer = Some(frame.answer);
+        self.events.push_back(Event::Answered {
+            flow: id,
+            answer: frame.answer,
+        });
+        if let Answer::Failed(_) = frame.answer {
+            self.remove(id);
+            self.send_reset(id, ResetReason::Gone);
+            self.events.push_back(Event::Closed { flow: id });
+            self.check_drained();
+        }
+        Ok(())
+    }
+
+    fn on_data(&mut self, data: &Data) -> Result<(), Error> {
+        let id = data.flow;
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return self.on_stray(id);
+        };
+        self.counters.received_data_bytes += data.bytes.len() as u64;
+        if flow.is_failed() {
+            return Ok(());
+        }
+        let fresh = flow
+            .receive
+            .push(data.offset, &data.bytes)
+            .map_err(|violation| misbehaved(id, violation))?;
+        self.counters.duplicate_bytes += data.bytes.len() as u64 - fresh;
+        self.unconsumed += fresh;
+        if self.unconsumed > self.config.total_window.bytes() {
+            return Err(Error::PeerMisbehaved("it sent more than the total credit"));
+        }
+        if !flow.receive.readable_told && flow.receive.has_unread() {
+            flow.receive.readable_told = true;
+            self.events.push_back(Event::Readable { flow: id });
+        }
+        self.note_progress(id);
+        Ok(())
+    }
+
+    fn on_finish(&mut self, finish: Finish) -> Result<(), Error> {
+        let id = finish.flow;
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return self.on_stray(id);
+        };
+        if flow.is_failed() {
+            return Ok(());
+        }
+        flow.receive
+            .finish(finish.final_offset)
+            .map_err(|violation| misbehaved(id, violation))?;
+        self.note_progress(id);
+        self.tell_finish(id);
+        Ok(())
+    }
+
+    /// Tells the engine of the end once everything before it has been read.
+    pub(super) fn tell_finish(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return;
+        };
+        if flow.receive.is_read_to_end() && !flow.receive.finish_told {
+            flow.receive.finish_told = true;
+            self.events.push_back(Event::Finished { flow: id });
+            self.close_if_complete(id);
+        }
+    }
+
+    /// Something about a flow's receiving half is to be told to the peer.
+    pub(super) fn note_progress(&mut self, id: FlowId) {
+        let established = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.phase == Phase::Established);
+        let Some(flow) = self.flows.get(&id).filter(|_| established) else {
+            return;
+        };
+        self.control.note_acknowledgement(self.now);
+        self.control.acknowledgements.insert(id);
+        if flow.receive.urgency(ACKNOWLEDGE_BYTES) == Urgency::Now {
+            self.control.acknowledge_now = true;
+        }
+    }
+
+    fn on_reset(&mut self, reset: Reset) -> Result<(), Error> {
+        let id = reset.flow;
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return match self.standing(id) {
+                Standing::Open | Standing::Closed => Ok(()),
+                Standing::NeverOpened if self.is_ours(id) => never_opened(id),
+                // Opened and reset before we ever saw it, as far as the peer knows.
+                Standing::NeverOpened => {
+                    self.peer_next = id.0 + 1;
+                    Ok(())
+                }
+            };
+        };
+        // The peer forgets a flow when all of it is acknowledged both ways; when the link was
+        // lost with the last acknowledgement, this reset is all we hear of a clean end.
+        let all_sent = flow.send.unsent() == 0 && flow.send.ending != Ending::Open;
+        if reset.reason == ResetReason::Gone && all_sent && flow.receive.is_finished() {
+            let (written, committed) = (flow.send.written(), flow.committed());
+            self.outstanding -= flow.send.outstanding();
+            self.committed -= committed;
+            self.freed += committed;
+            flow.send.ending = Ending::Sent;
+            flow.send.acknowledge(self.now, written, written, written);
+            flow.send.acknowledge_finish(written);
+            if committed > 0 {
+                self.events.push_back(Event::Consumed {
+                    flow: id,
+                    offset: written,
+                });
+            }
+            self.close_if_complete(id);
+            return Ok(());
+        }
+        let failed = flow.is_failed();
+        self.remove(id);
+        self.resets.remember(id, reset.reason);
+        if failed {
+            self.events.push_back(Event::Closed { flow: id });
+        } else {
+            self.counters.reset_flows += 1;
+            self.events.push_back(Event::Reset {
+                flow: id,
+                reason: reset.reason,
+            });
+        }
+        self.check_drained();
+        Ok(())
+    }
+
+    pub(super) fn apply_ack(&mut self, ack: &Ack) -> Result<(), Error> {
+        let id = ack.flow;
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return Ok(());
+        };
+        let claim = |what| Error::PeerMisbehavedOnFlow { flow: id, what };
+        let progress = flow
+            .send
+            .acknowledge(self.now, ack.received, ack.consumed, ack.limit)
+            .ok_or_else(|| claim("it has bytes that were never sent"))?;
+        if ack.finish == Seen::Seen {
+            flow.send
+                .acknowledge_finish(ack.received)
+                .ok_or_else(|| claim("it has an end that was never sent"))?;
+        }
+        if progress.consumed > 0 {
+            self.outstanding -= progress.consumed;
+            self.committed -= progress.consumed;
+            self.freed += progress.consumed;
+            self.events.push_back(Event::Consumed {
+                flow: id,
+                offset: ack.consumed,
+            });
+            self.release_stalled();
+        }
+        self.close_if_complete(id);
+        Ok(())
+    }
+
+    fn on_message(&mut self, message: crate::wire::Message) -> Result<(), Error> {
+        let (flow, kind) = (message.flow, message.kind);
+        let arrival = self.messages.arrived(message);
+        self.control.note_acknowledgement(self.now);
+        self.control.message_ack = true;
+        match arrival {
+            Arrival::Whole(bytes) => {
+                if self.flows.contains_key(&flow) {
+                    self.events.push_back(Event::Message { flow, kind, bytes });
+                }
+                Ok(())
+            }
+            Arrival::Nothing => Ok(()),
+            Arrival::Violation(what) => Err(Error::PeerMisbehaved(what)),
+        }
+    }
+
+    fn on_stray(&mut self, id: FlowId) -> Result<(), Error> {
+        match self.standing(id) {
+            Standing::NeverOpened => never_opened(id),
+            Standing::Open | Standing::Closed => {
+                self.refuse_stray(id);
+                Ok(())
+            }
+        }
+    }
+
+    /// A frame for a flow that is closed. When it was reset here the peer knows or will soon;
+    /// otherwise it is told once.
+    fn refuse_stray(&mut self, id: FlowId) {
+        if self.resets.reason(id).is_none() {
+            self.send_reset(id, ResetReason::Gone);
+        }
+    }
+
+    pub(super) fn send_reset(&mut self, id: FlowId, reason: ResetReason) {
+        self.resets.remember(id, reason);
+        if self.is_up() {
+            self.control.resets.insert(id, reason);
+        }
+    }
+}
+
+fn never_opened(flow: FlowId) -> Result<(), Error> {
+    Err(Error::PeerMisbehavedOnFlow {
+        flow,
+        what: "it was never opened",
+    })
+}
+
+fn misbehaved(flow: FlowId, violation: Violation) -> Error {
+    let what = match violation {
+        Violation::Gap => "bytes are missing before these",
+        Violation::BeyondCredit => "more bytes than the flow's credit",
+        Violation::BeyondEnd => "bytes after the end",
+        Violation::EndMoved => "the end moved",
+    };
+    Error::PeerMisbehavedOnFlow { flow, what }
+}

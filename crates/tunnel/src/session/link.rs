@@ -1,0 +1,293 @@
+//! The attached link, and how a session moves from one to the next.
+//!
+//! ```text
+//!  link_up ──► greeting ──peer's Hello──► resuming ──peer's last Resume──► established
+//!     our Hello goes out     our Resume goes out      everything else goes out
+//! ```
+//!
+//! A side says nothing about flows before it knows what the peer has of them, so whatever was
+//! under way on the old link may be forgotten: the Resume says from where to go on.
+
+use bytes::BytesMut;
+use vocab::{FlowId, Time};
+
+use super::flow::Origin;
+use super::liveness::Presence;
+use super::{Control, Messages, Resets, Session};
+use crate::limits::{HELLO_TIMEOUT, SIMULTANEOUS_DIAL};
+use crate::wire::{
+    Frame, Hello, LEAST_VERSION, POSITIONS_PER_FRAME, Position, Resume, Seen, Series, VERSION,
+};
+use crate::{Error, Event, LinkId, ResetReason};
+
+/// How far a link has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Greeting,
+    Resuming,
+    Established,
+}
+
+/// How much of our Resume has gone out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResumeOut {
+    From(FlowId),
+    Done,
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) phase: Phase,
+    pub(super) incoming: BytesMut,
+    pub(super) hello_waiting: bool,
+    pub(super) resume_out: ResumeOut,
+    dialed_by_us: bool,
+    attached: Time,
+}
+
+impl Link {
+    /// When the link is given back for want of a hello.
+    pub(super) fn timeout(&self) -> Time {
+        match self.phase {
+            Phase::Greeting | Phase::Resuming => self.attached + HELLO_TIMEOUT,
+            Phase::Established => Time::NEVER,
+        }
+    }
+}
+
+impl Session {
+    /// A new link to the peer, authenticated by the shell on both sides.
+    ///
+    /// It takes the place of the attached one, which [`Event::LinkReplaced`] then names. Only
+    /// when the attached one is younger than [`SIMULTANEOUS_DIAL`], was dialled by the other
+    /// side and is not silent, the link dialled by the lower node id stays.
+    pub fn link_up(&mut self, now: Time, link: LinkId, dialed_by_us: bool) {
+        self.advance(now);
+        if let Some(current) = &self.link {
+            let together = current.dialed_by_us != dialed_by_us
+                && self.now.since(current.attached) < SIMULTANEOUS_DIAL
+                && self.liveness.presence() != Presence::Silent;
+            let lower_dialed_current = current.dialed_by_us == (self.local < self.peer);
+            if together && lower_dialed_current {
+                self.events.push_back(Event::LinkReplaced { link });
+                return;
+            }
+            let link = current.id;
+            self.events.push_back(Event::LinkReplaced { link });
+            self.detach();
+        }
+        self.link = Some(Link {
+            id: link,
+            phase: Phase::Greeting,
+            incoming: BytesMut::new(),
+            hello_waiting: true,
+            resume_out: ResumeOut::From(FlowId(0)),
+            dialed_by_us,
+            attached: self.now,
+        });
+    }
+
+    /// The link is gone; a link that was replaced before may still be reported here.
+    pub fn link_down(&mut self, now: Time, link: LinkId) {
+        self.advance(now);
+        if self.link.as_ref().is_some_and(|current| current.id == link) {
+            self.detach();
+        }
+    }
+
+    /// Forgets the link and what was to be said on it; the next one begins with a Resume.
+    pub(super) fn detach(&mut self) {
+        self.link = None;
+        self.control = Control::default();
+        self.liveness.stop();
+    }
+
+    pub(super) fn give_back_unanswered_link(&mut self) {
+        let unanswered = self
+            .link
+            .as_ref()
+            .filter(|link| self.now >= link.timeout())
+            .map(|link| link.id);
+        if let Some(link) = unanswered {
+            self.events.push_back(Event::LinkReplaced { link });
+            self.detach();
+        }
+    }
+
+    pub(super) fn hello(&self) -> Frame {
+        Frame::Hello(Hello {
+            version: VERSION,
+            least_version: LEAST_VERSION,
+            sender: self.local,
+            receiver: self.peer,
+            incarnation: self.incarnation,
+            known_incarnation: self.peer_incarnation.unwrap_or_default(),
+            flow_window: self.config.flow_window.bytes(),
+            total_window: self.config.total_window.bytes(),
+            blob: self.blob.clone(),
+        })
+    }
+
+    pub(super) fn on_hello(&mut self, hello: Hello) -> Result<(), Error> {
+        if hello.version < LEAST_VERSION || hello.least_version > VERSION {
+            return Err(Error::PeerIncompatible {
+                least: hello.least_version,
+                newest: hello.version,
+                ours_least: LEAST_VERSION,
+                ours_newest: VERSION,
+            });
+        }
+        if hello.sender != self.peer || hello.receiver != self.local {
+            return Err(Error::WrongNode(hello.sender));
+        }
+        if hello.incarnation == [0; 16] {
+            return Err(Error::PeerMisbehaved("an incarnation of zero"));
+        }
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        match link.phase {
+            Phase::Greeting => link.phase = Phase::Resuming,
+            Phase::Resuming | Phase::Established => {
+                if self.peer_incarnation != Some(hello.incarnation) {
+                    return Err(Error::PeerMisbehaved("another incarnation on one link"));
+                }
+                if self.peer_blob.as_ref() != Some(&hello.blob) {
+                    self.peer_blob = Some(hello.blob.clone());
+                    self.events.push_back(Event::Hello { blob: hello.blob });
+                }
+                return Ok(());
+            }
+        }
+        if self.peer_incarnation != Some(hello.incarnation) {
+            if self.peer_incarnation.is_some() {
+                self.events.push_back(Event::PeerRestarted);
+                self.lose_all(ResetReason::PeerRestarted);
+            }
+            self.peer_incarnation = Some(hello.incarnation);
+            self.peer_next = 0;
+            self.peer_leaving = false;
+            self.messages = Messages::default();
+            self.resets = Resets::default();
+        }
+        self.peer_flow_window = hello.flow_window;
+        self.peer_total_window = hello.total_window;
+        self.peer_blob = Some(hello.blob.clone());
+        self.events.push_back(Event::Hello { blob: hello.blob });
+        Ok(())
+    }
+
+    /// The next of our Resume frames, as long as there is one.
+    pub(super) fn next_resume(&mut self) -> Option<Frame> {
+        let link = self.link.as_ref()?;
+        let ResumeOut::From(from) = link.resume_out else {
+            return None;
+        };
+        let ids: Vec<FlowId> = self
+            .flows
+            .range(from..)
+            .map(|(flow, _)| *flow)
+            .take(POSITIONS_PER_FRAME + 1)
+            .collect();
+        let more = ids.get(POSITIONS_PER_FRAME).copied();
+        let around = self.surroundings();
+        let positions = ids
+            .iter()
+            .take(POSITIONS_PER_FRAME)
+            .filter_map(|id| {
+                let flow = self.flows.get_mut(id)?;
+                let answered = flow.origin == Origin::Ours && flow.answer.is_some();
+                Some(Position {
+                    ack: flow.receive.acknowledgement(*id, &around),
+                    answer: if answered { Seen::Seen } else { Seen::NotYet },
+                })
+            })
+            .collect();
+        let link = self.link.as_mut()?;
+        link.resume_out = more.map_or(ResumeOut::Done, ResumeOut::From);
+        Some(Frame::Resume(Resume {
+            series: if more.is_some() {
+                Series::More
+            } else {
+                Series::Last
+            },
+            flows_seen_below: self.peer_next,
+            next_message: self.messages.next_incoming(),
+            positions,
+        }))
+    }
+
+    pub(super) fn on_resume(&mut self, resume: Resume) -> Result<(), Error> {
+        if resume.flows_seen_below > self.next_id {
+            return Err(Error::PeerMisbehaved(
+                "it has seen flows that were never opened",
+            ));
+        }
+        if !self.messages.acknowledge(resume.next_message) {
+            return Err(Error::PeerMisbehaved(
+                "it has messages that were never sent",
+            ));
+        }
+        for position in &resume.positions {
+            self.on_position(position)?;
+        }
+        if resume.series == Series::More {
+            return Ok(());
+        }
+        for (id, flow) in &mut self.flows {
+            if flow.origin == Origin::Ours && id.0 >= resume.flows_seen_below {
+                flow.send.rewind();
+                self.control.opens.insert(*id);
+            }
+        }
+        self.messages.rewind();
+        self.establish();
+        Ok(())
+    }
+
+    fn on_position(&mut self, position: &Position) -> Result<(), Error> {
+        let id = position.ack.flow;
+        let Some(flow) = self.flows.get_mut(&id) else {
+            // A flow of the peer's whose Open has not come yet needs no answer.
+            if !self.is_ours(id) && id.0 >= self.peer_next {
+                return Ok(());
+            }
+            if id.0 >= self.next_id && self.is_ours(id) {
+                return Err(Error::PeerMisbehaved("it has a flow that was never opened"));
+            }
+            let reason = self.resets.reason(id).unwrap_or(ResetReason::Gone);
+            self.control.resets.insert(id, reason);
+            return Ok(());
+        };
+        let answer_missing = flow.origin == Origin::Theirs && position.answer == Seen::NotYet;
+        if answer_missing && flow.answer.is_some() {
+            self.control.answers.insert(id);
+        }
+        self.apply_ack(&position.ack)?;
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.send.rewind();
+        }
+        Ok(())
+    }
+
+    fn establish(&mut self) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        link.phase = Phase::Established;
+        let link = link.id;
+        if self.establishments > 0 {
+            self.counters.link_changes += 1;
+        }
+        self.establishments += 1;
+        self.liveness.restart();
+        self.control.go_away = self.leaving;
+        self.events.push_back(Event::LinkAttached { link });
+        let ids: Vec<FlowId> = self.flows.keys().copied().collect();
+        for id in ids {
+            self.activate(id);
+            self.check_room(id);
+        }
+    }
+}

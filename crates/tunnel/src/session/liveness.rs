@@ -1,0 +1,162 @@
+//! Whether the peer lives: when it was last heard, pings, and the round-trip time.
+//!
+//! ```text
+//!  unmet ──first hello──► heard ──nothing for 5 s──► silent ──45 s──► given up
+//!                           ▲───────any frame──────────┴─────────────────┘
+//! ```
+//!
+//! A ping goes out only when nothing was heard for a second, with a little chance added so
+//! that the two sides do not both ask; the answer to one side's ping is the other's sign of
+//! life. Pings of a busy session ride along with data and measure only.
+
+use std::time::Duration;
+
+use vocab::{Random, Time};
+
+use crate::Config;
+use crate::limits::ROUND_TRIP_REFRESH;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Unmet,
+    Heard,
+    Silent,
+    GivenUp,
+}
+
+/// What became due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Silent,
+    GiveUp,
+}
+
+#[derive(Debug)]
+pub(super) struct Liveness {
+    presence: Presence,
+    last_heard: Time,
+    /// When to ask next, while a link is established.
+    ping_at: Time,
+    ping_waiting: bool,
+    ping_sent: Option<(u32, Time)>,
+    last_sample: Option<Time>,
+    pub(super) latest: Option<Duration>,
+    pub(super) minimum: Option<Duration>,
+    pub(super) smoothed: Option<Duration>,
+}
+
+impl Liveness {
+    pub(super) fn new() -> Self {
+        Self {
+            presence: Presence::Unmet,
+            last_heard: Time::ZERO,
+            ping_at: Time::NEVER,
+            ping_waiting: false,
+            ping_sent: None,
+            last_sample: None,
+            latest: None,
+            minimum: None,
+            smoothed: None,
+        }
+    }
+
+    pub(super) fn presence(&self) -> Presence {
+        self.presence
+    }
+
+    /// A frame came; returns what the peer was before.
+    pub(super) fn heard(&mut self, now: Time, config: &Config, random: &mut Random) -> Presence {
+        self.last_heard = now;
+        self.ping_at = now + spread(config.ping_interval, random);
+        self.ping_waiting = false;
+        std::mem::replace(&mut self.presence, Presence::Heard)
+    }
+
+    /// A link is established: measure it, and forget what another link measured.
+    pub(super) fn restart(&mut self) {
+        self.minimum = None;
+        self.ping_sent = None;
+        self.ping_waiting = true;
+    }
+
+    /// No link, no pings.
+    pub(super) fn stop(&mut self) {
+        self.ping_waiting = false;
+        self.ping_sent = None;
+        self.ping_at = Time::NEVER;
+    }
+
+    pub(super) fn ping_waiting(&self) -> bool {
+        self.ping_waiting
+    }
+
+    /// Whether data that goes out anyway should take a ping along.
+    pub(super) fn refresh_due(&self, now: Time) -> bool {
+        self.ping_sent.is_none()
+            && self
+                .last_sample
+                .is_none_or(|last| now.since(last) >= ROUND_TRIP_REFRESH)
+    }
+
+    /// The stamp of a ping that goes out now.
+    pub(super) fn ping(&mut self, now: Time) -> u32 {
+        let stamp = (now.as_nanos() / 1000) as u32;
+        self.ping_waiting = false;
+        self.ping_sent = Some((stamp, now));
+        stamp
+    }
+
+    pub(super) fn pong(&mut self, now: Time, stamp: u32) {
+        let Some((_, sent)) = self.ping_sent.take_if(|(expected, _)| *expected == stamp) else {
+            return;
+        };
+        let sample = now.since(sent);
+        self.last_sample = Some(now);
+        self.latest = Some(sample);
+        self.minimum = Some(self.minimum.map_or(sample, |least| least.min(sample)));
+        // RFC 6298 §2.3: SRTT is 7/8 of itself and 1/8 of the sample.
+        self.smoothed = Some(
+            self.smoothed
+                .map_or(sample, |smoothed| (smoothed * 7 + sample) / 8),
+        );
+    }
+
+    pub(super) fn timeout(&self, config: &Config) -> Time {
+        let presence = match self.presence {
+            Presence::Unmet | Presence::GivenUp => Time::NEVER,
+            Presence::Heard => self.last_heard + config.silent_after.min(config.give_up_after),
+            Presence::Silent => self.last_heard + config.give_up_after,
+        };
+        presence.min(self.ping_at)
+    }
+
+    /// One thing that is due; to be called until there is none.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        config: &Config,
+        random: &mut Random,
+    ) -> Option<Due> {
+        if now >= self.ping_at {
+            self.ping_at = now + spread(config.ping_interval, random);
+            self.ping_waiting = true;
+        }
+        let quiet = now.since(self.last_heard);
+        match self.presence {
+            Presence::Heard if quiet >= config.silent_after.min(config.give_up_after) => {
+                self.presence = Presence::Silent;
+                Some(Due::Silent)
+            }
+            Presence::Silent if quiet >= config.give_up_after => {
+                self.presence = Presence::GivenUp;
+                Some(Due::GiveUp)
+            }
+            Presence::Unmet | Presence::Heard | Presence::Silent | Presence::GivenUp => None,
+        }
+    }
+}
+
+/// The interval and up to a quarter more.
+fn spread(interval: Duration, random: &mut Random) -> Duration {
+    interval + interval / 1024 * (random.next_u64() % 256) as u32
+}

@@ -1,0 +1,45 @@
+//! Ping and Pong, a sign of life and a round-trip time; GoAway.
+
+use vocab::{Reader, Writer};
+
+use crate::Error;
+
+/// A question for a sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// The sender's clock in microseconds, wrapped at 2^32; means nothing to the receiver.
+    pub stamp_us: u32,
+}
+
+/// The answer, at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// The ping's own stamp.
+    pub stamp_us: u32,
+}
+
+/// The sender opens no more flows and wants none opened; those that are open go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoAway;
+
+impl Ping {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let stamp_us = reader.u32()?;
+        Ok(Self { stamp_us })
+    }
+
+    pub(super) fn emit(self, out: &mut Writer) {
+        out.u32(self.stamp_us);
+    }
+}
+
+impl Pong {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let stamp_us = reader.u32()?;
+        Ok(Self { stamp_us })
+    }
+
+    pub(super) fn emit(self, out: &mut Writer) {
+        out.u32(self.stamp_us);
+    }
+}

@@ -1,0 +1,75 @@
+//! Message, what the engines say to each other beside the flows (repair), and its acknowledgement.
+
+use bytes::Bytes;
+use vocab::{FlowId, Reader, Writer};
+
+use crate::Error;
+
+/// Whether a message goes on in the next frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// More follows.
+    Part,
+    /// The message ends here.
+    Last,
+}
+
+/// A message, or a piece of one. Pieces of one message follow each other directly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The flow it is about.
+    pub flow: FlowId,
+    /// The engine's own number for the kind of message.
+    pub kind: u8,
+    /// Whether more follows.
+    pub piece: Piece,
+    /// Counts the session's message frames from 0.
+    pub sequence: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+/// All message frames below this sequence have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageAck {
+    /// The sequence that is expected next.
+    pub next: u64,
+}
+
+impl Message {
+    pub(super) fn parse(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            flow: FlowId(reader.varint()?),
+            kind: reader.u8()?,
+            piece: match reader.u8()? {
+                0 => Piece::Last,
+                1 => Piece::Part,
+                _ => return Err(Error::InvalidMessage("unknown flags in a message")),
+            },
+            sequence: reader.varint()?,
+            bytes: frame.slice_ref(reader.bytes(reader.remaining())?),
+        })
+    }
+
+    pub(super) fn emit(&self, out: &mut Writer) {
+        out.varint(self.flow.0)
+            .u8(self.kind)
+            .u8(match self.piece {
+                Piece::Last => 0,
+                Piece::Part => 1,
+            })
+            .varint(self.sequence)
+            .bytes(&self.bytes);
+    }
+}
+
+impl MessageAck {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let next = reader.varint()?;
+        Ok(Self { next })
+    }
+
+    pub(super) fn emit(self, out: &mut Writer) {
+        out.varint(self.next);
+    }
+}

@@ -1,0 +1,180 @@
+//! How far a receiver has come: Ack, TotalCredit, and Resume after a change of links.
+
+use vocab::{FlowId, Reader, Writer};
+
+use super::number_sum;
+use crate::Error;
+
+/// Positions in one Resume frame, at most: 512 of at most 33 bytes stay below 17 KiB.
+pub const POSITIONS_PER_FRAME: usize = 512;
+
+/// Whether something of the peer's has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Not yet.
+    NotYet,
+    /// It has.
+    Seen,
+}
+
+/// How far the receiver of one direction has come: `consumed` ≤ `received` ≤ `limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// The flow.
+    pub flow: FlowId,
+    /// Everything below this offset has arrived and need not be kept.
+    pub received: u64,
+    /// Everything below this offset has been restored by the decoder.
+    pub consumed: u64,
+    /// Bytes up to this offset may be sent.
+    pub limit: u64,
+    /// Whether the direction's Finish has arrived.
+    pub finish: Seen,
+}
+
+/// Credit of all flows together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TotalCredit {
+    /// Bytes sent and not acknowledged as consumed, over all flows, at most.
+    pub window: u64,
+}
+
+/// One open flow in a [`Resume`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// How far its receiver has come.
+    pub ack: Ack,
+    /// Whether the peer's Answer has arrived.
+    pub answer: Seen,
+}
+
+/// Whether more Resume frames follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Series {
+    /// More follow.
+    More,
+    /// This is the last; all other frames may follow it.
+    Last,
+}
+
+/// Where the sender stands at the start of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Whether more follow.
+    pub series: Series,
+    /// Above the ids of all flows of the receiver's that the sender has seen opened.
+    pub flows_seen_below: u64,
+    /// The message sequence expected next.
+    pub next_message: u64,
+    /// The flows that the sender has open, in rising order of ids over all frames.
+    pub positions: Vec<Position>,
+}
+
+impl Ack {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let (ack, flags) = parse_progress(reader, 1)?;
+        Ok(Self {
+            finish: seen(flags & 1),
+            ..ack
+        })
+    }
+
+    pub(super) fn emit(self, out: &mut Writer) {
+        emit_progress(&self, bit(self.finish), 1, out);
+    }
+}
+
+impl TotalCredit {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let window = reader.varint()?;
+        Ok(Self { window })
+    }
+
+    pub(super) fn emit(self, out: &mut Writer) {
+        out.varint(self.window);
+    }
+}
+
+impl Resume {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let series = match reader.u8()? {
+            0 => Series::Last,
+            1 => Series::More,
+            _ => return Err(Error::InvalidMessage("unknown flags in a resume")),
+        };
+        let flows_seen_below = reader.varint()?;
+        let next_message = reader.varint()?;
+        let mut positions = Vec::new();
+        while !reader.is_empty() {
+            if positions.len() == POSITIONS_PER_FRAME {
+                return Err(Error::InvalidMessage("too many positions in one resume"));
+            }
+            let (ack, flags) = parse_progress(reader, 2)?;
+            positions.push(Position {
+                ack: Ack {
+                    finish: seen(flags & 1),
+                    ..ack
+                },
+                answer: seen(flags & 2),
+            });
+        }
+        Ok(Self {
+            series,
+            flows_seen_below,
+            next_message,
+            positions,
+        })
+    }
+
+    pub(super) fn emit(&self, out: &mut Writer) {
+        out.u8(match self.series {
+            Series::Last => 0,
+            Series::More => 1,
+        })
+        .varint(self.flows_seen_below)
+        .varint(self.next_message);
+        for position in &self.positions {
+            let flags = bit(position.ack.finish) | bit(position.answer) << 1;
+            emit_progress(&position.ack, flags, 2, out);
+        }
+    }
+}
+
+/// Received counts from zero, the rest from each other, so that an ordinary acknowledgement
+/// is some twelve bytes; `flag_bits` flags share a number with the unconsumed bytes.
+fn parse_progress(reader: &mut Reader<'_>, flag_bits: u32) -> Result<(Ack, u64), Error> {
+    let flow = FlowId(reader.varint()?);
+    let received = reader.varint()?;
+    let unconsumed = reader.varint()?;
+    let flags = unconsumed & ((1 << flag_bits) - 1);
+    let consumed = received
+        .checked_sub(unconsumed >> flag_bits)
+        .ok_or(Error::InvalidMessage("more consumed than received"))?;
+    let limit = number_sum(received, reader.varint()?)?;
+    let ack = Ack {
+        flow,
+        received,
+        consumed,
+        limit,
+        finish: Seen::NotYet,
+    };
+    Ok((ack, flags))
+}
+
+fn emit_progress(ack: &Ack, flags: u64, flag_bits: u32, out: &mut Writer) {
+    out.varint(ack.flow.0)
+        .varint(ack.received)
+        .varint((ack.received - ack.consumed) << flag_bits | flags)
+        .varint(ack.limit - ack.received);
+}
+
+fn seen(flag: u64) -> Seen {
+    if flag == 0 { Seen::NotYet } else { Seen::Seen }
+}
+
+fn bit(seen: Seen) -> u64 {
+    match seen {
+        Seen::NotYet => 0,
+        Seen::Seen => 1,
+    }
+}
