@@ -20,6 +20,7 @@
 mod accelerator;
 mod configuration;
 mod cursor;
+mod proxy;
 mod reduction;
 mod script;
 mod seed;
@@ -98,6 +99,16 @@ pub const ENTRIES: &[Entry] = &[
         name: "node_token",
         run: configuration::token,
         seeds: configuration::token_seeds,
+    },
+    Entry {
+        name: "node_socks5",
+        run: proxy::socks5,
+        seeds: proxy::socks5_seeds,
+    },
+    Entry {
+        name: "node_http_connect",
+        run: proxy::http_connect,
+        seeds: proxy::http_connect_seeds,
     },
 ];
 

@@ -51,6 +51,8 @@ replays! {
     reduce_damage,
     node_configuration,
     node_token,
+    node_socks5,
+    node_http_connect,
 }
 
 #[test]
