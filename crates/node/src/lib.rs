@@ -1,9 +1,42 @@
-//! The daemon around an engine: sockets, TLS, files and privileges; it decides nothing about
-//! protocols.
+//! The daemon around an engine: interception, WAN links, disk, configuration, administration.
+//!
+//! ```text
+//!   intercept/ proxy/ ─► lan/ ◄──────┐         ┌──────► wan/ ─► peers
+//!                                    ▼         ▼
+//!                            event_loop: the engine's thread ◄──► disk
+//!                                    │
+//!                                    ▼
+//!               intercept/ (rules) · admin/ · metrics · watchdog/
+//! ```
+//!
+//! It decides nothing about protocols: those are the engine's and the cores'. What it owes them
+//! is a clock, sockets, a disk and honest answers.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod admin;
+mod clock;
 pub mod config;
+mod connections;
+mod disk;
+mod event_loop;
 pub mod identity;
+pub mod intercept;
+mod lan;
+mod mailbox;
+mod metrics;
 pub mod pairing;
+pub mod preflight;
+pub mod proxy;
+mod run;
+mod service_manager;
+mod sys;
 pub mod tls;
+mod wan;
+mod watchdog;
+
+pub use disk::{DiskError, StateLock};
+pub use run::{RunError, RunOptions, run};
+pub use service_manager::restarts_us;
+pub use wan::known_congestion_controls;
+pub use watchdog::{WatchdogOptions, watch};

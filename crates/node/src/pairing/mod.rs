@@ -26,3 +26,23 @@ pub use exchange::{ExchangeError, Paired, accept, join};
 pub use invitations::{InvitationError, Invitations};
 pub use pins::{Pin, PinError, Pins};
 pub use token::{Token, TokenError};
+
+use crate::identity::Identity;
+
+/// [`join`] for programs without a runtime of their own.
+///
+/// # Errors
+/// See [`ExchangeError`]; each says what to do.
+pub fn join_blocking(
+    identity: &Identity,
+    pins: &Pins,
+    own_name: &str,
+    name: &str,
+    token: &Token,
+) -> Result<Paired, ExchangeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(ExchangeError::Broken)?;
+    runtime.block_on(join(identity, pins, own_name, name, token))
+}

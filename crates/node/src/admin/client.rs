@@ -1,0 +1,91 @@
+//! Asking a running node.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A node that does not answer within this hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// An answer about the greatest number of flows stays below it.
+const LONGEST_ANSWER: u64 = 64 << 20;
+
+/// A question or an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The node's state.
+    Status,
+    /// Its flows.
+    Flows,
+    /// What was done with one flow.
+    Why {
+        /// Its number in `flows`.
+        flow: u64,
+    },
+    /// Read the configuration and the pins again.
+    Reload,
+    /// Forget everything in the dictionary, in memory and on disk.
+    ClearDictionary,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// No node listens.
+    #[error("no node is running here ({}: {source}); start it with `trunkline node run`, or give its configuration with --config", socket.display())]
+    NotRunning {
+        /// Where it would listen.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The socket belongs to somebody else.
+    #[error("{} belongs to another user; run this as the user of the node (`sudo`)", .0.display())]
+    NotPermitted(PathBuf),
+    /// It did not answer.
+    #[error("the node does not answer ({0}); is it hung? its log says more")]
+    NoAnswer(io::Error),
+    /// The answer cannot be read.
+    #[error("the node's answer cannot be read ({0}); are node and command of the same version?")]
+    InvalidMessage(#[from] serde_json::Error),
+    /// The node says no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks the node whose administration socket this is.
+///
+/// # Errors
+/// When it is not running, does not answer or refuses.
+pub fn ask(socket: &Path, request: Request) -> Result<serde_json::Value, AskError> {
+    let mut stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => AskError::NotPermitted(socket.to_owned()),
+        _ => AskError::NotRunning {
+            socket: socket.to_owned(),
+            source,
+        },
+    })?;
+    let exchange = || {
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        let mut line = serde_json::to_vec(&request)?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        let mut answer = String::new();
+        BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut answer)?;
+        if answer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(answer)
+    };
+    let answer = exchange().map_err(AskError::NoAnswer)?;
+    let answer: serde_json::Value = serde_json::from_str(&answer)?;
+    match answer.get("error").and_then(serde_json::Value::as_str) {
+        Some(error) => Err(AskError::Refused(error.to_owned())),
+        None => Ok(answer),
+    }
+}

@@ -1,0 +1,15 @@
+//! Administration: a socket in the state directory, for its owner alone, and the client to it.
+//!
+//! One request and one answer, each a line of JSON, then the connection is closed:
+//!
+//! ```text
+//!   {"ask":"status"}  {"ask":"flows"}  {"ask":"why","flow":7}  {"ask":"reload"}
+//!   {"ask":"clear-dictionary"}
+//! ```
+
+mod client;
+mod server;
+pub mod tables;
+
+pub use client::{AskError, Request, ask};
+pub(crate) use server::{Asked, bind, listen};

@@ -1,0 +1,144 @@
+//! Answering operators.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore, watch};
+use vocab::NodeId;
+
+use super::Request;
+use engine::Input;
+
+use crate::config::{InterceptMode, NodeConfig};
+use crate::intercept;
+use crate::mailbox::{Mailbox, Question};
+
+/// A request is one short line.
+const LONGEST_REQUEST: u64 = 4096;
+/// For a whole exchange.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Operators and their scripts at a time.
+const CLIENTS: usize = 16;
+
+/// What questions are answered from.
+pub(crate) struct Asked {
+    pub(crate) config: NodeConfig,
+    pub(crate) identity: NodeId,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) interception: watch::Receiver<intercept::Report>,
+    pub(crate) reload: Arc<Notify>,
+    pub(crate) started: tokio::time::Instant,
+}
+
+/// Binds the socket for its owner alone. The state directory's lock is held, so a socket that
+/// is there already is a dead node's.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Answers until dropped.
+pub(crate) async fn listen(listener: UnixListener, asked: Arc<Asked>) {
+    let places = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let asked = Arc::clone(&asked);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(TIMEOUT, serve(stream, &asked)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn serve(stream: UnixStream, asked: &Asked) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(reader.take(LONGEST_REQUEST))
+        .read_line(&mut line)
+        .await?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(request) => asked.answer(request).await,
+        Err(error) => json!({ "error": format!("this is not a request: {error}") }),
+    };
+    let mut text = answer.to_string();
+    text.push('\n');
+    writer.write_all(text.as_bytes()).await?;
+    writer.shutdown().await
+}
+
+impl Asked {
+    async fn answer(&self, request: Request) -> Value {
+        let answered = match request {
+            Request::Status => return self.status().await,
+            Request::Flows => self
+                .mailbox
+                .ask(Question::Flows)
+                .await
+                .map(|flows| json!({ "flows": flows })),
+            Request::Why { flow } => match self.mailbox.ask(Question::Why(flow)).await {
+                Some(Value::Null) => {
+                    return json!({ "error": format!("flow {flow} is not known (any more); `trunkline node flows` lists those that are") });
+                }
+                answered => answered,
+            },
+            Request::ClearDictionary => {
+                let cleared = self.mailbox.input(Input::ClearDictionary).await;
+                cleared.is_ok().then(|| json!({}))
+            }
+            Request::Reload => {
+                self.reload.notify_one();
+                Some(json!({}))
+            }
+        };
+        answered.unwrap_or_else(|| json!({ "error": "the node is stopping" }))
+    }
+
+    /// The engine's state and the shell's around it.
+    pub(crate) async fn status(&self) -> Value {
+        let Some(mut status) = self.mailbox.ask(Question::Status).await else {
+            return json!({ "error": "the node is stopping" });
+        };
+        let mode = match self.config.intercept.mode {
+            InterceptMode::Transparent => "transparent",
+            InterceptMode::Off => "off",
+        };
+        if let Some(fields) = status.as_object_mut() {
+            fields.insert("name".to_owned(), json!(self.config.name));
+            fields.insert("node".to_owned(), json!(self.identity.to_string()));
+            fields.insert("version".to_owned(), json!(env!("CARGO_PKG_VERSION")));
+            fields.insert("process".to_owned(), json!(std::process::id()));
+            fields.insert(
+                "uptime_s".to_owned(),
+                json!(self.started.elapsed().as_secs()),
+            );
+            fields.insert("mode".to_owned(), json!(mode));
+            fields.insert(
+                "interception".to_owned(),
+                json!(*self.interception.borrow()),
+            );
+        }
+        status
+    }
+}

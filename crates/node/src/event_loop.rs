@@ -1,0 +1,553 @@
+//! The loop that owns the engine: one thread, one queue in, nothing awaited but the queue and
+//! the clock.
+//!
+//! ```text
+//!   tasks ──► mailbox ──► handle ──► outputs ──► tasks' own queues, disk thread, interception
+//!                           ▲           │
+//!                     clock ┘           └► transmit: while the link's socket has room
+//! ```
+//!
+//! It decides nothing about protocols. Its heartbeat is what the watchdog listens for: a node
+//! whose loop hangs must not keep traffic.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, mpsc as thread_mpsc};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{ConnectionId, Engine, Event, Input, LinkId, Output};
+use reduce::DiskRequest;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use vocab::{NodeId, Random, Time};
+
+use crate::clock::Clock;
+use crate::config::NodeConfig;
+use crate::identity::Identity;
+use crate::intercept;
+use crate::lan;
+use crate::mailbox::{Mailbox, Message, Question};
+use crate::pairing::Pins;
+use crate::tls::{self, Trust};
+use crate::wan::{self, Dialing, LinkCommand, LinkNumbers, PeerLinks};
+use crate::watchdog::Heart;
+
+/// How often the watchdog hears from the loop.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
+/// Messages taken before links are served again.
+const BATCH: usize = 64;
+/// Handed to a link at once: four TLS records.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// What the loop is made of.
+pub(crate) struct Parts {
+    pub(crate) config: NodeConfig,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) pins: Pins,
+    pub(crate) trust: Trust,
+    pub(crate) numbers: LinkNumbers,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
+    pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) heart: Heart,
+    pub(crate) seed: u64,
+}
+
+struct LinkSlot {
+    peer: NodeId,
+    commands: mpsc::UnboundedSender<LinkCommand>,
+    /// Bytes that its writer can take.
+    room: usize,
+    /// The session may have frames for it.
+    wants: bool,
+}
+
+struct PeerSlot {
+    name: String,
+    links: watch::Sender<PeerLinks>,
+    /// The dialler and the address it dials.
+    dialer: Option<(String, AbortHandle)>,
+}
+
+/// Owns the engine.
+pub(crate) struct EventLoop {
+    clock: Clock,
+    engine: Engine,
+    parts: Parts,
+    connections: HashMap<ConnectionId, mpsc::UnboundedSender<lan::Command>>,
+    links: HashMap<LinkId, LinkSlot>,
+    peers: BTreeMap<NodeId, PeerSlot>,
+    unpaired: Vec<String>,
+    stopped: bool,
+}
+
+impl EventLoop {
+    /// A loop around a new engine. Peers that are paired and configured are dialled at once.
+    pub(crate) fn new(parts: Parts) -> Self {
+        let clock = Clock::start();
+        let (config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &parts.pins);
+        let random = Random::from_seed(parts.seed);
+        let engine = Engine::new(config, clock.now(), random);
+        let mut this = Self {
+            clock,
+            engine,
+            parts,
+            connections: HashMap::new(),
+            links: HashMap::new(),
+            peers: BTreeMap::new(),
+            unpaired,
+            stopped: false,
+        };
+        this.set_peers(peers);
+        this
+    }
+
+    /// Runs until the engine has stopped or nobody can send any more.
+    pub(crate) async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut next_beat = Instant::now();
+        self.drain();
+        self.serve_links();
+        while !self.stopped {
+            let due = self
+                .engine
+                .poll_timeout()
+                .and_then(|time| self.clock.instant(time));
+            let wake = due.map_or(next_beat, |due| due.min(next_beat));
+            tokio::select! {
+                biased;
+                received = messages.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            for message in batch.drain(..) {
+                self.take(message);
+                self.drain();
+            }
+            let now = self.clock.now();
+            if self.engine.poll_timeout().is_some_and(|due| due <= now) {
+                self.engine.handle_timeout(now);
+                self.drain();
+            }
+            self.serve_links();
+            if Instant::now() >= next_beat {
+                self.parts.heart.beat();
+                next_beat = Instant::now() + HEARTBEAT;
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        let now = self.clock.now();
+        match message {
+            Message::Input(input) => self.take_input(now, input),
+            Message::Accepted {
+                connection,
+                client,
+                server,
+                via,
+                commands,
+            } => {
+                tracing::debug!(%client, %server, %via, "accepted");
+                self.connections.insert(connection, commands);
+                let accepted = Input::Accepted {
+                    connection,
+                    client,
+                    server,
+                    via,
+                };
+                self.engine.handle(now, accepted);
+            }
+            Message::LinkUp {
+                link,
+                peer,
+                dialed_by_us,
+                commands,
+            } => self.link_up(now, link, peer, dialed_by_us, commands),
+            Message::LinkRoom { link, bytes } => {
+                if let Some(slot) = self.links.get_mut(&link) {
+                    slot.room += bytes;
+                }
+            }
+            Message::Ask { question, answer } => {
+                // Whoever asked may have gone; that is no concern of the loop's.
+                let _ = answer.send(self.answer(now, question));
+            }
+            Message::Reload(config) => self.reload(now, *config),
+            Message::Stop => {
+                let grace = self.parts.config.grace;
+                self.engine.handle(now, Input::Stop { grace });
+            }
+        }
+    }
+
+    fn take_input(&mut self, now: Time, input: Input) {
+        match &input {
+            Input::LinkDown { link } => {
+                if let Some(slot) = self.links.remove(link) {
+                    self.count_link(slot.peer, |links| links.up = links.up.saturating_sub(1));
+                }
+            }
+            Input::Aborted { connection } => {
+                self.connections.remove(connection);
+            }
+            Input::Accepted { .. }
+            | Input::Received { .. }
+            | Input::Finished { .. }
+            | Input::Written { .. }
+            | Input::Connected { .. }
+            | Input::LinkUp { .. }
+            | Input::LinkReceived { .. }
+            | Input::Disk(_)
+            | Input::Configure(_)
+            | Input::ClearDictionary
+            | Input::Stop { .. } => {}
+        }
+        self.engine.handle(now, input);
+    }
+
+    fn link_up(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        peer: NodeId,
+        dialed_by_us: bool,
+        commands: mpsc::UnboundedSender<LinkCommand>,
+    ) {
+        // The pin may have been removed since the handshake.
+        if !self.peers.contains_key(&peer) {
+            tracing::info!(
+                node = peer.short(),
+                "closed a link: this node is paired, but no [[peer]] section names it"
+            );
+            return;
+        }
+        let slot = LinkSlot {
+            peer,
+            commands,
+            room: 0,
+            wants: false,
+        };
+        self.links.insert(link, slot);
+        self.count_link(peer, |links| links.up += 1);
+        let up = Input::LinkUp {
+            link,
+            peer,
+            dialed_by_us,
+        };
+        self.engine.handle(now, up);
+    }
+
+    /// Does everything that the engine wants done by now.
+    fn drain(&mut self) {
+        while let Some(output) = self.engine.poll_output() {
+            self.perform(output);
+        }
+    }
+
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::Write { connection, bytes } => {
+                self.command(connection, lan::Command::Write(bytes));
+            }
+            Output::FinishWrite { connection } => {
+                self.command(connection, lan::Command::FinishWrite);
+            }
+            Output::ReadCredit { connection, bytes } => {
+                self.command(connection, lan::Command::ReadCredit(bytes));
+            }
+            Output::Reset { connection } => {
+                self.command(connection, lan::Command::Reset);
+                self.connections.remove(&connection);
+            }
+            Output::Close { connection } => {
+                self.command(connection, lan::Command::Close);
+                self.connections.remove(&connection);
+            }
+            Output::Connect {
+                connection,
+                client,
+                server,
+            } => self.connect(connection, client, server),
+            Output::Transmit { link } => {
+                if let Some(slot) = self.links.get_mut(&link) {
+                    slot.wants = true;
+                }
+            }
+            Output::CloseLink { link, reason } => {
+                tracing::debug!(link = link.0, reason, "closing a link");
+                self.close_link(link);
+            }
+            Output::Disk(request) => {
+                if self.parts.disk.send(request).is_err() {
+                    tracing::error!("the disk thread has ended");
+                }
+            }
+            Output::Avoid { server, lasting } => {
+                tracing::debug!(%server, ?lasting, "left alone for a while");
+                self.intercept(intercept::Change::Avoid { server, lasting });
+            }
+            Output::Intercept { peers } => {
+                let prefixes = self
+                    .parts
+                    .config
+                    .peers
+                    .iter()
+                    .filter(|peer| {
+                        self.peers
+                            .iter()
+                            .any(|(node, slot)| slot.name == peer.name && peers.contains(node))
+                    })
+                    .flat_map(|peer| peer.prefixes.iter().copied())
+                    .collect();
+                self.intercept(intercept::Change::Destinations(prefixes));
+            }
+            Output::Event(event) => self.log(&event),
+            Output::Stopped => self.stopped = true,
+        }
+    }
+
+    fn command(&self, connection: ConnectionId, command: lan::Command) {
+        // A task that has just ended has its Aborted under way to us.
+        if let Some(commands) = self.connections.get(&connection) {
+            let _ = commands.send(command);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        connection: ConnectionId,
+        client: Option<std::net::SocketAddr>,
+        server: std::net::SocketAddr,
+    ) {
+        let (commands, orders) = mpsc::unbounded_channel();
+        self.connections.insert(connection, commands);
+        let mailbox = self.parts.mailbox.clone();
+        let serve = self.parts.config.serve.clone();
+        self.parts.runtime.spawn(async move {
+            let opened = lan::open(client, server, &serve).await;
+            let result = opened.as_ref().map(drop).map_err(|failure| *failure);
+            let told = mailbox.input(Input::Connected { connection, result }).await;
+            if let (Ok(stream), Ok(())) = (opened, told) {
+                lan::serve(connection, stream, Bytes::new(), orders, mailbox).await;
+            }
+        });
+    }
+
+    fn intercept(&self, change: intercept::Change) {
+        if let Some(intercept) = &self.parts.intercept {
+            let _ = intercept.send(change);
+        }
+    }
+
+    fn close_link(&mut self, link: LinkId) {
+        if let Some(slot) = self.links.get(&link) {
+            let _ = slot.commands.send(LinkCommand::Close);
+        }
+    }
+
+    /// Hands frames to every link that has room for them.
+    fn serve_links(&mut self) {
+        loop {
+            let ready = self
+                .links
+                .iter()
+                .find(|(_, slot)| slot.wants && slot.room > 0)
+                .map(|(link, slot)| (*link, slot.room));
+            let Some((link, room)) = ready else { return };
+            let now = self.clock.now();
+            let bytes = self.engine.transmit(now, link, room.min(PIECE_BYTES));
+            if let Some(slot) = self.links.get_mut(&link) {
+                match bytes {
+                    Some(bytes) => {
+                        slot.room = slot.room.saturating_sub(bytes.len());
+                        let _ = slot.commands.send(LinkCommand::Send(bytes));
+                    }
+                    None => slot.wants = false,
+                }
+            }
+            self.drain();
+        }
+    }
+
+    fn count_link(&mut self, peer: NodeId, change: impl FnOnce(&mut PeerLinks)) {
+        if let Some(slot) = self.peers.get(&peer) {
+            slot.links.send_modify(change);
+        }
+    }
+
+    fn reload(&mut self, now: Time, config: NodeConfig) {
+        let (engine_config, peers, unpaired) =
+            engine_config(&config, &self.parts.identity, &self.parts.pins);
+        self.parts.config = config;
+        self.unpaired = unpaired;
+        self.set_peers(peers);
+        self.engine
+            .handle(now, Input::Configure(Box::new(engine_config)));
+        self.drain();
+        let revoked: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, slot)| !self.peers.contains_key(&slot.peer))
+            .map(|(link, _)| *link)
+            .collect();
+        for link in revoked {
+            tracing::info!(link = link.0, "closed a link whose peer was removed");
+            self.close_link(link);
+        }
+        tracing::info!("configuration read again");
+    }
+
+    /// Makes the peers, their trust and their diallers what the configuration says.
+    fn set_peers(&mut self, peers: BTreeMap<NodeId, String>) {
+        self.parts.trust.replace(peers.clone());
+        self.peers.retain(|node, slot| {
+            let kept = peers.contains_key(node);
+            if !kept && let Some((_, dialer)) = &slot.dialer {
+                dialer.abort();
+            }
+            kept
+        });
+        for (node, name) in peers {
+            let slot = self.peers.entry(node).or_insert_with(|| PeerSlot {
+                name: name.clone(),
+                links: watch::channel(PeerLinks::default()).0,
+                dialer: None,
+            });
+            slot.name.clone_from(&name);
+            let configured = self
+                .parts
+                .config
+                .peers
+                .iter()
+                .find(|peer| peer.name == name);
+            let address = configured.and_then(|peer| peer.address.clone());
+            let dialed = slot.dialer.as_ref().map(|(address, _)| address.clone());
+            if address == dialed {
+                continue;
+            }
+            if let Some((_, dialer)) = slot.dialer.take() {
+                dialer.abort();
+            }
+            let Some(address) = address else { continue };
+            match tls::client(&self.parts.identity, node, tls::SESSION) {
+                Ok(tls) => {
+                    let dialing = Dialing {
+                        peer: node,
+                        name,
+                        address: address.clone(),
+                        wan: self.parts.config.wan.clone(),
+                        tls,
+                        numbers: self.parts.numbers.clone(),
+                        mailbox: self.parts.mailbox.clone(),
+                        links: slot.links.subscribe(),
+                    };
+                    let task = self.parts.runtime.spawn(wan::dial_while_needed(dialing));
+                    slot.dialer = Some((address, task.abort_handle()));
+                }
+                Err(error) => tracing::error!(%error, "TLS cannot be set up"),
+            }
+        }
+    }
+
+    fn answer(&self, now: Time, question: Question) -> serde_json::Value {
+        let value = match question {
+            Question::Status => serde_json::to_value(self.engine.status()),
+            Question::Flows => serde_json::to_value(self.engine.flows(now)),
+            Question::Why(flow) => serde_json::to_value(self.engine.why(now, flow)),
+        };
+        let mut value = value.unwrap_or_default();
+        if let (Question::Status, Some(fields)) = (question, value.as_object_mut()) {
+            fields.insert("unpaired_peers".to_owned(), self.unpaired.clone().into());
+            fields.insert("links".to_owned(), self.links.len().into());
+            fields.insert("connections".to_owned(), self.connections.len().into());
+        }
+        value
+    }
+
+    fn log(&mut self, event: &Event) {
+        let name = |node: &NodeId| {
+            self.peers
+                .get(node)
+                .map_or_else(|| node.short(), |slot| slot.name.clone())
+        };
+        match event {
+            Event::PeerUp { peer, link } => {
+                tracing::info!(peer = name(peer), link = link.0, "peer is up");
+                self.count_link(*peer, |links| links.silent = false);
+            }
+            Event::PeerSilent { peer } => {
+                tracing::warn!(peer = name(peer), "peer is silent; its traffic passes by");
+                self.count_link(*peer, |links| links.silent = true);
+            }
+            Event::PeerHeard { peer } => {
+                tracing::info!(peer = name(peer), "peer is heard again");
+                self.count_link(*peer, |links| links.silent = false);
+            }
+            Event::PeerRestarted { peer } => {
+                tracing::warn!(peer = name(peer), "peer was restarted; its flows are reset");
+            }
+            Event::LimitReached { limit } => {
+                tracing::warn!(limit, "limit reached; new connections pass by");
+            }
+            Event::LimitCleared { limit } => tracing::info!(limit, "below the limit again"),
+            Event::FlowFailed { flow, reason } => {
+                tracing::debug!(flow, reason, "a flow failed");
+            }
+        }
+    }
+}
+
+/// Peers by identity, with the names of their sections.
+type PairedPeers = BTreeMap<NodeId, String>;
+
+/// What the engine is told: the peers that are both configured and paired. Also these by
+/// identity, and the names of those that are configured and not paired.
+fn engine_config(
+    config: &NodeConfig,
+    identity: &Identity,
+    pins: &Pins,
+) -> (engine::Config, PairedPeers, Vec<String>) {
+    let pins = pins.load().unwrap_or_else(|error| {
+        tracing::error!(%error, "no peer can be trusted until this is put right");
+        BTreeMap::new()
+    });
+    let mut peers = Vec::new();
+    let mut paired = PairedPeers::new();
+    let mut unpaired = Vec::new();
+    for peer in &config.peers {
+        let Some(pin) = pins.get(&peer.name) else {
+            tracing::warn!(
+                peer = peer.name,
+                "not paired yet; run `trunkline peer invite` on one side and `peer join` on the other"
+            );
+            unpaired.push(peer.name.clone());
+            continue;
+        };
+        paired.insert(pin.node, peer.name.clone());
+        peers.push(engine::PeerConfig {
+            node: pin.node,
+            name: peer.name.clone(),
+            prefixes: peer.prefixes.clone(),
+        });
+    }
+    let engine_config = engine::Config {
+        local: identity.node(),
+        peers,
+        serve: config.serve.clone(),
+        limits: config.limits,
+        policy: config.policy.clone(),
+        dictionary: reduce::DictionaryConfig {
+            memory: config.dictionary.memory,
+            disk: config.dictionary.disk,
+            ..reduce::DictionaryConfig::default()
+        },
+        tunnel: tunnel::Config::default(),
+    };
+    (engine_config, paired, unpaired)
+}

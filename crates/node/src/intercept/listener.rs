@@ -1,0 +1,79 @@
+//! The sockets that intercepted connections arrive on.
+//!
+//! They are bound to the loopback addresses, so that nobody outside can reach them directly;
+//! the kernel's tproxy hands connections over whatever address they were meant for, which is
+//! then the socket's own.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use engine::Via;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+
+use crate::connections::Connections;
+use crate::lan;
+use crate::mailbox::Mailbox;
+
+/// Handshakes and finished connections that may wait for us; the kernel caps it at somaxconn.
+const BACKLOG: i32 = 4096;
+/// When the system has no descriptor for a new connection, it is asked again after this.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Binds the listeners, IPv4 and where there is IPv6 also that.
+///
+/// # Errors
+/// When the port is in use or the privilege is missing.
+pub(crate) fn bind(port: u16) -> io::Result<Vec<std::net::TcpListener>> {
+    let mut listeners = vec![bind_one((Ipv4Addr::LOCALHOST, port).into())?];
+    match bind_one((Ipv6Addr::LOCALHOST, port).into()) {
+        Ok(listener) => listeners.push(listener),
+        Err(error) => tracing::warn!(%error, "no interception of IPv6"),
+    }
+    Ok(listeners)
+}
+
+fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if domain == Domain::IPV4 {
+        socket.set_ip_transparent_v4(true)?;
+    } else {
+        socket.set_only_v6(true)?;
+        socket.set_ip_transparent_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Takes intercepted connections until dropped.
+pub(crate) async fn accept_intercepted(
+    listener: TcpListener,
+    connections: Connections,
+    mailbox: Mailbox,
+) {
+    let own = listener.local_addr().ok();
+    loop {
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(server) = stream.local_addr() else {
+            continue;
+        };
+        // Someone on this machine called the listener itself: there is nowhere to connect to.
+        if Some(server) == own {
+            lan::reset(stream);
+            continue;
+        }
+        connections.accepted(stream, client, server, Via::Transparent, &mailbox);
+    }
+}

@@ -1,0 +1,240 @@
+//! The one task that changes rules: it knows what should be in place and makes it so.
+//!
+//! Changes that wait are made together. When nft refuses one (someone flushed the ruleset, or
+//! the watchdog took it away), the whole table is put in place again.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use engine::Prefix;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::routes::Delivery;
+use super::rules::{MARK_MASK, Ruleset};
+use super::{remove_table, run_nft};
+use crate::config::NodeConfig;
+
+/// After a failure the table is tried again this often.
+const RETRY: Duration = Duration::from_secs(5);
+/// Servers remembered as avoided; the table's set has the same size.
+const MOST_AVOIDED: usize = 65_535;
+
+/// What is to be different.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Take connections to these and no others.
+    Destinations(Vec<Prefix>),
+    /// Leave a server alone for a while.
+    Avoid {
+        server: SocketAddr,
+        lasting: Duration,
+    },
+    /// The configuration was read again.
+    Configure(Box<NodeConfig>),
+    /// The watchdog took the table away and asks for it again.
+    Reinstall,
+    /// Take everything away for good, then answer.
+    Remove(oneshot::Sender<()>),
+}
+
+/// What is in place, for `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Report {
+    /// `off`, `starting`, `in place`, `failed: ...` or `removed`.
+    pub(crate) state: String,
+    /// What is taken now.
+    pub(crate) destinations: Vec<String>,
+    /// How many servers are left alone now.
+    pub(crate) avoided: usize,
+}
+
+impl Report {
+    /// Of a node that does not intercept.
+    pub(crate) fn off() -> Self {
+        Self {
+            state: "off".to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+struct Manager {
+    node: String,
+    ruleset: Ruleset,
+    delivery: Delivery,
+    destinations: Vec<Prefix>,
+    avoided: BTreeMap<SocketAddr, Instant>,
+    in_place: bool,
+    report: watch::Sender<Report>,
+}
+
+/// Keeps the rules as they should be until they are removed or nobody can change them.
+pub(crate) async fn manage(
+    config: NodeConfig,
+    mut changes: mpsc::UnboundedReceiver<Change>,
+    report: watch::Sender<Report>,
+) {
+    let ruleset = Ruleset::new(&config);
+    let mut manager = Manager {
+        delivery: Delivery {
+            mark: ruleset.mark(),
+            mask: MARK_MASK,
+            table: config.intercept.route_table,
+        },
+        node: config.name,
+        ruleset,
+        destinations: Vec::new(),
+        avoided: BTreeMap::new(),
+        in_place: false,
+        report,
+    };
+    manager.install().await;
+    loop {
+        let change = if manager.in_place {
+            changes.recv().await
+        } else {
+            match tokio::time::timeout(RETRY, changes.recv()).await {
+                Ok(change) => change,
+                Err(_) => {
+                    manager.install().await;
+                    continue;
+                }
+            }
+        };
+        let Some(change) = change else { break };
+        let mut waiting = vec![change];
+        while let Ok(change) = changes.try_recv() {
+            waiting.push(change);
+        }
+        if let Some(done) = manager.apply(waiting).await {
+            manager.remove().await;
+            let _ = done.send(());
+            return;
+        }
+    }
+    manager.remove().await;
+}
+
+impl Manager {
+    /// Makes the changes; returns who waits for the removal, if that is among them.
+    async fn apply(&mut self, changes: Vec<Change>) -> Option<oneshot::Sender<()>> {
+        let mut script = String::new();
+        let mut whole = !self.in_place;
+        for change in changes {
+            match change {
+                Change::Destinations(destinations) => {
+                    if destinations != self.destinations {
+                        script.push_str(&self.ruleset.set_destinations(&destinations));
+                        self.destinations = destinations;
+                    }
+                }
+                Change::Avoid { server, lasting } => {
+                    if self.remember(server, lasting) {
+                        script.push_str(&self.ruleset.avoid(server, lasting));
+                    }
+                }
+                Change::Configure(config) => {
+                    let ruleset = Ruleset::new(&config);
+                    whole |= ruleset != self.ruleset;
+                    self.ruleset = ruleset;
+                }
+                Change::Reinstall => whole = true,
+                Change::Remove(done) => return Some(done),
+            }
+        }
+        if !whole && script.is_empty() {
+            return None;
+        }
+        if !whole {
+            match nft(script).await {
+                Ok(()) => {
+                    self.say("in place".to_owned());
+                    return None;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a rule could not be changed; all are put in place again");
+                }
+            }
+        }
+        self.install().await;
+        None
+    }
+
+    fn remember(&mut self, server: SocketAddr, lasting: Duration) -> bool {
+        let now = Instant::now();
+        self.avoided.retain(|_, until| *until > now);
+        if self.avoided.len() >= MOST_AVOIDED {
+            return false;
+        }
+        self.avoided.insert(server, now + lasting).is_none()
+    }
+
+    async fn install(&mut self) {
+        let now = Instant::now();
+        let avoided = self
+            .avoided
+            .iter()
+            .filter(|(_, until)| **until > now)
+            .map(|(server, until)| (*server, *until - now))
+            .collect();
+        let script = self.ruleset.install(&self.destinations, &avoided);
+        let delivery = self.delivery;
+        let installed = blocking(move || {
+            delivery.set_up()?;
+            run_nft(&script)
+        })
+        .await;
+        match installed {
+            Ok(()) => {
+                if !self.in_place {
+                    tracing::info!("interception rules are in place");
+                }
+                self.in_place = true;
+                self.say("in place".to_owned());
+            }
+            Err(error) => {
+                tracing::error!(%error, "interception rules cannot be put in place; traffic passes by");
+                self.in_place = false;
+                self.say(format!("failed: {error}"));
+            }
+        }
+    }
+
+    async fn remove(&mut self) {
+        let (delivery, node) = (self.delivery, self.node.clone());
+        let removed = blocking(move || {
+            let removed = remove_table(&node);
+            delivery.remove();
+            removed
+        })
+        .await;
+        if let Err(error) = removed {
+            tracing::error!(%error, "interception rules could not be removed");
+        }
+        self.destinations.clear();
+        self.say("removed".to_owned());
+    }
+
+    fn say(&self, state: String) {
+        self.report.send_replace(Report {
+            state,
+            destinations: self.destinations.iter().map(ToString::to_string).collect(),
+            avoided: self.avoided.len(),
+        });
+    }
+}
+
+async fn nft(script: String) -> std::io::Result<()> {
+    blocking(move || run_nft(&script)).await
+}
+
+/// Runs tools where waiting for them holds up nobody.
+async fn blocking(
+    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> std::io::Result<()> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}

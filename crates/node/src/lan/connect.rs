@@ -1,0 +1,161 @@
+//! Opening a connection to a server, with the client's own address where it is to be kept.
+//!
+//! The socket is bound to the client's address and port by IP_TRANSPARENT. Where the port is
+//! taken (a second connection of the same client through two nodes, or one in TIME_WAIT) another
+//! is used: the server still sees the client's address. Servers' answers come back to this node
+//! because it is their gateway, and to this socket by the rule `socket transparent`.
+//!
+//! This machine itself is never connected to unless the operator lists it: a peer must not reach
+//! what listens on loopback here.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use engine::{ConnectFailure, Prefix};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream};
+
+/// A server that has not answered three SYNs (0, 1 and 3 s) by now looks dead to its client too.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connects to `server`, bound to `client` if there is one. `serve` lists where this node may
+/// connect to; empty means anywhere but this machine.
+///
+/// # Errors
+/// Why it failed, in the words that the client's node is told.
+pub(crate) async fn open(
+    client: Option<SocketAddr>,
+    server: SocketAddr,
+    serve: &[Prefix],
+) -> Result<TcpStream, ConnectFailure> {
+    if !permitted(server, serve) {
+        tracing::debug!(%server, "refused to connect to this machine or outside `serve`");
+        return Err(ConnectFailure::NotPermitted);
+    }
+    let attempt = async {
+        match connect(client, server).await {
+            // The port, or the whole four-tuple, is taken: any other port will do.
+            Err(error) if client.is_some() && is_taken(&error) => {
+                let any_port = client.map(|client| SocketAddr::new(client.ip(), 0));
+                connect(any_port, server).await
+            }
+            connected => connected,
+        }
+    };
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, attempt)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    connected.map_err(|error| {
+        tracing::debug!(%server, ?client, %error, "could not connect");
+        failure(&error)
+    })
+}
+
+async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<TcpStream> {
+    let domain = Domain::for_address(server);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    if let Some(client) = client {
+        if domain == Domain::IPV4 {
+            socket.set_ip_transparent_v4(true)?;
+        } else {
+            socket.set_ip_transparent_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.bind(&client.into())?;
+    }
+    TcpSocket::from_std_stream(socket.into())
+        .connect(server)
+        .await
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrInUse
+            | io::ErrorKind::AddrNotAvailable
+            | io::ErrorKind::PermissionDenied
+    )
+}
+
+fn failure(error: &io::Error) -> ConnectFailure {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
+            ConnectFailure::Refused
+        }
+        io::ErrorKind::TimedOut => ConnectFailure::TimedOut,
+        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::NetworkDown => ConnectFailure::Unreachable,
+        io::ErrorKind::PermissionDenied => ConnectFailure::NotPermitted,
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory => {
+            ConnectFailure::Exhausted
+        }
+        _ => match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS) => ConnectFailure::Exhausted,
+            Some(_) | None => ConnectFailure::Other,
+        },
+    }
+}
+
+fn permitted(server: SocketAddr, serve: &[Prefix]) -> bool {
+    let address = server.ip().to_canonical();
+    if !serve.is_empty() {
+        return serve.iter().any(|prefix| prefix.contains(address));
+    }
+    !address.is_loopback()
+        && !address.is_unspecified()
+        && !address.is_multicast()
+        && !is_this_machine(server)
+}
+
+/// Asks the routing table: towards one's own address the kernel chooses that address as source.
+fn is_this_machine(server: SocketAddr) -> bool {
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting a datagram socket sends nothing.
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((server.ip(), server.port().max(1)))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == server.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn this_machine_is_out_of_bounds_unless_listed() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap();
+        let refused = open(None, server, &[]).await;
+        assert_eq!(refused.unwrap_err(), ConnectFailure::NotPermitted);
+        let elsewhere = open(None, server, &prefixes(&["198.18.0.0/15"])).await;
+        assert_eq!(elsewhere.unwrap_err(), ConnectFailure::NotPermitted);
+        assert!(open(None, server, &prefixes(&["127.0.0.1"])).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_refused() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap();
+        drop(listener);
+        let refused = open(None, server, &prefixes(&["127.0.0.0/8"])).await;
+        assert_eq!(refused.unwrap_err(), ConnectFailure::Refused);
+    }
+
+    #[test]
+    fn an_address_of_ours_is_recognised() {
+        assert!(is_this_machine("127.0.0.1:80".parse().unwrap()));
+        assert!(!permitted("0.0.0.0:80".parse().unwrap(), &[]));
+        assert!(!permitted("[::ffff:127.0.0.1]:80".parse().unwrap(), &[]));
+    }
+}

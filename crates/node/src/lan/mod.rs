@@ -1,0 +1,8 @@
+//! Connections to hosts on the LAN side: clients' that were accepted, and servers' that were
+//! opened for the engine.
+
+mod connect;
+mod connection;
+
+pub(crate) use connect::open;
+pub(crate) use connection::{Command, reset, serve};

@@ -1,0 +1,100 @@
+//! What tasks say to the engine's loop, through one bounded queue.
+//!
+//! A full queue makes readers wait, and through them the hosts and peers: that is all the back
+//! pressure there is on the way in. On the way out the loop never waits: the engine bounds what
+//! it hands out by counting what was taken ([`engine::Input::Written`], [`Message::LinkRoom`]).
+
+use std::net::SocketAddr;
+
+use engine::{ConnectionId, Input, LinkId, Via};
+use tokio::sync::{mpsc, oneshot};
+use vocab::NodeId;
+
+use crate::config::NodeConfig;
+use crate::lan;
+use crate::wan::LinkCommand;
+
+/// Messages that may wait for the engine; with at most 64 KiB in each, 8 MiB.
+const WAITING_MESSAGES: usize = 128;
+
+/// Something for the engine's loop.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// For the engine itself.
+    Input(Input),
+    /// A client came; its task takes `commands`.
+    Accepted {
+        connection: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+        commands: mpsc::UnboundedSender<lan::Command>,
+    },
+    /// A link's handshake is done; its writer takes `commands`.
+    LinkUp {
+        link: LinkId,
+        peer: NodeId,
+        dialed_by_us: bool,
+        commands: mpsc::UnboundedSender<LinkCommand>,
+    },
+    /// A link's socket has taken so many bytes and can take as many again.
+    LinkRoom { link: LinkId, bytes: usize },
+    /// An operator asks.
+    Ask {
+        question: Question,
+        answer: oneshot::Sender<serde_json::Value>,
+    },
+    /// The configuration or the pins were read again.
+    Reload(Box<NodeConfig>),
+    /// Stop in good order.
+    Stop,
+}
+
+/// What an operator can ask of a running engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    Status,
+    Flows,
+    Why(u64),
+}
+
+/// The way into the loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    sender: mpsc::Sender<Message>,
+}
+
+/// The loop has ended, and with it the need for whoever sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopEnded;
+
+impl Mailbox {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Message>) {
+        let (sender, receiver) = mpsc::channel(WAITING_MESSAGES);
+        (Self { sender }, receiver)
+    }
+
+    /// Waits for room and hands the message over.
+    pub(crate) async fn send(&self, message: Message) -> Result<(), LoopEnded> {
+        self.sender.send(message).await.map_err(|_| LoopEnded)
+    }
+
+    /// The same for an engine's input.
+    pub(crate) async fn input(&self, input: Input) -> Result<(), LoopEnded> {
+        self.send(Message::Input(input)).await
+    }
+
+    /// For threads outside the runtime.
+    pub(crate) fn blocking_input(&self, input: Input) -> Result<(), LoopEnded> {
+        self.sender
+            .blocking_send(Message::Input(input))
+            .map_err(|_| LoopEnded)
+    }
+
+    /// Asks the engine; `None` when the loop has ended.
+    pub(crate) async fn ask(&self, question: Question) -> Option<serde_json::Value> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Message::Ask { question, answer }).await.ok()?;
+        answered.await.ok()
+    }
+}

@@ -1,0 +1,160 @@
+//! HTTP CONNECT (RFC 9110 §9.3.6, RFC 9112 §3.2.3), and no other method.
+//!
+//! The parser is pure: it is given what has arrived and says what it is, or that more is needed.
+//! Header fields are skipped: none changes what a tunnel does.
+
+use super::socks5::Host;
+
+/// The longest request head; browsers send some 500 bytes.
+pub const LONGEST_HEAD: usize = 8 * 1024;
+
+/// What has arrived so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// The beginning of a head.
+    Incomplete,
+    /// A whole one: where to, and its length in bytes.
+    Connect(Host, u16, usize),
+    /// Something that is answered with this status and closed.
+    Refused(Status),
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Not a request, or one whose target cannot be read.
+    BadRequest,
+    /// Another method.
+    MethodNotAllowed,
+    /// A head beyond [`LONGEST_HEAD`].
+    TooLarge,
+    /// A name that cannot be resolved.
+    BadGateway,
+}
+
+impl Status {
+    /// What to send before closing.
+    #[must_use]
+    pub fn answer(self) -> Vec<u8> {
+        let (line, why) = match self {
+            Status::BadRequest => ("400 Bad Request", "write CONNECT host:port HTTP/1.1"),
+            Status::MethodNotAllowed => (
+                "405 Method Not Allowed",
+                "this proxy takes CONNECT only; tell the client to tunnel (curl: --proxytunnel)",
+            ),
+            Status::TooLarge => ("431 Request Header Fields Too Large", "8 KiB are taken"),
+            Status::BadGateway => ("502 Bad Gateway", "the name cannot be resolved"),
+        };
+        let allow = match self {
+            Status::MethodNotAllowed => "Allow: CONNECT\r\n",
+            Status::BadRequest | Status::TooLarge | Status::BadGateway => "",
+        };
+        format!(
+            "HTTP/1.1 {line}\r\n{allow}Content-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{why}\n",
+            why.len() + 1
+        )
+        .into_bytes()
+    }
+}
+
+/// The answer to a CONNECT that is taken up.
+pub(crate) const SUCCESS: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
+
+/// Reads a request's head.
+#[must_use]
+pub fn parse_head(bytes: &[u8]) -> Head {
+    let considered = &bytes[..bytes.len().min(LONGEST_HEAD)];
+    let Some(end) = considered.windows(4).position(|four| four == b"\r\n\r\n") else {
+        if bytes.len() >= LONGEST_HEAD {
+            return Head::Refused(Status::TooLarge);
+        }
+        return Head::Incomplete;
+    };
+    let line_end = considered
+        .windows(2)
+        .position(|two| two == b"\r\n")
+        .unwrap_or(end);
+    let Ok(line) = std::str::from_utf8(&considered[..line_end]) else {
+        return Head::Refused(Status::BadRequest);
+    };
+    let mut words = line.split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Head::Refused(Status::BadRequest);
+    };
+    if !version.starts_with("HTTP/1.") {
+        return Head::Refused(Status::BadRequest);
+    }
+    if method != "CONNECT" {
+        return Head::Refused(Status::MethodNotAllowed);
+    }
+    match target_of(target) {
+        Some((host, port)) => Head::Connect(host, port, end + 4),
+        None => Head::Refused(Status::BadRequest),
+    }
+}
+
+/// The authority form: HOST:PORT, an IPv6 address in brackets.
+fn target_of(target: &str) -> Option<(Host, u16)> {
+    let (host, port) = target.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    if let Some(inside) = host.strip_prefix('[') {
+        let address = inside.strip_suffix(']')?.parse().ok()?;
+        return Some((Host::Address(address), port));
+    }
+    Some((super::host(host.as_bytes())?, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_connect_names_its_target_and_its_length() {
+        let head = b"CONNECT example.net:443 HTTP/1.1\r\nHost: example.net:443\r\n\r\nTLS";
+        let host = Host::Name("example.net".to_owned());
+        assert_eq!(parse_head(head), Head::Connect(host, 443, head.len() - 3));
+        assert_eq!(parse_head(&head[..50]), Head::Incomplete);
+        let six = b"CONNECT [2001:2::9]:80 HTTP/1.0\r\n\r\n";
+        let address = Host::Address("2001:2::9".parse().unwrap());
+        assert_eq!(parse_head(six), Head::Connect(address, 80, six.len()));
+    }
+
+    #[test]
+    fn other_methods_and_nonsense_are_told_what_to_write() {
+        let get = b"GET http://example.net/ HTTP/1.1\r\n\r\n";
+        assert_eq!(parse_head(get), Head::Refused(Status::MethodNotAllowed));
+        for bad in [
+            "CONNECT example.net HTTP/1.1\r\n\r\n",
+            "CONNECT example.net:0 HTTP/1.1\r\n\r\n",
+            "CONNECT [::1:80 HTTP/1.1\r\n\r\n",
+            "CONNECT a:80\r\n\r\n",
+            "\r\n\r\n",
+        ] {
+            assert_eq!(
+                parse_head(bad.as_bytes()),
+                Head::Refused(Status::BadRequest),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_endless_head_is_cut_off() {
+        let head = vec![b'a'; LONGEST_HEAD];
+        assert_eq!(parse_head(&head), Head::Refused(Status::TooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered_without_a_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            line in "CONNECT [a-z:\\[\\]0-9. ]{0,40}HTTP/1.1\r\n\r\n",
+        ) {
+            let _ = parse_head(&bytes);
+            let _ = parse_head(line.as_bytes());
+        }
+    }
+}

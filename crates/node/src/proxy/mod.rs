@@ -1,0 +1,172 @@
+//! Explicit proxies, for where traffic cannot be intercepted or privileges are missing.
+//!
+//! A client is told of success as soon as its request is understood, like a client that is
+//! intercepted: its first bytes then travel with the open. If the far side cannot connect, the
+//! connection is reset. Names are resolved on this side, by the system's resolver, and the first
+//! address is taken.
+
+pub mod http_connect;
+pub mod socks5;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use engine::Via;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::connections::Connections;
+use crate::mailbox::Mailbox;
+use http_connect::{Head, Status};
+use socks5::{Host, Parsed, Refusal};
+
+/// From the connection to the end of the request, name resolution included.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests being read at a time; each holds at most 8 KiB.
+const UNFINISHED: usize = 1024;
+/// When the system has no descriptor for a new connection, it is asked again after this.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Which proxy protocol a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Socks5,
+    HttpConnect,
+}
+
+/// Takes clients until dropped.
+pub(crate) async fn listen(
+    listener: TcpListener,
+    protocol: Protocol,
+    connections: Connections,
+    mailbox: Mailbox,
+) {
+    let places = Arc::new(Semaphore::new(UNFINISHED));
+    loop {
+        // At the limit the kernel's backlog holds the others.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        let (mut stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (connections, mailbox) = (connections.clone(), mailbox.clone());
+        tokio::spawn(async move {
+            let request = async {
+                match protocol {
+                    Protocol::Socks5 => socks5_request(&mut stream).await,
+                    Protocol::HttpConnect => http_request(&mut stream).await,
+                }
+            };
+            let requested = tokio::time::timeout(REQUEST_TIMEOUT, request)
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            drop(place);
+            let via = match protocol {
+                Protocol::Socks5 => Via::Socks5,
+                Protocol::HttpConnect => Via::HttpConnect,
+            };
+            match requested {
+                Ok((server, early)) => {
+                    connections
+                        .serve(stream, early, client, server, via, mailbox)
+                        .await;
+                }
+                Err(error) => tracing::debug!(%client, %error, %via, "refused"),
+            }
+        });
+    }
+}
+
+async fn socks5_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)> {
+    let mut buffer = BytesMut::with_capacity(socks5::LONGEST_MESSAGE);
+    let refuse = async |stream: &mut TcpStream, refusal: Refusal| {
+        let _ = stream.write_all(&refusal.answer()).await;
+        Err(io::Error::other(format!("{refusal:?}")))
+    };
+    loop {
+        match socks5::parse_greeting(&buffer) {
+            Parsed::Incomplete => read_more(stream, &mut buffer).await?,
+            Parsed::Whole((), length) => {
+                let _ = buffer.split_to(length);
+                break;
+            }
+            Parsed::Invalid(refusal) => return refuse(stream, refusal).await,
+        }
+    }
+    stream.write_all(&socks5::CHOSE_NO_AUTHENTICATION).await?;
+    loop {
+        match socks5::parse_request(&buffer) {
+            Parsed::Incomplete => read_more(stream, &mut buffer).await?,
+            Parsed::Whole((host, port), length) => {
+                let _ = buffer.split_to(length);
+                let Some(server) = resolve(host, port).await else {
+                    return refuse(stream, Refusal::Unresolvable).await;
+                };
+                stream.write_all(&socks5::success()).await?;
+                return Ok((server, buffer.freeze()));
+            }
+            Parsed::Invalid(refusal) => return refuse(stream, refusal).await,
+        }
+    }
+}
+
+async fn http_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)> {
+    let mut buffer = BytesMut::new();
+    let refuse = async |stream: &mut TcpStream, status: Status| {
+        let _ = stream.write_all(&status.answer()).await;
+        Err(io::Error::other(format!("{status:?}")))
+    };
+    loop {
+        match http_connect::parse_head(&buffer) {
+            Head::Incomplete => read_more(stream, &mut buffer).await?,
+            Head::Connect(host, port, length) => {
+                let _ = buffer.split_to(length);
+                let Some(server) = resolve(host, port).await else {
+                    return refuse(stream, Status::BadGateway).await;
+                };
+                stream.write_all(http_connect::SUCCESS).await?;
+                return Ok((server, buffer.freeze()));
+            }
+            Head::Refused(status) => return refuse(stream, status).await,
+        }
+    }
+}
+
+/// Reads some bytes; the parsers refuse what grows beyond their limits.
+async fn read_more(stream: &mut TcpStream, buffer: &mut BytesMut) -> io::Result<()> {
+    buffer.reserve(1024);
+    if stream.read_buf(buffer).await? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}
+
+async fn resolve(host: Host, port: u16) -> Option<SocketAddr> {
+    match host {
+        Host::Address(address) => Some(SocketAddr::new(address, port)),
+        Host::Name(name) => tokio::net::lookup_host((name, port)).await.ok()?.next(),
+    }
+}
+
+/// A host as either protocol writes it: an address, or a name of characters that names have.
+fn host(bytes: &[u8]) -> Option<Host> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(Host::Address(address));
+    }
+    let fits = (1..=253).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    fits.then(|| Host::Name(text.to_owned()))
+}

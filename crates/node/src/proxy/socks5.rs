@@ -1,0 +1,213 @@
+//! SOCKS5 (RFC 1928), as far as a client without authentication needs it: CONNECT.
+//!
+//! Parsers are pure: they are given what has arrived and say what it is, or that more is needed.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The longest message: a request with a name of 255 bytes.
+pub const LONGEST_MESSAGE: usize = 4 + 1 + 255 + 2;
+
+/// The answer to a greeting: no authentication (RFC 1928 §3).
+pub(crate) const CHOSE_NO_AUTHENTICATION: [u8; 2] = [5, 0];
+/// The answer when the client insists on authentication.
+pub(crate) const NO_ACCEPTABLE_METHOD: [u8; 2] = [5, 0xff];
+
+/// Where a client wants to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// An address.
+    Address(IpAddr),
+    /// A name, to be resolved on this side.
+    Name(String),
+}
+
+/// What has arrived so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed<T> {
+    /// The beginning of a message.
+    Incomplete,
+    /// A whole one and its length in bytes.
+    Whole(T, usize),
+    /// Nothing that can be answered with success.
+    Invalid(Refusal),
+}
+
+/// Why a client is refused; the numbers are the replies of RFC 1928 §6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not SOCKS5 at all: closed without an answer.
+    NotSocks5,
+    /// No method but "no authentication" is offered here.
+    NoMethod,
+    /// BIND or UDP ASSOCIATE.
+    Command,
+    /// An address type of no known kind.
+    AddressType,
+    /// A name that cannot be resolved.
+    Unresolvable,
+}
+
+impl Refusal {
+    /// What to send before closing.
+    #[must_use]
+    pub fn answer(self) -> Vec<u8> {
+        match self {
+            Refusal::NotSocks5 => Vec::new(),
+            Refusal::NoMethod => NO_ACCEPTABLE_METHOD.to_vec(),
+            Refusal::Command => reply(7),
+            Refusal::AddressType => reply(8),
+            Refusal::Unresolvable => reply(4),
+        }
+    }
+}
+
+/// The answer to a CONNECT that is taken up.
+#[must_use]
+pub fn success() -> Vec<u8> {
+    reply(0)
+}
+
+/// A reply (RFC 1928 §6) with an empty bound address, which clients of CONNECT do not use.
+fn reply(code: u8) -> Vec<u8> {
+    vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// Reads a greeting (RFC 1928 §3): whether it offers to go without authentication.
+#[must_use]
+pub fn parse_greeting(bytes: &[u8]) -> Parsed<()> {
+    let Some(version) = bytes.first() else {
+        return Parsed::Incomplete;
+    };
+    if *version != 5 {
+        return Parsed::Invalid(Refusal::NotSocks5);
+    }
+    let Some(count) = bytes.get(1) else {
+        return Parsed::Incomplete;
+    };
+    let length = 2 + usize::from(*count);
+    match bytes.get(2..length) {
+        None => Parsed::Incomplete,
+        Some(methods) if methods.contains(&0) => Parsed::Whole((), length),
+        Some(_) => Parsed::Invalid(Refusal::NoMethod),
+    }
+}
+
+/// Reads a request (RFC 1928 §4).
+#[must_use]
+pub fn parse_request(bytes: &[u8]) -> Parsed<(Host, u16)> {
+    let &[version, command, _, kind, ref rest @ ..] = bytes else {
+        return match bytes.first() {
+            Some(version) if *version != 5 => Parsed::Invalid(Refusal::NotSocks5),
+            Some(_) | None => Parsed::Incomplete,
+        };
+    };
+    if version != 5 {
+        return Parsed::Invalid(Refusal::NotSocks5);
+    }
+    if command != 1 {
+        return Parsed::Invalid(Refusal::Command);
+    }
+    let host = match kind {
+        1 => rest
+            .first_chunk::<4>()
+            .map(|bytes| (Host::Address(Ipv4Addr::from(*bytes).into()), 4)),
+        4 => rest
+            .first_chunk::<16>()
+            .map(|bytes| (Host::Address(Ipv6Addr::from(*bytes).into()), 16)),
+        3 => match name(rest) {
+            Ok(name) => name,
+            Err(refusal) => return Parsed::Invalid(refusal),
+        },
+        _ => return Parsed::Invalid(Refusal::AddressType),
+    };
+    let Some((host, length)) = host else {
+        return Parsed::Incomplete;
+    };
+    match rest[length..].first_chunk::<2>() {
+        Some(port) => Parsed::Whole((host, u16::from_be_bytes(*port)), 4 + length + 2),
+        None => Parsed::Incomplete,
+    }
+}
+
+/// A name with its length before it; an address written as a name is an address.
+fn name(rest: &[u8]) -> Result<Option<(Host, usize)>, Refusal> {
+    let Some(length) = rest.first().map(|length| usize::from(*length)) else {
+        return Ok(None);
+    };
+    let Some(bytes) = rest.get(1..=length) else {
+        return Ok(None);
+    };
+    let host = super::host(bytes).ok_or(Refusal::Unresolvable)?;
+    Ok(Some((host, 1 + length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_greeting_needs_the_method_without_authentication() {
+        assert_eq!(parse_greeting(&[5, 2, 2, 0]), Parsed::Whole((), 4));
+        assert_eq!(parse_greeting(&[5, 2, 2]), Parsed::Incomplete);
+        assert_eq!(
+            parse_greeting(&[5, 1, 2]),
+            Parsed::Invalid(Refusal::NoMethod)
+        );
+        assert_eq!(
+            parse_greeting(b"GET / HTTP/1.1"),
+            Parsed::Invalid(Refusal::NotSocks5)
+        );
+    }
+
+    #[test]
+    fn requests_name_a_host_in_three_ways() {
+        let v4 = [5, 1, 0, 1, 198, 18, 2, 2, 0, 80];
+        let address = Host::Address("198.18.2.2".parse().unwrap());
+        assert_eq!(parse_request(&v4), Parsed::Whole((address, 80), 10));
+
+        let mut v6 = vec![5, 1, 0, 4];
+        v6.extend("2001:2::9".parse::<Ipv6Addr>().unwrap().octets());
+        v6.extend([1, 189]);
+        let address = Host::Address("2001:2::9".parse().unwrap());
+        assert_eq!(parse_request(&v6), Parsed::Whole((address, 445), 22));
+
+        let mut named = vec![5, 1, 0, 3, 7];
+        named.extend(b"example");
+        named.extend([0, 80, 99]);
+        let name = Host::Name("example".to_owned());
+        assert_eq!(parse_request(&named), Parsed::Whole((name, 80), 14));
+        assert_eq!(parse_request(&named[..9]), Parsed::Incomplete);
+    }
+
+    #[test]
+    fn what_is_not_offered_gets_the_reply_of_the_specification() {
+        let bind = [5, 2, 0, 1, 0, 0, 0, 0, 0, 0];
+        let Parsed::Invalid(refusal) = parse_request(&bind) else {
+            panic!("BIND was taken");
+        };
+        assert_eq!(refusal.answer()[1], 7);
+        assert_eq!(
+            parse_request(&[5, 1, 0, 9, 0]),
+            Parsed::Invalid(Refusal::AddressType)
+        );
+        assert_eq!(
+            parse_request(&[5, 1, 0, 3, 2, b'a', b'\n', 0, 80]),
+            Parsed::Invalid(Refusal::Unresolvable)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered_without_a_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            if let Parsed::Whole(_, length) = parse_greeting(&bytes) {
+                prop_assert!(length <= bytes.len());
+            }
+            if let Parsed::Whole(_, length) = parse_request(&bytes) {
+                prop_assert!(length <= bytes.len() && length <= LONGEST_MESSAGE);
+            }
+        }
+    }
+}

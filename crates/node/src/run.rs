@@ -1,0 +1,525 @@
+//! A node from its start to its end: what is opened in which order, and given up in which.
+//!
+//! ```text
+//!   configuration → identity, lock → listeners → watchdog → capabilities dropped
+//!     → runtime: interception, links, proxies, administration │ thread: engine's loop
+//!     → READY … TERM → no new flows → grace → rules removed → goodbye
+//! ```
+//!
+//! Listeners come first, because they alone may need more privileges than the node keeps, and
+//! capabilities are dropped before there is a second thread that could still have them.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::admin;
+use crate::config::{ConfigError, InterceptMode, NodeConfig};
+use crate::connections::Connections;
+use crate::disk::{self, DiskError, StateLock};
+use crate::event_loop::{EventLoop, Parts};
+use crate::identity::{Identity, IdentityError};
+use crate::intercept::{self, Change};
+use crate::mailbox::{Mailbox, Message};
+use crate::metrics;
+use crate::pairing::{Invitations, PinError, Pins};
+use crate::proxy::{self, Protocol};
+use crate::service_manager;
+use crate::sys;
+use crate::tls::Trust;
+use crate::wan::{self, LinkNumbers, Listening};
+use crate::watchdog::{Heart, Supervision, Watched};
+
+/// Descriptors kept for everything but flows: listeners, links, files of the dictionary.
+const OTHER_DESCRIPTORS: u64 = 256;
+/// A flow has one connection at this node; one that goes directly has two.
+const DESCRIPTORS_PER_FLOW: u64 = 2;
+/// Beyond its grace a node waits this long for the engine to reset what is left.
+const AFTER_GRACE: Duration = Duration::from_secs(2);
+
+/// What `trunkline node run` is told.
+pub struct RunOptions {
+    /// The configuration's file.
+    pub config: PathBuf,
+    /// Makes the arguments that start a watchdog for this node, from its name if it intercepts.
+    pub watchdog_arguments: Box<dyn Fn(Option<&str>) -> Vec<OsString>>,
+}
+
+/// Why a node cannot start or go on.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The identity cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// A pin cannot be read.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// A listener cannot be opened.
+    #[error("cannot listen on {what} {address}: {source}{}", hint(source))]
+    Listen {
+        /// What for.
+        what: &'static str,
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A step of the start failed.
+    #[error("cannot {what}: {source}")]
+    Step {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The engine's thread ended by itself.
+    #[error("the engine's loop ended unexpectedly; please report this with the log")]
+    LoopEnded,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program (or another node) has this port, `ss -ltnp` shows which"
+        }
+        io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+        io::ErrorKind::PermissionDenied => {
+            "; this needs privileges (CAP_NET_ADMIN for interception, CAP_NET_BIND_SERVICE for ports below 1024)"
+        }
+        _ => "",
+    }
+}
+
+/// What was opened while all privileges were there.
+struct Opened {
+    wan: Option<std::net::TcpListener>,
+    intercept: Vec<std::net::TcpListener>,
+    proxies: Vec<(std::net::TcpListener, Protocol)>,
+    metrics: Option<std::net::TcpListener>,
+    admin: std::os::unix::net::UnixListener,
+}
+
+/// Runs a node until it is told to stop.
+///
+/// # Errors
+/// When it cannot start, with what to do about it.
+pub fn run(options: &RunOptions) -> Result<(), RunError> {
+    let mut config = NodeConfig::load(&options.config)?;
+    let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
+    let _lock = StateLock::take(&config.state_directory)?;
+    let pins = Pins::new(&config.state_directory);
+    pins.load()?;
+    fit_flows_to_descriptors(&mut config);
+
+    let intercepts = config.intercept.mode == InterceptMode::Transparent;
+    if intercepts {
+        // What a node of this name left behind when it was killed together with its watchdog.
+        intercept::remove_table(&config.name).map_err(step("remove old interception rules"))?;
+    }
+    let opened = open(&config)?;
+    let heart = Heart::default();
+    let supervision = Supervision {
+        arguments: (options.watchdog_arguments)(intercepts.then_some(config.name.as_str())),
+    };
+    let watched = supervision
+        .start(&heart)
+        .map_err(step("start the watchdog"))?;
+    drop_capabilities(intercepts).map_err(step("drop capabilities"))?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("node")
+        .enable_all()
+        .build()
+        .map_err(step("start the runtime"))?;
+    let node = Node {
+        config,
+        identity,
+        pins,
+        heart,
+        handle: runtime.handle().clone(),
+    };
+    let ended = runtime.block_on(node.live(opened, supervision, watched));
+    // Tasks that still hold connections are dropped here, and their sockets reset or closed.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    ended
+}
+
+struct Node {
+    config: NodeConfig,
+    identity: Arc<Identity>,
+    pins: Pins,
+    heart: Heart,
+    handle: tokio::runtime::Handle,
+}
+
+impl Node {
+    async fn live(
+        self,
+        opened: Opened,
+        supervision: Supervision,
+        watched: Watched,
+    ) -> Result<(), RunError> {
+        let (mailbox, messages) = Mailbox::new();
+        let (report, reported) = watch::channel(intercept::Report::off());
+        let changes = self.start_interception(report);
+        tokio::spawn(supervision.attend(watched, self.heart.clone(), changes.clone()));
+
+        let trust = Trust::default();
+        let numbers = LinkNumbers::default();
+        let paired = Arc::new(Notify::new());
+        let disk = disk::start(&self.config.state_directory, mailbox.clone())
+            .map_err(step("start the disk thread"))?;
+        let parts = Parts {
+            config: self.config.clone(),
+            identity: Arc::clone(&self.identity),
+            pins: self.pins.clone(),
+            trust: trust.clone(),
+            numbers: numbers.clone(),
+            mailbox: mailbox.clone(),
+            disk,
+            intercept: changes.clone(),
+            runtime: self.handle.clone(),
+            heart: self.heart.clone(),
+            seed: random_seed().map_err(step("get random numbers"))?,
+        };
+        let mut loop_ended = start_loop(parts, messages).map_err(step("start the engine"))?;
+        if let Some(listener) = opened.wan {
+            let listening = Listening {
+                identity: Arc::clone(&self.identity),
+                trust,
+                wan: self.config.wan.clone(),
+                own_name: self.config.name.clone(),
+                invitations: Invitations::new(&self.config.state_directory),
+                pins: self.pins.clone(),
+                numbers,
+                mailbox: mailbox.clone(),
+                paired: Arc::clone(&paired),
+            };
+            tokio::spawn(wan::listen(into_tokio(listener)?, listening));
+        }
+        let connections = Connections::default();
+        for listener in opened.intercept {
+            tokio::spawn(intercept::accept_intercepted(
+                into_tokio(listener)?,
+                connections.clone(),
+                mailbox.clone(),
+            ));
+        }
+        for (listener, protocol) in opened.proxies {
+            tokio::spawn(proxy::listen(
+                into_tokio(listener)?,
+                protocol,
+                connections.clone(),
+                mailbox.clone(),
+            ));
+        }
+        let reload = Arc::new(Notify::new());
+        let asked = admin::Asked {
+            config: self.config.clone(),
+            identity: self.identity.node(),
+            mailbox: mailbox.clone(),
+            interception: reported,
+            reload: Arc::clone(&reload),
+            started: tokio::time::Instant::now(),
+        };
+        let asked = Arc::new(asked);
+        let admin = tokio::net::UnixListener::from_std(opened.admin)
+            .map_err(step("open the administration socket"))?;
+        tokio::spawn(admin::listen(admin, Arc::clone(&asked)));
+        if let Some(listener) = opened.metrics {
+            tokio::spawn(metrics::listen(into_tokio(listener)?, asked));
+        }
+
+        tracing::info!(
+            node = self.config.name,
+            id = self.identity.node().short(),
+            "node is running"
+        );
+        service_manager::notify("READY=1");
+        let watchdog_ping = service_manager::watchdog_interval();
+        let ended = self
+            .attend(
+                &mailbox,
+                &paired,
+                &reload,
+                changes.as_ref(),
+                &mut loop_ended,
+                watchdog_ping,
+            )
+            .await;
+        service_manager::notify("STOPPING=1");
+        if let Some(changes) = changes {
+            let (done, removed) = oneshot::channel();
+            let _ = changes.send(Change::Remove(done));
+            let _ = removed.await;
+        }
+        let _ = std::fs::remove_file(&self.config.admin_socket);
+        if ended.is_ok() {
+            self.heart.say_goodbye();
+        }
+        tracing::info!(node = self.config.name, "node has stopped");
+        ended
+    }
+
+    /// Waits for signals and news until the engine has stopped.
+    async fn attend(
+        &self,
+        mailbox: &Mailbox,
+        paired: &Notify,
+        reload: &Notify,
+        changes: Option<&mpsc::UnboundedSender<Change>>,
+        loop_ended: &mut oneshot::Receiver<()>,
+        watchdog_ping: Option<Duration>,
+    ) -> Result<(), RunError> {
+        let listen = |kind| signal(kind).map_err(step("listen to signals"));
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut hangup = listen(SignalKind::hangup())?;
+        let mut stopping = false;
+        let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
+        let give_up = tokio::time::sleep(Duration::MAX);
+        tokio::pin!(give_up);
+        loop {
+            tokio::select! {
+                _ = &mut *loop_ended => {
+                    return if stopping { Ok(()) } else { Err(RunError::LoopEnded) };
+                }
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = hangup.recv() => {
+                    self.reload(mailbox, changes).await;
+                    continue;
+                }
+                () = reload.notified() => {
+                    self.reload(mailbox, changes).await;
+                    continue;
+                }
+                () = paired.notified() => {
+                    self.reload(mailbox, changes).await;
+                    continue;
+                }
+                _ = ping.tick() => {
+                    // Asking the loop is what shows that it is alive.
+                    if watchdog_ping.is_some() && mailbox.ask(crate::mailbox::Question::Status).await.is_some() {
+                        service_manager::notify("WATCHDOG=1");
+                    }
+                    continue;
+                }
+                () = &mut give_up => {
+                    tracing::warn!("flows were still open after the grace; they are reset");
+                    return Ok(());
+                }
+            }
+            if stopping {
+                tracing::warn!("told twice to stop; flows are reset");
+                return Ok(());
+            }
+            stopping = true;
+            tracing::info!(grace_s = self.config.grace.as_secs_f64(), "stopping");
+            let _ = mailbox.send(Message::Stop).await;
+            give_up
+                .as_mut()
+                .reset(tokio::time::Instant::now() + self.config.grace + AFTER_GRACE);
+        }
+    }
+
+    /// Reads the configuration again; a wrong one changes nothing.
+    async fn reload(&self, mailbox: &Mailbox, changes: Option<&mpsc::UnboundedSender<Change>>) {
+        let mut config = match NodeConfig::load(&self.config.file) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!(%error, "the configuration was not read again; the old one holds");
+                return;
+            }
+        };
+        for what in self.needs_restart(&config) {
+            tracing::warn!(what, "this change takes effect when the node is restarted");
+        }
+        fit_flows_to_descriptors(&mut config);
+        if let Some(changes) = changes {
+            let _ = changes.send(Change::Configure(Box::new(config.clone())));
+        }
+        let _ = mailbox.send(Message::Reload(Box::new(config))).await;
+        service_manager::notify("READY=1");
+    }
+
+    fn needs_restart(&self, new: &NodeConfig) -> Vec<&'static str> {
+        let old = &self.config;
+        let pairs = [
+            ("name", old.name != new.name),
+            (
+                "state_directory",
+                old.state_directory != new.state_directory,
+            ),
+            ("admin_socket", old.admin_socket != new.admin_socket),
+            ("metrics", old.metrics != new.metrics),
+            ("[wan] listen", old.wan.listen != new.wan.listen),
+            ("[intercept] mode", old.intercept.mode != new.intercept.mode),
+            ("[intercept] port", old.intercept.port != new.intercept.port),
+            ("[intercept] mark", old.intercept.mark != new.intercept.mark),
+            (
+                "[intercept] route_table",
+                old.intercept.route_table != new.intercept.route_table,
+            ),
+            ("[proxy] socks5", old.proxy.socks5 != new.proxy.socks5),
+            (
+                "[proxy] http_connect",
+                old.proxy.http_connect != new.proxy.http_connect,
+            ),
+            (
+                "[dictionary]",
+                (old.dictionary.memory, old.dictionary.disk)
+                    != (new.dictionary.memory, new.dictionary.disk),
+            ),
+        ];
+        let changed = pairs.into_iter().filter(|(_, changed)| *changed);
+        changed.map(|(what, _)| what).collect()
+    }
+
+    fn start_interception(
+        &self,
+        report: watch::Sender<intercept::Report>,
+    ) -> Option<mpsc::UnboundedSender<Change>> {
+        if self.config.intercept.mode == InterceptMode::Off {
+            return None;
+        }
+        let (changes, wanted) = mpsc::unbounded_channel();
+        tokio::spawn(intercept::manage(self.config.clone(), wanted, report));
+        Some(changes)
+    }
+}
+
+/// Starts the thread that owns the engine.
+fn start_loop(
+    parts: Parts,
+    messages: mpsc::Receiver<Message>,
+) -> io::Result<oneshot::Receiver<()>> {
+    let (ended, loop_ended) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    std::thread::Builder::new()
+        .name("engine".to_owned())
+        .spawn(move || {
+            runtime.block_on(async { EventLoop::new(parts).run(messages).await });
+            // Also sent by the drop of `ended` when the loop panics.
+            let _ = ended.send(());
+        })?;
+    Ok(loop_ended)
+}
+
+fn open(config: &NodeConfig) -> Result<Opened, RunError> {
+    let intercepts = config.intercept.mode == InterceptMode::Transparent;
+    let intercept = if intercepts {
+        intercept::bind(config.intercept.port).map_err(|source| RunError::Listen {
+            what: "the interception port",
+            address: config.intercept.port.to_string(),
+            source,
+        })?
+    } else {
+        Vec::new()
+    };
+    let mut proxies = Vec::new();
+    for (address, protocol, what) in [
+        (config.proxy.socks5, Protocol::Socks5, "SOCKS5 at"),
+        (
+            config.proxy.http_connect,
+            Protocol::HttpConnect,
+            "HTTP CONNECT at",
+        ),
+    ] {
+        if let Some(address) = address {
+            proxies.push((listener(what, address)?, protocol));
+        }
+    }
+    Ok(Opened {
+        wan: config
+            .wan
+            .listen
+            .map(|address| listener("the WAN address", address))
+            .transpose()?,
+        intercept,
+        proxies,
+        metrics: config
+            .metrics
+            .map(|address| listener("the metrics address", address))
+            .transpose()?,
+        admin: admin::bind(&config.admin_socket).map_err(|source| RunError::Listen {
+            what: "the administration socket",
+            address: config.admin_socket.display().to_string(),
+            source,
+        })?,
+    })
+}
+
+fn listener(what: &'static str, address: SocketAddr) -> Result<std::net::TcpListener, RunError> {
+    let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    bound.map_err(|source| RunError::Listen {
+        what,
+        address: address.to_string(),
+        source,
+    })
+}
+
+fn into_tokio(listener: std::net::TcpListener) -> Result<TcpListener, RunError> {
+    TcpListener::from_std(listener).map_err(step("hand a listener to the runtime"))
+}
+
+/// A flow without a descriptor would be refused; one that was never taken passes by.
+fn fit_flows_to_descriptors(config: &mut NodeConfig) {
+    let Ok(descriptors) = sys::raise_descriptor_limit() else {
+        return;
+    };
+    let flows = descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_PER_FLOW;
+    let flows = usize::try_from(flows).unwrap_or(usize::MAX).max(1);
+    if config.limits.flows > flows {
+        tracing::warn!(
+            flows,
+            descriptors,
+            "[limits] flows is lowered to what the limit of open files allows; raise that (`ulimit -Hn`, LimitNOFILE=)"
+        );
+        config.limits.flows = flows;
+    }
+}
+
+fn drop_capabilities(intercepts: bool) -> io::Result<()> {
+    let keep: &[u32] = if intercepts {
+        &[sys::CAP_NET_ADMIN, sys::CAP_NET_RAW]
+    } else {
+        &[]
+    };
+    sys::keep_only_capabilities(keep)
+}
+
+fn random_seed() -> io::Result<u64> {
+    let mut seed = [0; 8];
+    rustls::crypto::ring::default_provider()
+        .secure_random
+        .fill(&mut seed)
+        .map_err(|_| io::Error::other("the system gave none"))?;
+    Ok(u64::from_le_bytes(seed))
+}
+
+fn step(what: &'static str) -> impl Fn(io::Error) -> RunError {
+    move |source| RunError::Step { what, source }
+}

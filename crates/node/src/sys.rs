@@ -1,0 +1,201 @@
+//! The few calls that the standard library has no safe form of: sessions, capabilities, limits.
+//!
+//! All unsafe code of this crate is here; each block passes plain values to the kernel or a
+//! structure of the kernel's own layout that lives until the call returns.
+
+#![allow(unsafe_code)]
+
+use std::io;
+
+/// May change nftables rules, policy routing and transparent sockets.
+pub(crate) const CAP_NET_ADMIN: u32 = 12;
+/// May use transparent sockets.
+pub(crate) const CAP_NET_RAW: u32 = 13;
+/// May bind ports below 1024, as NFS clients' ports are.
+pub(crate) const CAP_NET_BIND_SERVICE: u32 = 10;
+const CAP_SETPCAP: u32 = 8;
+/// `_LINUX_CAPABILITY_VERSION_3`: 64 capabilities in two words.
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+/// What the kernel's capget and capset take first.
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    process: i32,
+}
+
+/// One half (32 capabilities) of what they take second.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityWord {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// The calling thread's permitted capabilities, one bit each.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn permitted_capabilities() -> io::Result<u64> {
+    let words = read_capabilities()?;
+    Ok(u64::from(words[0].permitted) | u64::from(words[1].permitted) << 32)
+}
+
+/// Whether the calling thread holds a capability.
+pub(crate) fn has_capability(capability: u32) -> bool {
+    permitted_capabilities().is_ok_and(|held| held & (1 << capability) != 0)
+}
+
+/// Gives up every capability of the calling thread that is not in `keep`, for good: from the
+/// bounding set (so that not even a program run as root has them back), and of what remains all
+/// is inheritable and ambient, so that nft and ip have it too. Sets no_new_privs.
+///
+/// Threads started later inherit the result; those that run already are not changed, so call
+/// this before any is started.
+///
+/// # Errors
+/// What the kernel says. Some capabilities may have been given up by then.
+pub(crate) fn keep_only_capabilities(keep: &[u32]) -> io::Result<()> {
+    let keep = keep
+        .iter()
+        .fold(0_u64, |bits, capability| bits | 1 << capability);
+    let held = permitted_capabilities()?;
+    if held & (1 << CAP_SETPCAP) != 0 {
+        for capability in 0..64 {
+            if keep & (1 << capability) == 0 {
+                drop_from_bounding_set(capability)?;
+            }
+        }
+    }
+    let kept = held & keep;
+    write_capabilities(kept)?;
+    for capability in 0..64 {
+        if kept & (1 << capability) != 0 {
+            prctl(
+                libc::PR_CAP_AMBIENT,
+                libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong,
+                capability,
+            )?;
+        }
+    }
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)
+}
+
+/// Leaves the terminal's process group, so that Ctrl-C there does not reach this process.
+pub(crate) fn start_session() {
+    // SAFETY: setsid takes nothing and touches no memory of ours. It fails only for a group
+    // leader, which then has a group of its own already.
+    unsafe { libc::setsid() };
+}
+
+/// Raises the limit of open descriptors as far as is allowed without privileges, and returns it.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid rlimit that outlives the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above; the kernel only reads it.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_cur)
+}
+
+fn read_capabilities() -> io::Result<[CapabilityWord; 2]> {
+    let mut header = CapabilityHeader {
+        version: CAPABILITY_VERSION_3,
+        process: 0,
+    };
+    let mut words = [CapabilityWord::default(); 2];
+    // SAFETY: both structures have the kernel's layout for version 3 and outlive the call.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, words.as_mut_ptr()) };
+    check(result as libc::c_int)?;
+    Ok(words)
+}
+
+/// Makes `kept` the permitted, effective and inheritable set.
+fn write_capabilities(kept: u64) -> io::Result<()> {
+    let mut header = CapabilityHeader {
+        version: CAPABILITY_VERSION_3,
+        process: 0,
+    };
+    let word = |bits: u32| CapabilityWord {
+        effective: bits,
+        permitted: bits,
+        inheritable: bits,
+    };
+    let words = [word(kept as u32), word((kept >> 32) as u32)];
+    // SAFETY: both structures have the kernel's layout for version 3 and outlive the call.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, words.as_ptr()) };
+    check(result as libc::c_int)
+}
+
+fn drop_from_bounding_set(capability: libc::c_ulong) -> io::Result<()> {
+    match prctl(libc::PR_CAPBSET_DROP, capability, 0) {
+        // Beyond the last capability that this kernel knows.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        dropped => dropped,
+    }
+}
+
+fn prctl(option: libc::c_int, second: libc::c_ulong, third: libc::c_ulong) -> io::Result<()> {
+    let zero: libc::c_ulong = 0;
+    // SAFETY: the options used here take numbers only, no pointers.
+    check(unsafe { libc::prctl(option, second, third, zero, zero) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_given_up_are_gone_and_those_kept_remain() {
+        // In a thread of its own: capabilities belong to threads.
+        let held = std::thread::spawn(|| {
+            let before = permitted_capabilities().unwrap();
+            keep_only_capabilities(&[CAP_NET_ADMIN, CAP_NET_RAW]).unwrap();
+            (before, permitted_capabilities().unwrap())
+        });
+        let (before, after) = held.join().unwrap();
+        assert_eq!(after, before & (1 << CAP_NET_ADMIN | 1 << CAP_NET_RAW));
+    }
+
+    #[test]
+    fn a_child_has_what_was_kept_and_no_more() {
+        let status = std::thread::spawn(|| {
+            let before = permitted_capabilities().unwrap();
+            keep_only_capabilities(&[CAP_NET_ADMIN]).unwrap();
+            let output = std::process::Command::new("cat")
+                .arg("/proc/self/status")
+                .output()
+                .unwrap();
+            (before, String::from_utf8(output.stdout).unwrap())
+        });
+        let (before, status) = status.join().unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapPrm:"))
+            .unwrap();
+        let child = u64::from_str_radix(line.trim(), 16).unwrap();
+        assert_eq!(child, before & (1 << CAP_NET_ADMIN));
+    }
+
+    #[test]
+    fn the_descriptor_limit_is_raised_to_the_hard_limit() {
+        let raised = raise_descriptor_limit().unwrap();
+        assert_eq!(raise_descriptor_limit().unwrap(), raised);
+        assert!(raised >= 256);
+    }
+}

@@ -1,0 +1,193 @@
+//! Dialling a peer whenever a link to it is wanted.
+//!
+//! A link is wanted while there is none, and once more when the session has heard nothing for a
+//! while: then a fresh one is dialled without waiting for the old one to die, since a TCP
+//! connection through a broken path takes minutes to notice.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_rustls::{TlsConnector, client};
+use vocab::NodeId;
+
+use super::link::{self, Link, LinkNumbers};
+use super::socket;
+use crate::config::Wan;
+use crate::mailbox::Mailbox;
+use crate::tls;
+
+/// Three SYNs get through a path that loses half of all packets.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// For the handshake, and then for the peer's first bytes.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The first wait after a failure, doubled up to the last.
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
+const LAST_BACKOFF: Duration = Duration::from_secs(2);
+/// A link that lived this long was a good one: the next failure starts a new count.
+const LIVED: Duration = Duration::from_secs(5);
+const FIRST_BYTES: usize = 16 * 1024;
+
+/// What is known of a peer's links; kept by the engine's loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerLinks {
+    /// Links that are up, whoever dialled them.
+    pub(crate) up: usize,
+    /// Nothing has been heard for some seconds.
+    pub(crate) silent: bool,
+}
+
+/// What the dialler needs.
+pub(crate) struct Dialing {
+    pub(crate) peer: NodeId,
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) wan: Wan,
+    pub(crate) tls: Arc<rustls::ClientConfig>,
+    pub(crate) numbers: LinkNumbers,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) links: watch::Receiver<PeerLinks>,
+}
+
+/// Dials the peer whenever a link is wanted, until dropped or the loop ends.
+pub(crate) async fn dial_while_needed(mut dialing: Dialing) {
+    let mut backoff = FIRST_BACKOFF;
+    let mut last_error = String::new();
+    // The link that was dialled because of the present silence, while it lives.
+    let mut fresh: Option<tokio::task::JoinHandle<()>> = None;
+    loop {
+        let state = *dialing.links.borrow_and_update();
+        if !state.silent {
+            fresh = None;
+        }
+        let has_fresh = fresh.as_ref().is_some_and(|link| !link.is_finished());
+        let wanted = state.up == 0 || (state.silent && !has_fresh);
+        if !wanted {
+            if wait_for_change(&mut dialing.links, fresh.as_mut())
+                .await
+                .is_err()
+            {
+                return;
+            }
+            continue;
+        }
+        match dialing.dial().await {
+            Ok(link) => {
+                last_error.clear();
+                let born = Instant::now();
+                let number = link.number;
+                let mut carried = tokio::spawn(link::carry(link, dialing.mailbox.clone()));
+                tracing::debug!(peer = dialing.name, link = number.0, "dialled");
+                if wait_until_counted(&mut dialing.links, &mut carried)
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+                if carried.is_finished() && born.elapsed() < LIVED {
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(LAST_BACKOFF);
+                } else {
+                    backoff = FIRST_BACKOFF;
+                }
+                fresh = Some(carried);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                // The same failure again and again is one piece of news.
+                if error == last_error {
+                    tracing::debug!(peer = dialing.name, error, "cannot dial");
+                } else {
+                    tracing::warn!(peer = dialing.name, error, "cannot dial; trying on");
+                    last_error = error;
+                }
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(LAST_BACKOFF);
+            }
+        }
+    }
+}
+
+/// Waits until the loop has counted the new link, so that it is not dialled twice.
+async fn wait_until_counted(
+    links: &mut watch::Receiver<PeerLinks>,
+    carried: &mut tokio::task::JoinHandle<()>,
+) -> Result<(), watch::error::RecvError> {
+    tokio::select! {
+        counted = links.wait_for(|state| state.up > 0) => counted.map(drop),
+        _ = carried => Ok(()),
+    }
+}
+
+async fn wait_for_change(
+    links: &mut watch::Receiver<PeerLinks>,
+    fresh: Option<&mut tokio::task::JoinHandle<()>>,
+) -> Result<(), watch::error::RecvError> {
+    match fresh {
+        Some(link) if !link.is_finished() => tokio::select! {
+            changed = links.changed() => changed,
+            _ = link => Ok(()),
+        },
+        Some(_) | None => links.changed().await,
+    }
+}
+
+impl Dialing {
+    async fn dial(&self) -> io::Result<Link> {
+        let stream = within(CONNECT_TIMEOUT, TcpStream::connect(&self.address)).await?;
+        socket::prepare(&stream, &self.wan);
+        let connector = TlsConnector::from(Arc::clone(&self.tls));
+        let mut stream = within(
+            HANDSHAKE_TIMEOUT,
+            connector.connect(tls::unchecked_name(), stream),
+        )
+        .await?;
+        if stream.get_ref().1.alpn_protocol() != Some(tls::SESSION) {
+            return Err(io::Error::other("it does not speak this protocol"));
+        }
+        let first = within(HANDSHAKE_TIMEOUT, first_bytes(&mut stream)).await?;
+        Ok(Link {
+            number: self.numbers.take(),
+            peer: self.peer,
+            dialed_by_us: true,
+            stream: stream.into(),
+            first,
+        })
+    }
+}
+
+/// The client's side of a TLS 1.3 handshake ends before the server has looked at its
+/// certificate. The peer's first bytes show that it let us in; a refusal is an alert instead.
+async fn first_bytes(stream: &mut client::TlsStream<TcpStream>) -> io::Result<Bytes> {
+    let mut buffer = vec![0; FIRST_BYTES];
+    match stream.read(&mut buffer).await {
+        Ok(0) => Err(io::Error::other("it closed the link without a word")),
+        Ok(length) => Ok(Bytes::copy_from_slice(&buffer[..length])),
+        Err(error) => Err(explain(error)),
+    }
+}
+
+/// Says what an alert after the handshake means here.
+fn explain(error: io::Error) -> io::Error {
+    let refused = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        .is_some_and(|inner| matches!(inner, rustls::Error::AlertReceived(_)));
+    if refused {
+        return io::Error::other(
+            "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`",
+        );
+    }
+    error
+}
+
+async fn within<T>(limit: Duration, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(limit, step)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

@@ -1,0 +1,211 @@
+//! One link: a reader and a writer around a TLS stream.
+//!
+//! How much may stand between the engine and the socket is kept small, so that what goes next is
+//! decided in the session: [`LEAST_ROOM`] to [`MOST_ROOM`] bytes, sized so that the socket takes
+//! them within a few milliseconds. The kernel's own unsent queue is bounded by
+//! TCP_NOTSENT_LOWAT.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{Input, LinkId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_rustls::TlsStream;
+use vocab::NodeId;
+
+use crate::mailbox::{Mailbox, Message};
+
+/// Read at once: four TLS records.
+const READ_BYTES: usize = 64 * 1024;
+/// Bytes between engine and socket at the start and at the least: one TLS record.
+const LEAST_ROOM: usize = 16 * 1024;
+/// At the most: 1 ms at 2 Gbit/s.
+const MOST_ROOM: usize = 256 * 1024;
+/// When the socket takes a piece faster than this it may be handed twice as much ...
+const FAST: Duration = Duration::from_millis(1);
+/// ... and half as much when it takes longer than this.
+const SLOW: Duration = Duration::from_millis(8);
+/// For the TLS close to leave; the link is closed anyway afterwards.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the engine's loop wants of a link.
+#[derive(Debug)]
+pub(crate) enum LinkCommand {
+    Send(Bytes),
+    Close,
+}
+
+/// Gives out the numbers of links; each is used once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinkNumbers {
+    next: Arc<AtomicU64>,
+}
+
+impl LinkNumbers {
+    pub(crate) fn take(&self) -> LinkId {
+        LinkId(self.next.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+/// A link whose other end is authenticated.
+pub(super) struct Link {
+    pub(super) number: LinkId,
+    pub(super) peer: NodeId,
+    pub(super) dialed_by_us: bool,
+    pub(super) stream: TlsStream<TcpStream>,
+    /// What was read before the link was announced.
+    pub(super) first: Bytes,
+}
+
+/// Announces the link, carries its bytes until it ends, and announces that.
+pub(super) async fn carry(link: Link, mailbox: Mailbox) {
+    let number = link.number;
+    let (commands, orders) = mpsc::unbounded_channel();
+    let up = Message::LinkUp {
+        link: number,
+        peer: link.peer,
+        dialed_by_us: link.dialed_by_us,
+        commands,
+    };
+    if mailbox.send(up).await.is_err() {
+        return;
+    }
+    let room = Message::LinkRoom {
+        link: number,
+        bytes: LEAST_ROOM,
+    };
+    let _ = mailbox.send(room).await;
+    if !link.first.is_empty() {
+        let _ = mailbox
+            .input(Input::LinkReceived {
+                link: number,
+                bytes: link.first,
+            })
+            .await;
+    }
+    let (reader, writer) = tokio::io::split(link.stream);
+    let ended = tokio::select! {
+        ended = read(number, reader, &mailbox) => ended,
+        ended = write(number, writer, orders, &mailbox) => ended,
+    };
+    tracing::debug!(link = number.0, ended, "link closed");
+    let _ = mailbox.input(Input::LinkDown { link: number }).await;
+}
+
+async fn read(
+    link: LinkId,
+    mut reader: ReadHalf<TlsStream<TcpStream>>,
+    mailbox: &Mailbox,
+) -> &'static str {
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match reader.read(&mut buffer).await {
+            Ok(0) => return "the peer closed it",
+            Err(error) => {
+                tracing::debug!(link = link.0, %error, "reading a link failed");
+                return "reading failed";
+            }
+            Ok(length) => {
+                let bytes = Bytes::copy_from_slice(&buffer[..length]);
+                let received = Input::LinkReceived { link, bytes };
+                if mailbox.input(received).await.is_err() {
+                    return "the node stopped";
+                }
+            }
+        }
+    }
+}
+
+async fn write(
+    link: LinkId,
+    mut writer: WriteHalf<TlsStream<TcpStream>>,
+    mut orders: mpsc::UnboundedReceiver<LinkCommand>,
+    mailbox: &Mailbox,
+) -> &'static str {
+    let mut room = Room::new();
+    while let Some(order) = orders.recv().await {
+        match order {
+            LinkCommand::Send(bytes) => {
+                let started = Instant::now();
+                let sent = async {
+                    writer.write_all(&bytes).await?;
+                    writer.flush().await
+                };
+                if let Err(error) = sent.await {
+                    tracing::debug!(link = link.0, %error, "writing a link failed");
+                    return "writing failed";
+                }
+                let granted = room.taken(bytes.len(), started.elapsed());
+                if granted > 0 {
+                    let message = Message::LinkRoom {
+                        link,
+                        bytes: granted,
+                    };
+                    if mailbox.send(message).await.is_err() {
+                        return "the node stopped";
+                    }
+                }
+            }
+            LinkCommand::Close => break,
+        }
+    }
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, writer.shutdown()).await;
+    "closed by this node"
+}
+
+/// How many bytes may stand between the engine and the socket.
+#[derive(Debug)]
+struct Room {
+    size: usize,
+    /// Granted to the loop and not yet taken by the socket.
+    outstanding: usize,
+}
+
+impl Room {
+    /// The first [`LEAST_ROOM`] bytes are granted.
+    fn new() -> Self {
+        Self {
+            size: LEAST_ROOM,
+            outstanding: LEAST_ROOM,
+        }
+    }
+
+    /// The socket took `length` bytes within `took`; returns how many more to grant.
+    fn taken(&mut self, length: usize, took: Duration) -> usize {
+        // Only a piece that used a good part of the room says anything about it.
+        let tells = length * 4 >= self.size;
+        if tells && took < FAST {
+            self.size = (self.size * 2).min(MOST_ROOM);
+        } else if tells && took > SLOW {
+            self.size = (self.size / 2).max(LEAST_ROOM);
+        }
+        self.outstanding = self.outstanding.saturating_sub(length);
+        let granted = self.size.saturating_sub(self.outstanding);
+        self.outstanding += granted;
+        granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_follows_the_socket_within_its_bounds_and_none_is_lost() {
+        let mut room = Room::new();
+        // What the loop has been granted and not yet used.
+        let mut usable = LEAST_ROOM;
+        for took_ms in [0, 0, 0, 0, 0, 0, 3, 20, 20, 20, 20, 20, 20, 0, 20, 0] {
+            let length = usable.min(64 * 1024);
+            usable = usable - length + room.taken(length, Duration::from_millis(took_ms));
+            assert!((LEAST_ROOM..=MOST_ROOM).contains(&room.size));
+            assert!((1..=MOST_ROOM).contains(&usable), "{usable}");
+        }
+        assert!(usable <= 2 * LEAST_ROOM);
+    }
+}

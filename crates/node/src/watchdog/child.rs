@@ -1,0 +1,149 @@
+//! The watchdog's own life: plain blocking code that waits, and removes a table.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::{BEAT, GOODBYE, REINSTALL};
+use crate::intercept;
+use crate::sys;
+
+/// Six missed beats: a busy machine delays one or two. With the removal itself a hung node is
+/// passed by within two seconds.
+const HUNG_AFTER: Duration = Duration::from_millis(1500);
+/// How often it is looked whether beats are missing.
+const LOOK: Duration = Duration::from_millis(100);
+/// Before a dead node is started again, so that its sockets are gone.
+const RESTART_AFTER: Duration = Duration::from_millis(200);
+/// A node that dies more often than this is broken; starting it again helps nobody.
+const RESTARTS: usize = 5;
+const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// What a watchdog is told when it is started.
+#[derive(Clone, Debug)]
+pub struct WatchdogOptions {
+    /// The node's name; its table is named after it. `None`: there are no rules to remove.
+    pub intercepting_node: Option<String>,
+    /// How to start the node again; empty: somebody else does.
+    pub restart: Vec<OsString>,
+    /// When it was started again before, in seconds since the Unix epoch.
+    pub restarts: Vec<u64>,
+    /// The option that carries `restarts` to the next one.
+    pub restarts_option: &'static str,
+}
+
+/// Watches the node at the other end of standard input until it is gone.
+///
+/// # Errors
+/// When the node cannot be started again.
+pub fn watch(options: WatchdogOptions) -> io::Result<()> {
+    sys::start_session();
+    keep_needed_capabilities();
+    // Standard input is one end of the pair that the node made.
+    let stream = UnixStream::from(OwnedFd::from(
+        std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned()?,
+    ));
+    stream.set_read_timeout(Some(LOOK))?;
+    let said_goodbye = attend(&stream, options.intercepting_node.as_deref());
+    drop(stream);
+    if said_goodbye {
+        return Ok(());
+    }
+    restart(options)
+}
+
+/// Attends to the node until its end; whether it said goodbye.
+fn attend(mut stream: &UnixStream, node: Option<&str>) -> bool {
+    let mut buffer = [0; 64];
+    let mut heard = Instant::now();
+    let mut removed = false;
+    let mut goodbye = false;
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => {
+                heard = Instant::now();
+                goodbye |= buffer[..length].contains(&GOODBYE);
+                if removed && buffer[..length].contains(&BEAT) {
+                    tracing::warn!("the node answers again");
+                    removed = stream.write_all(&[REINSTALL]).is_err();
+                }
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock
+                        | io::ErrorKind::TimedOut
+                        | io::ErrorKind::Interrupted
+                ) =>
+            {
+                if !removed && !goodbye && heard.elapsed() >= HUNG_AFTER {
+                    tracing::error!("the node hangs; its rules are taken away");
+                    remove(node);
+                    removed = true;
+                }
+            }
+            Err(_) => break,
+        }
+    }
+    remove(node);
+    goodbye
+}
+
+fn remove(node: Option<&str>) {
+    if let Some(node) = node
+        && let Err(error) = intercept::remove_table(node)
+    {
+        tracing::error!(%error, "the rules of a dead or hung node could not be removed");
+    }
+}
+
+/// Becomes the node.
+fn restart(options: WatchdogOptions) -> io::Result<()> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let mut restarts: Vec<u64> = options
+        .restarts
+        .into_iter()
+        .filter(|then| then + RESTARTS_WITHIN.as_secs() > now)
+        .collect();
+    if options.restart.is_empty() {
+        tracing::error!("the node is dead");
+        return Ok(());
+    }
+    if restarts.len() >= RESTARTS {
+        tracing::error!("the node is dead and died too often to be started again");
+        return Ok(());
+    }
+    tracing::error!("the node is dead; starting it again");
+    restarts.push(now);
+    std::thread::sleep(RESTART_AFTER);
+    let restarts: Vec<String> = restarts.iter().map(u64::to_string).collect();
+    let error = Command::new(std::env::current_exe()?)
+        .args(options.restart)
+        .arg(format!(
+            "{}={}",
+            options.restarts_option,
+            restarts.join(",")
+        ))
+        .stdin(std::process::Stdio::null())
+        .exec();
+    Err(error)
+}
+
+/// The watchdog keeps what the node that it may start again will need, and nothing else.
+fn keep_needed_capabilities() {
+    let needed = [
+        sys::CAP_NET_ADMIN,
+        sys::CAP_NET_RAW,
+        sys::CAP_NET_BIND_SERVICE,
+    ];
+    if let Err(error) = sys::keep_only_capabilities(&needed) {
+        tracing::warn!(%error, "the watchdog keeps its capabilities");
+    }
+}

@@ -1,0 +1,26 @@
+//! The watchdog: a small process beside the node that takes the rules away when the node cannot.
+//!
+//! ```text
+//!   node: engine's loop ── beat each 250 ms ──►  watchdog (same binary, own session)
+//!                       ◄─ reinstall ──────────  no beat for 1.5 s: removes the table;
+//!                                                beats again: asks for it back
+//!                       ── (end of stream) ───►  the node is dead: removes the table and,
+//!                                                unless it said goodbye, starts it again
+//! ```
+//!
+//! A node that is dead needs no help with its listener, which died too, but its table must not
+//! stay. A node that hangs (SIGSTOP, a loop that never returns) does: the kernel goes on handing
+//! connections to its listener. Under a service manager (systemd) the manager restarts.
+
+mod child;
+mod parent;
+
+pub use child::{WatchdogOptions, watch};
+pub(crate) use parent::{Heart, Supervision, Watched};
+
+/// The node's loop is alive.
+const BEAT: u8 = b'b';
+/// The node stops in good order and is not to be started again.
+const GOODBYE: u8 = b'g';
+/// The watchdog removed the table and the node should put it in place again.
+const REINSTALL: u8 = b'r';

@@ -1,0 +1,206 @@
+//! `trunkline node`: run a node, check its configuration, ask a running one.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use node::admin::{self, Request, tables};
+use node::config::NodeConfig;
+
+const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
+
+/// Runs a node, checks its configuration, asks a running one.
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a node until it is told to stop (SIGTERM; SIGHUP reads the configuration again).
+    Run(Run),
+    /// Checks a configuration and says what a node would do with it, here and now.
+    Check(Check),
+    /// Shows the state of a running node.
+    Status(Ask),
+    /// Lists the flows of a running node.
+    Flows(Ask),
+    /// Says what was done with a flow, what that saved, and if nothing, why not.
+    Why(Why),
+    /// Tells a running node to read its configuration and its pins again.
+    Reload(Ask),
+    /// Empties the dictionary of a running node, in memory and on disk.
+    Purge(Ask),
+    /// Watches a node and takes its rules away when it cannot. Started by the node itself.
+    #[command(hide = true)]
+    Watchdog(Watchdog),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The node's configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// When a watchdog started this node again, in seconds since 1970.
+    #[arg(long, hide = true, value_delimiter = ',')]
+    restarted_at: Vec<u64>,
+}
+
+#[derive(Debug, Args)]
+struct Check {
+    /// The configuration.
+    #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    file: PathBuf,
+}
+
+/// Which running node, and how it answers.
+#[derive(Debug, Args)]
+struct Ask {
+    /// The node's configuration, which names its administration socket.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// Its administration socket, instead of its configuration.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Writes JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Why {
+    /// The flow's number, as `trunkline node flows` shows it.
+    flow: u64,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Debug, Args)]
+struct Watchdog {
+    /// The node whose rules are to be taken away.
+    #[arg(long)]
+    intercepting: Option<String>,
+    #[arg(long, value_delimiter = ',')]
+    restarted_at: Vec<u64>,
+    /// How to start the node again; nothing when a service manager does that.
+    #[arg(last = true)]
+    restart: Vec<OsString>,
+}
+
+impl Node {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Run(command) => command.run(),
+            Command::Check(command) => command.run(),
+            Command::Status(ask) => ask.print(Request::Status, tables::status),
+            Command::Flows(ask) => ask.print(Request::Flows, tables::flows),
+            Command::Why(Why { flow, ask }) => ask.print(Request::Why { flow }, tables::why),
+            Command::Reload(ask) => ask.order(Request::Reload),
+            Command::Purge(ask) => ask.order(Request::ClearDictionary),
+            Command::Watchdog(command) => command.run(),
+        }
+    }
+}
+
+impl Run {
+    fn run(self) -> anyhow::Result<()> {
+        let config = self.config.clone();
+        let watchdog_arguments = move |intercepting: Option<&str>| {
+            let mut arguments: Vec<OsString> = ["node", "watchdog"].map(OsString::from).to_vec();
+            if let Some(name) = intercepting {
+                arguments.extend(["--intercepting", name].map(OsString::from));
+            }
+            if !self.restarted_at.is_empty() {
+                arguments.push(restarted_at(&self.restarted_at));
+            }
+            if !node::restarts_us() {
+                arguments.push("--".into());
+                // The same command line, without what an earlier watchdog added to it.
+                let same = env::args_os().skip(1);
+                arguments.extend(same.filter(|argument| !is_restarted_at(argument)));
+            }
+            arguments
+        };
+        node::run(&node::RunOptions {
+            config,
+            watchdog_arguments: Box::new(watchdog_arguments),
+        })?;
+        Ok(())
+    }
+}
+
+fn restarted_at(times: &[u64]) -> OsString {
+    let times: Vec<String> = times.iter().map(u64::to_string).collect();
+    format!("{RESTARTED_AT}={}", times.join(",")).into()
+}
+
+fn is_restarted_at(argument: &OsString) -> bool {
+    argument
+        .to_str()
+        .is_some_and(|text| text.starts_with(RESTARTED_AT))
+}
+
+const RESTARTED_AT: &str = "--restarted-at";
+
+impl Check {
+    fn run(self) -> anyhow::Result<()> {
+        let config = NodeConfig::load(&self.file)?;
+        print!("{}", node::preflight::describe(&config));
+        let problems = node::preflight::look(&config);
+        if problems.is_empty() {
+            println!("\nNothing stands in the way.");
+            return Ok(());
+        }
+        println!();
+        for problem in &problems {
+            println!("warning: {problem}");
+        }
+        Ok(())
+    }
+}
+
+impl Ask {
+    fn socket(&self) -> anyhow::Result<PathBuf> {
+        match &self.socket {
+            Some(socket) => Ok(socket.clone()),
+            None => Ok(NodeConfig::load(&self.config)?.admin_socket),
+        }
+    }
+
+    fn print(
+        &self,
+        request: Request,
+        table: fn(&serde_json::Value) -> String,
+    ) -> anyhow::Result<()> {
+        let answer = admin::ask(&self.socket()?, request)?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&answer)?);
+        } else {
+            print!("{}", table(&answer));
+        }
+        Ok(())
+    }
+
+    fn order(&self, request: Request) -> anyhow::Result<()> {
+        let answer = admin::ask(&self.socket()?, request)?;
+        if self.json {
+            println!("{answer}");
+        }
+        Ok(())
+    }
+}
+
+impl Watchdog {
+    fn run(self) -> anyhow::Result<()> {
+        node::watch(node::WatchdogOptions {
+            intercepting_node: self.intercepting,
+            restart: self.restart,
+            restarts: self.restarted_at,
+            restarts_option: RESTARTED_AT,
+        })
+        .context("the node cannot be started again")
+    }
+}

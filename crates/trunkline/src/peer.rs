@@ -1,0 +1,219 @@
+//! `trunkline peer`: pair two nodes with a one-time token, list and remove pins.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Subcommand};
+use node::admin::{self, Request};
+use node::config::NodeConfig;
+use node::identity::Identity;
+use node::pairing::{self, Invitations, Pins, Token};
+
+const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
+/// A token has about 170 characters.
+const LONGEST_INPUT: u64 = 4096;
+
+/// Pairs two nodes with a one-time token, lists and removes pins.
+#[derive(Debug, Args)]
+pub(crate) struct Peer {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prints a one-time token; whoever joins with it within 15 minutes becomes a peer.
+    Invite(Invite),
+    /// Joins the node that printed the token, which is read from standard input.
+    Join(Join),
+    /// Lists the paired nodes.
+    List(List),
+    /// Removes a paired node; a running node drops its session at once.
+    Remove(Remove),
+}
+
+#[derive(Debug, Args)]
+struct Invite {
+    /// This node's configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// Where the other node can reach this one; needed when [wan] listen names no address.
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// The [[peer]] that will join; otherwise it is pinned under what it calls itself.
+    #[arg(long, value_name = "PEER")]
+    name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Join {
+    /// This node's configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// The [[peer]] that invites.
+    #[arg(long, value_name = "PEER")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// This node's configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// Writes JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Remove {
+    /// The peer's name.
+    name: String,
+    /// This node's configuration.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+impl Peer {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Invite(command) => command.run(),
+            Command::Join(command) => command.run(),
+            Command::List(command) => command.run(),
+            Command::Remove(command) => command.run(),
+        }
+    }
+}
+
+impl Invite {
+    fn run(self) -> anyhow::Result<()> {
+        let config = NodeConfig::load(&self.config)?;
+        let Some(listen) = config.wan.listen else {
+            bail!(
+                "this node listens nowhere, so nobody can join it; invite on the other node, or write listen = \"0.0.0.0:4433\" under [wan]"
+            );
+        };
+        let address = match self.address {
+            Some(address) => address,
+            None if listen.ip().is_unspecified() => bail!(
+                "this node listens on all its addresses ({listen}); say which one the other node can reach, with --address HOST:{}",
+                listen.port()
+            ),
+            None => listen.to_string(),
+        };
+        ensure!(
+            node::config::is_host_and_port(&address),
+            "`{address}` is not HOST:PORT; write \"198.51.100.7:4433\" or \"[2001:db8::7]:4433\""
+        );
+        let identity = Identity::load_or_create(&config.state_directory)?;
+        if let Some(name) = &self.name {
+            warn_unless_configured(&config, name);
+            let pins = Pins::new(&config.state_directory).load()?;
+            ensure!(
+                !pins.contains_key(name),
+                "`{name}` is paired already; run `trunkline peer remove {name}` first to pair it anew"
+            );
+        }
+        let token = Invitations::new(&config.state_directory).invite(
+            SystemTime::now(),
+            identity.node(),
+            &config.name,
+            &address,
+            self.name.as_deref(),
+        )?;
+        println!("{token}");
+        eprintln!(
+            "Good once, for 15 minutes. On the other node: trunkline peer join --name {} --config FILE",
+            config.name
+        );
+        if admin::ask(&config.admin_socket, Request::Status).is_err() {
+            eprintln!("This node is not running; start it before the other one joins.");
+        }
+        Ok(())
+    }
+}
+
+impl Join {
+    fn run(self) -> anyhow::Result<()> {
+        let config = NodeConfig::load(&self.config)?;
+        warn_unless_configured(&config, &self.name);
+        let mut text = String::new();
+        io::stdin()
+            .take(LONGEST_INPUT)
+            .read_to_string(&mut text)
+            .context("cannot read the token from standard input")?;
+        let token = Token::parse(&text)?;
+        let identity = Identity::load_or_create(&config.state_directory)?;
+        let pins = Pins::new(&config.state_directory);
+        let paired = pairing::join_blocking(&identity, &pins, &config.name, &self.name, &token)?;
+        println!(
+            "Paired with {} ({}), which calls itself {}.",
+            paired.pin.name,
+            paired.pin.node.short(),
+            paired.calls_itself
+        );
+        tell_running_node(&config.admin_socket);
+        Ok(())
+    }
+}
+
+impl List {
+    fn run(self) -> anyhow::Result<()> {
+        let config = NodeConfig::load(&self.config)?;
+        let pins = Pins::new(&config.state_directory).load()?;
+        if self.json {
+            let pins: Vec<_> = pins.values().collect();
+            println!("{}", serde_json::to_string_pretty(&pins)?);
+            return Ok(());
+        }
+        println!("{:<32} {:<10} CONFIGURED", "PEER", "NODE");
+        for pin in pins.values() {
+            let configured = config.peers.iter().any(|peer| peer.name == pin.name);
+            println!(
+                "{:<32} {:<10} {}",
+                pin.name,
+                pin.node.short(),
+                if configured {
+                    "yes"
+                } else {
+                    "no: it has no [[peer]] section and gets no session"
+                }
+            );
+        }
+        for peer in &config.peers {
+            if !pins.contains_key(&peer.name) {
+                println!("{:<32} {:<10} yes, but not paired", peer.name, "-");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Remove {
+    fn run(self) -> anyhow::Result<()> {
+        let config = NodeConfig::load(&self.config)?;
+        Pins::new(&config.state_directory).remove(&self.name)?;
+        println!("Removed {}.", self.name);
+        tell_running_node(&config.admin_socket);
+        Ok(())
+    }
+}
+
+fn warn_unless_configured(config: &NodeConfig, name: &str) {
+    if !config.peers.iter().any(|peer| peer.name == name) {
+        eprintln!(
+            "{} has no [[peer]] called `{name}`; it gets no session until you write one.",
+            config.file.display()
+        );
+    }
+}
+
+fn tell_running_node(socket: &Path) {
+    match admin::ask(socket, Request::Reload) {
+        Ok(_) => eprintln!("The running node knows it now."),
+        Err(admin::AskError::NotRunning { .. }) => {}
+        Err(error) => eprintln!("The running node could not be told ({error}); reload it."),
+    }
+}
