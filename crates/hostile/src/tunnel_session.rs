@@ -50,6 +50,10 @@ struct Pair {
 
 /// Runs a script against the pair.
 pub(crate) fn session(bytes: &[u8]) {
+    run(bytes);
+}
+
+fn run(bytes: &[u8]) -> Pair {
     let mut script = Script::new(bytes);
     let mut pair = Pair::new();
     while let Some(step) = script.step() {
@@ -58,6 +62,7 @@ pub(crate) fn session(bytes: &[u8]) {
         pair.drain();
     }
     pair.settle();
+    pair
 }
 
 impl Pair {
@@ -387,4 +392,49 @@ pub(crate) fn session_seeds() -> Vec<Seed> {
             [&flow[..9], &[0, 255, 255, 16, 0, 9, 4, 2, 255, 255, 25]].concat(),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes written on one side and read on the other, of the flows that are still there.
+    fn written_and_read(pair: &Pair, writer: usize) -> (u64, u64) {
+        let written = pair.sides[writer].flows.values().map(|flow| flow.written);
+        let read = pair.sides[1 - writer].flows.values().map(|flow| flow.read);
+        (written.sum(), read.sum())
+    }
+
+    #[test]
+    fn an_honest_script_moves_bytes_both_ways() {
+        let open_write_answer = [
+            25,
+            4,
+            80,
+            5,
+            0,
+            1,
+            0,
+            25,
+            0x80 | 9,
+            0,
+            0x80 | 5,
+            0,
+            8,
+            0,
+            25,
+        ];
+        let pair = run(&open_write_answer);
+        assert!(!pair.forged);
+        assert_eq!(written_and_read(&pair, 0), (256, 256));
+        assert_eq!(written_and_read(&pair, 1), (2_048, 2_048));
+    }
+
+    #[test]
+    fn bytes_lost_with_a_link_arrive_over_the_next() {
+        // Written and sent into the pipe; half of it delivered; the link is replaced.
+        let pair = run(&[25, 4, 80, 25, 5, 0, 8, 0, 0, 255, 255, 2, 0, 100, 10]);
+        assert!(!pair.forged);
+        assert_eq!(written_and_read(&pair, 0), (2_048, 2_048));
+    }
 }
