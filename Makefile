@@ -16,7 +16,7 @@ endif
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 TRUNKLINE := $(TARGET)/release/trunkline
-# Options of the demo: make demo DEMO="--link 51.84Mbit,125ms"
+# Options of the demo: make demo DEMO="--link rate=51.84Mbit,delay=125ms"
 DEMO ?=
 # Seconds for each fuzz target: make fuzz SECONDS_EACH=600
 SECONDS_EACH ?= 60
