@@ -56,12 +56,14 @@ pub enum Transport {
 
 /// The SYN flag.
 pub(super) const SYN: u8 = 0x02;
+/// The ACK flag: the acknowledgement number means something.
+pub(super) const ACK: u8 = 0x10;
 
 impl Packet {
     /// Whether it opens a connection (SYN without ACK).
     #[must_use]
     pub fn opens_connection(&self) -> bool {
-        matches!(self.transport, Transport::Tcp { flags, .. } if flags & 0x12 == SYN)
+        matches!(self.transport, Transport::Tcp { flags, .. } if flags & (SYN | ACK) == SYN)
     }
 }
 

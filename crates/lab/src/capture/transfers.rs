@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::marker::{self, Edge, Marker};
-use super::pcap::{Packet, Transport};
+use super::pcap::{ACK, Packet, Transport};
 use crate::servers::{FTP_PORT, HTTP_PORT, SMB_PORT};
 use crate::workload::{Way, Workload};
 
@@ -375,13 +375,16 @@ fn last_acknowledgement(
         .filter(|packet| answers(packet))
         .find(|packet| {
             let Transport::Tcp {
-                acknowledgement, ..
+                acknowledgement,
+                flags,
+                ..
             } = packet.transport
             else {
                 return false;
             };
+            // A SYN acknowledges nothing: its field is zero, which may be anywhere from `base`.
             let past = acknowledgement.wrapping_sub(base);
-            past >= last_byte && past < u32::MAX / 2
+            flags & ACK != 0 && past >= last_byte && past < u32::MAX / 2
         })
         .map(|packet| packet.at)
         .context("the last acknowledgement of its data is not there")
@@ -518,6 +521,27 @@ mod tests {
             passive_port(b"227 Entering Passive Mode (198,18,2,2,118,253).\r\n"),
             Some(30_461)
         );
+    }
+
+    #[test]
+    fn a_syn_acknowledges_nothing() {
+        let mut script = Script::new();
+        let (control, server) = ((CLIENT, 50), (SERVER, 21));
+        let (data, passive) = ((CLIENT, 51), (SERVER, 30_461));
+        // A number in the upper half, which the zero in a SYN seems to acknowledge.
+        let first = 0xf000_0000;
+        script.marker(Edge::Begin);
+        script.tcp(control, server, (1, 1), b"EPSV\r\n", 6);
+        let reply = b"229 Entering Extended Passive Mode (|||30461|)\r\n";
+        script.tcp(server, control, (1, 7), reply, 48);
+        script.syn(data, passive);
+        script.tcp(control, server, (7, 49), b"RETR f\r\n", 8);
+        script.tcp(passive, data, (first, 1), b"x", 500);
+        script.tcp(data, passive, (1, first + 500), b"", 0);
+        script.marker(Edge::End);
+        let packets = &script.packets;
+        let found = transfers(packets, packets, Workload::FtpDownload, "x", &["f"]).unwrap();
+        assert_eq!(found[0].elapsed(), Duration::from_millis(2));
     }
 
     #[test]

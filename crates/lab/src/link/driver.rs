@@ -87,6 +87,9 @@ impl Driver {
     /// Relays until it is told to stop or a device is gone.
     pub(super) fn run(mut self) -> Result<LinkReport> {
         system::sharpen_timers();
+        if let Err(error) = system::raise_priority() {
+            tracing::info!(%error, "link runs at ordinary priority; packets are later beside other work");
+        }
         let mut buffer = vec![0; PACKET_MAX];
         loop {
             let start = self.start;

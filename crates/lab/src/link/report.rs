@@ -54,7 +54,8 @@ pub struct DirectionReport {
     pub failed_writes_packets: u64,
     /// Delivered more than 1 ms after the moment the model said.
     pub late_packets: u64,
-    /// Half of the packets were delivered within this of their moment (10 µs steps, up to 1 ms).
+    /// Half of the packets were delivered within this of their moment (in 10 µs steps, beyond 1 ms in whole
+    /// milliseconds).
     pub lateness_p50_us: u64,
     /// 99 of 100 packets were delivered within this of their moment.
     pub lateness_p99_us: u64,
@@ -100,9 +101,12 @@ impl DirectionReport {
 /// A packet delivered this long after its moment is counted as late.
 const LATE_AFTER: Duration = Duration::from_millis(1);
 
-const STEP: Duration = Duration::from_micros(10);
-/// Up to [`LATE_AFTER`], and one for all beyond.
-const STEPS: usize = 101;
+/// The width of the histogram's steps below [`LATE_AFTER`], and beyond.
+const FINE: Duration = Duration::from_micros(10);
+const COARSE: Duration = Duration::from_millis(1);
+/// 1 ms in fine steps, then 100 ms in coarse ones; the last holds all beyond.
+const FINE_STEPS: usize = 100;
+const STEPS: usize = FINE_STEPS + 100;
 
 /// How late packets were delivered.
 #[derive(Clone, Debug)]
@@ -124,25 +128,35 @@ impl Lateness {
     }
 
     pub(super) fn add(&mut self, lateness: Duration) {
-        let step = lateness.as_nanos() / STEP.as_nanos();
+        let step = if lateness < LATE_AFTER {
+            lateness.as_nanos() / FINE.as_nanos()
+        } else {
+            FINE_STEPS as u128 - 1 + lateness.as_nanos() / COARSE.as_nanos()
+        };
         self.steps[usize::try_from(step).map_or(STEPS - 1, |step| step.min(STEPS - 1))] += 1;
         self.count += 1;
         self.late += u64::from(lateness > LATE_AFTER);
         self.max = self.max.max(lateness);
     }
 
-    /// The upper edge of the step that holds the quantile, or the largest of all where that is
-    /// beyond the last step.
+    /// The upper edge of the step that holds the quantile, at most the largest of all.
     fn quantile_us(&self, share: f64) -> u64 {
         let rank = (self.count as f64 * share).ceil() as u64;
         let mut below = 0;
         for (index, count) in self.steps.iter().enumerate().take(STEPS - 1) {
             below += count;
             if below >= rank {
-                return micros(STEP * (index as u32 + 1)).min(micros(self.max));
+                return micros(upper_edge(index)).min(micros(self.max));
             }
         }
         micros(self.max)
+    }
+}
+
+fn upper_edge(step: usize) -> Duration {
+    match step.checked_sub(FINE_STEPS) {
+        None => FINE * (step as u32 + 1),
+        Some(coarse) => LATE_AFTER + COARSE * (coarse as u32 + 1),
     }
 }
 
@@ -162,10 +176,14 @@ mod tests {
             lateness.add(Duration::from_micros(15));
         }
         lateness.add(Duration::from_micros(500));
-        lateness.add(Duration::from_millis(7));
+        lateness.add(Duration::from_micros(7_500));
         assert_eq!(lateness.quantile_us(0.5), 20);
         assert_eq!(lateness.quantile_us(0.99), 510);
-        assert_eq!(lateness.quantile_us(1.0), 7_000);
-        assert_eq!(lateness.late, 1);
+        assert_eq!(lateness.quantile_us(1.0), 7_500);
+        for _ in 0..900 {
+            lateness.add(Duration::from_micros(3_200));
+        }
+        assert_eq!(lateness.quantile_us(0.5), 4_000);
+        assert_eq!(lateness.late, 901);
     }
 }

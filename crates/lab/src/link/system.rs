@@ -129,6 +129,30 @@ pub(super) fn sharpen_timers() {
     }
 }
 
+/// Puts this thread before ordinary ones whenever it has something to do: nice −20, and time
+/// slices of 0.1 ms, after which Linux 6.12 and later choose anew (earlier ones ignore that).
+///
+/// Beside two busy cores the default is to wait for up to a slice of each other thread, several
+/// milliseconds; a real-time class would be stopped for 50 ms in each second under load.
+pub(super) fn raise_priority() -> io::Result<()> {
+    // SAFETY: sched_attr is plain data, for which all zeros is a value.
+    let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
+    attributes.size = mem::size_of::<libc::sched_attr>() as u32;
+    attributes.sched_policy = libc::SCHED_OTHER as u32;
+    attributes.sched_nice = -20;
+    attributes.sched_runtime = 100_000;
+    let none: libc::c_long = 0;
+    // SAFETY: the structure says its own size and lives through the call; 0 is this thread, and
+    // no flags are set.
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setattr, none, &raw const attributes, none) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 /// Waits until one of the files can be read or is in error, up to `span`; says which.
 ///
 /// The kernel rounds the span up by a thousandth of it, so a caller who wants microseconds
