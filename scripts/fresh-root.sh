@@ -5,8 +5,8 @@
 #
 # Makes a Debian root in DIR by debootstrap (once; it is used again when it is there), clones the
 # commit that is checked out here into it, mounts this machine's Rust toolchain read-only, and runs
-# COMMAND in the clone (default: make demo, then make test). Needs root and debootstrap. Mounts are
-# taken away at the end, whatever happened; DIR stays, for a look at it, until it is removed by hand.
+# COMMAND in the clone (default: make demo, then make test). Needs root and debootstrap. DIR stays, for
+# a look at it, until it is removed by hand; to begin with a fresh one, name another.
 #
 # The network is this machine's: what the demo sets up lives in namespaces of its own.
 set -euo pipefail
@@ -19,6 +19,9 @@ fail() {
 [ "$#" -ge 1 ] || fail "usage: scripts/fresh-root.sh DIR [COMMAND...]"
 [ "$(id -u)" = 0 ] || fail "root is needed for debootstrap, mounts and chroot."
 command -v debootstrap >/dev/null || fail "debootstrap is missing: apt-get install debootstrap"
+if [ "${FRESH_ROOT_INSIDE:-}" != yes ]; then
+    exec env FRESH_ROOT_INSIDE=yes unshare --mount --propagation private "$0" "$@"
+fi
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1"
 base=$(cd "$1" && pwd)
@@ -41,37 +44,30 @@ fi
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
 
-mounted=()
-take_away() {
-    local at
-    for ((at = ${#mounted[@]} - 1; at >= 0; at--)); do
-        umount -R "${mounted[at]}" || umount -l "${mounted[at]}" || true
-    done
-}
-trap take_away EXIT
-# Nothing that happens below may reach this machine's own mounts.
-hold() {
-    mkdir -p "$root/$2"
-    mount --bind "$1" "$root/$2"
-    mounted+=("$root/$2")
-}
-mkdir -p "$root/proc" "$root/sys" "$root/dev" "$root/run"
-mount -t proc proc "$root/proc" && mounted+=("$root/proc")
-mount --rbind /sys "$root/sys" && mount --make-rslave "$root/sys" && mounted+=("$root/sys")
-mount --rbind /dev "$root/dev" && mount --make-rslave "$root/dev" && mounted+=("$root/dev")
-mount -t tmpfs tmpfs "$root/run" && mounted+=("$root/run")
-hold "$toolchain" opt/rust
+# In a mount namespace of its own: the mounts below end with this process, whatever happens. The
+# root is made a mount and entered by pivot_root, since a chroot may make no user namespaces and
+# `ip netns exec` wants / to be a mount.
+mount --bind "$root" "$root"
+mkdir -p "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/opt/rust"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount --bind "$toolchain" "$root/opt/rust"
 mount -o remount,ro,bind "$root/opt/rust"
 
 rm -rf "$root/srv/trunkline"
 git clone --quiet --no-hardlinks "$here" "$root/srv/trunkline"
 echo "fresh-root: $(git -C "$root/srv/trunkline" log -1 --format='%h %s')"
+cd "$root"
+mkdir -p mnt/outside
+pivot_root . mnt/outside
 started=$(date +%s)
 status=0
 # Only what a login shell of root would have, and the way out to the network if there is a proxy.
 env -i HOME=/root TERM=dumb LANG=C.UTF-8 PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     ${https_proxy:+https_proxy="$https_proxy"} ${http_proxy:+http_proxy="$http_proxy"} \
     CARGO_HTTP_CAINFO=/etc/ssl/certs/ca-certificates.crt \
-    chroot "$root" /bin/bash -c "cd /srv/trunkline && $*" || status=$?
+    chroot . /bin/bash -c "umount -l /mnt/outside && cd /srv/trunkline && $*" || status=$?
 echo "fresh-root: ended with $status after $(($(date +%s) - started)) s"
 exit "$status"
