@@ -20,6 +20,7 @@
 mod accelerator;
 mod configuration;
 mod cursor;
+mod engine_peer;
 mod proxy;
 mod reduction;
 mod script;
@@ -89,6 +90,11 @@ pub const ENTRIES: &[Entry] = &[
         name: "reduce_damage",
         run: reduction::damage,
         seeds: reduction::damage_seeds,
+    },
+    Entry {
+        name: "engine_peer",
+        run: engine_peer::peer,
+        seeds: engine_peer::peer_seeds,
     },
     Entry {
         name: "node_configuration",

@@ -293,9 +293,15 @@ impl Pair {
 
     /// Lets both sides send, read and wait until neither has anything left, or for a while.
     fn settle(&mut self) {
+        let mut quiet_rounds = 0;
         for _ in 0..50 {
+            quiet_rounds += 1;
             for side in [0, 1] {
+                let before = self.sides[side].pipe.len();
                 self.transmit(side, usize::from(u16::MAX));
+                if before > 0 || !self.sides[side].pipe.is_empty() {
+                    quiet_rounds = 0;
+                }
                 self.deliver(side, usize::MAX);
                 self.drain();
                 for which in 0..FLOW_LIMIT as u8 {
@@ -304,6 +310,10 @@ impl Pair {
             }
             self.wait(Duration::from_millis(30));
             self.drain();
+            // Acknowledgements wait 25 ms for company, so one quiet round is no end.
+            if quiet_rounds > 2 {
+                break;
+            }
         }
     }
 }

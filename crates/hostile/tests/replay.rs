@@ -49,6 +49,7 @@ replays! {
     reduce_decoder,
     reduce_repair,
     reduce_damage,
+    engine_peer,
     node_configuration,
     node_token,
     node_socks5,
