@@ -4,23 +4,29 @@
 //! `trunkline peer join`, and starts them with `trunkline node run`, each in its own namespace.
 //! They know neither the file set's seed nor the server's directory.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::kernel::{self, Signal};
-use crate::process::Process;
-use crate::run::Run;
+use crate::process::{Launch, Process};
+use crate::run::{self, Run};
 use crate::topology::{Site, Topology};
 use crate::{command, wait};
 
 /// The port on which nodes wait for each other.
 pub const WAN_PORT: u16 = 4433;
 
-/// How long a node may take until its session with the other is up: a TLS handshake over the
-/// slowest published link, and retries.
-const SESSION_LIMIT: Duration = Duration::from_secs(30);
+/// How long a node may take until it answers its administration socket.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a session may take to come up: the longest back-off between two attempts and a TLS
+/// handshake over the slowest published link.
+const SESSION_LIMIT: Duration = Duration::from_secs(60);
+/// How long a node's watchdog may take to notice that its node has ended.
+const WATCHDOG_LIMIT: Duration = Duration::from_secs(10);
 
 /// The nodes of a run.
 #[derive(Debug)]
@@ -32,16 +38,16 @@ pub struct Nodes {
 
 /// One node: its files, and its process while it runs.
 #[derive(Debug)]
-pub struct Node {
+struct Node {
     site: Site,
+    namespace: String,
     configuration: PathBuf,
     state: PathBuf,
     process: Option<Process>,
 }
 
 impl Nodes {
-    /// Writes the configurations of the near and the far node; pairing happens at the first
-    /// start.
+    /// Writes the configuration of each site's node.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -57,6 +63,7 @@ impl Nodes {
                 .with_context(|| format!("writing {}", configuration.display()))?;
             nodes.push(Node {
                 site: *site,
+                namespace: topology.namespace(name),
                 configuration,
                 state,
                 process: None,
@@ -69,22 +76,112 @@ impl Nodes {
         })
     }
 
-    /// Starts all nodes and waits until their sessions are up.
+    /// Starts all nodes, pairs them if they are not yet, and waits until they serve each other.
     ///
     /// # Errors
-    /// When a node ends, or no session comes up.
-    pub fn start(&mut self, run: &Run, topology: &Topology) -> Result<()> {
-        let _ = (run, topology, wait::not_interrupted, command::find("nft"));
-        let _ = (
-            SESSION_LIMIT,
-            kernel::interrupted,
-            &self.program,
-            &self.logs,
-        );
-        bail!("nodes are not in this build")
+    /// When a node ends, cannot be paired, or no session comes up.
+    pub fn start(&mut self, run: &Run) -> Result<()> {
+        for index in 0..self.nodes.len() {
+            self.start_node(run, self.nodes[index].site)?;
+        }
+        self.pair()?;
+        self.wait_sessions()
     }
 
-    /// Stops all nodes.
+    /// Starts the node of one site and waits until it answers.
+    ///
+    /// # Errors
+    /// When it ends or does not answer.
+    pub fn start_node(&mut self, run: &Run, site: Site) -> Result<()> {
+        let program = self.program.clone();
+        let logs = self.logs.clone();
+        let node = self.node_mut(site)?;
+        let launch = Launch {
+            name: &format!("node-{}", site.node()),
+            namespace: &node.namespace,
+            program: &program,
+            logs: &logs,
+        };
+        let arguments = [
+            OsStr::new("node"),
+            OsStr::new("run"),
+            OsStr::new("--config"),
+            node.configuration.as_os_str(),
+        ];
+        let mut process = Process::start(run, &launch, arguments)?;
+        let configuration = node.configuration.clone();
+        process.wait_ready(START_LIMIT, "to answer its administration socket", || {
+            Ok(status(&program, &configuration).is_ok())
+        })?;
+        node.process = Some(process);
+        Ok(())
+    }
+
+    /// Lets each node that dials join each node that waits, with a token made for it.
+    fn pair(&self) -> Result<()> {
+        for joiner in &self.nodes {
+            for inviter in &self.nodes {
+                let pin = joiner
+                    .state
+                    .join("peers")
+                    .join(format!("{}.json", inviter.site.node()));
+                if !dials(joiner.site, inviter.site) || pin.exists() {
+                    continue;
+                }
+                self.pair_two(inviter, joiner).with_context(|| {
+                    format!(
+                        "pairing {} with {}",
+                        joiner.site.node(),
+                        inviter.site.node()
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pair_two(&self, inviter: &Node, joiner: &Node) -> Result<()> {
+        let address = format!("{}:{WAN_PORT}", inviter.site.wan_address());
+        let mut invite = command::new(&self.program);
+        invite
+            .args(["peer", "invite", "--name", joiner.site.node()])
+            .args(["--address", &address, "--config"])
+            .arg(&inviter.configuration);
+        let token = command::finish("trunkline peer invite", &mut invite, None)?;
+        let mut join = command::new(&self.program);
+        join.args(["peer", "join", "--name", inviter.site.node(), "--config"])
+            .arg(&joiner.configuration);
+        let namespace = run::namespace_path(&joiner.namespace);
+        kernel::prepare_child(&mut join, Some(&namespace))?;
+        command::finish("trunkline peer join", &mut join, Some(&token)).map(drop)
+    }
+
+    /// Waits until every node has a session with each of its peers, intercepts for them, and has
+    /// read its dictionary.
+    ///
+    /// # Errors
+    /// When that does not come about; the message holds what the nodes say.
+    pub fn wait_sessions(&mut self) -> Result<()> {
+        let program = self.program.clone();
+        for node in &mut self.nodes {
+            let configuration = node.configuration.clone();
+            let what = "to have its sessions up and its rules in place";
+            let mut last = String::new();
+            let ready = || {
+                let status = status(&program, &configuration)?;
+                last = status.to_string();
+                Ok(is_serving(&status))
+            };
+            let waited = match &mut node.process {
+                Some(process) => process.wait_ready(SESSION_LIMIT, what, ready),
+                None => continue,
+            };
+            waited.with_context(|| format!("its last status: {last}"))?;
+        }
+        Ok(())
+    }
+
+    /// Stops all nodes, and what their watchdogs may have started in their place.
     ///
     /// # Errors
     /// When one cannot be stopped.
@@ -93,6 +190,15 @@ impl Nodes {
             if let Some(mut process) = node.process.take() {
                 process.stop(Signal::Terminate)?;
             }
+            let what = format!("the namespace {} to be empty", node.namespace);
+            wait::until(WATCHDOG_LIMIT, &what, || {
+                // Nothing but this node and its watchdog ever runs there.
+                let rest = run::processes_in(&node.namespace);
+                for pid in &rest {
+                    let _ = kernel::send_signal(*pid, Signal::Terminate);
+                }
+                Ok(rest.is_empty().then_some(()))
+            })?;
         }
         Ok(())
     }
@@ -108,19 +214,53 @@ impl Nodes {
             .try_for_each(Process::check)
     }
 
-    /// Removes what the nodes remember of traffic; they must be stopped.
+    /// Empties every dictionary, in memory and on disk, and makes sure of it.
     ///
     /// # Errors
-    /// When a directory cannot be removed.
+    /// When a node does not do so.
     pub fn empty_dictionaries(&self) -> Result<()> {
         for node in &self.nodes {
-            let dictionary = node.state.join("dictionary");
-            if dictionary.exists() {
-                std::fs::remove_dir_all(&dictionary)
-                    .with_context(|| format!("emptying {}", dictionary.display()))?;
-            }
+            let mut purge = command::new(&self.program);
+            purge
+                .args(["node", "purge", "--config"])
+                .arg(&node.configuration);
+            command::finish("trunkline node purge", &mut purge, None)?;
+        }
+        for node in &self.nodes {
+            let what = format!("the dictionary of {} to be empty", node.site.node());
+            wait::until(START_LIMIT, &what, || {
+                let status = status(&self.program, &node.configuration)?;
+                Ok((status["dictionary"]["chunks"] == 0).then_some(()))
+            })?;
         }
         Ok(())
+    }
+
+    /// What a node says of itself.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&self, site: Site) -> Result<Value> {
+        status(&self.program, &self.node(site)?.configuration)
+    }
+
+    /// The node's state directory.
+    ///
+    /// # Errors
+    /// When the lab has no such site.
+    pub fn state(&self, site: Site) -> Result<&Path> {
+        Ok(&self.node(site)?.state)
+    }
+
+    /// The process of a site's node.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn process(&mut self, site: Site) -> Result<&mut Process> {
+        self.node_mut(site)?
+            .process
+            .as_mut()
+            .with_context(|| format!("the node {} does not run", site.node()))
     }
 
     /// The congestion control of the nodes' WAN connection at each end, as ss shows it.
@@ -135,25 +275,77 @@ impl Nodes {
             let sockets = topology.sockets(name, &filter)?;
             let algorithm = sockets
                 .split_whitespace()
-                .find(|word| ["cubic", "bbr", "reno", "bbr1", "dctcp"].contains(word))
+                .find(|word| ["cubic", "bbr", "reno", "dctcp"].contains(word))
                 .unwrap_or("not seen");
             seen.push(format!("{name} {algorithm}"));
         }
         Ok(seen.join(", "))
     }
+
+    fn node(&self, site: Site) -> Result<&Node> {
+        self.nodes
+            .iter()
+            .find(|node| node.site == site)
+            .with_context(|| format!("the lab has no site {}", site.node()))
+    }
+
+    fn node_mut(&mut self, site: Site) -> Result<&mut Node> {
+        self.nodes
+            .iter_mut()
+            .find(|node| node.site == site)
+            .with_context(|| format!("the lab has no site {}", site.node()))
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!(%error, "the nodes could not be stopped");
+        }
+    }
+}
+
+/// Whether `from` opens the connection to `to`: the near node dials, as a branch behind a NAT
+/// does, and the others wait, as hubs do.
+fn dials(from: Site, to: Site) -> bool {
+    from == Site::Near && to != Site::Near
+}
+
+/// Whether a node has all its sessions, intercepts for all its peers, and knows its dictionary.
+fn is_serving(status: &Value) -> bool {
+    let peers = status["peers"].as_array();
+    status["dictionary"]["ready"] == true
+        && peers.is_some_and(|peers| {
+            !peers.is_empty()
+                && peers
+                    .iter()
+                    .all(|peer| peer["state"] == "up" && peer["intercepted"] == true)
+        })
+}
+
+fn status(program: &Path, configuration: &Path) -> Result<Value> {
+    let mut status = command::new(program);
+    status
+        .args(["node", "status", "--json", "--config"])
+        .arg(configuration);
+    let text = command::finish("trunkline node status", &mut status, None)?;
+    serde_json::from_str(&text).context("reading a node's status")
 }
 
 fn configuration_of(site: Site, topology: &Topology, state: &Path) -> String {
     let mut text = format!(
         "[node]\nname = \"{name}\"\nstate_directory = \"{state}\"\nlan_interfaces = [\"lan0\"]\n\
+         metrics = \"127.0.0.1:9100\"\n\
          \n[wan]\nlisten = \"0.0.0.0:{WAN_PORT}\"\n\n[intercept]\nmode = \"transparent\"\n",
         name = site.node(),
         state = state.display(),
     );
-    for peer in topology.sites().iter().filter(|peer| **peer != site) {
+    for peer in topology.sites().iter().filter(|peer| {
+        // Two servers' sites have nothing to say to each other.
+        dials(site, **peer) || dials(**peer, site)
+    }) {
         text += &format!("\n[[peer]]\nname = \"{}\"\n", peer.node());
-        // The near node dials; the others wait, as a branch behind a NAT and a hub would.
-        if site == Site::Near {
+        if dials(site, *peer) {
             text += &format!("address = \"{}:{WAN_PORT}\"\n", peer.wan_address());
         }
         text += &format!(

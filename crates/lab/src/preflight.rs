@@ -142,8 +142,9 @@ fn namespaces_work() -> Result<()> {
 /// Loads a rule like the nodes' into a namespace that is gone again when the probe ends.
 fn tproxy_works() -> Result<()> {
     let nft = command::find("nft").unwrap_or_default();
-    let rules = "table inet probe { chain c { type filter hook prerouting priority mangle; \
-                 meta l4proto tcp tproxy ip to :1 accept } }\n";
+    let rules = "table inet probe {\n chain c {\n \
+                 type filter hook prerouting priority mangle\n \
+                 meta l4proto tcp tproxy ip to :1 accept\n }\n}\n";
     command::run_with_input(
         "unshare",
         ["--net", &nft.display().to_string(), "-f", "-"],

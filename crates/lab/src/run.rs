@@ -31,6 +31,12 @@ const NAMESPACE_DIRECTORY: &str = "/run/netns";
 /// making the directory and writing the line.
 const UNOWNED_GRACE: Duration = Duration::from_secs(60);
 
+/// How often what is left in a dead run's namespaces is killed before the namespace is deleted
+/// all the same.
+const KILL_ROUNDS: u32 = 50;
+/// Between two such rounds.
+const KILL_PAUSE: Duration = Duration::from_millis(10);
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Entry {
@@ -159,7 +165,17 @@ pub fn namespace_path(name: &str) -> PathBuf {
     Path::new(NAMESPACE_DIRECTORY).join(name)
 }
 
-/// A letter for each further run of one process: "", "b", "c", ...
+/// The processes that are in a named namespace now, this one apart.
+#[must_use]
+pub fn processes_in(namespace: &str) -> Vec<u32> {
+    let list = command::run("ip", ["netns", "pids", namespace]).unwrap_or_default();
+    list.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .filter(|pid| *pid != std::process::id())
+        .collect()
+}
+
+/// A suffix for each further run of one process: "", "b", "c", ...
 fn suffix(count: u32) -> String {
     match count {
         0 => String::new(),
@@ -226,13 +242,16 @@ fn remove_leftovers(directory: &Path) {
             continue;
         }
         // Servers' own children are in no journal, but they are in a namespace that only this
-        // run has ever used.
-        if let Ok(list) = command::run("ip", ["netns", "pids", name]) {
-            for pid in list.lines().filter_map(|line| line.trim().parse().ok()) {
-                if pid != std::process::id() {
-                    let _ = kernel::send_signal(pid, Signal::Kill);
-                }
+        // run has ever used. A node's watchdog may start it again between two looks.
+        for _ in 0..KILL_ROUNDS {
+            let rest = processes_in(name);
+            if rest.is_empty() {
+                break;
             }
+            for pid in rest {
+                let _ = kernel::send_signal(pid, Signal::Kill);
+            }
+            std::thread::sleep(KILL_PAUSE);
         }
         if let Err(error) = command::run("ip", ["netns", "del", name]) {
             tracing::warn!(name, %error, "a namespace could not be deleted");

@@ -108,7 +108,7 @@ impl Lab {
         if with == WithNodes::Yes {
             progress.step(0.7, "starting the nodes");
             let mut nodes = Nodes::prepare(&lab.run, &lab.topology, &lab.logs)?;
-            nodes.start(&lab.run, &lab.topology)?;
+            nodes.start(&lab.run)?;
             lab.nodes = Some(nodes);
         }
         Ok(lab)

@@ -3,8 +3,9 @@
 //! ```text
 //! for each test:  start the emulator
 //!   for each workload:  baseline                                   no node runs
-//!   for each workload:  empty both dictionaries, start both nodes,
-//!                       cold, warm, edited, stop both nodes
+//!   start and pair both nodes
+//!   for each workload:  empty both dictionaries, then cold, warm, edited
+//!   stop both nodes
 //! ```
 //! The order keeps "cold" cold: dictionaries are emptied before each workload, so nothing one
 //! workload has sent helps the next. Before each run the server's and client's directories hold
@@ -228,19 +229,14 @@ impl<'a> Campaign<'a> {
             if accelerated.is_empty() {
                 continue;
             }
+            self.progress
+                .step(self.done / self.all, "starting and pairing the nodes");
             let mut nodes = Nodes::prepare(self.run, &self.topology, &self.logs)?;
+            nodes.start(self.run)?;
+            self.results.machine.nodes_congestion_control =
+                Some(nodes.congestion_control(&self.topology)?);
             for workload in &workloads {
-                self.progress.step(
-                    self.done / self.all,
-                    &format!("{workload}: empty dictionaries, starting the nodes"),
-                );
-                nodes.stop()?;
                 nodes.empty_dictionaries()?;
-                nodes.start(self.run, &self.topology)?;
-                if self.results.machine.nodes_congestion_control.is_none() {
-                    self.results.machine.nodes_congestion_control =
-                        Some(nodes.congestion_control(&self.topology)?);
-                }
                 let name = format!("t{index}-trunkline-{workload}-{repeat}");
                 let scene = Scene {
                     name: &name,
