@@ -408,7 +408,7 @@ impl Pending {
                 return Ok(Attempt::Waits(Decoded::WaitForRepair));
             }
             Repair::AnsweredAll(pieces) => {
-                let verified = self.from_pieces(pieces);
+                let verified = self.join_pieces(pieces);
                 return verified.map(Attempt::Verified).ok_or(Error::PeerMisbehaved(
                     "a record does not verify, even sent again as a whole",
                 ));
@@ -507,7 +507,7 @@ impl Pending {
     }
 
     /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
-    fn from_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
+    fn join_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
         let lengths = pieces.iter().map(Bytes::len).collect();
         self.verify(pieces.concat(), lengths, Origin::Repair)
     }

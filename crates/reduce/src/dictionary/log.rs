@@ -72,7 +72,7 @@ pub(super) struct Log {
 pub(super) enum LogState {
     /// [`Dictionary::open`] has not been called.
     Closed,
-    Recovering(Recovery),
+    Recovering(Box<Recovery>),
     Ready,
     /// It could not even be listed: memory only, until the next start.
     Failed,

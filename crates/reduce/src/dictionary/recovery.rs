@@ -67,7 +67,7 @@ impl Dictionary {
             self.log.state = LogState::Ready;
             return;
         }
-        self.log.state = LogState::Recovering(Recovery {
+        self.log.state = LogState::Recovering(Box::new(Recovery {
             phase: Phase::Listing,
             adopt: Adopt::FromDisk,
             waiting: Vec::new(),
@@ -75,7 +75,7 @@ impl Dictionary {
             buffer: BytesMut::new(),
             valid: 0,
             offset: 0,
-        });
+        }));
         self.log.ask(DiskOperation::List, Work::List);
     }
 
