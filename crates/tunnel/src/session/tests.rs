@@ -1,1 +1,696 @@
+//! Two sessions over a pipe in virtual time: what the rules promise, one by one.
 
+use std::time::Duration;
+
+use vocab::ByteCount;
+
+use super::*;
+use crate::{ConnectFailure, Error, LinkId};
+
+/// Two sessions and a link with a delay between them.
+struct Pair {
+    now: Time,
+    sessions: [Session; 2],
+    link: Option<LinkId>,
+    next_link: u64,
+    delay: Duration,
+    /// Bytes under way to each side, with their time of arrival.
+    under_way: [VecDeque<(Time, Bytes)>; 2],
+    events: [Vec<Event>; 2],
+}
+
+const NEAR: usize = 0;
+const FAR: usize = 1;
+
+impl Pair {
+    fn new(config: &Config) -> Self {
+        let ids = [NodeId([1; 32]), NodeId([2; 32])];
+        let session = |side: usize| {
+            Session::new(
+                config.clone(),
+                ids[side],
+                ids[1 - side],
+                Random::from_seed(side as u64),
+                Time::ZERO,
+            )
+        };
+        Self {
+            now: Time::ZERO,
+            sessions: [session(NEAR), session(FAR)],
+            link: None,
+            next_link: 0,
+            delay: Duration::from_millis(10),
+            under_way: Default::default(),
+            events: Default::default(),
+        }
+    }
+
+    /// A pair that has met, with the events of that taken away.
+    fn connected(config: &Config) -> Self {
+        let mut pair = Self::new(config);
+        pair.connect();
+        pair.run(Duration::from_millis(100));
+        assert!(pair.sessions.iter().all(Session::is_up));
+        pair.events = Default::default();
+        pair
+    }
+
+    fn connect(&mut self) {
+        self.cut_wire();
+        let link = LinkId(self.next_link);
+        self.next_link += 1;
+        self.link = Some(link);
+        self.sessions[NEAR].link_up(self.now, link, true);
+        self.sessions[FAR].link_up(self.now, link, false);
+    }
+
+    /// What is under way is lost, and nobody notices.
+    fn cut_wire(&mut self) {
+        self.link = None;
+        self.under_way = Default::default();
+    }
+
+    fn disconnect(&mut self) {
+        if let Some(link) = self.link {
+            self.sessions[NEAR].link_down(self.now, link);
+            self.sessions[FAR].link_down(self.now, link);
+        }
+        self.cut_wire();
+    }
+
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        loop {
+            for side in [NEAR, FAR] {
+                self.transmit(side);
+                while let Some(event) = self.sessions[side].poll_event() {
+                    self.events[side].push(event);
+                }
+            }
+            let arrival = self
+                .under_way
+                .iter()
+                .filter_map(|way| way.front())
+                .map(|(at, _)| *at);
+            let timers = self.sessions.iter().filter_map(Session::poll_timeout);
+            let next = arrival.chain(timers).min().unwrap_or(Time::NEVER);
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = self.now.max(next);
+            for side in [NEAR, FAR] {
+                while self.under_way[side]
+                    .front()
+                    .is_some_and(|(at, _)| *at <= self.now)
+                {
+                    let (_, bytes) = self.under_way[side].pop_front().unwrap();
+                    let link = self.link.unwrap();
+                    self.sessions[side].handle(self.now, link, &bytes).unwrap();
+                }
+                if self.sessions[side]
+                    .poll_timeout()
+                    .is_some_and(|at| at <= self.now)
+                {
+                    self.sessions[side].handle_timeout(self.now);
+                }
+            }
+        }
+    }
+
+    fn transmit(&mut self, side: usize) {
+        while let Some(link) = self.sessions[side].wants_transmit() {
+            let Some(bytes) = self.sessions[side].poll_transmit(self.now, link, 64 << 10) else {
+                break;
+            };
+            if Some(link) == self.link {
+                self.under_way[1 - side].push_back((self.now + self.delay, bytes));
+            }
+        }
+    }
+
+    fn open(&mut self) -> FlowId {
+        self.sessions[NEAR].open(self.now, open()).unwrap()
+    }
+
+    fn took(&self, side: usize, event: &Event) -> bool {
+        self.events[side].contains(event)
+    }
+
+    /// Reads and consumes all there is.
+    fn read(&mut self, side: usize, flow: FlowId) -> Vec<u8> {
+        let mut all = Vec::new();
+        let session = &mut self.sessions[side];
+        while let Some(bytes) = session.read(flow, 10_000) {
+            all.extend_from_slice(&bytes);
+        }
+        if let Some(statistics) = session.flow_statistics(flow) {
+            session.consumed(flow, statistics.received_bytes);
+        }
+        all
+    }
+}
+
+fn open() -> Open {
+    Open {
+        client: "198.18.1.2:40000".parse().unwrap(),
+        server: "[2001:2:0:2::2]:80".parse().unwrap(),
+        accelerator: 0,
+        keep_client_address: true,
+        dscp: 0,
+    }
+}
+
+fn bytes(count: usize) -> Bytes {
+    (0..count).map(|index| (index * index / 7) as u8).collect()
+}
+
+#[test]
+fn the_first_bytes_travel_with_the_open_and_the_answer_costs_one_round_trip() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, Bytes::from_static(b"GET /"));
+    pair.run(Duration::from_millis(10));
+    assert_eq!(flow, FlowId(0), "the lower node gives out even ids");
+    assert!(pair.took(FAR, &Event::Opened { flow, open: open() }));
+    assert!(pair.took(FAR, &Event::Readable { flow }));
+    assert_eq!(pair.read(FAR, flow), b"GET /");
+    pair.sessions[FAR].answer(flow, Answer::Connected);
+    pair.sessions[FAR].write(flow, Bytes::from_static(b"200"));
+    pair.run(Duration::from_millis(10));
+    let answer = Answer::Connected;
+    assert!(pair.took(NEAR, &Event::Answered { flow, answer }));
+    assert_eq!(pair.read(NEAR, flow), b"200");
+}
+
+#[test]
+fn a_flow_closes_on_both_sides_when_both_decoders_are_through() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, bytes(5));
+    pair.sessions[NEAR].finish(flow);
+    pair.run(Duration::from_millis(50));
+    assert!(
+        !pair.took(FAR, &Event::Finished { flow }),
+        "not before it is read"
+    );
+    assert_eq!(pair.sessions[FAR].read(flow, 100), Some(bytes(5)));
+    pair.run(Duration::from_millis(50));
+    assert!(pair.took(FAR, &Event::Finished { flow }));
+    pair.sessions[FAR].finish(flow);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.took(NEAR, &Event::Finished { flow }));
+    assert!(
+        !pair.took(NEAR, &Event::Closed { flow }),
+        "the decoder is not through"
+    );
+    pair.sessions[FAR].consumed(flow, 5);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.took(NEAR, &Event::Consumed { flow, offset: 5 }));
+    for side in [NEAR, FAR] {
+        assert!(pair.took(side, &Event::Closed { flow }));
+        assert_eq!(pair.sessions[side].flow_count(), 0);
+        assert_eq!(pair.sessions[side].statistics().outstanding_bytes, 0);
+    }
+}
+
+#[test]
+fn a_failed_open_ends_with_its_answer_on_both_sides() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, bytes(100_000));
+    pair.run(Duration::from_millis(15));
+    let answer = Answer::Failed(ConnectFailure::Refused);
+    pair.sessions[FAR].answer(flow, answer);
+    pair.sessions[FAR].reset(flow, ResetReason::HostLost);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.took(NEAR, &Event::Answered { flow, answer }));
+    for side in [NEAR, FAR] {
+        assert!(pair.took(side, &Event::Closed { flow }));
+        assert_eq!(pair.sessions[side].flow_count(), 0);
+        assert_eq!(pair.sessions[side].statistics().unconsumed_bytes, 0);
+    }
+}
+
+#[test]
+fn a_lost_answer_is_said_again_and_an_open_is_not_executed_again() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    pair.sessions[FAR].answer(flow, Answer::Connected);
+    pair.run(Duration::from_millis(5));
+    pair.disconnect();
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    let opened = |event: &&Event| matches!(event, Event::Opened { .. });
+    assert_eq!(pair.events[FAR].iter().filter(opened).count(), 1);
+    let answer = Answer::Connected;
+    assert!(pair.took(NEAR, &Event::Answered { flow, answer }));
+}
+
+#[test]
+fn an_open_lost_with_its_link_is_sent_again() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, bytes(50_000));
+    pair.run(Duration::from_millis(5));
+    pair.disconnect();
+    assert_eq!(
+        pair.open(),
+        FlowId(2),
+        "flows are opened without a link too"
+    );
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.read(FAR, flow), bytes(50_000));
+    assert_eq!(pair.sessions[FAR].flow_count(), 2);
+    assert_eq!(pair.sessions[NEAR].statistics().retransmitted_bytes, 50_000);
+    assert_eq!(pair.sessions[FAR].statistics().duplicate_bytes, 0);
+}
+
+#[test]
+fn a_clean_end_stays_clean_when_the_last_acknowledgement_is_lost() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, bytes(10));
+    pair.sessions[NEAR].finish(flow);
+    pair.run(Duration::from_millis(15));
+    pair.read(FAR, flow);
+    pair.sessions[FAR].finish(flow);
+    // The far side's Finish and acknowledgement arrive and the near side is done; what it
+    // says last does not arrive.
+    while !pair.took(NEAR, &Event::Closed { flow }) {
+        pair.run(Duration::from_millis(1));
+        pair.read(NEAR, flow);
+    }
+    assert!(!pair.took(FAR, &Event::Closed { flow }));
+    pair.disconnect();
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    assert!(pair.took(FAR, &Event::Closed { flow }));
+    let reset = |event: &Event| matches!(event, Event::Reset { .. });
+    assert!(!pair.events[FAR].iter().any(reset));
+}
+
+#[test]
+fn a_reset_during_an_outage_is_told_with_its_reason() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    pair.disconnect();
+    let reason = ResetReason::HostReset;
+    pair.sessions[NEAR].reset(flow, reason);
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    assert!(pair.took(FAR, &Event::Reset { flow, reason }));
+}
+
+#[test]
+fn a_silent_link_is_noticed_after_five_seconds_and_a_fresh_one_takes_over() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, bytes(1_000));
+    pair.run(Duration::from_millis(5));
+    pair.cut_wire();
+    pair.run(Duration::from_millis(4_900));
+    assert!(!pair.took(NEAR, &Event::Silent));
+    pair.run(Duration::from_millis(200));
+    assert!(pair.took(NEAR, &Event::Silent) && pair.sessions[NEAR].is_silent());
+    pair.run(Duration::from_secs(25));
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    let link = LinkId(0);
+    assert!(pair.took(NEAR, &Event::LinkReplaced { link }));
+    assert!(pair.took(NEAR, &Event::Heard));
+    assert_eq!(pair.read(FAR, flow), bytes(1_000));
+    assert_eq!(pair.sessions[NEAR].statistics().link_changes, 1);
+}
+
+#[test]
+fn flows_are_given_up_when_the_peer_stays_away() {
+    let config = Config::default();
+    let mut pair = Pair::connected(&config);
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    pair.disconnect();
+    pair.run(config.give_up_after);
+    let reason = ResetReason::PeerLost;
+    for side in [NEAR, FAR] {
+        assert!(pair.took(side, &Event::Reset { flow, reason }));
+    }
+    assert_eq!(
+        pair.sessions[NEAR].open(pair.now, open()),
+        Err(OpenError::NotConnected)
+    );
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.open(), FlowId(2), "ids are not used again");
+}
+
+#[test]
+fn a_restarted_peer_takes_its_flows_with_it() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    pair.disconnect();
+    pair.sessions[FAR] = Session::new(
+        Config::default(),
+        NodeId([2; 32]),
+        NodeId([1; 32]),
+        Random::from_seed(77),
+        pair.now,
+    );
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    let reason = ResetReason::PeerRestarted;
+    assert!(pair.took(NEAR, &Event::PeerRestarted));
+    assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    assert!(pair.took(FAR, &Event::Opened { flow, open: open() }));
+}
+
+#[test]
+fn of_two_links_dialled_at_once_the_lower_nodes_stays() {
+    for order in [[LinkId(1), LinkId(2)], [LinkId(2), LinkId(1)]] {
+        for side in [NEAR, FAR] {
+            let mut pair = Pair::new(&Config::default());
+            // Link 1 is dialled by the near node, which has the lower id.
+            for link in order {
+                let near_dialed = link == LinkId(1);
+                pair.sessions[side].link_up(pair.now, link, near_dialed == (side == NEAR));
+            }
+            let link = LinkId(2);
+            assert_eq!(
+                pair.sessions[side].poll_event(),
+                Some(Event::LinkReplaced { link })
+            );
+            assert_eq!(pair.sessions[side].wants_transmit(), Some(LinkId(1)));
+        }
+    }
+}
+
+#[test]
+fn a_later_link_wins_whoever_dialled_it() {
+    let mut pair = Pair::connected(&Config::default());
+    pair.run(Duration::from_secs(4));
+    let later = LinkId(9);
+    pair.sessions[NEAR].link_up(pair.now, later, false);
+    assert_eq!(pair.sessions[NEAR].wants_transmit(), Some(later));
+    let link = LinkId(0);
+    assert_eq!(
+        pair.sessions[NEAR].poll_event(),
+        Some(Event::LinkReplaced { link })
+    );
+}
+
+#[test]
+fn a_link_without_a_hello_is_given_back() {
+    let mut pair = Pair::new(&Config::default());
+    let link = LinkId(3);
+    pair.sessions[NEAR].link_up(pair.now, link, true);
+    pair.run(Duration::from_secs(6));
+    assert!(pair.took(NEAR, &Event::LinkReplaced { link }));
+}
+
+#[test]
+fn messages_need_no_credit_and_survive_a_change_of_links() {
+    let config = Config {
+        flow_window: ByteCount::new(10),
+        ..Config::default()
+    };
+    let mut pair = Pair::connected(&config);
+    let flow = pair.open();
+    pair.sessions[NEAR].write(flow, bytes(100));
+    pair.sessions[NEAR].send_message(flow, 7, bytes(60_000));
+    pair.run(Duration::from_millis(5));
+    pair.disconnect();
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    let whole = |event: &&Event| matches!(event, Event::Message { kind: 7, bytes: got, .. } if *got == bytes(60_000));
+    assert_eq!(pair.events[FAR].iter().filter(whole).count(), 1);
+    assert_eq!(pair.sessions[NEAR].statistics().message_backlog_bytes, 0);
+}
+
+#[test]
+fn credit_bounds_what_is_sent_and_comes_back_when_consumed() {
+    let config = Config {
+        flow_window: ByteCount::new(30_000),
+        flow_window_limit: ByteCount::new(30_000),
+        ..Config::default()
+    };
+    let mut pair = Pair::connected(&config);
+    let flow = pair.open();
+    assert_eq!(pair.sessions[NEAR].writable(flow), 30_000);
+    pair.sessions[NEAR].write(flow, bytes(40_000));
+    assert_eq!(pair.sessions[NEAR].writable(flow), 0);
+    pair.run(Duration::from_millis(100));
+    let statistics = pair.sessions[FAR].flow_statistics(flow).unwrap();
+    assert_eq!(statistics.received_bytes, 30_000);
+    pair.read(FAR, flow);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.took(
+        NEAR,
+        &Event::Consumed {
+            flow,
+            offset: 30_000
+        }
+    ));
+    assert!(pair.took(NEAR, &Event::Writable { flow }));
+    assert_eq!(pair.sessions[NEAR].writable(flow), 20_000);
+    let statistics = pair.sessions[NEAR].flow_statistics(flow).unwrap();
+    assert!(statistics.credit_blocked >= Duration::from_millis(20));
+}
+
+#[test]
+fn stalled_bulk_flows_leave_credit_for_small_ones() {
+    let config = Config {
+        total_window: ByteCount::mebibytes(2),
+        ..Config::default()
+    };
+    let mut pair = Pair::connected(&config);
+    for _ in 0..4 {
+        let bulk = pair.open();
+        pair.sessions[NEAR].write(bulk, bytes(1 << 20));
+    }
+    pair.run(Duration::from_millis(100));
+    let small = pair.open();
+    assert_eq!(
+        pair.sessions[NEAR].writable(small),
+        0,
+        "writing beyond the room has its price"
+    );
+    pair.sessions[NEAR].write(small, bytes(50_000));
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.read(FAR, small).len(), 50_000);
+}
+
+#[test]
+fn a_small_flow_goes_before_the_queue_of_a_bulk_flow() {
+    let mut pair = Pair::connected(&Config::default());
+    let bulk = pair.open();
+    pair.sessions[NEAR].write(bulk, bytes(1 << 20));
+    let link = pair.link.unwrap();
+    let mut sent = Vec::new();
+    for _ in 0..8 {
+        sent.extend_from_slice(
+            &pair.sessions[NEAR]
+                .poll_transmit(pair.now, link, 16 << 10)
+                .unwrap(),
+        );
+    }
+    let small = pair.open();
+    pair.sessions[NEAR].write(small, bytes(60_000));
+    for _ in 0..6 {
+        sent.extend_from_slice(
+            &pair.sessions[NEAR]
+                .poll_transmit(pair.now, link, 16 << 10)
+                .unwrap(),
+        );
+    }
+    pair.sessions[FAR].handle(pair.now, link, &sent).unwrap();
+    assert_eq!(pair.read(FAR, small).len(), 60_000);
+}
+
+#[test]
+fn leaving_waits_for_the_flows_and_takes_no_new_ones() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    pair.sessions[FAR].goaway(pair.now);
+    pair.run(Duration::from_millis(15));
+    assert!(pair.took(NEAR, &Event::GoAway));
+    assert_eq!(
+        pair.sessions[NEAR].open(pair.now, open()),
+        Err(OpenError::PeerLeaving)
+    );
+    assert_eq!(
+        pair.sessions[FAR].open(pair.now, open()),
+        Err(OpenError::Leaving)
+    );
+    assert!(!pair.took(FAR, &Event::Drained));
+    pair.sessions[NEAR].reset(flow, ResetReason::HostReset);
+    pair.run(Duration::from_millis(15));
+    assert!(pair.took(FAR, &Event::Drained));
+}
+
+#[test]
+fn the_hello_blob_is_told_with_each_link_and_when_it_changes() {
+    let mut pair = Pair::new(&Config::default());
+    pair.sessions[NEAR].set_hello_blob(Bytes::from_static(b"one"));
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    pair.sessions[NEAR].set_hello_blob(Bytes::from_static(b"two"));
+    pair.run(Duration::from_millis(100));
+    for text in ["one", "two"] {
+        let blob = Bytes::from_static(text.as_bytes());
+        assert!(pair.took(FAR, &Event::Hello { blob }));
+    }
+}
+
+#[test]
+fn an_idle_session_costs_one_short_exchange_a_second() {
+    let mut pair = Pair::connected(&Config::default());
+    let before: u64 = pair
+        .sessions
+        .iter()
+        .map(|session| session.statistics().sent_bytes)
+        .sum();
+    pair.run(Duration::from_secs(100));
+    let after: u64 = pair
+        .sessions
+        .iter()
+        .map(|session| session.statistics().sent_bytes)
+        .sum();
+    let per_second = (after - before) / 100;
+    assert!(
+        (6..=20).contains(&per_second),
+        "{per_second} bytes a second"
+    );
+    let round_trip = pair.sessions[NEAR].statistics().round_trip_smoothed;
+    assert_eq!(round_trip, Some(Duration::from_millis(20)));
+}
+
+#[test]
+fn acknowledgements_cost_little_beside_the_data() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    let mut left = 8 << 20;
+    while left > 0 {
+        let room = pair.sessions[NEAR].writable(flow).min(left);
+        pair.sessions[NEAR].write(flow, bytes(room));
+        left -= room;
+        pair.run(Duration::from_millis(1));
+        pair.read(FAR, flow);
+    }
+    let sent = pair.sessions[FAR].statistics();
+    assert!(
+        sent.sent_acknowledgements < 100,
+        "{}",
+        sent.sent_acknowledgements
+    );
+    assert!(sent.sent_bytes < 2_000, "{}", sent.sent_bytes);
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
+    use crate::wire::{Data, Finish, Frame, Message, Piece};
+    let flow = FlowId(0);
+    let data = |flow, offset, count| {
+        Frame::Data(Data {
+            flow,
+            offset,
+            bytes: bytes(count),
+        })
+    };
+    let message = Message {
+        flow,
+        kind: 0,
+        piece: Piece::Last,
+        sequence: 5,
+        bytes: Bytes::new(),
+    };
+    let finish = |final_offset| Frame::Finish(Finish { flow, final_offset });
+    let cases = [
+        vec![data(flow, 1, 5)],
+        vec![data(flow, 1 << 20, 5)],
+        vec![data(FlowId(2), 0, 5)],
+        vec![data(FlowId(1), 0, 5)],
+        vec![data(flow, 0, 5), finish(4)],
+        vec![data(flow, 0, 5), finish(5), data(flow, 5, 1)],
+        vec![data(flow, 0, 5), finish(5), finish(6)],
+        vec![Frame::Message(message)],
+    ];
+    for frames in cases {
+        let mut pair = Pair::connected(&Config::default());
+        let link = pair.link.unwrap();
+        assert_eq!(pair.open(), flow);
+        pair.run(Duration::from_millis(15));
+        let mut out = vocab::Writer::new();
+        for frame in &frames {
+            frame.emit(&mut out);
+        }
+        let error = pair.sessions[FAR]
+            .handle(pair.now, link, &out.finish())
+            .unwrap_err();
+        let fault = matches!(
+            error,
+            Error::PeerMisbehaved(_) | Error::PeerMisbehavedOnFlow { .. }
+        );
+        assert!(fault, "{frames:?}: {error}");
+        assert!(!pair.sessions[FAR].is_up());
+        assert_eq!(pair.sessions[FAR].flow_count(), 1);
+    }
+}
+
+#[test]
+fn another_version_and_another_node_are_told_apart() {
+    use crate::wire::{Frame, Hello};
+    let pair = Pair::new(&Config::default());
+    let Frame::Hello(hello) = pair.sessions[NEAR].hello() else {
+        panic!("a hello");
+    };
+    let outcome = |hello: Hello| {
+        let mut pair = Pair::new(&Config::default());
+        pair.connect();
+        let mut out = vocab::Writer::new();
+        Frame::Hello(hello).emit(&mut out);
+        pair.sessions[FAR].handle(pair.now, LinkId(0), &out.finish())
+    };
+    let newer = Hello {
+        version: 9,
+        least_version: 8,
+        ..hello.clone()
+    };
+    assert!(matches!(
+        outcome(newer),
+        Err(Error::PeerIncompatible { least: 8, .. })
+    ));
+    let stranger = NodeId([5; 32]);
+    let other = Hello {
+        sender: stranger,
+        ..hello.clone()
+    };
+    assert_eq!(outcome(other), Err(Error::WrongNode(stranger)));
+    assert_eq!(
+        outcome(Hello {
+            version: 2,
+            ..hello
+        }),
+        Ok(())
+    );
+}
+
+#[test]
+fn more_flows_than_the_limit_are_reset() {
+    let config = Config {
+        flow_limit: 1,
+        ..Config::default()
+    };
+    let mut pair = Pair::connected(&config);
+    pair.open();
+    let flow = pair.open();
+    pair.run(Duration::from_millis(30));
+    let reason = ResetReason::Limit;
+    assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
+}
