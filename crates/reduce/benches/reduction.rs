@@ -2,6 +2,12 @@
 //! bytes go over the wire.
 //!
 //! `cargo bench -p reduce`. The bytes are printed first; they are the same on every machine.
+//! Then the speeds by CPU time, which other work on the machine distorts less than wall time.
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    reason = "a benchmark prints its result and reads the CPU time it took"
+)]
 
 use std::time::Duration;
 
@@ -168,8 +174,63 @@ fn print_wire_bytes() {
     println!("cold text 16 MiB:   {cold} B (zstd -3: {whole} B whole, {blocks} B in blocks)");
 }
 
+/// Seconds that this thread has been on a CPU (Linux only; zero elsewhere).
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());
+    nanoseconds.unwrap_or(0.0) / 1e9
+}
+
+/// Prints the best of nine runs of `work` over one file.
+fn print_speed<T>(name: &str, mut prepare: impl FnMut() -> T, mut work: impl FnMut(&mut T)) {
+    let mut best = f64::INFINITY;
+    for _ in 0..9 {
+        let mut state = prepare();
+        let start = cpu_seconds();
+        work(&mut state);
+        best = best.min(cpu_seconds() - start);
+    }
+    let gigabits = LENGTH as f64 * 8.0 / best / 1e9;
+    println!("{name}: {gigabits:.2} Gbit/s of CPU time");
+}
+
+fn print_speeds() {
+    for (name, file) in [("random", noise(1)), ("text", text(2))] {
+        print_speed(
+            &format!("encode cold {name}"),
+            || Pair::new().near,
+            |near| drop(encode(near, &file)),
+        );
+        let (_, records) = Pair::new().encode(&file);
+        print_speed(
+            &format!("decode cold {name}"),
+            || Pair::new().far,
+            |far| {
+                decode(far, &records);
+            },
+        );
+    }
+    let file = noise(1);
+    let mut pair = Pair::new();
+    pair.transfer(&file);
+    let (_, records) = pair.encode(&file);
+    print_speed(
+        "encode warm",
+        || (),
+        |()| drop(encode(&mut pair.near, &file)),
+    );
+    print_speed(
+        "decode warm",
+        || (),
+        |()| {
+            decode(&mut pair.far, &records);
+        },
+    );
+}
+
 fn benchmarks(criterion: &mut Criterion) {
     print_wire_bytes();
+    print_speeds();
     let mut group = criterion.benchmark_group("reduce");
     group.throughput(Throughput::Bytes(LENGTH as u64));
     group.sample_size(10);

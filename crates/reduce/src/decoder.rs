@@ -10,18 +10,20 @@
 //! record; if even that does not verify, the peer is at fault and the flow ends. Every chunk
 //! that ends is put into the dictionary, as the encoder did when it sent it.
 
+mod pending;
+
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
-use crate::config::{DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME, MAX_REPAIR_RANGES};
-use crate::dictionary::{Dictionary, Fetch, NO_KEY, PeerSlot, Ticket};
+use crate::config::{DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME};
+use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::literals::join_bases;
-use crate::record::{End, Literals, Operation, Record, check_of};
-use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
+use crate::record::{End, Operation, Record};
+use crate::repair::{AnswerScope, RepairAnswer};
+use pending::{Attempt, Origin, Pending, Repair, Source, Verified};
 
 /// What [`Decoder::poll`] has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,61 +59,6 @@ pub struct Decoder {
     previous: Key,
     frame: Vec<u8>,
     failed: Option<Error>,
-}
-
-/// A record that is not delivered yet.
-struct Pending {
-    start: u64,
-    end: u64,
-    record: Record,
-    /// One for each reference among the operations, then one for each base.
-    sources: Vec<Source>,
-    references: usize,
-    repair: Repair,
-}
-
-/// Where a reference's bytes are to come from.
-#[derive(Clone, Debug)]
-enum Source {
-    /// Not looked for yet, or not found when looked for early.
-    Unknown(Key),
-    Reading(Ticket),
-    /// The chunk.
-    Chunk(Bytes),
-    Missing,
-    /// The very bytes, from the encoder.
-    Repaired(Bytes),
-}
-
-/// How far a record's repair has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Repair {
-    None,
-    AskedReferences(Vec<usize>),
-    AnsweredReferences,
-    AskedAll,
-    AnsweredAll(Vec<Bytes>),
-}
-
-/// What came of trying to deliver the front record.
-enum Attempt {
-    Verified(Verified),
-    Waits(Decoded),
-}
-
-/// A record's raw bytes, found right by its check: only [`Pending::verify`] makes one.
-struct Verified {
-    raw: Bytes,
-    /// How many of them each operation gave.
-    lengths: Vec<usize>,
-    origin: Origin,
-}
-
-/// Where a record's raw bytes came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Sources,
-    Repair,
 }
 
 impl Decoder {
@@ -359,183 +306,5 @@ impl Decoder {
         dictionary.insert(&fingerprint, chunk, self.previous);
         self.previous = fingerprint.key();
         dictionary.mark_held(self.previous, self.peer);
-    }
-}
-
-impl Pending {
-    fn new(start: u64, end: u64, record: Record) -> Self {
-        let mut sources = Vec::new();
-        for operation in &record.operations {
-            match operation {
-                Operation::Chunk { key } | Operation::Range { key, .. } => {
-                    sources.push(Source::Unknown(*key));
-                }
-                Operation::Literal { .. } | Operation::Aside { .. } => {}
-            }
-        }
-        let references = sources.len();
-        if let Literals::ZstdWithBases(keys) = &record.literals {
-            sources.extend(keys.iter().copied().map(Source::Unknown));
-        }
-        Self {
-            start,
-            end,
-            record,
-            sources,
-            references,
-            repair: Repair::None,
-        }
-    }
-
-    /// Looks early for what is there already. What is not may still come with a record before
-    /// this one.
-    fn start_reads(&mut self, dictionary: &mut Dictionary) {
-        for source in &mut self.sources {
-            if let Source::Unknown(key) = *source {
-                match dictionary.fetch(key) {
-                    Fetch::Ready(bytes) => *source = Source::Chunk(bytes),
-                    Fetch::Reading(ticket) => *source = Source::Reading(ticket),
-                    Fetch::Missing => {}
-                }
-            }
-        }
-    }
-
-    /// Tries to make the raw bytes, now that all records before this one are delivered.
-    fn attempt(&mut self, dictionary: &mut Dictionary) -> Result<Attempt, Error> {
-        match &self.repair {
-            Repair::AskedReferences(_) | Repair::AskedAll => {
-                return Ok(Attempt::Waits(Decoded::WaitForRepair));
-            }
-            Repair::AnsweredAll(pieces) => {
-                let verified = self.join_pieces(pieces);
-                return verified.map(Attempt::Verified).ok_or(Error::PeerMisbehaved(
-                    "a record does not verify, even sent again as a whole",
-                ));
-            }
-            Repair::None | Repair::AnsweredReferences => {}
-        }
-        self.start_reads(dictionary);
-        let mut waits = false;
-        for source in &mut self.sources {
-            match source {
-                Source::Reading(ticket) => match ticket.outcome() {
-                    None => waits = true,
-                    Some(Some(bytes)) => *source = Source::Chunk(bytes),
-                    Some(None) => *source = Source::Missing,
-                },
-                Source::Unknown(_) => *source = Source::Missing,
-                Source::Chunk(_) | Source::Missing | Source::Repaired(_) => {}
-            }
-        }
-        if waits {
-            return Ok(Attempt::Waits(Decoded::WaitForDisk));
-        }
-        let missing = self.sources.iter().enumerate();
-        let missing: Vec<usize> = missing
-            .filter(|(_, source)| matches!(source, Source::Missing))
-            .map(|(number, _)| number)
-            .collect();
-        if missing.is_empty() {
-            if let Some(verified) = self.assemble(dictionary) {
-                return Ok(Attempt::Verified(verified));
-            }
-        } else {
-            let references = missing.iter().all(|number| *number < self.references);
-            if references && missing.len() <= MAX_REPAIR_RANGES && self.repair == Repair::None {
-                let request = self.request(RepairScope::References(missing.clone()));
-                self.repair = Repair::AskedReferences(missing);
-                return Ok(Attempt::Waits(request));
-            }
-        }
-        self.repair = Repair::AskedAll;
-        Ok(Attempt::Waits(self.request(RepairScope::All)))
-    }
-
-    fn request(&self, scope: RepairScope) -> Decoded {
-        let record_start = self.start;
-        Decoded::NeedRepair(
-            RepairRequest {
-                record_start,
-                scope,
-            }
-            .emit(),
-        )
-    }
-
-    /// The raw bytes from the sources, if they come out right.
-    fn assemble(&self, dictionary: &mut Dictionary) -> Option<Verified> {
-        let record = &self.record;
-        let decoded;
-        let mut literals: &[u8] = match &record.literals {
-            Literals::Stored => &record.coded,
-            Literals::Zstd | Literals::ZstdWithBases(_) => {
-                let bases = &self.sources[self.references..];
-                let joined = if bases.is_empty() {
-                    Vec::new()
-                } else {
-                    join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()))
-                };
-                let length = record.literal_length;
-                decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
-                &decoded
-            }
-        };
-        let mut raw = Vec::with_capacity(record.raw_length);
-        let mut lengths = Vec::with_capacity(record.operations.len());
-        let mut sources = self.sources.iter();
-        for operation in &record.operations {
-            let piece = match *operation {
-                Operation::Literal { length, .. } | Operation::Aside { length, .. } => {
-                    let (piece, rest) = literals.split_at_checked(length)?;
-                    literals = rest;
-                    piece
-                }
-                Operation::Chunk { .. } => sources.next()?.bytes()?,
-                Operation::Range { offset, length, .. } => match sources.next()? {
-                    Source::Repaired(bytes) => &bytes[..],
-                    source => source.bytes()?.get(offset..offset + length)?,
-                },
-            };
-            if raw.len() + piece.len() > record.raw_length {
-                return None;
-            }
-            raw.extend_from_slice(piece);
-            lengths.push(piece.len());
-        }
-        self.verify(raw, lengths, Origin::Sources)
-    }
-
-    /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
-    fn join_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
-        let lengths = pieces.iter().map(Bytes::len).collect();
-        self.verify(pieces.concat(), lengths, Origin::Repair)
-    }
-
-    fn verify(&self, raw: Vec<u8>, lengths: Vec<usize>, origin: Origin) -> Option<Verified> {
-        let record = &self.record;
-        let mut fits = raw.len() == record.raw_length && lengths.len() == record.operations.len();
-        for (operation, have) in record.operations.iter().zip(&lengths) {
-            match operation {
-                Operation::Literal { length, .. }
-                | Operation::Range { length, .. }
-                | Operation::Aside { length, .. } => fits &= length == have,
-                Operation::Chunk { .. } => fits &= (1..=MAX_CHUNK).contains(have),
-            }
-        }
-        (fits && check_of(&raw) == record.check).then(|| Verified {
-            raw: raw.into(),
-            lengths,
-            origin,
-        })
-    }
-}
-
-impl Source {
-    fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Source::Chunk(bytes) | Source::Repaired(bytes) => Some(bytes),
-            Source::Unknown(_) | Source::Reading(_) | Source::Missing => None,
-        }
     }
 }

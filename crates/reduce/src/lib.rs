@@ -1,6 +1,26 @@
 //! Data reduction: chunks, fingerprints, the dictionary, references, compression.
+//!
+//! ```text
+//! Segment ─► Encoder ─► records ═WAN═► Decoder ─► Segment     one pair for each flow, direction
+//!               │  ▲                      │  │
+//!               │  └──── repair ──────────┘  │
+//!            Dictionary                  Dictionary           one for each node
+//!               │ ▲ disk requests, completions
+//! ```
+//! The [`Encoder`] cuts payload into chunks by its content and sends a short reference for each
+//! one that the peer is known to hold; the rest travels compressed, against similar chunks where
+//! there are some. The [`Decoder`] delivers nothing that has not passed a BLAKE3 check, and asks
+//! for what it cannot resolve. The [`Dictionary`] keeps chunks in memory and in a crash-safe log;
+//! it is a cache and may lose everything at any time.
+//!
+//! All of it is sans-I/O: time is handed in, the disk is requests ([`DiskRequest`]) and
+//! completions, and nothing here knows of sockets or threads. Formats:
+//! `docs/formats/reduced-stream.md`, `docs/formats/dictionary.md`. Fuzzing starts at
+//! [`Decoder::push`], [`RepairRequest::parse`], [`RepairAnswer::parse`] and [`scan_segment`].
+
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod chunker;
 mod config;
 mod decoder;
