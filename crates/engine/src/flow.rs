@@ -334,10 +334,9 @@ impl Flow {
     /// LAN to WAN: encodes as much as the session can take.
     fn encode(&mut self, turn: &mut Turn<'_>) {
         loop {
+            // Asked even without room: that a held tail is due must stop its timer, or the
+            // timer would fire for ever while the peer gives no credit.
             let room = turn.session.writable(self.id);
-            if room == 0 {
-                break;
-            }
             let Some(encoded) = self.encoder.poll_encoded(turn.now, turn.dictionary, room) else {
                 break;
             };
