@@ -207,6 +207,7 @@ impl Decoder {
         let mut sources = pending.sources.iter();
         let (mut at, mut payload) = (0, 0);
         for (operation, length) in pending.record.operations.iter().zip(&verified.lengths) {
+            let length = *length;
             let piece = at..at + length;
             at += length;
             match *operation {
@@ -227,7 +228,11 @@ impl Decoder {
                         return Err(Error::PeerMisbehaved("a chunk begins inside another"));
                     }
                     match (sources.next(), verified.origin) {
-                        (Some(Source::Chunk(_)), Origin::Sources) => {
+                        // It may have been evicted since it was looked up: then it is put back,
+                        // because the peer will take it for held.
+                        (Some(Source::Chunk(_)), Origin::Sources)
+                            if dictionary.length(key) == length =>
+                        {
                             dictionary.link(self.previous, key);
                             dictionary.mark_held(key, self.peer);
                             self.previous = key;

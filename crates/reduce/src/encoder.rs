@@ -171,7 +171,11 @@ impl Encoder {
         self.pending += length;
         self.statistics.raw_bytes += length as u64;
         match (segment.kind, self.config.storing) {
-            (SegmentKind::Payload, Storing::Remember) => self.push_payload(now, segment.bytes),
+            (SegmentKind::Payload, Storing::Remember) => {
+                if length > 0 {
+                    self.push_payload(now, segment.bytes);
+                }
+            }
             (SegmentKind::Payload, Storing::Never) | (SegmentKind::Control, _) => {
                 if length > 0 {
                     self.order
@@ -189,6 +193,7 @@ impl Encoder {
     /// Nothing more will be pushed: hold nothing back, and remember the last chunk as it is.
     pub fn finish(&mut self) {
         self.hold_until = None;
+        self.recent = 0;
         let worth_it = if self.open_sent == self.open.len() {
             LEAST_SENT_LAST_CHUNK
         } else {
@@ -200,10 +205,13 @@ impl Encoder {
         }
     }
 
-    /// Raw bytes pushed and not yet encoded.
+    /// Bytes that wait here: raw ones not yet encoded, and encoded ones not yet taken. Zero means
+    /// that nothing at all is left to send.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.pending
+        // An empty frame or the end of a last chunk has no bytes, but still has to go.
+        let without_bytes = usize::from(self.pending == 0 && !self.order.is_empty());
+        self.pending + self.leftover.len() + without_bytes
     }
 
     /// The next encoded bytes, at most `max` of them; `None` when there is nothing to send now,
@@ -217,6 +225,10 @@ impl Encoder {
     ) -> Option<Bytes> {
         dictionary.handle_timeout(now);
         self.forget_lacking(dictionary);
+        if self.hold_until.is_some_and(|until| now >= until) {
+            self.hold_until = None;
+            self.recent = 0;
+        }
         if max == 0 {
             return None;
         }
@@ -230,7 +242,8 @@ impl Encoder {
         Some(self.leftover.split_to(length))
     }
 
-    /// When a held tail must go out: call [`Self::poll_encoded`] then.
+    /// When a held tail must go out: call [`Self::poll_encoded`] then, even with a `max` of zero
+    /// when nothing can be sent, which stops the timer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.hold_until
@@ -477,11 +490,6 @@ impl Encoder {
     /// Whether the open tail waits for the rest of its chunk; sets the timer.
     fn holds_tail(&mut self, now: Time) -> bool {
         match self.hold_until {
-            Some(until) if now >= until => {
-                self.hold_until = None;
-                self.recent = 0;
-                false
-            }
             Some(_) => true,
             None if self.recent >= MIN_CHUNK && now.since(self.last_push) < TAIL_HOLD => {
                 self.hold_until = Some(now + TAIL_HOLD);

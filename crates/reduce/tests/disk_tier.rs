@@ -2,6 +2,7 @@
 
 mod sides;
 
+use proptest::prelude::*;
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, scan_segment};
 use sides::{Flow, Side, noise};
@@ -152,7 +153,7 @@ fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
     let whole = far.disk.segment(number).clone();
     // Each byte near a record's edge, and every 97th elsewhere: the rest are like their
     // neighbours, and the whole sweep takes a minute unoptimised.
-    for cut in (0..=whole.len()).filter(|cut| *cut < 600 || cut % 97 == 0) {
+    for cut in (0..=whole.len()).filter(|cut| *cut < 300 || cut % 211 == 0) {
         let mut disk = MemoryDisk::new();
         *disk.segment(number) = whole[..cut].to_vec();
         let expected = scan_segment(number, &whole[..cut]);
@@ -246,4 +247,65 @@ fn clearing_empties_memory_and_disk() {
     assert_ne!(far.dictionary.generation(), generation);
     assert_eq!(far.dictionary.statistics().chunks, 0);
     assert_eq!(far.disk.bytes(), 0);
+}
+
+/// What happens to the far side between two transfers.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Nothing,
+    Restart,
+    Clear,
+    Noise,
+    Full,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_byte_arrives_whatever_happens_to_the_dictionaries(
+        steps in prop::collection::vec((0..6_u64, 0..400_000_usize, 1..400_000_usize, prop_oneof![
+            Just(Event::Nothing),
+            Just(Event::Restart),
+            Just(Event::Clear),
+            Just(Event::Noise),
+            Just(Event::Full),
+        ]), 1..10),
+    ) {
+        let tiny = config(1, 2, ByteCount::kibibytes(128));
+        let mut near = Side::with(1, tiny, MemoryDisk::new());
+        let mut far = Side::with(2, tiny, MemoryDisk::new());
+        let mut random = Random::from_seed(3);
+        for (number, (seed, skip, length, event)) in steps.into_iter().enumerate() {
+            let file = noise(seed, 800_000).slice(skip..skip + length);
+            let mut flow = Flow::new();
+            let now = Time::from_nanos(number as u64 * 20_000_000_000);
+            for piece in 0..file.len().div_ceil(50_000) {
+                let end = file.len().min((piece + 1) * 50_000);
+                flow.encoder.push(now, vocab::Segment::payload(file.slice(piece * 50_000..end)));
+            }
+            flow.encoder.finish();
+            flow.exchange(now, &mut near, &mut far, 1 + random.below(100_000) as usize);
+            prop_assert!(flow.payload() == file);
+            prop_assert!(flow.decoder.is_at_boundary());
+            prop_assert!(far.dictionary.statistics().memory_bytes <= 1 << 20);
+            prop_assert!(far.disk.bytes() <= 2 << 20);
+            far.disk.capacity = None;
+            match event {
+                Event::Nothing => {}
+                Event::Restart => far = restarted(&far, 10 + number as u64),
+                Event::Clear => far.dictionary.clear(),
+                Event::Noise => {
+                    for number in far.disk.numbers() {
+                        let segment = far.disk.segment(number);
+                        if segment.len() > 8 {
+                            let at = random.below(segment.len() as u64 - 8) as usize;
+                            random.fill(&mut segment[at..at + 8]);
+                        }
+                    }
+                }
+                Event::Full => far.disk.capacity = Some(far.disk.bytes()),
+            }
+        }
+    }
 }

@@ -107,6 +107,32 @@ fn a_bulk_tail_waits_three_milliseconds_at_most() {
 }
 
 #[test]
+fn nothing_is_held_after_the_end_and_pending_counts_what_is_left() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let mut flow = Flow::new();
+    let now = Time::from_nanos(5_000_000_000);
+    let file = noise(6, 100_020);
+    flow.encoder.push(now, Segment::payload(file.clone()));
+    flow.encoder.push(now, Segment::frame(Bytes::new()));
+    flow.encoder.finish();
+    while flow.encoder.pending() > 0 {
+        let bytes = flow.encoder.poll_encoded(now, &mut near.dictionary, 1000);
+        flow.decoder.push(bytes.expect("something is pending"));
+    }
+    assert!(
+        flow.encoder
+            .poll_encoded(now, &mut near.dictionary, 1000)
+            .is_none()
+    );
+    flow.receive(&mut far);
+    assert_eq!(flow.payload(), file);
+    assert_eq!(
+        flow.received.last().map(|segment| segment.kind),
+        Some(SegmentKind::Frame)
+    );
+}
+
+#[test]
 fn a_warm_tail_leaves_at_once_as_a_range() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
     let file = noise(7, 300_000);
