@@ -345,6 +345,11 @@ fn every_byte_arrives_once_and_in_order_however_often_links_break() {
     );
 }
 
+#[test]
+fn a_flow_that_ends_while_a_link_is_being_agreed_on_ends_on_both_sides() {
+    run(7_440_300_229_351_737_010, 152);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -279,13 +279,10 @@ impl Session {
         }
     }
 
-    /// Something about a flow's receiving half is to be told to the peer.
+    /// Something about a flow's receiving half is to be told to the peer. That also holds while
+    /// a link is being agreed on: our Resume may have gone out already.
     pub(super) fn note_progress(&mut self, id: FlowId) {
-        let established = self
-            .link
-            .as_ref()
-            .is_some_and(|link| link.phase == Phase::Established);
-        let Some(flow) = self.flows.get(&id).filter(|_| established) else {
+        let Some(flow) = self.flows.get(&id).filter(|_| self.link.is_some()) else {
             return;
         };
         self.control.note_acknowledgement(self.now);
@@ -301,11 +298,8 @@ impl Session {
             return match self.standing(id) {
                 Standing::Open | Standing::Closed => Ok(()),
                 Standing::NeverOpened if self.is_ours(id) => never_opened(id),
-                // Opened and reset before we ever saw it, as far as the peer knows.
-                Standing::NeverOpened => {
-                    self.peer_next = id.0 + 1;
-                    Ok(())
-                }
+                // It was reset before its Open went out, which therefore never comes.
+                Standing::NeverOpened => Ok(()),
             };
         };
         // The peer forgets a flow when all of it is acknowledged both ways; when the link was
@@ -410,7 +404,7 @@ impl Session {
 
     pub(super) fn send_reset(&mut self, id: FlowId, reason: ResetReason) {
         self.resets.remember(id, reason);
-        if self.is_up() {
+        if self.link.is_some() {
             self.control.resets.insert(id, reason);
         }
     }

@@ -198,6 +198,7 @@ impl Session {
             .filter_map(|id| {
                 let flow = self.flows.get_mut(id)?;
                 let answered = flow.origin == Origin::Ours && flow.answer.is_some();
+                self.control.acknowledgements.remove(id);
                 Some(Position {
                     ack: flow.receive.acknowledgement(*id, &around),
                     answer: if answered { Seen::Seen } else { Seen::NotYet },

@@ -29,7 +29,7 @@ use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT};
 use crate::wire::Ack;
 use crate::{Answer, Config, Event, FlowStatistics, Open, OpenError, ResetReason, Statistics};
 use flow::{Flow, Origin};
-use link::{Link, Phase};
+use link::{Link, Phase, ResumeOut};
 use liveness::{Due, Liveness, Presence};
 use messages::Messages;
 use receive::Surroundings;
@@ -237,7 +237,7 @@ impl Session {
         let flow = Flow::new(self.now, Origin::Ours, open, self.peer_flow_window, window);
         self.flows.insert(id, flow);
         self.counters.opened_flows += 1;
-        if self.is_up() {
+        if self.link.is_some() {
             self.control.opens.insert(id);
         }
         Ok(id)
@@ -246,13 +246,13 @@ impl Session {
     /// Answers a flow that the peer opened, once. After [`Answer::Failed`] the flow carries
     /// nothing, and [`Event::Closed`] comes when the peer knows.
     pub fn answer(&mut self, flow: FlowId, answer: Answer) {
-        let up = self.is_up();
+        let linked = self.link.is_some();
         let Some(state) = self.flows.get_mut(&flow) else {
             return;
         };
         if state.origin == Origin::Theirs && state.answer.is_none() {
             state.answer = Some(answer);
-            if up {
+            if linked {
                 self.control.answers.insert(flow);
             }
         }
@@ -528,7 +528,13 @@ impl Session {
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.is_complete()) else {
             return;
         };
-        if self.control.acknowledgements.contains(&id) {
+        // While our Resume is not out, the peer hears of the flow in no other way either.
+        let untold = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.resume_out != ResumeOut::Done);
+        if untold || self.control.acknowledgements.contains(&id) {
+            self.control.note_acknowledgement(self.now);
             let ack = flow.receive.acknowledgement(id, &around);
             self.control.last_acknowledgements.insert(id, ack);
         }
@@ -539,12 +545,22 @@ impl Session {
 
     /// The peer as it was is gone, and every flow with it.
     fn lose_all(&mut self, reason: ResetReason) {
-        let ids: Vec<FlowId> = self.flows.keys().copied().collect();
-        for flow in ids {
-            self.remove(flow);
-            self.counters.reset_flows += 1;
+        let lost = std::mem::take(&mut self.flows);
+        self.peer_flows = 0;
+        (self.outstanding, self.committed, self.unconsumed) = (0, 0, 0);
+        self.stalled.clear();
+        self.schedule = Schedule::default();
+        self.control.opens.clear();
+        self.control.answers.clear();
+        self.control.acknowledgements.clear();
+        for (flow, state) in lost {
             self.send_reset(flow, reason);
-            self.events.push_back(Event::Reset { flow, reason });
+            if state.is_failed() {
+                self.events.push_back(Event::Closed { flow });
+            } else {
+                self.counters.reset_flows += 1;
+                self.events.push_back(Event::Reset { flow, reason });
+            }
         }
         self.check_drained();
     }

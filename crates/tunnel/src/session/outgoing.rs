@@ -158,8 +158,8 @@ impl Session {
         let spaced = self
             .acknowledged_at
             .is_none_or(|last| self.now.since(last) >= ACKNOWLEDGE_SPACING);
-        let waiting = self.control.acknowledge_at.is_some();
-        if !self.acknowledgements_due() && !(waiting && company && spaced) {
+        let ride_along = self.control.acknowledge_at.is_some() && company && spaced;
+        if !self.acknowledgements_due() && !ride_along {
             return;
         }
         self.acknowledged_at = Some(self.now);

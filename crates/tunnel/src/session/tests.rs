@@ -694,3 +694,36 @@ fn more_flows_than_the_limit_are_reset() {
     let reason = ResetReason::Limit;
     assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
 }
+
+#[test]
+fn a_flow_reset_before_its_open_went_out_takes_no_other_with_it() {
+    let mut pair = Pair::connected(&Config::default());
+    let kept = pair.open();
+    let dropped = pair.open();
+    pair.sessions[NEAR].reset(dropped, ResetReason::HostReset);
+    pair.run(Duration::from_millis(50));
+    let opened = Event::Opened {
+        flow: kept,
+        open: open(),
+    };
+    assert!(pair.took(FAR, &opened));
+    assert_eq!(pair.sessions[FAR].flow_count(), 1);
+    assert_eq!(pair.sessions[NEAR].flow_count(), 1);
+}
+
+#[test]
+fn thousands_of_flows_move_to_the_next_link() {
+    let mut pair = Pair::connected(&Config::default());
+    let flows: Vec<FlowId> = (0..3_000).map(|_| pair.open()).collect();
+    pair.run(Duration::from_millis(50));
+    for flow in &flows {
+        pair.sessions[NEAR].write(*flow, bytes(100));
+    }
+    pair.run(Duration::from_millis(5));
+    pair.disconnect();
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    for flow in flows {
+        assert_eq!(pair.read(FAR, flow), bytes(100));
+    }
+}
