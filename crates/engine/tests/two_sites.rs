@@ -117,9 +117,11 @@ fn each_direction_ends_apart() {
     let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
     let connection = world.accept(7);
     world.send(connection, b"last words", true);
-    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
-    let far = world.server_hosts().next().unwrap();
-    assert!(far.peer_finished && far.was_closed);
+    let both_closed = |world: &World| {
+        world.client_host(connection).was_closed && world.server_hosts().all(|far| far.was_closed)
+    };
+    world.run_until(both_closed, PATIENCE);
+    assert!(world.server_hosts().all(|far| far.peer_finished));
     assert_eq!(
         &world.client_host(connection).received[..],
         b"still here\nlast words"
@@ -213,6 +215,8 @@ fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
     };
     let mut world = world_with([(80, script)]);
     download(&mut world, 80, &answer);
+    // What was learnt goes to the disk within seconds; a crash before that only costs bytes.
+    world.run_for(Duration::from_secs(3));
     let torn = world.accept(80);
     world.send(torn, b"GET / HTTP/1.0\r\n\r\n", true);
     world.run_for(Duration::from_millis(20));

@@ -429,6 +429,6 @@ fn crossed(reached: bool, used: usize, limit: usize) -> Option<bool> {
     if !reached && used >= limit {
         return Some(true);
     }
-    let cleared = limit / 100 * CLEARED_BELOW_PERCENT + limit % 100 * CLEARED_BELOW_PERCENT / 100;
-    (reached && used < cleared.max(1)).then_some(false)
+    let cleared = (limit as u128 * CLEARED_BELOW_PERCENT as u128).div_ceil(100) as usize;
+    (reached && used < cleared).then_some(false)
 }
