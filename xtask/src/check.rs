@@ -62,6 +62,8 @@ fn lints(root: &Path, deny_warnings: bool) -> Result<()> {
         "--all-targets",
         "--locked",
         "--quiet",
+        // One run shows what every crate has to mend.
+        "--keep-going",
     ]);
     if deny_warnings {
         command.args(["--", "-D", "warnings"]);
@@ -72,6 +74,7 @@ fn lints(root: &Path, deny_warnings: bool) -> Result<()> {
 fn documentation(root: &Path, deny_warnings: bool) -> Result<()> {
     let mut command = cargo(root);
     command.args(["doc", "--workspace", "--no-deps", "--locked", "--quiet"]);
+    command.arg("--keep-going");
     if deny_warnings {
         command.env("RUSTDOCFLAGS", "-D warnings");
     }
