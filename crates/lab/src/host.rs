@@ -1,6 +1,7 @@
 //! The machine that a measurement was made on, and whether it kept up.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -75,22 +76,27 @@ fn version(name: &str) -> String {
         "ip" => "-V",
         _ => "--version",
     };
+    let Ok((mut reader, writer)) = std::io::pipe() else {
+        return "unknown".to_owned();
+    };
     let output = command::new(name)
         .arg(option)
-        // vsftpd writes its version to its standard input's descriptor.
-        .stdin(std::process::Stdio::null())
+        // vsftpd writes its version to the descriptor of its standard input.
+        .stdin(writer)
         .output();
     let Ok(output) = output else {
         return "not found".to_owned();
     };
-    let text = [output.stdout, output.stderr].concat();
+    let mut text = [output.stdout, output.stderr].concat();
+    // The command is gone, and with it the last writer: this ends.
+    let _ = reader.read_to_end(&mut text);
     let text = String::from_utf8_lossy(&text);
     let words = text
         .split_whitespace()
         .find(|word| word.contains('.') && word.contains(|letter: char| letter.is_ascii_digit()));
     words
         .unwrap_or("unknown")
-        .trim_start_matches("nginx/")
+        .trim_start_matches(|letter: char| !letter.is_ascii_digit())
         .trim_end_matches(',')
         .to_owned()
 }

@@ -394,18 +394,35 @@ fn keep(run: &Run, directory: &Path, results: Option<&Results>) -> Result<()> {
         return Ok(());
     };
     results.write(&directory.join("results.json"))?;
-    let mut hashes = "pass,workload,repeat,file,expected_blake3,found_blake3\n".to_owned();
-    for sample in results.tests.iter().flat_map(|test| &test.samples) {
-        hashes += &format!(
-            "{},{},{},{},{},{}\n",
-            sample.pass.name(),
-            sample.workload,
-            sample.repeat,
-            sample.file,
-            sample.expected_hash,
-            sample.found_hash.as_deref().unwrap_or_default()
-        );
+    let mut hashes = "label,file,expected_blake3,found_blake3\n".to_owned();
+    let mut samples = "label,pass,workload,file,bytes,elapsed_s,wan_bytes\n".to_owned();
+    for test in &results.tests {
+        for sample in &test.samples {
+            let run = test.runs.iter().find(|run| {
+                run.pass == sample.pass
+                    && run.workload == sample.workload
+                    && run.repeat == sample.repeat
+            });
+            let label = run.map_or("", |run| run.label.as_str());
+            hashes += &format!(
+                "{label},{},{},{}\n",
+                sample.file,
+                sample.expected_hash,
+                sample.found_hash.as_deref().unwrap_or_default()
+            );
+            samples += &format!(
+                "{label},{},{},{},{},{:.6},{}\n",
+                sample.pass.name(),
+                sample.workload,
+                sample.file,
+                sample.bytes,
+                sample.elapsed_s,
+                sample.wan_bytes
+            );
+        }
     }
+    // What scripts/recompute-rows.sh compares with what tshark finds in the captures.
+    std::fs::write(directory.join("samples.csv"), samples)?;
     std::fs::write(directory.join("hashes.csv"), hashes)?;
     Ok(())
 }

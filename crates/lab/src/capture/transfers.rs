@@ -12,7 +12,7 @@
 //!
 //! The last acknowledgement is the first segment whose acknowledgement number covers the last
 //! byte of data. **WAN bytes** are whole IP packets (IP and TCP headers included, no link layer),
-//! both directions, seen at the emulator's near device. They are shared out without a gap: a
+//! both directions, seen at the emulator's near device, markers and multicast left out. They are shared out without a gap: a
 //! file's window runs from its first packet (HTTP: the SYN; FTP: the EPSV; SMB: the CREATE) to the
 //! next file's; the first begins at the workload's begin marker, which gives it the session's
 //! set-up, and the last ends at the end marker.
@@ -135,7 +135,7 @@ pub fn transfers(
                 wan_bytes: crossing
                     .iter()
                     .filter(inside)
-                    .filter(|packet| !is_marker(packet))
+                    .filter(|packet| !is_marker(packet) && !is_multicast(packet))
                     .map(|packet| packet.ip_bytes)
                     .sum(),
             }
@@ -149,6 +149,11 @@ fn is_tcp(packet: &Packet) -> bool {
 
 fn is_marker(packet: &Packet) -> bool {
     packet.transport == Transport::Udp && packet.destination.port() == marker::PORT
+}
+
+/// The kernel announces the emulator's devices to each other (MLD); no site sends multicast.
+fn is_multicast(packet: &Packet) -> bool {
+    packet.destination.ip().is_multicast()
 }
 
 /// The packets after the last begin marker and before the first end marker of `label`.

@@ -67,6 +67,10 @@ fn link_json(link: &Link) -> Value {
     };
     json!({
         "text": link.to_string(),
+        "rate": link.forward.rate.to_string(),
+        "delay": vocab::format_duration(link.forward.delay),
+        "queue": link.forward.queue.to_string(),
+        "loss": link.forward.loss.to_string(),
         "client_to_server": way(&link.forward),
         "server_to_client": way(&link.back),
     })

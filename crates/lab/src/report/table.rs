@@ -48,7 +48,7 @@ fn write_test(out: &mut String, test: &TestResults) {
         for row in rows.iter().filter(|row| row.workload == sum.workload) {
             write_row(out, &format!("  {}", row.file), row);
         }
-        if sum.workload.starts_with("ftp") {
+        if !sum.workload.starts_with("http") {
             write_session(out, &sum);
         }
     }
@@ -79,7 +79,8 @@ fn write_row(out: &mut String, name: &str, row: &Row) {
     );
 }
 
-/// FTP's data times leave its control exchanges out; the session's wall time has them.
+/// The data's times leave control exchanges, and the server's own answer to an upload, out; the
+/// session's wall time has them.
 fn write_session(out: &mut String, sum: &Row) {
     let seconds = |pass| format_seconds(sum.figures.get(&pass).map(|figures| figures.window_s));
     let _ = writeln!(

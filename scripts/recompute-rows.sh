@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# Recomputes every row of a measurement from its captures, by tshark and awk alone, and compares.
+#
+#   scripts/recompute-rows.sh DIR
+#
+# DIR is what `trunkline demo --keep DIR` or `trunkline lab run --keep DIR` has left: captures/ and
+# samples.csv. It shares no code with the lab. A row's time runs from the first request for the data
+# (HTTP GET; FTP RETR or STOR; the first SMB2 READ or WRITE after the CREATE) to the first segment
+# that acknowledges the last byte of the data; its WAN bytes are the IP packets at the emulator from
+# the file's first packet (SYN, EPSV or CREATE) to the next file's. Markers, UDP packets to port 9,
+# say where each workload begins and ends.
+#
+# Prints one line for each row that differs (times by more than 2 microseconds, bytes at all) and a
+# last line of totals; ends with 1 if any row differs.
+set -euo pipefail
+
+fail() {
+    echo "recompute-rows: $*" >&2
+    exit 2
+}
+
+[ "$#" = 1 ] || fail "usage: scripts/recompute-rows.sh DIR"
+directory=$1
+[ -r "$directory/samples.csv" ] || fail "$directory has no samples.csv"
+command -v tshark >/dev/null || fail "tshark is missing: apt-get install tshark"
+
+# One line a packet. Segments are not put together: the captures hold only their beginnings.
+packets() {
+    tshark -r "$1" -n -o tcp.desegment_tcp_streams:FALSE -T fields -E occurrence=f \
+        -e frame.time_epoch -e tcp.srcport -e tcp.dstport -e tcp.seq -e tcp.ack -e tcp.len \
+        -e tcp.flags.syn -e tcp.flags.ack -e tcp.stream -e udp.dstport -e ip.len \
+        -e tcp.payload -e udp.payload -e ipv6.plen -e ipv6.dst 2>/dev/null
+}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# A label is its captures' name and the pass.
+sed 1d "$directory/samples.csv" | awk -F, '{ name = $1; sub("-" $2 "$", "", name); print name }' |
+    sort -u >"$scratch/names"
+
+rows=0
+differing=0
+while read -r name; do
+    packets "$directory/captures/$name-client.pcap" >"$scratch/client"
+    packets "$directory/captures/$name-wan.pcap" >"$scratch/wan"
+    awk -F, -v name="$name" 'NR > 1 { n = $1; sub("-" $2 "$", "", n) } NR > 1 && n == name' \
+        "$directory/samples.csv" >"$scratch/samples"
+    awk -v samples="$scratch/samples" -v wan="$scratch/wan" '
+        function hex(text, wide,    i, out) {
+            for (i = 1; i <= length(text); i++)
+                out = out sprintf("%02x", code[substr(text, i, 1)]) (wide ? "00" : "")
+            return out
+        }
+        function text(digits,    i, out) {
+            for (i = 1; i < length(digits); i += 2) out = out letter[substr(digits, i, 2)]
+            return out
+        }
+        function starts(i, digits) { return substr(payload[i], 1, length(digits)) == digits }
+        function smb(i, number) {
+            return substr(payload[i], 9, 8) == "fe534d42" && substr(payload[i], 33, 4) == number
+        }
+        # The first segment from "answering" that acknowledges all data from "sending" between.
+        function acknowledged(from, until, stream_, sending, to_server,    j, last) {
+            last = 0
+            for (j = from; j < until; j++)
+                if (stream[j] == stream_ && len[j] > 0 && side(j, sending, to_server))
+                    if (seq[j] + len[j] > last) last = seq[j] + len[j]
+            for (j = from; j < finish; j++)
+                if (stream[j] == stream_ && !side(j, sending, to_server) && ackflag[j] && ack[j] >= last)
+                    return time[j]
+            return -1
+        }
+        function side(j, port, to_server) { return to_server ? dport[j] == port : sport[j] == port }
+        function http(file,    i, j, key) {
+            key = hex("GET /" file " ", 0)
+            for (i = begin; i < finish; i++) if (dport[i] == 80 && starts(i, key)) break
+            if (i == finish) return 0
+            for (j = begin; j < finish; j++) if (stream[j] == stream[i] && syn[j]) break
+            start = time[j]; asked = time[i]
+            done = acknowledged(i, finish, stream[i], 80, 0)
+            return 1
+        }
+        function ftp(file, verb, upload,    i, j, k, key, reply, port) {
+            key = hex(verb " " file "\r\n", 0)
+            for (i = begin; i < finish; i++) if (dport[i] == 21 && starts(i, key)) break
+            if (i == finish) return 0
+            for (j = i; j > begin; j--) if (sport[j] == 21 && starts(j, "323239")) break
+            reply = text(payload[j])
+            sub(/^[^|]*\|\|\|/, "", reply); sub(/\|.*/, "", reply); port = reply + 0
+            for (j = i; j > begin; j--) if (dport[j] == 21 && starts(j, "45505356")) break
+            for (k = j; k < finish; k++) if (syn[k] && !ackflag[k] && dport[k] == port) break
+            start = time[j]; asked = time[i]
+            done = acknowledged(k, finish, stream[k], port, upload)
+            return 1
+        }
+        function smb2(file, upload,    i, j, k, path, size) {
+            path = (upload ? "upload\\" : "") file
+            size = sprintf("%02x00", 2 * length(path))
+            for (i = begin; i < finish; i++)
+                if (dport[i] == 445 && smb(i, "0500") && substr(payload[i], 229, 4) == size &&
+                    substr(payload[i], 249, 4 * length(path)) == hex(path, 1)) break
+            if (i == finish) return 0
+            for (j = i; j < finish; j++) if (dport[j] == 445 && smb(j, upload ? "0900" : "0800")) break
+            for (k = j; k < finish; k++) if (dport[k] == 445 && smb(k, "0600")) break
+            start = time[i]; asked = time[j]
+            done = acknowledged(j, k, stream[i], 445, upload)
+            return 1
+        }
+        BEGIN {
+            FS = "\t"
+            for (i = 1; i < 256; i++) {
+                code[sprintf("%c", i)] = i
+                letter[sprintf("%02x", i)] = sprintf("%c", i)
+            }
+        }
+        {
+            time[NR] = $1; sport[NR] = $2; dport[NR] = $3; seq[NR] = $4; ack[NR] = $5; len[NR] = $6
+            syn[NR] = ($7 == "1" || $7 == "True"); ackflag[NR] = ($8 == "1" || $8 == "True")
+            stream[NR] = $9; payload[NR] = $12
+            if ($10 == 9) mark[$13] = mark[$13] " " NR
+        }
+        END {
+            while ((getline line < wan) > 0) {
+                count++
+                split(line, field, "\t")
+                wtime[count] = field[1]; wbytes[count] = field[11]
+                # The kernel announces the emulator'"'"'s devices to each other by IPv6 multicast.
+                if (field[14] != "") wbytes[count] = field[15] ~ /^ff/ ? 0 : field[14] + 40
+                if (field[10] == 9) { wbytes[count] = 0; wmark[field[13]] = wmark[field[13]] " " count }
+            }
+            while ((getline line < samples) > 0) {
+                split(line, field, ",")
+                n++
+                label[n] = field[1]; workload[n] = field[3]; file[n] = field[4]
+                elapsed[n] = field[6]; bytes[n] = field[7]
+            }
+            for (row = 1; row <= n; row++) {
+                places = split(mark[hex("trunkline-lab begin " label[row] ".", 0)], place, " ")
+                begin = place[places] + 1
+                split(mark[hex("trunkline-lab end " label[row] ".", 0)], place, " ")
+                finish = place[1]
+                if (workload[row] == "http-download") found = http(file[row])
+                else if (workload[row] == "ftp-download") found = ftp(file[row], "RETR", 0)
+                else if (workload[row] == "ftp-upload") found = ftp(file[row], "STOR", 1)
+                else if (workload[row] == "smb-download") found = smb2(file[row], 0)
+                else if (workload[row] == "smb-upload") found = smb2(file[row], 1)
+                ok[row] = found; starts_at[row] = start; took[row] = done - asked
+            }
+            for (row = 1; row <= n; row++) {
+                places = split(wmark[hex("trunkline-lab begin " label[row] ".", 0)], place, " ")
+                from = place[places] + 1
+                split(wmark[hex("trunkline-lab end " label[row] ".", 0)], place, " ")
+                until = place[1]
+                first = label[row - 1] == label[row]
+                last = label[row + 1] == label[row]
+                total = 0
+                for (i = from; i < until; i++)
+                    if ((!first || wtime[i] >= starts_at[row]) && (!last || wtime[i] < starts_at[row + 1]))
+                        total += wbytes[i]
+                away = took[row] - elapsed[row]; if (away < 0) away = -away
+                if (!ok[row] || away > 0.000002 || total != bytes[row]) {
+                    printf "%s %s: reported %.6f s and %d bytes, recomputed %.6f s and %d bytes\n",
+                        label[row], file[row], elapsed[row], bytes[row], took[row], total
+                    wrong++
+                }
+            }
+            printf "rows %d %d\n", n, wrong
+        }' "$scratch/client" >"$scratch/out"
+    grep -v '^rows ' "$scratch/out" || true
+    read -r _ n wrong < <(grep '^rows ' "$scratch/out")
+    rows=$((rows + n))
+    differing=$((differing + wrong))
+done <"$scratch/names"
+
+echo "$rows rows recomputed, $differing differ"
+[ "$rows" -gt 0 ] && [ "$differing" = 0 ]
