@@ -88,7 +88,7 @@ fn exchange(pair: &mut [Session; 2]) {
         if !carry(pair) {
             for session in pair.iter_mut() {
                 if let Some(at) = session.poll_timeout() {
-                    session.handle_timeout(at.min(Time::ZERO + std::time::Duration::from_secs(1)));
+                    session.handle_timeout(at);
                 }
             }
         }

@@ -727,3 +727,9 @@ fn thousands_of_flows_move_to_the_next_link() {
         assert_eq!(pair.read(FAR, flow), bytes(100));
     }
 }
+
+#[test]
+fn an_idle_flow_costs_less_than_half_a_kibibyte() {
+    // Its buffers are empty and its place in the tree is a few words more.
+    assert!(size_of::<Flow>() <= 512, "{}", size_of::<Flow>());
+}
