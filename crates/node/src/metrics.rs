@@ -1,10 +1,261 @@
-//! Prometheus metrics in the text format, over just enough HTTP/1.1 for a scraper.
+//! Prometheus metrics in the text format 0.0.4, over just enough HTTP/1.1 for a scraper.
+//!
+//! One request a connection, any method and path, a head of at most 8 KiB, five seconds, eight
+//! scrapers at a time. Names end in their unit; counters in `_total`.
 
+use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::admin::Asked;
 
+const LONGEST_HEAD: usize = 8 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(5);
+const SCRAPERS: usize = 8;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Name, kind, help, and where the value stands in the status.
+type Metric = (&'static str, &'static str, &'static str, &'static str);
+
+const NODE: &[Metric] = &[
+    (
+        "trunkline_uptime_seconds",
+        "gauge",
+        "Since the node started.",
+        "/uptime_s",
+    ),
+    (
+        "trunkline_flows",
+        "gauge",
+        "Flows through sessions now.",
+        "/flows",
+    ),
+    (
+        "trunkline_flows_total",
+        "counter",
+        "Flows through sessions.",
+        "/flows_total",
+    ),
+    (
+        "trunkline_flows_failed_total",
+        "counter",
+        "Flows that ended by a failure.",
+        "/flows_failed_total",
+    ),
+    (
+        "trunkline_direct_connections",
+        "gauge",
+        "Connections that go directly now.",
+        "/direct",
+    ),
+    (
+        "trunkline_direct_connections_total",
+        "counter",
+        "Connections that went directly.",
+        "/direct_total",
+    ),
+    (
+        "trunkline_avoided_servers",
+        "gauge",
+        "Servers left alone because they refused or timed out.",
+        "/interception/avoided",
+    ),
+    (
+        "trunkline_lan_bytes_total",
+        "counter",
+        "Bytes of hosts in flows through sessions.",
+        "/lan_bytes",
+    ),
+    (
+        "trunkline_wan_bytes_total",
+        "counter",
+        "Bytes they became on the WAN, before TLS and TCP.",
+        "/wan_bytes",
+    ),
+    (
+        "trunkline_buffered_bytes",
+        "gauge",
+        "Bytes buffered in all flows.",
+        "/buffered_bytes",
+    ),
+    (
+        "trunkline_dictionary_chunks",
+        "gauge",
+        "Chunks in the dictionary.",
+        "/dictionary/chunks",
+    ),
+    (
+        "trunkline_dictionary_memory_bytes",
+        "gauge",
+        "The dictionary's memory.",
+        "/dictionary/memory_bytes",
+    ),
+    (
+        "trunkline_dictionary_disk_bytes",
+        "gauge",
+        "The dictionary's log on disk.",
+        "/dictionary/disk_bytes",
+    ),
+    (
+        "trunkline_disk_faults_total",
+        "counter",
+        "Failed disk requests.",
+        "/dictionary/disk_faults_total",
+    ),
+];
+
+const PEER: &[Metric] = &[
+    (
+        "trunkline_peer_flows",
+        "gauge",
+        "Flows to and from the peer now.",
+        "/flows",
+    ),
+    (
+        "trunkline_peer_rtt_milliseconds",
+        "gauge",
+        "The last round trip measured.",
+        "/rtt_ms",
+    ),
+    (
+        "trunkline_peer_sent_bytes_total",
+        "counter",
+        "Bytes sent on links, before TLS and TCP.",
+        "/sent_bytes",
+    ),
+    (
+        "trunkline_peer_received_bytes_total",
+        "counter",
+        "Bytes received on links.",
+        "/received_bytes",
+    ),
+    (
+        "trunkline_peer_retransmitted_bytes_total",
+        "counter",
+        "Bytes sent again after a change of links.",
+        "/retransmitted_bytes",
+    ),
+    (
+        "trunkline_peer_link_changes_total",
+        "counter",
+        "Changes of the session's link.",
+        "/link_changes",
+    ),
+];
+
 /// Serves metrics until dropped.
-pub(crate) async fn listen(_listener: TcpListener, _asked: Arc<Asked>) {}
+pub(crate) async fn listen(listener: TcpListener, asked: Arc<Asked>) {
+    let places = Arc::new(Semaphore::new(SCRAPERS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let asked = Arc::clone(&asked);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(TIMEOUT, serve(stream, &asked)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn serve(mut stream: TcpStream, asked: &Asked) -> io::Result<()> {
+    let mut head = Vec::with_capacity(1024);
+    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+        if head.len() >= LONGEST_HEAD || stream.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    let body = exposition(&asked.status().await);
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// The status as metrics. Values that are not there are left out.
+fn exposition(status: &Value) -> String {
+    let mut text = String::new();
+    for metric in NODE {
+        describe(&mut text, metric);
+        sample(&mut text, metric.0, "", status.pointer(metric.3));
+    }
+    let peers = status["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    describe(
+        &mut text,
+        &(
+            "trunkline_peer_up",
+            "gauge",
+            "1 while the peer's session is up.",
+            "",
+        ),
+    );
+    for peer in peers {
+        let up = Value::from(u8::from(peer["state"] == "up"));
+        sample(&mut text, "trunkline_peer_up", &label(peer), Some(&up));
+    }
+    for metric in PEER {
+        describe(&mut text, metric);
+        for peer in peers {
+            sample(&mut text, metric.0, &label(peer), peer.pointer(metric.3));
+        }
+    }
+    text
+}
+
+fn describe(text: &mut String, (name, kind, help, _): &Metric) {
+    let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
+fn sample(text: &mut String, name: &str, labels: &str, value: Option<&Value>) {
+    if let Some(value) = value.filter(|value| value.is_number()) {
+        let _ = writeln!(text, "{name}{labels} {value}");
+    }
+}
+
+/// Names of peers are letters, digits and `-`: nothing that would need escaping.
+fn label(peer: &Value) -> String {
+    format!("{{peer=\"{}\"}}", peer["name"].as_str().unwrap_or(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_sample_is_described_and_has_a_number() {
+        let status = json!({
+            "flows": 3, "lan_bytes": 20_000_000, "interception": { "avoided": 1 },
+            "peers": [{ "name": "far", "state": "up", "rtt_ms": 30.5, "flows": 3 }],
+        });
+        let text = exposition(&status);
+        assert!(text.contains("# TYPE trunkline_flows gauge\ntrunkline_flows 3\n"));
+        assert!(text.contains("trunkline_avoided_servers 1\n"));
+        assert!(text.contains("trunkline_peer_up{peer=\"far\"} 1\n"));
+        assert!(text.contains("trunkline_peer_rtt_milliseconds{peer=\"far\"} 30.5\n"));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            let name = name.split('{').next().unwrap();
+            assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
+            value.parse::<f64>().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_stopping_has_no_samples_and_no_panic() {
+        let text = exposition(&json!({ "error": "the node is stopping" }));
+        assert!(text.lines().all(|line| line.starts_with('#')));
+    }
+}

@@ -1,17 +1,389 @@
-//! What `status`, `flows` and `why` print: tables of at most 80 columns.
+//! What `status`, `flows` and `why` print: text of at most 80 columns, made of the same JSON
+//! that `--json` shows.
+//!
+//! Fields that are missing (an older or newer node) are shown as `-`, never an error.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use vocab::ByteCount;
+
+/// The widest line.
+const COLUMNS: usize = 80;
+/// Where values begin after their labels.
+const LABEL: usize = 14;
 
 /// The state of a node.
 #[must_use]
-pub fn status(status: &serde_json::Value) -> String {
-    format!("{status:#}\n")
+pub fn status(status: &Value) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| wrapped(&mut text, label, &value);
+    let id = string(&status["node"]);
+    line(
+        "node",
+        format!(
+            "{} ({}), version {}, process {}, up {}",
+            string(&status["name"]),
+            short(&id),
+            string(&status["version"]),
+            number(&status["process"]),
+            span(&status["uptime_s"])
+        ),
+    );
+    let interception = &status["interception"];
+    line(
+        "interception",
+        match string(&status["mode"]).as_str() {
+            "off" => "off".to_owned(),
+            mode => format!("{mode}, rules {}", string(&interception["state"])),
+        },
+    );
+    line("destinations", list(&interception["destinations"]));
+    line(
+        "flows",
+        format!(
+            "{} now, {} since the start, {} failed",
+            number(&status["flows"]),
+            number(&status["flows_total"]),
+            number(&status["flows_failed_total"])
+        ),
+    );
+    line(
+        "direct",
+        format!(
+            "{} now, {} since the start; {} servers left alone",
+            number(&status["direct"]),
+            number(&status["direct_total"]),
+            number(&interception["avoided"])
+        ),
+    );
+    let (lan, wan) = (count(&status["lan_bytes"]), count(&status["wan_bytes"]));
+    line(
+        "bytes",
+        format!(
+            "{} on the LAN, {} on the WAN ({})",
+            bytes(lan),
+            bytes(wan),
+            saved(lan, wan)
+        ),
+    );
+    line("buffered", bytes(count(&status["buffered_bytes"])));
+    let limits = list(&status["limits_reached"]);
+    if limits != "none" {
+        line(
+            "limits",
+            format!("reached: {limits}; new connections pass by"),
+        );
+    }
+    let dictionary = &status["dictionary"];
+    line(
+        "dictionary",
+        format!(
+            "{} chunks, {} in memory, {} on disk{}{}",
+            number(&dictionary["chunks"]),
+            bytes(count(&dictionary["memory_bytes"])),
+            bytes(count(&dictionary["disk_bytes"])),
+            if dictionary["ready"] == Value::Bool(false) {
+                ", still recovering"
+            } else {
+                ""
+            },
+            match count(&dictionary["disk_faults_total"]) {
+                0 => String::new(),
+                faults => format!(", {faults} disk faults"),
+            }
+        ),
+    );
+    let unpaired = list(&status["unpaired_peers"]);
+    if unpaired != "none" {
+        line("not paired", unpaired);
+    }
+    text.push('\n');
+    text.push_str(&peers(&status["peers"]));
+    text
 }
-/// Flows.
-#[must_use]
-pub fn flows(flows: &serde_json::Value) -> String {
-    format!("{flows:#}\n")
+
+fn peers(peers: &Value) -> String {
+    let mut text = format!(
+        "{:<16} {:<8} {:<7} {:>5} {:>9} {:>9} {:>9} {:>6}\n",
+        "PEER", "NODE", "STATE", "FLOWS", "RTT", "SENT", "RECEIVED", "LINKS"
+    );
+    for peer in peers.as_array().into_iter().flatten() {
+        let rtt = peer["rtt_ms"]
+            .as_f64()
+            .map_or("-".to_owned(), |rtt| format!("{rtt:.1} ms"));
+        let _ = writeln!(
+            text,
+            "{:<16} {:<8} {:<7} {:>5} {:>9} {:>9} {:>9} {:>6}",
+            cut(&string(&peer["name"]), 16),
+            short(&string(&peer["node"])),
+            cut(&string(&peer["state"]), 7),
+            number(&peer["flows"]),
+            rtt,
+            bytes(count(&peer["sent_bytes"])),
+            bytes(count(&peer["received_bytes"])),
+            count(&peer["link_changes"]) + 1,
+        );
+    }
+    text
 }
-/// The reason why.
+
+/// Flows, one on two lines: what it is, and what became of its bytes.
 #[must_use]
-pub fn why(why: &serde_json::Value) -> String {
-    format!("{why:#}\n")
+pub fn flows(answer: &Value) -> String {
+    let mut text = format!(
+        "{:>6} {:<5} {:<6} {:<8} {:>9} {:>9} {:>7} {:>7}  {:<12}\n",
+        "FLOW", "STATE", "HALF", "PROTOCOL", "LAN", "WAN", "SAVED", "AGE", "PEER"
+    );
+    for flow in answer["flows"].as_array().into_iter().flatten() {
+        let lan = count(&flow["sent_lan_bytes"]) + count(&flow["received_lan_bytes"]);
+        let wan = count(&flow["sent_wan_bytes"]) + count(&flow["received_wan_bytes"]);
+        let state = string(&flow["state"]);
+        let state = match state.as_str() {
+            "open" | "closed" => state,
+            _ => "failed".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "{:>6} {:<6}{:<6} {:<8} {:>9} {:>9} {:>7} {:>7}  {}",
+            number(&flow["flow"]),
+            state,
+            cut(&string(&flow["half"]), 6),
+            cut(&string(&flow["protocol"]), 8),
+            bytes(lan),
+            bytes(wan),
+            saved(lan, wan),
+            span(&flow["age_s"]),
+            cut(&string(&flow["peer"]), 12),
+        );
+        let _ = writeln!(
+            text,
+            "       {}",
+            cut(
+                &format!("{} > {}", string(&flow["client"]), string(&flow["server"])),
+                COLUMNS - 7
+            )
+        );
+    }
+    text
+}
+
+/// The reason why: a paragraph for each stage.
+#[must_use]
+pub fn why(why: &Value) -> String {
+    let flow = &why["flow"];
+    let mut text = String::new();
+    wrapped(
+        &mut text,
+        &format!("flow {}", number(&flow["flow"])),
+        &format!("{} > {}", string(&flow["client"]), string(&flow["server"])),
+    );
+    let state = format!(
+        "{}, {} half, peer {}, {}",
+        string(&flow["state"]),
+        string(&flow["half"]),
+        string(&flow["peer"]),
+        span(&flow["age_s"])
+    );
+    wrapped(&mut text, "state", &state);
+    let mut direction = |label: &str, lan: &Value, wan: &Value| {
+        let (lan, wan) = (count(lan), count(wan));
+        let value = format!(
+            "{} on the LAN, {} on the WAN ({})",
+            bytes(lan),
+            bytes(wan),
+            saved(lan, wan)
+        );
+        wrapped(&mut text, label, &value);
+    };
+    direction("sent", &flow["sent_lan_bytes"], &flow["sent_wan_bytes"]);
+    direction(
+        "received",
+        &flow["received_lan_bytes"],
+        &flow["received_wan_bytes"],
+    );
+    for stage in why["stages"].as_array().into_iter().flatten() {
+        text.push('\n');
+        wrapped(&mut text, &string(&stage["stage"]), &string(&stage["did"]));
+        if let Some(saved) = stage["saved_bytes"].as_i64() {
+            let value = match u64::try_from(saved) {
+                Ok(saved) => bytes(saved),
+                Err(_) => format!("-{}", bytes(saved.unsigned_abs())),
+            };
+            wrapped(&mut text, "  saved", &value);
+        }
+        for (label, key) in [("  why not", "why_not"), ("  remedy", "remedy")] {
+            if let Some(value) = stage[key].as_str() {
+                wrapped(&mut text, label, value);
+            }
+        }
+    }
+    text
+}
+
+/// A label and its value, broken between words.
+fn wrapped(text: &mut String, label: &str, value: &str) {
+    let mut line = format!("{label:<LABEL$} ");
+    let mut at_start = true;
+    for word in value.split(' ') {
+        if !at_start && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            let _ = writeln!(text, "{}", line.trim_end());
+            line = " ".repeat(LABEL + 1);
+            at_start = true;
+        }
+        if !at_start {
+            line.push(' ');
+        }
+        line.push_str(word);
+        at_start = false;
+    }
+    let _ = writeln!(text, "{}", line.trim_end());
+}
+
+fn string(value: &Value) -> String {
+    value.as_str().unwrap_or("-").to_owned()
+}
+
+fn number(value: &Value) -> String {
+    value.as_u64().map_or("-".to_owned(), |n| n.to_string())
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// Three digits and a decimal unit, as narrow as a column needs.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    match unit {
+        0 => ByteCount::new(count).to_string(),
+        _ if value < 9.995 => format!("{value:.2}{}", UNITS[unit]),
+        _ if value < 99.95 => format!("{value:.1}{}", UNITS[unit]),
+        _ => format!("{value:.0}{}", UNITS[unit]),
+    }
+}
+
+fn saved(lan: u64, wan: u64) -> String {
+    if lan == 0 {
+        return "-".to_owned();
+    }
+    let percent = 100.0 * (1.0 - wan as f64 / lan as f64);
+    format!("{:.0}%", percent.max(-999.0))
+}
+
+fn span(seconds: &Value) -> String {
+    let Some(seconds) = seconds.as_f64() else {
+        return "-".to_owned();
+    };
+    match seconds {
+        s if s < 9.95 => format!("{s:.1}s"),
+        s if s < 120.0 => format!("{s:.0}s"),
+        s if s < 7200.0 => format!("{:.0}min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0}h", s / 3600.0),
+        s => format!("{:.0}d", s / 86_400.0),
+    }
+}
+
+fn list(values: &Value) -> String {
+    let words: Vec<String> = values
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(string)
+        .collect();
+    if words.is_empty() {
+        return "none".to_owned();
+    }
+    words.join(", ")
+}
+
+fn short(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}~")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sample_flow() -> Value {
+        json!({
+            "flow": 123_456, "state": "reset by the server, which is a long story", "peer": "a-peer-with-a-long-name",
+            "half": "near", "client": "[2001:2:0:1:ffff:ffff:ffff:ffff]:65535",
+            "server": "[2001:2:0:2:ffff:ffff:ffff:ffff]:65535", "protocol": "passthrough", "age_s": 3.25,
+            "sent_lan_bytes": 1_000, "sent_wan_bytes": 1_100,
+            "received_lan_bytes": 123_456_789, "received_wan_bytes": 20_000,
+        })
+    }
+
+    fn fits(text: &str) {
+        for line in text.lines() {
+            assert!(line.chars().count() <= COLUMNS, "{line}");
+        }
+    }
+
+    #[test]
+    fn tables_fit_eighty_columns_whatever_is_in_them() {
+        let peer = json!({
+            "name": "a-peer-with-a-long-name", "node": "ab".repeat(32), "state": "silent",
+            "flows": 10_000, "rtt_ms": 1234.5, "sent_bytes": u64::MAX,
+            "received_bytes": 123_456_789_012_u64, "link_changes": 99,
+        });
+        let prefixes: Vec<String> = (0..40).map(|n| format!("2001:db8:{n}::/48")).collect();
+        let status_value = json!({
+            "name": "near", "node": "ab".repeat(32), "peers": [peer], "mode": "transparent",
+            "interception": { "state": "in place", "destinations": prefixes, "avoided": 3 },
+            "dictionary": { "ready": false, "disk_faults_total": 7 },
+            "limits_reached": ["flows"], "unpaired_peers": ["third"],
+        });
+        let text = status(&status_value);
+        fits(&text);
+        assert!(text.contains("reached: flows"));
+        assert!(text.contains("not paired     third"));
+        fits(&flows(&json!({ "flows": [sample_flow()] })));
+    }
+
+    #[test]
+    fn why_tells_each_stage_with_its_remedy() {
+        let text = why(&json!({
+            "flow": sample_flow(),
+            "stages": [{
+                "stage": "reduce", "did": "referred to 40 chunks", "saved_bytes": -20,
+                "why_not": "the content is encrypted ".repeat(8), "remedy": "none",
+            }],
+        }));
+        fits(&text);
+        assert!(text.contains("reduce         referred to 40 chunks"));
+        assert!(text.contains("  saved        -20B"));
+        assert!(text.contains("  remedy       none"));
+    }
+
+    #[test]
+    fn what_is_missing_is_shown_as_missing() {
+        fits(&status(&json!({})));
+        fits(&flows(&json!({})));
+        fits(&why(&json!({})));
+    }
+
+    #[test]
+    fn bytes_have_three_digits() {
+        assert_eq!(bytes(999), "999B");
+        assert_eq!(bytes(1_000), "1.00kB");
+        assert_eq!(bytes(20_000_000), "20.0MB");
+        assert_eq!(bytes(999_600), "1.00MB");
+    }
 }

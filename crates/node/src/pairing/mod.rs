@@ -17,6 +17,8 @@
 //! in any other connection. An invitation is marked used before it is accepted: a crash between
 //! the two costs an invitation and never allows a second use.
 
+use crate::identity::Identity;
+
 mod exchange;
 mod invitations;
 mod pins;
@@ -26,8 +28,6 @@ pub use exchange::{ExchangeError, Paired, accept, join};
 pub use invitations::{InvitationError, Invitations};
 pub use pins::{Pin, PinError, Pins};
 pub use token::{Token, TokenError};
-
-use crate::identity::Identity;
 
 /// [`join`] for programs without a runtime of their own.
 ///

@@ -183,6 +183,9 @@ fn explain(error: io::Error) -> io::Error {
             "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`",
         );
     }
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return io::Error::other("it closed the link without a word");
+    }
     error
 }
 
