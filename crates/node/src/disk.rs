@@ -33,12 +33,12 @@ pub enum DiskError {
     #[error("{} is used by another running node; each needs a state_directory of its own", .0.display())]
     InUse(PathBuf),
     /// The directory cannot be used.
-    #[error("cannot use {}: {source}", path.display())]
+    #[error("cannot use {}: {cause}", path.display())]
     Io {
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -55,9 +55,9 @@ impl StateLock {
     /// When another node has it, or the directory cannot be used.
     pub fn take(state_directory: &Path) -> Result<Self, DiskError> {
         let path = state_directory.join("lock");
-        let failed = |source| DiskError::Io {
+        let failed = |cause| DiskError::Io {
             path: path.clone(),
-            source,
+            cause,
         };
         let file = OpenOptions::new()
             .write(true)
@@ -69,7 +69,7 @@ impl StateLock {
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => Err(DiskError::InUse(state_directory.to_owned())),
-            Err(TryLockError::Error(source)) => Err(failed(source)),
+            Err(TryLockError::Error(cause)) => Err(failed(cause)),
         }
     }
 }

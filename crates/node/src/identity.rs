@@ -20,14 +20,14 @@ use vocab::NodeId;
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// A file or directory could not be used.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {cause}", path.display())]
     Io {
         /// `read`, `create`, ...
         action: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// What is in the files is not a key and its certificate.
     #[error("{} is damaged ({reason}); restore it from a backup, or remove identity.key and identity.crt to become a new node and pair again", path.display())]
@@ -67,7 +67,7 @@ impl Identity {
     pub fn load_or_create(state_directory: &Path) -> Result<Self, IdentityError> {
         make_private_directory(state_directory)?;
         match Self::load(state_directory) {
-            Err(IdentityError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(IdentityError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
                 create(state_directory)?;
                 Self::load(state_directory)
             }
@@ -208,10 +208,10 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
 }
 
 fn at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> IdentityError + 'a {
-    move |source| IdentityError::Io {
+    move |cause| IdentityError::Io {
         action,
         path: path.to_owned(),
-        source,
+        cause,
     }
 }
 

@@ -129,7 +129,7 @@ pub fn look(config: &NodeConfig) -> Vec<String> {
     }
     match Identity::load(&config.state_directory) {
         Ok(_) => {}
-        Err(IdentityError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+        Err(IdentityError::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => problems.push(error.to_string()),
     }
     match Pins::new(&config.state_directory).load() {

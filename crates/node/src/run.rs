@@ -69,25 +69,25 @@ pub enum RunError {
     #[error(transparent)]
     Pin(#[from] PinError),
     /// A listener cannot be opened.
-    #[error("cannot listen on {what} {address}: {source}{}", hint(source))]
+    #[error("cannot listen on {what} {address}: {cause}{}", hint(cause))]
     Listen {
         /// What for.
         what: &'static str,
         /// Where.
         address: String,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A step of the start failed.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {cause}")]
     Step {
         /// Which.
         what: &'static str,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// TLS cannot be set up.
-    #[error("TLS: {0}")]
+    #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
     /// The engine's thread ended by itself.
     #[error("the engine's loop ended unexpectedly; please report this with the log")]
@@ -428,10 +428,10 @@ fn start_loop(
 fn open(config: &NodeConfig) -> Result<Opened, RunError> {
     let intercepts = config.intercept.mode == InterceptMode::Transparent;
     let intercept = if intercepts {
-        intercept::bind(config.intercept.port).map_err(|source| RunError::Listen {
+        intercept::bind(config.intercept.port).map_err(|cause| RunError::Listen {
             what: "the interception port",
             address: config.intercept.port.to_string(),
-            source,
+            cause,
         })?
     } else {
         Vec::new()
@@ -461,10 +461,10 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
             .metrics
             .map(|address| listener("the metrics address", address))
             .transpose()?,
-        admin: admin::bind(&config.admin_socket).map_err(|source| RunError::Listen {
+        admin: admin::bind(&config.admin_socket).map_err(|cause| RunError::Listen {
             what: "the administration socket",
             address: config.admin_socket.display().to_string(),
-            source,
+            cause,
         })?,
     })
 }
@@ -474,10 +474,10 @@ fn listener(what: &'static str, address: SocketAddr) -> Result<std::net::TcpList
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
-    bound.map_err(|source| RunError::Listen {
+    bound.map_err(|cause| RunError::Listen {
         what,
         address: address.to_string(),
-        source,
+        cause,
     })
 }
 
@@ -521,5 +521,5 @@ fn random_seed() -> io::Result<u64> {
 }
 
 fn step(what: &'static str) -> impl Fn(io::Error) -> RunError {
-    move |source| RunError::Step { what, source }
+    move |cause| RunError::Step { what, cause }
 }

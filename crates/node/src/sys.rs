@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::path::PathBuf;
 
 /// May change nftables rules, policy routing and transparent sockets.
 pub(crate) const CAP_NET_ADMIN: u32 = 12;
@@ -80,6 +81,22 @@ pub(crate) fn keep_only_capabilities(keep: &[u32]) -> io::Result<()> {
         }
     }
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)
+}
+
+/// The program that runs now, or the one that has been installed in its place since.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn own_program() -> io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    // The kernel marks the path of a file that was replaced, as an upgrade does.
+    match path
+        .to_str()
+        .and_then(|text| text.strip_suffix(" (deleted)"))
+    {
+        Some(replaced) if !path.exists() => Ok(replaced.into()),
+        Some(_) | None => Ok(path),
+    }
 }
 
 /// Leaves the terminal's process group, so that Ctrl-C there does not reach this process.

@@ -36,12 +36,12 @@ pub enum Request {
 #[derive(Debug, Error)]
 pub enum AskError {
     /// No node listens.
-    #[error("no node is running here ({}: {source}); start it with `trunkline node run`, or give its configuration with --config", socket.display())]
+    #[error("no node is running here ({}: {cause}); start it with `trunkline node run`, or give its configuration with --config", socket.display())]
     NotRunning {
         /// Where it would listen.
         socket: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The socket belongs to somebody else.
     #[error("{} belongs to another user; run this as the user of the node (`sudo`)", .0.display())]
@@ -50,7 +50,7 @@ pub enum AskError {
     #[error("the node does not answer ({0}); is it hung? its log says more")]
     NoAnswer(io::Error),
     /// The answer cannot be read.
-    #[error("the node's answer cannot be read ({0}); are node and command of the same version?")]
+    #[error("the node's answer cannot be read; are node and command of the same version?")]
     InvalidMessage(#[from] serde_json::Error),
     /// The node says no.
     #[error("{0}")]
@@ -62,11 +62,11 @@ pub enum AskError {
 /// # Errors
 /// When it is not running, does not answer or refuses.
 pub fn ask(socket: &Path, request: Request) -> Result<serde_json::Value, AskError> {
-    let mut stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
+    let mut stream = UnixStream::connect(socket).map_err(|cause| match cause.kind() {
         io::ErrorKind::PermissionDenied => AskError::NotPermitted(socket.to_owned()),
         _ => AskError::NotRunning {
             socket: socket.to_owned(),
-            source,
+            cause,
         },
     })?;
     let exchange = || {

@@ -16,12 +16,12 @@ const SHOWN_COLUMNS: usize = 120;
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read the configuration {}: {source}; give its path with --config", file.display())]
+    #[error("cannot read the configuration {}: {cause}; give its path with --config", file.display())]
     Unreadable {
         /// Which.
         file: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Something at one place.
     #[error("{}:{line}:{column}: {message}\n{excerpt}", file.display())]

@@ -127,9 +127,9 @@ impl NodeConfig {
     /// When it cannot be read or is not a valid configuration; the message says where and what
     /// to write.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
+        let text = std::fs::read_to_string(file).map_err(|cause| ConfigError::Unreadable {
             file: file.to_owned(),
-            source,
+            cause,
         })?;
         Self::parse(file, &text)
     }

@@ -54,13 +54,13 @@ pub enum ExchangeError {
     Token(#[from] TokenError),
     /// The inviter could not be reached.
     #[error(
-        "cannot reach the inviting node at {address}: {source}; is it running (`trunkline node run`) and is the port open?"
+        "cannot reach the inviting node at {address}: {cause}; is it running (`trunkline node run`) and is the port open?"
     )]
     Unreachable {
         /// Where it should be.
         address: String,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Whoever answered is not the inviter.
     #[error(
@@ -112,7 +112,7 @@ pub enum ExchangeError {
     #[error(transparent)]
     Pin(#[from] PinError),
     /// This node's own TLS set-up failed.
-    #[error("TLS: {0}")]
+    #[error("TLS cannot be set up")]
     Tls(#[from] rustls::Error),
 }
 
@@ -301,9 +301,9 @@ async fn connect(
     identity: &Identity,
     token: &Token,
 ) -> Result<client::TlsStream<TcpStream>, ExchangeError> {
-    let unreachable = |source| ExchangeError::Unreachable {
+    let unreachable = |cause| ExchangeError::Unreachable {
         address: token.address.clone(),
-        source,
+        cause,
     };
     let socket = timely(TcpStream::connect(&token.address))
         .await

@@ -27,14 +27,14 @@ const MOST_INVITATIONS: usize = 1000;
 #[derive(Debug, Error)]
 pub enum InvitationError {
     /// A file could not be used.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {cause}", path.display())]
     Io {
         /// `read` or `write`.
         action: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The system gave no random numbers.
     #[error("the system gave no random numbers for a secret")]
@@ -123,7 +123,7 @@ impl Invitations {
         make_private_directory(&self.directory).map_err(|error| InvitationError::Io {
             action: "write",
             path: self.directory.clone(),
-            source: io::Error::other(error),
+            cause: io::Error::other(error),
         })?;
         if self.sweep(now)? >= MOST_INVITATIONS {
             return Err(InvitationError::TooMany);
@@ -189,10 +189,10 @@ impl Invitations {
 
     /// Removes what nobody needs to be told about any more; says how many are left.
     fn sweep(&self, now: SystemTime) -> Result<usize, InvitationError> {
-        let entries = fs::read_dir(&self.directory).map_err(|source| InvitationError::Io {
+        let entries = fs::read_dir(&self.directory).map_err(|cause| InvitationError::Io {
             action: "read",
             path: self.directory.clone(),
-            source,
+            cause,
         })?;
         let mut left = 0;
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -224,10 +224,10 @@ impl Invitations {
                 file.lock()?;
                 Ok(file)
             })
-            .map_err(|source| InvitationError::Io {
+            .map_err(|cause| InvitationError::Io {
                 action: "lock",
                 path,
-                source,
+                cause,
             })
     }
 
@@ -238,18 +238,18 @@ impl Invitations {
 
 fn write(path: &Path, stored: &Stored) -> Result<(), InvitationError> {
     let text = serde_json::to_string(stored).expect("an invitation is plain data");
-    write_durably(path, text.as_bytes()).map_err(|source| InvitationError::Io {
+    write_durably(path, text.as_bytes()).map_err(|cause| InvitationError::Io {
         action: "write",
         path: path.to_owned(),
-        source,
+        cause,
     })
 }
 
 fn read(path: &Path) -> Result<Stored, InvitationError> {
-    let failed = |source| InvitationError::Io {
+    let failed = |cause| InvitationError::Io {
         action: "read",
         path: path.to_owned(),
-        source,
+        cause,
     };
     let text = fs::read_to_string(path).map_err(failed)?;
     serde_json::from_str(&text).map_err(|error| failed(io::Error::other(error)))

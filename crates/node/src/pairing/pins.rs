@@ -19,14 +19,14 @@ use crate::identity::{make_private_directory, sync_directory, write_durably};
 #[derive(Debug, Error)]
 pub enum PinError {
     /// A file could not be used.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {cause}", path.display())]
     Io {
         /// `read`, `write` or `remove`.
         action: &'static str,
         /// Which.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        cause: io::Error,
     },
     /// What is in the file is not a pin.
     #[error("{} is damaged ({reason}); remove it and pair again", path.display())]
@@ -103,11 +103,11 @@ impl Pins {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pins),
-            Err(source) => {
+            Err(cause) => {
                 return Err(PinError::Io {
                     action: "read",
                     path: self.directory.clone(),
-                    source,
+                    cause,
                 });
             }
         };
@@ -157,7 +157,7 @@ impl Pins {
         make_private_directory(&self.directory).map_err(|error| PinError::Io {
             action: "write",
             path: self.directory.clone(),
-            source: io::Error::other(error),
+            cause: io::Error::other(error),
         })?;
         let pin = Pin {
             name: name.to_owned(),
@@ -166,10 +166,10 @@ impl Pins {
         };
         let text = serde_json::to_string_pretty(&pin).expect("a pin is plain data");
         let path = self.path(name);
-        write_durably(&path, text.as_bytes()).map_err(|source| PinError::Io {
+        write_durably(&path, text.as_bytes()).map_err(|cause| PinError::Io {
             action: "write",
             path,
-            source,
+            cause,
         })?;
         Ok(pin)
     }
@@ -190,10 +190,10 @@ impl Pins {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(PinError::Unknown {
                 name: name.to_owned(),
             }),
-            Err(source) => Err(PinError::Io {
+            Err(cause) => Err(PinError::Io {
                 action: "remove",
                 path,
-                source,
+                cause,
             }),
         }
     }
@@ -204,10 +204,10 @@ impl Pins {
 }
 
 fn read(path: &Path) -> Result<Pin, PinError> {
-    let text = fs::read_to_string(path).map_err(|source| PinError::Io {
+    let text = fs::read_to_string(path).map_err(|cause| PinError::Io {
         action: "read",
         path: path.to_owned(),
-        source,
+        cause,
     })?;
     let damaged = |reason: String| PinError::Damaged {
         path: path.to_owned(),

@@ -124,7 +124,7 @@ fn restart(options: WatchdogOptions) -> io::Result<()> {
     restarts.push(now);
     std::thread::sleep(RESTART_AFTER);
     let restarts: Vec<String> = restarts.iter().map(u64::to_string).collect();
-    let error = Command::new(std::env::current_exe()?)
+    let error = Command::new(sys::own_program()?)
         .args(options.restart)
         .arg(format!(
             "{}={}",

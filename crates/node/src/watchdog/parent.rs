@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{BEAT, GOODBYE, REINSTALL};
 use crate::intercept::Change;
+use crate::sys;
 
 /// Before another watchdog is started.
 const NEXT_WATCHDOG_AFTER: Duration = Duration::from_secs(1);
@@ -69,7 +70,7 @@ impl Supervision {
     pub(crate) fn start(&self, heart: &Heart) -> io::Result<Watched> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        let child = Command::new(std::env::current_exe()?)
+        let child = Command::new(sys::own_program()?)
             .args(&self.arguments)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
