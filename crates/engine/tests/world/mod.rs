@@ -22,9 +22,9 @@ use testkit::{BytePipe, PipeConfig};
 use vocab::{Bitrate, ByteCount, NodeId, Random, Time};
 
 /// The two nodes, as indices.
-pub const NEAR: usize = 0;
+pub(crate) const NEAR: usize = 0;
 /// See [`NEAR`].
-pub const FAR: usize = 1;
+pub(crate) const FAR: usize = 1;
 
 /// A run that needs more steps than this hangs.
 const STEP_LIMIT: usize = 3_000_000;
@@ -33,7 +33,7 @@ const TRANSMIT: usize = 16 * 1024;
 
 /// What the server on a port does.
 #[derive(Clone)]
-pub enum Script {
+pub(crate) enum Script {
     /// Answers this after `after` bytes of request, then ends its stream.
     Answer { after: usize, answer: Bytes },
     /// Says this first, then sends back what it gets.
@@ -50,15 +50,15 @@ pub enum Script {
 
 /// One host's end of one connection.
 #[derive(Default)]
-pub struct Host {
-    pub received: BytesMut,
-    pub first_byte_at: Option<Time>,
-    pub last_byte_at: Option<Time>,
-    pub peer_finished: bool,
-    pub was_reset: bool,
-    pub was_closed: bool,
+pub(crate) struct Host {
+    pub(crate) received: BytesMut,
+    pub(crate) first_byte_at: Option<Time>,
+    pub(crate) last_byte_at: Option<Time>,
+    pub(crate) peer_finished: bool,
+    pub(crate) was_reset: bool,
+    pub(crate) was_closed: bool,
     /// The address the connection was made from.
-    pub seen_client: Option<SocketAddr>,
+    pub(crate) seen_client: Option<SocketAddr>,
     credit: usize,
     to_send: VecDeque<Bytes>,
     finish_after: bool,
@@ -70,26 +70,26 @@ pub struct Host {
 }
 
 /// One node with what a shell would keep around it.
-pub struct Node {
-    pub engine: Engine,
-    pub hosts: BTreeMap<ConnectionId, Host>,
-    pub intercepted: Vec<NodeId>,
-    pub avoided: BTreeSet<SocketAddr>,
-    pub events: Vec<Event>,
-    pub stopped: bool,
-    pub disk: MemoryDisk,
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) hosts: BTreeMap<ConnectionId, Host>,
+    pub(crate) intercepted: Vec<NodeId>,
+    pub(crate) avoided: BTreeSet<SocketAddr>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) stopped: bool,
+    pub(crate) disk: MemoryDisk,
     link: Option<LinkId>,
     id: NodeId,
     accepted: u64,
 }
 
 /// Two nodes and the path between them.
-pub struct World {
-    pub now: Time,
-    pub nodes: [Node; 2],
-    pub servers: BTreeMap<u16, Script>,
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) nodes: [Node; 2],
+    pub(crate) servers: BTreeMap<u16, Script>,
     /// Bytes that each node put on the path.
-    pub wan_bytes: [u64; 2],
+    pub(crate) wan_bytes: [u64; 2],
     pipes: [BytePipe; 2],
     path: Path,
     links: u64,
@@ -97,9 +97,9 @@ pub struct World {
 
 /// What a world's path is like.
 #[derive(Clone, Copy)]
-pub struct Path {
-    pub rate: Bitrate,
-    pub delay: Duration,
+pub(crate) struct Path {
+    pub(crate) rate: Bitrate,
+    pub(crate) delay: Duration,
 }
 
 impl Default for Path {
@@ -113,11 +113,11 @@ impl Default for Path {
 
 /// What a test may set of both nodes.
 #[derive(Clone)]
-pub struct Setting {
-    pub path: Path,
-    pub limits: Limits,
-    pub policy: Policy,
-    pub dictionary: DictionaryConfig,
+pub(crate) struct Setting {
+    pub(crate) path: Path,
+    pub(crate) limits: Limits,
+    pub(crate) policy: Policy,
+    pub(crate) dictionary: DictionaryConfig,
 }
 
 impl Default for Setting {
@@ -135,17 +135,17 @@ impl Default for Setting {
     }
 }
 
-pub fn client() -> SocketAddr {
+pub(crate) fn client() -> SocketAddr {
     "198.18.1.2:40000".parse().unwrap()
 }
 
-pub fn server(port: u16) -> SocketAddr {
+pub(crate) fn server(port: u16) -> SocketAddr {
     SocketAddr::new("198.18.2.2".parse().unwrap(), port)
 }
 
 impl World {
     /// A world whose link is up.
-    pub fn new(setting: Setting) -> Self {
+    pub(crate) fn new(setting: Setting) -> Self {
         let ids = [NodeId([1; 32]), NodeId([2; 32])];
         let pipe = || {
             BytePipe::new(PipeConfig {
@@ -185,7 +185,7 @@ impl World {
     }
 
     /// A fresh link between the nodes, the near one dialling.
-    pub fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         self.links += 1;
         let link = LinkId(self.links);
         self.pipes = [self.pipe(), self.pipe()];
@@ -206,7 +206,7 @@ impl World {
     }
 
     /// The link dies at both ends; what is on the path is lost.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         for own in [NEAR, FAR] {
             if let Some(link) = self.nodes[own].link.take() {
                 self.input(own, Input::LinkDown { link });
@@ -216,14 +216,14 @@ impl World {
     }
 
     /// The path swallows everything from here on, or no longer does.
-    pub fn set_blocked(&mut self, blocked: bool) {
+    pub(crate) fn set_blocked(&mut self, blocked: bool) {
         for pipe in &mut self.pipes {
             pipe.set_blocked(blocked);
         }
     }
 
     /// The far node is killed and started again with an empty memory and the disk it had.
-    pub fn restart(&mut self, own: usize, setting: &Setting) {
+    pub(crate) fn restart(&mut self, own: usize, setting: &Setting) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
         self.cut();
         let seed = 1000 + self.links;
@@ -240,7 +240,7 @@ impl World {
     }
 
     /// A client connects through the near node.
-    pub fn accept(&mut self, port: u16) -> ConnectionId {
+    pub(crate) fn accept(&mut self, port: u16) -> ConnectionId {
         let node = &mut self.nodes[NEAR];
         node.accepted += 1;
         let connection = ConnectionId::Accepted(node.accepted);
@@ -260,7 +260,7 @@ impl World {
     }
 
     /// The client sends these bytes, and a FIN after them if `finish`.
-    pub fn send(&mut self, connection: ConnectionId, bytes: &[u8], finish: bool) {
+    pub(crate) fn send(&mut self, connection: ConnectionId, bytes: &[u8], finish: bool) {
         let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
         for piece in bytes.chunks(64 * 1024) {
             host.to_send.push_back(Bytes::copy_from_slice(piece));
@@ -269,27 +269,27 @@ impl World {
         self.drain();
     }
 
-    pub fn client_host(&self, connection: ConnectionId) -> &Host {
+    pub(crate) fn client_host(&self, connection: ConnectionId) -> &Host {
         &self.nodes[NEAR].hosts[&connection]
     }
 
     /// The servers' ends of all connections, in the order they were opened.
-    pub fn server_hosts(&self) -> impl Iterator<Item = &Host> {
+    pub(crate) fn server_hosts(&self) -> impl Iterator<Item = &Host> {
         self.nodes[FAR].hosts.values()
     }
 
     /// The client resets its connection.
-    pub fn abort(&mut self, connection: ConnectionId) {
+    pub(crate) fn abort(&mut self, connection: ConnectionId) {
         self.input(NEAR, Input::Aborted { connection });
     }
 
-    pub fn input(&mut self, own: usize, input: Input) {
+    pub(crate) fn input(&mut self, own: usize, input: Input) {
         self.nodes[own].engine.handle(self.now, input);
         self.drain();
     }
 
     /// Lets time pass until `done`, which must come within `patience` of virtual time.
-    pub fn run_until(&mut self, done: impl Fn(&World) -> bool, patience: Duration) {
+    pub(crate) fn run_until(&mut self, done: impl Fn(&World) -> bool, patience: Duration) {
         let deadline = self.now + patience;
         for _ in 0..STEP_LIMIT {
             if done(self) {
@@ -309,7 +309,7 @@ impl World {
     }
 
     /// Lets this much time pass.
-    pub fn run_for(&mut self, span: Duration) {
+    pub(crate) fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
         while self.next_due() <= end {
             let next = self.next_due();
@@ -557,7 +557,7 @@ impl Host {
 }
 
 /// The configuration of one of the two nodes.
-pub fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config {
+pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config {
     let prefixes = [["198.18.2.0/24"], ["198.18.1.0/24"]];
     Config {
         local: ids[own],

@@ -111,7 +111,7 @@ fn write_test(out: &mut String, index: usize, test: &TestResults, tests: usize) 
             .filter(|row| row.workload == sum.workload)
             .cloned()
             .collect();
-        write!(out, "<h3>{}</h3>\n", escape(&sum.workload))?;
+        writeln!(out, "<h3>{}</h3>", escape(&sum.workload))?;
         *out += &bars(
             &format!("{}, seconds per file", sum.workload),
             "seconds",
@@ -301,9 +301,9 @@ fn write_method(out: &mut String, results: &Results) -> Result<()> {
         file&rsquo;s, so that nothing in between is left out.</p>\n";
     for (index, test) in results.tests.iter().enumerate() {
         if !test.emulator.is_null() {
-            write!(
+            writeln!(
                 out,
-                "<details><summary>What the emulator counted, test {}</summary><pre>{}</pre></details>\n",
+                "<details><summary>What the emulator counted, test {}</summary><pre>{}</pre></details>",
                 index + 1,
                 escape(&serde_json::to_string_pretty(&test.emulator)?)
             )?;
