@@ -172,9 +172,13 @@ impl Nodes {
                 last = status.to_string();
                 Ok(is_serving(&status))
             };
+            let mut ready = ready;
             let waited = match &mut node.process {
                 Some(process) => process.wait_ready(SESSION_LIMIT, what, ready),
-                None => continue,
+                None => wait::until(SESSION_LIMIT, what, || {
+                    // Between its end and its new start nobody answers.
+                    Ok(ready().unwrap_or(false).then_some(()))
+                }),
             };
             waited.with_context(|| format!("its last status: {last}"))?;
         }
@@ -186,21 +190,28 @@ impl Nodes {
     /// # Errors
     /// When one cannot be stopped.
     pub fn stop(&mut self) -> Result<()> {
-        for node in &mut self.nodes {
-            if let Some(mut process) = node.process.take() {
-                process.stop(Signal::Terminate)?;
-            }
-            let what = format!("the namespace {} to be empty", node.namespace);
-            wait::until(WATCHDOG_LIMIT, &what, || {
-                // Nothing but this node and its watchdog ever runs there.
-                let rest = run::processes_in(&node.namespace);
-                for pid in &rest {
-                    let _ = kernel::send_signal(*pid, Signal::Terminate);
-                }
-                Ok(rest.is_empty().then_some(()))
-            })?;
+        self.nodes.iter_mut().try_for_each(Node::stop)
+    }
+
+    /// Stops the node of one site.
+    ///
+    /// # Errors
+    /// When it cannot be stopped.
+    pub fn stop_node(&mut self, site: Site) -> Result<()> {
+        self.node_mut(site)?.stop()
+    }
+
+    /// Lets go of a node's process if it has ended, because its watchdog has started another; that
+    /// one is known by its administration socket alone, and still stopped with the others.
+    pub fn forget_if_ended(&mut self, site: Site) {
+        if let Ok(node) = self.node_mut(site)
+            && node
+                .process
+                .as_mut()
+                .is_some_and(|process| process.check().is_err())
+        {
+            node.process = None;
         }
-        Ok(())
     }
 
     /// Goes on if all nodes still run.
@@ -294,6 +305,23 @@ impl Nodes {
             .iter_mut()
             .find(|node| node.site == site)
             .with_context(|| format!("the lab has no site {}", site.node()))
+    }
+}
+
+impl Node {
+    fn stop(&mut self) -> Result<()> {
+        if let Some(mut process) = self.process.take() {
+            process.stop(Signal::Terminate)?;
+        }
+        let what = format!("the namespace {} to be empty", self.namespace);
+        wait::until(WATCHDOG_LIMIT, &what, || {
+            // Nothing but this node and its watchdog ever runs there.
+            let rest = run::processes_in(&self.namespace);
+            for pid in &rest {
+                let _ = kernel::send_signal(*pid, Signal::Terminate);
+            }
+            Ok(rest.is_empty().then_some(()))
+        })
     }
 }
 

@@ -138,6 +138,17 @@ impl Lab {
         self.nodes.as_mut()
     }
 
+    /// Starts the node of one site again after it was stopped.
+    ///
+    /// # Errors
+    /// When it does not start, or the lab has no nodes.
+    pub fn start_node(&mut self, site: Site) -> Result<()> {
+        match &mut self.nodes {
+            Some(nodes) => nodes.start_node(&self.run, site),
+            None => anyhow::bail!("this lab has no nodes"),
+        }
+    }
+
     /// The emulator's process.
     #[must_use]
     pub fn emulator(&mut self) -> &mut Process {

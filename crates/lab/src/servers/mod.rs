@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::kernel;
+use crate::kernel::{self, Signal};
 use crate::process::{Launch, Process};
 use crate::run::Run;
 use crate::topology::{Site, Topology};
@@ -137,6 +137,17 @@ impl Servers {
     #[must_use]
     pub fn uploads(&self) -> PathBuf {
         self.files.join(UPLOAD_DIRECTORY)
+    }
+
+    /// Stops all of them.
+    ///
+    /// # Errors
+    /// When one cannot be stopped.
+    pub fn stop(&mut self) -> Result<()> {
+        for process in &mut self.processes {
+            process.stop(Signal::Terminate)?;
+        }
+        Ok(())
     }
 
     /// Goes on if all of them still run.

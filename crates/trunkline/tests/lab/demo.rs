@@ -1,0 +1,86 @@
+//! The demo as a person runs it, on a few files.
+
+use std::path::Path;
+use std::process::Command;
+
+use lab::servers::Kind;
+use serde_json::Value;
+
+use crate::setting::turn;
+
+#[test]
+fn the_demo_s_rows_are_complete_and_tshark_finds_the_same() {
+    let Some(_turn) = turn("demo", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+        .args([
+            "demo",
+            "--files",
+            "50K.doc,200K.ppt,500K.xls",
+            "--seed",
+            "1",
+        ])
+        .arg("--json")
+        .arg(path("rows.json"))
+        .arg("--report")
+        .arg(path("report.html"))
+        .arg("--keep")
+        .arg(path("kept"))
+        .output()
+        .expect("the program starts");
+    let table = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{table}{errors}");
+    for line in table.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let rows = std::fs::read_to_string(path("rows.json")).expect("it writes JSON");
+    let rows: Value = serde_json::from_str(&rows).expect("it writes JSON");
+    let rows = rows["rows"].as_array().expect("there are rows");
+    assert_eq!(rows.len(), 15);
+    for row in rows {
+        for pass in ["baseline", "cold", "warm", "edited"] {
+            assert!(row[format!("{pass}_s")].is_f64(), "{row}");
+            assert!(row[format!("{pass}_wan_bytes")].is_u64(), "{row}");
+        }
+    }
+    let sum = |key: &str, kind: &str| -> f64 {
+        rows.iter()
+            .filter(|row| {
+                row["workload"]
+                    .as_str()
+                    .is_some_and(|name| name.starts_with(kind))
+            })
+            .filter_map(|row| row[key].as_f64())
+            .sum()
+    };
+    // The bars of the whole set stand in its own report; these small files must gain, too.
+    for kind in ["http", "ftp", "smb"] {
+        let share = sum("warm_wan_bytes", kind) / sum("baseline_wan_bytes", kind);
+        assert!(
+            share < 0.05,
+            "{kind}: warm transfers cost {share} of the baseline's bytes"
+        );
+    }
+    let page = std::fs::read_to_string(path("report.html")).expect("it writes a report");
+    assert!(page.contains("<svg"));
+    recompute(&path("kept"));
+}
+
+fn recompute(kept: &Path) {
+    if lab::command::find("tshark").is_none() {
+        eprintln!("not recomputed: tshark is missing (apt-get install tshark)");
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/recompute-rows.sh");
+    let output = Command::new(script)
+        .arg(kept)
+        .output()
+        .expect("the script starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("60 rows recomputed, 0 differ"), "{text}");
+}

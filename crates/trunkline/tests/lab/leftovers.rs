@@ -1,0 +1,102 @@
+//! Whatever ends the lab, nothing of it stays.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lab::kernel::{self, Signal};
+use lab::run::Run;
+use lab::servers::Kind;
+use lab::wait;
+
+use crate::setting::{environment, turn};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A lab of a process of its own, and what it has made.
+struct Standing {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Standing {
+    fn up() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+            .args(["lab", "up", "--without-nodes"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let output = child.stdout.take().expect("it was asked for");
+        let mut lines = BufReader::new(output).lines();
+        let first = lines.next().expect("it says something").expect("in text");
+        let (_, directory) = first.rsplit_once(' ').expect("it names its directory");
+        Self {
+            child,
+            directory: PathBuf::from(directory),
+        }
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        let id = self.directory.file_name().expect("it has a name");
+        let prefix = format!("tl{}-", id.to_string_lossy());
+        std::fs::read_dir("/run/netns")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.starts_with(&prefix))
+            .collect()
+    }
+}
+
+#[test]
+fn an_interrupted_lab_removes_everything() {
+    let Some(_turn) = turn("Ctrl-C", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+        return;
+    };
+    let mut standing = Standing::up();
+    assert_eq!(standing.namespaces().len(), 5);
+    kernel::send_signal(standing.child.id(), Signal::Interrupt).expect("it runs");
+    let status = standing.child.wait().expect("it ends");
+    assert!(status.success());
+    assert!(standing.namespaces().is_empty());
+    assert!(!standing.directory.exists());
+}
+
+#[test]
+fn the_next_start_removes_what_a_killed_lab_left() {
+    let Some(_turn) = turn("kill -9", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+        return;
+    };
+    let mut standing = Standing::up();
+    kernel::send_signal(standing.child.id(), Signal::Kill).expect("it runs");
+    standing.child.wait().expect("it ends");
+    assert_eq!(standing.namespaces().len(), 5);
+    assert!(standing.directory.exists());
+    let next = Run::create(&environment()).expect("a run can be made");
+    assert!(standing.namespaces().is_empty());
+    assert!(!standing.directory.exists());
+    drop(next);
+}
+
+#[test]
+fn servers_die_with_the_lab_that_started_them() {
+    let Some(_turn) = turn("orphans", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+        return;
+    };
+    let mut standing = Standing::up();
+    let namespaces = standing.namespaces();
+    kernel::send_signal(standing.child.id(), Signal::Kill).expect("it runs");
+    standing.child.wait().expect("it ends");
+    wait::until(PATIENCE, "all processes to end", || {
+        let rest: usize = namespaces
+            .iter()
+            .map(|name| lab::run::processes_in(name).len())
+            .sum();
+        Ok((rest == 0).then_some(()))
+    })
+    .expect("no server outlives the lab");
+    drop(Run::create(&environment()).expect("a run can be made"));
+}

@@ -1,0 +1,11 @@
+//! Tests with real servers, real nodes and a real (emulated) link, in network namespaces.
+//!
+//! They need root, /dev/net/tun and the servers; without them each says on standard error why it
+//! was skipped, and passes. They take turns: the link is timed by this machine's processors.
+
+mod addresses;
+mod demo;
+mod failures;
+mod leftovers;
+mod many;
+mod setting;

@@ -1,0 +1,85 @@
+//! Many connections at once, and servers that refuse.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use lab::servers::Kind;
+use lab::site::WithNodes;
+use lab::topology::Site;
+
+use crate::setting::{Client, FAST, ask, publish, receive, standing, turn, web};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn five_hundred_connections_at_once_bring_the_right_bytes() {
+    let Some(_turn) = turn("500 connections", &[Kind::Http]) else {
+        return;
+    };
+    let mut lab = standing(FAST, WithNodes::Yes, &[Site::Near, Site::Far]);
+    // Of 60 kB each: more than what lies in buffers on the way, so that they really are at once.
+    let contents: Vec<Vec<u8>> = (0..20)
+        .map(|index| {
+            publish(
+                &mut lab,
+                &format!("file{index}"),
+                60_000 + index,
+                index as u64,
+            )
+        })
+        .collect();
+    let client = Client::of(&lab);
+    let mut streams = Vec::new();
+    for index in 0..500 {
+        let stream = client.connect(web(Site::Far), PATIENCE);
+        streams.push(stream.unwrap_or_else(|error| panic!("connection {index}: {error}")));
+    }
+    for (index, stream) in streams.iter_mut().enumerate() {
+        ask(stream, &format!("file{}", index % 20)).expect("it can be asked");
+    }
+    for (index, stream) in streams.into_iter().enumerate() {
+        let body = receive(stream, |_| ())
+            .unwrap_or_else(|failure| panic!("connection {index}: {failure}"));
+        assert!(body == contents[index % 20], "connection {index}");
+    }
+    let status = lab.nodes().expect("they run").status(Site::Near);
+    assert_eq!(status.expect("it answers")["flows_total"], 500);
+}
+
+#[test]
+fn a_browser_s_thirty_connections_and_a_refused_port_are_as_without_nodes() {
+    let Some(_turn) = turn("30 connections", &[Kind::Http]) else {
+        return;
+    };
+    let mut lab = standing(FAST, WithNodes::Yes, &[Site::Near, Site::Far]);
+    let contents: Vec<Vec<u8>> = (0..30)
+        .map(|index| {
+            publish(
+                &mut lab,
+                &format!("file{index}"),
+                20_000 * (index + 1),
+                index as u64,
+            )
+        })
+        .collect();
+    let client = Client::of(&lab);
+    std::thread::scope(|scope| {
+        let client = &client;
+        for (index, content) in contents.iter().enumerate() {
+            scope.spawn(move || {
+                let body = client.fetch(web(Site::Far), &format!("file{index}"), PATIENCE);
+                assert!(body.expect("it arrives") == *content, "file{index}");
+            });
+        }
+    });
+    let nobody = SocketAddr::new(web(Site::Far).ip(), 81);
+    // The near node cannot know yet that nobody listens: the first try may be reset instead.
+    let first = client.fetch(nobody, "file", PATIENCE);
+    assert!(first.is_err());
+    let began = Instant::now();
+    let second = client.connect(nobody, PATIENCE);
+    let kind = second.expect_err("nobody listens").kind();
+    assert_eq!(kind, io::ErrorKind::ConnectionRefused);
+    assert!(began.elapsed() < Duration::from_secs(1));
+}

@@ -1,0 +1,176 @@
+//! What the tests share: a lab of their own, and a client that knows a clean end from a reset.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use lab::Environment;
+use lab::campaign::Link;
+use lab::kernel;
+use lab::preflight::{self, Captures, Interception, Needs};
+use lab::progress::Silent;
+use lab::rootless::{Inside, Privileges};
+use lab::run::Run;
+use lab::servers::{HTTP_PORT, Kind};
+use lab::site::{Lab, WithNodes};
+use lab::topology::Site;
+use vocab::Random;
+
+/// A link on which a megabyte takes a tenth of a second.
+pub(crate) const FAST: &str = "rate=100Mbit,delay=5ms,queue=250kB";
+/// A link on which a megabyte takes most of a second, so that there is a middle to break off in.
+pub(crate) const SLOW: &str = "rate=10Mbit,delay=10ms,queue=125kB";
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Waits for this test's turn; `None` where the lab cannot run, with the reason on standard error.
+pub(crate) fn turn(test: &str, kinds: &[Kind]) -> Option<MutexGuard<'static, ()>> {
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let reason = if kernel::effective_user() != 0 {
+        "it needs root".to_owned()
+    } else {
+        let needs = Needs {
+            servers: kinds.to_vec(),
+            clients: vec!["curl"],
+            interception: Interception::Transparent,
+            captures: Captures::Taken,
+        };
+        match preflight::check(&needs, Privileges::Root) {
+            Ok(()) => return Some(turn),
+            Err(error) => format!("{error:#}"),
+        }
+    };
+    // Past the test harness, which hides what passing tests print.
+    let _ = writeln!(io::stderr(), "skipped {test}: {reason}");
+    None
+}
+
+/// The program under test and where it may write.
+pub(crate) fn environment() -> Environment {
+    Environment {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_trunkline")),
+        private_directory: std::env::temp_dir(),
+        user_namespace: Inside::No,
+    }
+}
+
+/// A standing lab with nginx at the far site.
+pub(crate) fn standing(link: &str, with: WithNodes, sites: &[Site]) -> Lab {
+    let run = Run::create(&environment()).expect("the run directory can be made");
+    let link: Link = link.parse().expect("the test's link is well written");
+    Lab::build(run, &link, with, &[Kind::Http], sites, &Silent).expect("the lab stands")
+}
+
+/// Puts a file of random bytes where the far site's servers find it, and returns its content.
+pub(crate) fn publish(lab: &mut Lab, name: &str, bytes: usize, seed: u64) -> Vec<u8> {
+    let mut content = vec![0; bytes];
+    Random::from_seed(seed).fill(&mut content);
+    let path = lab.servers().files().join(name);
+    std::fs::write(path, &content).expect("the server's directory can be written");
+    content
+}
+
+/// nginx at a site, over IPv4.
+pub(crate) fn web(site: Site) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(site.host_address()), HTTP_PORT)
+}
+
+/// How a fetch failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The connection was refused, reset, or timed out.
+    Broken(io::Error),
+    /// The server's side ended cleanly before all was there: what must never happen.
+    CleanEndTooEarly { got: usize, of: usize },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Broken(error) => write!(out, "the connection broke: {error}"),
+            Failure::CleanEndTooEarly { got, of } => {
+                write!(out, "a clean end after {got} of {of} bytes")
+            }
+        }
+    }
+}
+
+/// An HTTP client in the client's namespace.
+pub(crate) struct Client {
+    namespace: PathBuf,
+}
+
+impl Client {
+    pub(crate) fn of(lab: &Lab) -> Self {
+        Self {
+            namespace: lab.topology().namespace_file("client"),
+        }
+    }
+
+    /// Connects from the client's namespace.
+    pub(crate) fn connect(&self, server: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+        kernel::in_network_namespace(&self.namespace, || {
+            let stream = TcpStream::connect_timeout(&server, limit)?;
+            stream.set_read_timeout(Some(limit))?;
+            Ok(stream)
+        })
+    }
+
+    /// Fetches a file; no single wait may be longer than `limit`.
+    pub(crate) fn fetch(
+        &self,
+        server: SocketAddr,
+        name: &str,
+        limit: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        let mut stream = self.connect(server, limit).map_err(Failure::Broken)?;
+        ask(&mut stream, name).map_err(Failure::Broken)?;
+        receive(stream, |_| ())
+    }
+}
+
+/// Sends a request for a file.
+pub(crate) fn ask(stream: &mut TcpStream, name: &str) -> io::Result<()> {
+    let request = format!("GET /{name} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())
+}
+
+/// Reads an answer to its end and returns its body; `seen` is told how much is there.
+pub(crate) fn receive(
+    mut stream: TcpStream,
+    mut seen: impl FnMut(usize),
+) -> Result<Vec<u8>, Failure> {
+    let mut answer = Vec::new();
+    let mut buffer = vec![0; 65_536];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) => return Err(Failure::Broken(error)),
+        }
+        seen(answer.len());
+    }
+    let too_early = |got, of| Failure::CleanEndTooEarly { got, of };
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return Err(too_early(answer.len(), usize::MAX));
+    };
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let length: usize = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .and_then(|length| length.parse().ok())
+        .expect("nginx says how long a file is");
+    let body = answer.split_off(end + 4);
+    if body.len() < length {
+        return Err(too_early(body.len(), length));
+    }
+    Ok(body)
+}
+
+/// Waits until `moment`, which a requirement names ("within 1 s"): the one wait for a time.
+pub(crate) fn wait_for_moment(moment: Instant) {
+    std::thread::sleep(moment.saturating_duration_since(Instant::now()));
+}
