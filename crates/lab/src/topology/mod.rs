@@ -70,6 +70,7 @@ impl Topology {
         }
         topology.configure_kernel()?;
         topology.connect()?;
+        topology.keep_the_link_quiet()?;
         topology.switch_offloads_off()?;
         Ok(topology)
     }
@@ -116,11 +117,6 @@ impl Topology {
                     set(&format!("ipv6/conf/{scope}/accept_dad"), "0")?;
                     set(&format!("ipv6/conf/{scope}/accept_ra"), "0")?;
                     set(&format!("ipv6/conf/{scope}/router_solicitations"), "0")?;
-                    // No link-local addresses: their chatter would cross the measured link.
-                    set(&format!("ipv6/conf/{scope}/addr_gen_mode"), "1").or_else(|error| {
-                        // "all" is not writable in older kernels; "default" is what counts.
-                        if scope == "all" { Ok(()) } else { Err(error) }
-                    })?;
                 }
                 // What one pass learnt about the path must not help the next one.
                 set("ipv4/tcp_no_metrics_save", "1")?;
@@ -226,6 +222,16 @@ impl Topology {
                 site.wan_address_v6(),
             ),
         )
+    }
+
+    /// Devices that the WAN's namespace gets from now on, the emulator's, have no link-local
+    /// address: its chatter would cross the measured link. The veths need theirs, because a router
+    /// without one asks nobody for its neighbour.
+    fn keep_the_link_quiet(&self) -> Result<()> {
+        kernel::in_network_namespace(&self.namespace_file("wan"), || {
+            std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1")
+        })
+        .context("keeping the emulator's devices quiet")
     }
 
     fn switch_offloads_off(&self) -> Result<()> {
