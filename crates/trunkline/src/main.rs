@@ -17,15 +17,27 @@ mod peer;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 /// Makes a long, slow or lossy network path feel like a LAN, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, about, propagate_version = true)]
 struct Arguments {
+    /// How the log on standard error is written.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -62,7 +74,7 @@ impl Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    start_log();
+    start_log(arguments.log_format);
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -74,12 +86,15 @@ fn main() -> ExitCode {
 }
 
 /// Sends the log to standard error, so that standard output holds results only.
-fn start_log() {
+fn start_log(format: LogFormat) {
     let filter =
         EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+        .with_ansi(io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
 }

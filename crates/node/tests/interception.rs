@@ -1,0 +1,473 @@
+//! Interception in network namespaces, with real processes: needs root, and says so if it is
+//! not there.
+//!
+//! ```text
+//!   client ── lan0 [near] wan0 ── wan0 [far] lan0 ── server
+//!   198.18.1.0/24     198.18.11.0/30      198.18.2.0/24       and the same in 2001:2::/48
+//! ```
+//!
+//! The test program is also what it tests: started as `node ...` it is a node or its watchdog,
+//! as `serve` a server that answers with its client's address, as `fetch` a client.
+
+#![allow(clippy::unwrap_used)]
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use node::identity::Identity;
+use node::pairing::Pins;
+
+const SERVER: &str = "198.18.2.2:8080";
+const SERVER_IPV6: &str = "[2001:2:0:2::2]:8080";
+const CLOSED: &str = "198.18.2.2:8081";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["node", "run", config, ..] => run_node(Path::new(config)),
+        ["node", "watchdog", name, ..] => watch(name, &arguments),
+        ["serve"] => serve(),
+        ["fetch", server, patience_ms] => {
+            let patience = Duration::from_millis(patience_ms.parse().unwrap());
+            return fetch(server.parse().unwrap(), patience);
+        }
+        // What `cargo test` and its relatives ask of a harness.
+        words if words.contains(&"--list") => {
+            println!("interception: test");
+        }
+        _ => return run_tests(),
+    }
+    ExitCode::SUCCESS
+}
+
+// The parts that the test program plays.
+
+fn run_node(config: &Path) {
+    let path = config.to_owned();
+    let watchdog_arguments = move |intercepting: Option<&str>| {
+        let mut arguments: Vec<OsString> = vec!["node".into(), "watchdog".into()];
+        arguments.push(intercepting.unwrap().into());
+        arguments.extend(["node", "run"].map(OsString::from));
+        arguments.push(path.clone().into());
+        arguments
+    };
+    let result = node::run(&node::RunOptions {
+        config: config.to_owned(),
+        watchdog_arguments: Box::new(watchdog_arguments),
+    });
+    if let Err(error) = result {
+        eprintln!("node: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn watch(name: &str, arguments: &[String]) {
+    let restart = arguments[3..].iter();
+    let restart = restart.filter(|argument| !argument.starts_with("--"));
+    node::watch(node::WatchdogOptions {
+        intercepting_node: Some(name.to_owned()),
+        restart: restart.map(OsString::from).collect(),
+        restarts: Vec::new(),
+        restarts_option: "--restarted-at",
+    })
+    .unwrap();
+}
+
+/// Answers each connection, once its client has finished, with the client's address and the
+/// number of bytes it sent.
+fn serve() {
+    let listener = TcpListener::bind("[::]:8080").unwrap();
+    println!("ready");
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { continue };
+        std::thread::spawn(move || {
+            let mut received = Vec::new();
+            if stream.read_to_end(&mut received).is_ok() {
+                let from = stream.peer_addr().unwrap().ip().to_canonical();
+                let _ = write!(stream, "{from} {}", received.len());
+            }
+        });
+    }
+}
+
+/// Sends 200,000 bytes, ends its direction, and prints the answer.
+fn fetch(server: SocketAddr, patience: Duration) -> ExitCode {
+    let exchange = || {
+        let mut stream = TcpStream::connect_timeout(&server, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(&[b'x'; 200_000])?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    match exchange() {
+        Ok(answer) => {
+            print!("{answer}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            print!("{:?}", error.kind());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+// The tests.
+
+fn run_tests() -> ExitCode {
+    if let Err(missing) = preconditions() {
+        println!("interception: SKIPPED, because {missing}");
+        return ExitCode::SUCCESS;
+    }
+    let mut lab = Lab::build();
+    lab.start_nodes();
+    for (name, test) in [
+        (
+            "both_addresses_are_kept_in_both_families",
+            both_addresses as fn(&mut Lab),
+        ),
+        (
+            "a_refusing_server_looks_refusing_on_the_next_try",
+            refusing_server,
+        ),
+        ("a_hung_node_is_passed_by_within_two_seconds", hung_node),
+        (
+            "a_killed_node_is_passed_by_at_once_and_comes_back",
+            killed_node,
+        ),
+        ("a_silent_peer_is_passed_by", silent_peer),
+        ("a_stopped_node_leaves_nothing_behind", stopped_node),
+    ] {
+        test(&mut lab);
+        println!("interception: {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+fn preconditions() -> Result<(), String> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
+        return Err("it needs root for network namespaces".to_owned());
+    }
+    match node::intercept::missing_tools().as_slice() {
+        [] => Ok(()),
+        missing => Err(format!("{} is not installed", missing.join(" and "))),
+    }
+}
+
+fn both_addresses(lab: &mut Lab) {
+    let before = lab.flows_total("near");
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+    assert_eq!(lab.fetch(SERVER_IPV6), "2001:2:0:1::2 200000");
+    assert_eq!(
+        lab.flows_total("near"),
+        before + 2,
+        "they went through the session"
+    );
+}
+
+fn refusing_server(lab: &mut Lab) {
+    let first = lab.fetch(CLOSED);
+    assert!(
+        first == "ConnectionReset" || first == "BrokenPipe",
+        "{first}"
+    );
+    within(Duration::from_secs(3), || {
+        lab.fetch(CLOSED) == "ConnectionRefused"
+    });
+}
+
+fn hung_node(lab: &mut Lab) {
+    let hung = lab.process("near");
+    signal(hung, "STOP");
+    let started = Instant::now();
+    within(Duration::from_secs(3), || {
+        lab.fetch_within(SERVER, "200") == "198.18.1.2 200000"
+    });
+    let took = started.elapsed();
+    signal(hung, "CONT");
+    assert!(took < Duration::from_millis(2400), "{took:?}");
+    lab.wait_for_session();
+}
+
+fn killed_node(lab: &mut Lab) {
+    let killed = lab.process("near");
+    signal(killed, "KILL");
+    let started = Instant::now();
+    within(Duration::from_secs(1), || {
+        lab.fetch_within(SERVER, "300") == "198.18.1.2 200000"
+    });
+    assert!(started.elapsed() < Duration::from_secs(1));
+    within(Duration::from_secs(5), || {
+        lab.status("near")
+            .is_some_and(|status| status["process"] != killed)
+    });
+    lab.wait_for_session();
+}
+
+fn silent_peer(lab: &mut Lab) {
+    let far = lab.process("far");
+    // Its watchdog only removes the far node's own rules.
+    signal(far, "STOP");
+    within(Duration::from_secs(9), || {
+        let status = lab.status("near").unwrap();
+        status["peers"][0]["state"] == "silent"
+    });
+    within(Duration::from_secs(2), || {
+        lab.fetch(SERVER) == "198.18.1.2 200000"
+    });
+    signal(far, "CONT");
+    lab.wait_for_session();
+}
+
+fn stopped_node(lab: &mut Lab) {
+    for site in ["near", "far"] {
+        signal(lab.process(site), "TERM");
+        within(Duration::from_secs(15), || lab.status(site).is_none());
+        within(Duration::from_secs(3), || {
+            let rules = lab.inside(site, &["nft", "list", "ruleset"]);
+            let policy = lab.inside(site, &["ip", "rule"]);
+            rules.stdout.is_empty() && !text(&policy).contains("7443")
+        });
+    }
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+}
+
+// The topology.
+
+struct Lab {
+    prefix: String,
+    home: tempfile::TempDir,
+    children: Vec<Child>,
+}
+
+impl Lab {
+    fn build() -> Self {
+        let lab = Self {
+            prefix: format!("tln-it{}-", std::process::id()),
+            home: tempfile::tempdir().unwrap(),
+            children: Vec::new(),
+        };
+        for site in ["client", "near", "far", "server"] {
+            run(&["ip", "netns", "add", &lab.namespace(site)]);
+            lab.set(site, &["ip", "link", "set", "lo", "up"]);
+        }
+        lab.join(("client", "eth0", 2), ("near", "lan0", 1), 1);
+        lab.join(("near", "wan0", 1), ("far", "wan0", 2), 11);
+        lab.join(("far", "lan0", 1), ("server", "eth0", 2), 2);
+        lab.route("client", "default", 1, 1);
+        lab.route("server", "default", 2, 1);
+        lab.route("near", "198.18.2.0/24", 11, 2);
+        lab.route("far", "198.18.1.0/24", 11, 1);
+        for site in ["near", "far"] {
+            let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding";
+            lab.set(site, &["sh", "-c", forward]);
+        }
+        lab
+    }
+
+    /// Joins two namespaces by a pair of devices in the networks of this number.
+    fn join(&self, one: (&str, &str, u8), two: (&str, &str, u8), network: u8) {
+        let (here, there) = (self.namespace(one.0), self.namespace(two.0));
+        run(&[
+            "ip", "link", "add", one.1, "netns", &here, "type", "veth", "peer", "name", two.1,
+            "netns", &there,
+        ]);
+        for (site, device, host) in [one, two] {
+            let v4 = format!("198.18.{network}.{host}/24");
+            let v6 = format!("2001:2:0:{network}::{host}/64");
+            self.set(site, &["ip", "addr", "add", &v4, "dev", device]);
+            self.set(site, &["ip", "addr", "add", &v6, "dev", device, "nodad"]);
+            self.set(site, &["ip", "link", "set", device, "up"]);
+        }
+    }
+
+    fn route(&self, site: &str, to: &str, network: u8, host: u8) {
+        let v4 = format!("198.18.{network}.{host}");
+        let v6 = format!("2001:2:0:{network}::{host}");
+        let to6 = to.replace("198.18.", "2001:2:0:").replace(".0/24", "::/64");
+        self.set(site, &["ip", "route", "add", to, "via", &v4]);
+        self.set(site, &["ip", "-6", "route", "add", &to6, "via", &v6]);
+    }
+
+    fn start_nodes(&mut self) {
+        self.start("server", &["serve"]);
+        // IPv6 takes some seconds until all neighbours know each other.
+        within(Duration::from_secs(15), || {
+            self.fetch_within(SERVER_IPV6, "400") == "2001:2:0:1::2 200000"
+        });
+        let mut identities = Vec::new();
+        for (site, wan, peer, prefix) in [
+            ("near", "", "far", 2),
+            ("far", "[wan]\nlisten = \"0.0.0.0:4433\"\n", "near", 1),
+        ] {
+            let state = self.state(site);
+            let address = if site == "near" {
+                "address = \"198.18.11.2:4433\"\n"
+            } else {
+                ""
+            };
+            let config = format!(
+                "[node]\nname = \"{site}\"\nstate_directory = \"{}\"\nlan_interfaces = [\"lan0\"]\ngrace = \"1s\"\n{wan}[intercept]\nmode = \"transparent\"\n[dictionary]\nmemory = \"8MiB\"\ndisk = \"16MiB\"\n[[peer]]\nname = \"{peer}\"\n{address}prefixes = [\"198.18.{prefix}.0/24\", \"2001:2:0:{prefix}::/64\"]\n",
+                state.display()
+            );
+            std::fs::write(self.config(site), config).unwrap();
+            identities.push((
+                peer,
+                state.clone(),
+                Identity::load_or_create(&state).unwrap(),
+            ));
+        }
+        let [(_, near, near_id), (_, far, far_id)] = identities.as_slice() else {
+            unreachable!("two nodes were made");
+        };
+        Pins::new(near).add("far", far_id.node()).unwrap();
+        Pins::new(far).add("near", near_id.node()).unwrap();
+        for site in ["near", "far"] {
+            let config = self.config(site);
+            self.start(site, &["node", "run", config.to_str().unwrap()]);
+        }
+        self.wait_for_session();
+    }
+
+    /// Waits until both nodes intercept for each other.
+    fn wait_for_session(&self) {
+        within(Duration::from_secs(15), || {
+            ["near", "far"].iter().all(|site| {
+                self.status(site).is_some_and(|status| {
+                    status["peers"][0]["state"] == "up"
+                        && status["interception"]["destinations"]
+                            .as_array()
+                            .is_some_and(|destinations| destinations.len() == 2)
+                })
+            })
+        });
+    }
+
+    fn start(&mut self, site: &str, arguments: &[&str]) {
+        let log = std::fs::File::create(self.home.path().join(format!("{site}.log"))).unwrap();
+        let child = Command::new("ip")
+            .args(["netns", "exec", &self.namespace(site)])
+            .arg(std::env::current_exe().unwrap())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.children.push(child);
+    }
+
+    fn fetch(&self, server: &str) -> String {
+        self.fetch_within(server, "5000")
+    }
+
+    fn fetch_within(&self, server: &str, patience_ms: &str) -> String {
+        let program = std::env::current_exe().unwrap();
+        let command = [program.to_str().unwrap(), "fetch", server, patience_ms];
+        text(&self.inside("client", &command))
+    }
+
+    fn status(&self, site: &str) -> Option<serde_json::Value> {
+        let socket = self.state(site).join("admin.sock");
+        node::admin::ask(&socket, node::admin::Request::Status).ok()
+    }
+
+    fn flows_total(&self, site: &str) -> u64 {
+        self.status(site).unwrap()["flows_total"].as_u64().unwrap()
+    }
+
+    fn process(&self, site: &str) -> u64 {
+        self.status(site).unwrap()["process"].as_u64().unwrap()
+    }
+
+    fn inside(&self, site: &str, command: &[&str]) -> Output {
+        Command::new("ip")
+            .args(["netns", "exec", &self.namespace(site)])
+            .args(command)
+            .output()
+            .unwrap()
+    }
+
+    fn set(&self, site: &str, command: &[&str]) {
+        let output = self.inside(site, command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {said}");
+    }
+
+    fn namespace(&self, site: &str) -> String {
+        format!("{}{site}", self.prefix)
+    }
+
+    fn state(&self, site: &str) -> PathBuf {
+        self.home.path().join(site)
+    }
+
+    fn config(&self, site: &str) -> PathBuf {
+        self.home.path().join(format!("{site}.toml"))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for site in ["near", "far"] {
+                let log = self.home.path().join(format!("{site}.log"));
+                let log = std::fs::read_to_string(log).unwrap_or_default();
+                eprintln!("--- {site}\n{log}");
+            }
+        }
+        for site in ["client", "near", "far", "server"] {
+            // Whatever was started in the namespace, restarted nodes and watchdogs included.
+            let namespace = self.namespace(site);
+            let output = Command::new("ip")
+                .args(["netns", "pids", &namespace])
+                .output();
+            for process in output.iter().flat_map(|output| {
+                let pids = String::from_utf8_lossy(&output.stdout).into_owned();
+                pids.split_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            }) {
+                let _ = Command::new("kill").args(["-KILL", &process]).status();
+            }
+            let _ = Command::new("ip")
+                .args(["netns", "del", &namespace])
+                .status();
+        }
+        for child in &mut self.children {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn run(command: &[&str]) {
+    let status = Command::new(command[0])
+        .args(&command[1..])
+        .status()
+        .unwrap();
+    assert!(status.success(), "{command:?}");
+}
+
+fn signal(process: u64, name: &str) {
+    run(&["kill", &format!("-{name}"), &process.to_string()]);
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn within(limit: Duration, mut condition: impl FnMut() -> bool) {
+    let started = SystemTime::now();
+    while !condition() {
+        let elapsed = started.elapsed().unwrap_or_default();
+        assert!(elapsed < limit, "it did not happen within {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
