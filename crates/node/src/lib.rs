@@ -36,7 +36,7 @@ mod wan;
 mod watchdog;
 
 pub use disk::{DiskError, StateLock};
-pub use run::{RunError, RunOptions, run};
+pub use run::{RunError, RunOptions, WatchdogArguments, run};
 pub use service_manager::restarts_us;
 pub use wan::known_congestion_controls;
 pub use watchdog::{WatchdogOptions, watch};

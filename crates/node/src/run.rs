@@ -45,12 +45,15 @@ const DESCRIPTORS_PER_FLOW: u64 = 2;
 /// Beyond its grace a node waits this long for the engine to reset what is left.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
 
+/// Makes a watchdog's arguments from the name of the node that intercepts, if it does.
+pub type WatchdogArguments = Box<dyn Fn(Option<&str>) -> Vec<OsString>>;
+
 /// What `trunkline node run` is told.
 pub struct RunOptions {
     /// The configuration's file.
     pub config: PathBuf,
     /// Makes the arguments that start a watchdog for this node, from its name if it intercepts.
-    pub watchdog_arguments: Box<dyn Fn(Option<&str>) -> Vec<OsString>>,
+    pub watchdog_arguments: WatchdogArguments,
 }
 
 /// Why a node cannot start or go on.

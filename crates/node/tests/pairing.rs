@@ -1,6 +1,8 @@
 //! Pairing and TLS over loopback, between two state directories: what a person does, and what
 //! strangers get.
 
+#![allow(clippy::unwrap_used)]
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;

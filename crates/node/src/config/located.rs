@@ -92,7 +92,7 @@ impl Locator<'_> {
     }
 
     /// The TOML reader's own error, with a suggestion where a key is unknown.
-    pub(super) fn from_toml(&self, error: &toml::de::Error, keys: &[&str]) -> ConfigError {
+    pub(super) fn toml_error(&self, error: &toml::de::Error, keys: &[&str]) -> ConfigError {
         let message = self.plain(error.message(), keys);
         match error.span() {
             Some(span) => self.at(span, &message),

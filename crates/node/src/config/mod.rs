@@ -141,7 +141,7 @@ impl NodeConfig {
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let located = located::Locator { file, text };
         let sections: File =
-            toml::from_str(text).map_err(|error| located.from_toml(&error, sections::KEYS))?;
+            toml::from_str(text).map_err(|error| located.toml_error(&error, sections::KEYS))?;
         check(sections, file, &located)
     }
 }

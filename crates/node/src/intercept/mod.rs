@@ -10,7 +10,7 @@
 //!
 //! The rules live in one nftables table named after the node. They go with the node: it removes
 //! them when it stops, the watchdog when it hangs or dies, and without a listener the kernel's
-//! tproxy does not match anyway. One task ([`manage`]) makes all changes, each one atomic.
+//! tproxy does not match anyway. One task makes all changes, each one atomic.
 
 mod listener;
 mod manager;

@@ -107,7 +107,7 @@ impl Invitations {
         }
     }
 
-    /// Makes an invitation that lasts [`LIFETIME`] from `now`, stored durably, and its token.
+    /// Makes an invitation that lasts 15 minutes from `now`, stored durably, and its token.
     /// The joiner will be pinned as `name`, or as it calls itself.
     ///
     /// # Errors

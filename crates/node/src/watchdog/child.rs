@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -44,9 +44,7 @@ pub fn watch(options: WatchdogOptions) -> io::Result<()> {
     sys::start_session();
     keep_needed_capabilities();
     // Standard input is one end of the pair that the node made.
-    let stream = UnixStream::from(OwnedFd::from(
-        std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned()?,
-    ));
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     stream.set_read_timeout(Some(LOOK))?;
     let said_goodbye = attend(&stream, options.intercepting_node.as_deref());
     drop(stream);
