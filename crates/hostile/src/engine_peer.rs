@@ -223,6 +223,7 @@ impl World {
             server,
             accelerator: script.byte() % 4,
             keep_client_address: script.byte().is_multiple_of(2),
+            may_store: script.byte().is_multiple_of(2),
             dscp: script.byte(),
         };
         if let Ok(flow) = self.peer.open(self.now, open) {

@@ -216,6 +216,7 @@ impl Pair {
             server: SocketAddr::from(([198, 18, 2, 2], u16::from(port))),
             accelerator: 0,
             keep_client_address: true,
+            may_store: true,
             dscp: 0,
         };
         if let Ok(flow) = self.sides[side].session.open(self.now, open) {

@@ -55,6 +55,7 @@ pub(crate) fn frame_seeds() -> Vec<Seed> {
         server: SocketAddr::from(([0x2001, 2, 0, 2, 0, 0, 0, 1], 445)),
         accelerator: 0,
         keep_client_address: true,
+        may_store: false,
         dscp: 10,
     };
     let hello = Hello {

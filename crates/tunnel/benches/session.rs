@@ -53,6 +53,7 @@ fn open(session: &mut Session) -> FlowId {
         server: "198.18.2.2:80".parse().unwrap(),
         accelerator: 0,
         keep_client_address: true,
+        may_store: true,
         dscp: 0,
     };
     session.open(Time::ZERO, open).unwrap()

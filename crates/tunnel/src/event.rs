@@ -20,6 +20,8 @@ pub struct Open {
     pub accelerator: u8,
     /// Whether the server is to see the client's address.
     pub keep_client_address: bool,
+    /// Whether the policy of the node beside the client lets the content be remembered.
+    pub may_store: bool,
     /// The client's class of service (six bits).
     pub dscp: u8,
 }

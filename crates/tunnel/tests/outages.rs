@@ -61,6 +61,7 @@ fn open() -> Open {
         server: "198.18.2.2:80".parse().unwrap(),
         accelerator: 1,
         keep_client_address: false,
+        may_store: true,
         dscp: 10,
     }
 }

@@ -67,48 +67,26 @@ impl Engine {
             true => &registry::ENTRIES[0],
             false => registry::for_port(server.port()),
         };
-        let keep_client_address = via == Via::Transparent;
+        let open = Open {
+            client,
+            server,
+            accelerator: accelerator.number,
+            keep_client_address: via == Via::Transparent,
+            may_store: self.config.policy.may_store(server),
+            dscp: 0,
+        };
         let peer = self
             .peers
             .get_mut(&node)
             .expect("choose_peer returns known peers");
-        let opened = peer.session.open(
-            now,
-            Open {
-                client,
-                server,
-                accelerator: accelerator.number,
-                keep_client_address,
-                dscp: 0,
-            },
-        );
-        let Ok(id) = opened else {
-            self.open_direct(
-                now,
-                connection,
-                client,
-                server,
-                via,
-                DirectReason::FlowLimit,
-            );
+        let Ok(id) = peer.session.open(now, open.clone()) else {
+            let reason = DirectReason::FlowLimit;
+            self.open_direct(now, connection, client, server, via, reason);
             return;
         };
-        let birth = self.birth(
-            node,
-            id,
-            Half::Near,
-            connection,
-            accelerator,
-            (client, server),
-        );
-        self.start_flow(
-            now,
-            Birth {
-                via: Some(via),
-                keep_client_address,
-                ..birth
-            },
-        );
+        let birth = self.birth(node, id, Half::Near, connection, accelerator, &open);
+        let via = Some(via);
+        self.start_flow(now, Birth { via, ..birth });
     }
 
     /// A flow that a peer opened towards a server beside this node.
@@ -131,15 +109,8 @@ impl Engine {
             return;
         };
         let connection = self.next_opened();
-        let addresses = (open.client, open.server);
-        let birth = self.birth(node, id, Half::Far, connection, accelerator, addresses);
-        self.start_flow(
-            now,
-            Birth {
-                keep_client_address: open.keep_client_address,
-                ..birth
-            },
-        );
+        let birth = self.birth(node, id, Half::Far, connection, accelerator, &open);
+        self.start_flow(now, birth);
     }
 
     pub(super) fn birth(
@@ -149,11 +120,12 @@ impl Engine {
         half: Half,
         connection: ConnectionId,
         accelerator: &'static registry::Entry,
-        (client, server): (SocketAddr, SocketAddr),
+        open: &Open,
     ) -> Birth {
         let slot = self.peers[&node].slot;
-        let carry_only = self.config.policy.carry_only(server);
-        let may_store = self.config.policy.may_store(server);
+        let carry_only = self.config.policy.carry_only(open.server);
+        // What either node's policy keeps out of the dictionary stays out of both.
+        let may_store = open.may_store && self.config.policy.may_store(open.server);
         let encoder = EncoderConfig {
             storing: match may_store && !carry_only {
                 true => Storing::Remember,
@@ -166,10 +138,10 @@ impl Engine {
             peer: node,
             id,
             half,
-            client,
-            server,
+            client: open.client,
+            server: open.server,
             via: None,
-            keep_client_address: false,
+            keep_client_address: open.keep_client_address,
             connection,
             accelerator,
             encoder: Encoder::new(encoder, slot),

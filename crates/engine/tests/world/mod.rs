@@ -571,7 +571,11 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
         }],
         serve: Vec::new(),
         limits: setting.limits,
-        policy: setting.policy.clone(),
+        // The near node's policy must bind its peer too.
+        policy: match own {
+            NEAR => setting.policy.clone(),
+            _ => Policy::default(),
+        },
         dictionary: setting.dictionary,
         tunnel: tunnel::Config::default(),
     }

@@ -157,6 +157,7 @@ fn open() -> Open {
         server: "[2001:2:0:2::2]:80".parse().unwrap(),
         accelerator: 0,
         keep_client_address: true,
+        may_store: true,
         dscp: 0,
     }
 }

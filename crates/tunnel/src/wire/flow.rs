@@ -43,16 +43,18 @@ pub struct Reset {
 }
 
 const KEEP_CLIENT_ADDRESS: u8 = 1;
+const NEVER_STORE: u8 = 2;
 
 impl OpenFrame {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
         let flow = FlowId(reader.varint()?);
         let flags = reader.u8()?;
-        if flags & !KEEP_CLIENT_ADDRESS != 0 {
+        if flags & !(KEEP_CLIENT_ADDRESS | NEVER_STORE) != 0 {
             return Err(Error::InvalidMessage("unknown flags in an open"));
         }
         let open = Open {
             keep_client_address: flags & KEEP_CLIENT_ADDRESS != 0,
+            may_store: flags & NEVER_STORE == 0,
             accelerator: reader.u8()?,
             dscp: reader.u8()?,
             client: parse_address(reader)?,
@@ -62,8 +64,10 @@ impl OpenFrame {
     }
 
     pub(super) fn emit(&self, out: &mut Writer) {
+        let flags = (u8::from(self.open.keep_client_address) * KEEP_CLIENT_ADDRESS)
+            | (u8::from(!self.open.may_store) * NEVER_STORE);
         out.varint(self.flow.0)
-            .u8(u8::from(self.open.keep_client_address) * KEEP_CLIENT_ADDRESS)
+            .u8(flags)
             .u8(self.open.accelerator)
             .u8(self.open.dscp);
         emit_address(&self.open.client, out);

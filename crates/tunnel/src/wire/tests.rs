@@ -35,15 +35,18 @@ fn open() -> impl Strategy<Value = Open> {
         any::<[u8; 16]>(),
         any::<[u8; 4]>(),
         any::<[u16; 2]>(),
-        any::<(u8, u8, bool)>(),
+        any::<(u8, u8, bool, bool)>(),
     )
         .prop_map(
-            |(six, four, [client, server], (accelerator, dscp, keep_client_address))| Open {
-                client: (six, client).into(),
-                server: (four, server).into(),
-                accelerator,
-                keep_client_address,
-                dscp,
+            |(six, four, [client, server], (accelerator, dscp, keep_client_address, may_store))| {
+                Open {
+                    client: (six, client).into(),
+                    server: (four, server).into(),
+                    accelerator,
+                    keep_client_address,
+                    may_store,
+                    dscp,
+                }
             },
         )
 }
