@@ -132,7 +132,7 @@ fn peers(peers: &Value) -> String {
 #[must_use]
 pub fn flows(answer: &Value) -> String {
     let mut text = format!(
-        "{:>6} {:<5} {:<6} {:<8} {:>9} {:>9} {:>7} {:>7}  {:<12}\n",
+        "{:>6} {:<6} {:<5} {:<8} {:>9} {:>9} {:>7} {:>7}  {:<12}\n",
         "FLOW", "STATE", "HALF", "PROTOCOL", "LAN", "WAN", "SAVED", "AGE", "PEER"
     );
     for flow in answer["flows"].as_array().into_iter().flatten() {
@@ -145,10 +145,10 @@ pub fn flows(answer: &Value) -> String {
         };
         let _ = writeln!(
             text,
-            "{:>6} {:<6}{:<6} {:<8} {:>9} {:>9} {:>7} {:>7}  {}",
+            "{:>6} {:<6} {:<5} {:<8} {:>9} {:>9} {:>7} {:>7}  {}",
             number(&flow["flow"]),
             state,
-            cut(&string(&flow["half"]), 6),
+            cut(&string(&flow["half"]), 5),
             cut(&string(&flow["protocol"]), 8),
             bytes(lan),
             bytes(wan),
