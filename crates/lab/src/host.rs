@@ -96,6 +96,7 @@ fn version(name: &str) -> String {
         .find(|word| word.contains('.') && word.contains(|letter: char| letter.is_ascii_digit()));
     words
         .unwrap_or("unknown")
+        .trim_start_matches("iproute2-")
         .trim_start_matches(|letter: char| !letter.is_ascii_digit())
         .trim_end_matches(',')
         .to_owned()

@@ -96,16 +96,23 @@ pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
             "nftables' tproxy ({error}): run on a kernel with CONFIG_NFT_TPROXY, or load nft_tproxy"
         ));
     }
-    if privileges == Privileges::UserNamespace
-        && needs.servers.contains(&Kind::Smb)
-        && rootless::mapped_user_ids() < 2
-    {
-        problems.push(
-            "user ids for smbd: install uidmap and give this user a range in /etc/subuid, or \
-             leave the SMB workloads out (--workload http-download,ftp-download,ftp-upload)"
-                .to_owned(),
-        );
-        packages.insert("uidmap");
+    if privileges == Privileges::UserNamespace && rootless::mapped_user_ids() < 2 {
+        let mut wanting = Vec::new();
+        if needs.captures == Captures::Taken {
+            wanting.push("tcpdump");
+        }
+        if needs.servers.contains(&Kind::Smb) {
+            wanting.push("smbd");
+        }
+        if !wanting.is_empty() {
+            problems.push(format!(
+                "user ids for {}, which change their user: give this one a range in /etc/subuid and \
+                 /etc/subgid (as root: usermod --add-subuids 100000-165535 --add-subgids \
+                 100000-165535 NAME; package uidmap), or run as root",
+                wanting.join(" and ")
+            ));
+            packages.insert("uidmap");
+        }
     }
     if problems.is_empty() {
         return Ok(());

@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::{Environment, command, kernel};
 
-/// The environment variable that tells the inner process that it is inside.
+/// The environment variable that tells the inner process that it is inside; its value is the private
+/// directory that the outer process had.
 pub const INSIDE_VARIABLE: &str = "TRUNKLINE_LAB_INSIDE";
 
 /// Whether a process is the one that the lab started again inside a user namespace.
@@ -82,7 +83,7 @@ pub fn obtain(environment: &Environment) -> Result<Privileges> {
     again
         .arg(&environment.program)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE_VARIABLE, "1");
+        .env(INSIDE_VARIABLE, &environment.private_directory);
     Err(kernel::become_program(&mut again)).context("starting again in a user namespace")
 }
 

@@ -1,5 +1,6 @@
 //! What was measured: the raw result file that every figure of a report traces to.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -166,23 +167,25 @@ impl TestResults {
     #[must_use]
     pub fn host_limits(&self) -> Vec<String> {
         let mut limits = Vec::new();
-        for pass in Pass::ALL {
-            let busy: Vec<&WorkloadRun> = self
-                .runs
-                .iter()
-                .filter(|run| run.pass == pass && run.cpu_busy > BUSY_LIMIT)
+        let busy = || self.runs.iter().filter(|run| run.cpu_busy > BUSY_LIMIT);
+        if let Some(most) = busy().map(|run| run.cpu_busy).max_by(f64::total_cmp) {
+            let passes: Vec<String> = Pass::ALL
+                .into_iter()
+                .filter_map(|pass| {
+                    let names: BTreeSet<&str> = busy()
+                        .filter(|run| run.pass == pass)
+                        .map(|run| run.workload.as_str())
+                        .collect();
+                    let names: Vec<&str> = names.into_iter().collect();
+                    (!names.is_empty()).then(|| format!("{} ({})", pass.name(), names.join(", ")))
+                })
                 .collect();
-            if let Some(most) = busy.iter().map(|run| run.cpu_busy).max_by(f64::total_cmp) {
-                let mut names: Vec<&str> = busy.iter().map(|run| run.workload.as_str()).collect();
-                names.dedup();
-                limits.push(format!(
-                    "The host was the limit in the {} pass: its processors were up to {:.0} % \
-                     busy during {}.",
-                    pass.name(),
-                    most * 100.0,
-                    names.join(", ")
-                ));
-            }
+            limits.push(format!(
+                "The host was the limit, or shared with others: its processors were up to {:.0} % \
+                 busy during {}.",
+                most * 100.0,
+                passes.join("; ")
+            ));
         }
         for way in ["forward", "back"] {
             let count = |name: &str| self.emulator[way][name].as_u64().unwrap_or_default();

@@ -94,11 +94,16 @@ pub(super) fn bring_up(device: &str, mtu: u16, queue_packets: u16) -> io::Result
     ioctl(socket.as_fd(), libc::SIOCSIFMTU as libc::Ioctl, &mut values)?;
     // The queue's length is ifr_qlen, which shares the union's int with the metric.
     values.ifr_ifru.ifru_metric = i32::from(queue_packets);
-    ioctl(
+    match ioctl(
         socket.as_fd(),
         libc::SIOCSIFTXQLEN as libc::Ioctl,
         &mut values,
-    )?;
+    ) {
+        // The kernel keeps this one for the host's root; in a user namespace the device has its
+        // default of 500 packets, and what that loses is counted as unread.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        other => other?,
+    }
     ioctl(
         socket.as_fd(),
         libc::SIOCGIFFLAGS as libc::Ioctl,

@@ -17,8 +17,10 @@ pub(super) fn configuration(
     let log = logs.join(format!("{role}-nginx-access.log"));
     let port = super::HTTP_PORT;
     // One process: a worker would outlive a master that was killed, and would change its user.
+    // The user is named because nginx chowns its directories to the one it was built with.
     let text = format!(
-        "daemon off;
+        "user root;
+daemon off;
 master_process off;
 pid {scratch}/pid;
 error_log stderr warn;
