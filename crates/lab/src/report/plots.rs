@@ -25,14 +25,19 @@ const TEXT: RGBColor = RGBColor(1, 2, 3);
 /// How plotters writes [`TEXT`].
 const TEXT_WRITTEN: &str = "#010203";
 
-const HEIGHT: u32 = 300;
+const HEIGHT: u32 = 320;
+const WIDTH: u32 = 760;
+/// Room for a file's name below its bars.
+const WIDTH_PER_GROUP: u32 = 60;
+/// Room for the legend above the highest bar.
+const HEADROOM: f64 = 1.4;
 
 /// Groups of bars side by side, one bar per series, as an `<svg>` element.
 ///
 /// # Errors
 /// When the drawing fails.
 pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -> Result<String> {
-    let width = 760;
+    let width = WIDTH.max(WIDTH_PER_GROUP * u32::try_from(groups.len()).unwrap_or(0));
     let highest = groups
         .iter()
         .flat_map(|group| group.values.iter().flatten())
@@ -49,7 +54,7 @@ pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
             .y_label_area_size(64)
             .build_cartesian_2d(
                 0.0..groups.len().max(1) as f64,
-                0.0..(highest * 1.08).max(0.001),
+                0.0..(highest * HEADROOM).max(0.001),
             )
             .map_err(|error| anyhow!("drawing: {error}"))?;
         let names: Vec<String> = groups.iter().map(|group| group.name.clone()).collect();

@@ -1,8 +1,8 @@
 //! Whatever ends the lab, nothing of it stays.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use lab::kernel::{self, Signal};
@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Standing {
     child: Child,
     directory: PathBuf,
+    /// Kept open, or the lab's next line would end it.
+    _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Standing {
@@ -35,6 +37,7 @@ impl Standing {
         Self {
             child,
             directory: PathBuf::from(directory),
+            _output: lines,
         }
     }
 
