@@ -20,6 +20,11 @@ pub const FLOW_LIMIT: usize = 65_536;
 /// and then answered as gone. As many as can be open, so that giving all up forgets none.
 pub const RESETS_REMEMBERED: usize = FLOW_LIMIT;
 
+/// Resets that wait for room on the link, at most: as many as flows of both sides can be open, so
+/// that giving all up is within it. A peer beyond it opens flows and never reads what became of
+/// them; it loses the link, and with it what waits.
+pub const RESETS_WAITING: usize = 2 * FLOW_LIMIT;
+
 /// Engine messages waiting for the peer's acknowledgement, at most, in bytes: 64 repairs of
 /// the largest size. Beyond it the flow that wants to send one more is reset.
 pub const MESSAGE_BACKLOG_LIMIT: usize = 16 << 20;

@@ -9,7 +9,7 @@ use super::liveness::Presence;
 use super::messages::Arrival;
 use super::receive::{Urgency, Violation};
 use super::send::Ending;
-use crate::limits::ACKNOWLEDGE_BYTES;
+use crate::limits::{ACKNOWLEDGE_BYTES, RESETS_WAITING};
 use crate::wire::{Ack, AnswerFrame, Data, Finish, Frame, OpenFrame, Reset, Seen, split_frame};
 use crate::{Answer, Error, Event, LinkId, ResetReason};
 
@@ -46,6 +46,11 @@ impl Session {
         while let Some(link) = &mut self.link
             && let Some(frame) = split_frame(&mut link.incoming)?
         {
+            if self.control.resets.len() > RESETS_WAITING {
+                return Err(Error::PeerMisbehaved(
+                    "it does not read which of its flows were reset",
+                ));
+            }
             self.counters.received_frames += 1;
             let phase = link.phase;
             self.dispatch(phase, Frame::parse(&frame)?)?;
