@@ -164,9 +164,10 @@ impl Session {
             if self.peer_incarnation.is_some() {
                 self.events.push_back(Event::PeerRestarted);
                 self.lose_all(ResetReason::PeerRestarted);
-                // The new incarnation numbers its flows from the start: a reset meant for the
-                // old one must not hit a namesake.
+                // The new incarnation numbers its flows from the start: a reset or an
+                // acknowledgement meant for the old one must not hit a namesake.
                 self.control.resets.clear();
+                self.control.last_acknowledgements.clear();
             }
             self.peer_incarnation = Some(hello.incarnation);
             self.peer_next = 0;

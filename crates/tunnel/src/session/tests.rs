@@ -372,6 +372,35 @@ fn a_restarted_peer_takes_its_flows_with_it() {
 }
 
 #[test]
+fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.sessions[NEAR].finish(flow);
+    pair.sessions[FAR].answer(flow, Answer::Connected);
+    pair.run(Duration::from_millis(50));
+    pair.sessions[FAR].write(flow, bytes(5));
+    pair.sessions[FAR].finish(flow);
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.sessions[NEAR].read(flow, 100), Some(bytes(5)));
+    pair.run(Duration::from_millis(100));
+    pair.disconnect();
+    pair.sessions[FAR] = Session::new(
+        Config::default(),
+        NodeId([2; 32]),
+        NodeId([1; 32]),
+        Random::from_seed(77),
+        pair.now,
+    );
+    pair.connect();
+    // The last decoder gets through between the new link and the peer's hello.
+    pair.sessions[NEAR].consumed(flow, 5);
+    assert_eq!(pair.sessions[NEAR].flow_count(), 0);
+    pair.run(Duration::from_millis(200));
+    assert!(pair.took(NEAR, &Event::PeerRestarted));
+    assert!(pair.sessions.iter().all(Session::is_up));
+}
+
+#[test]
 fn of_two_links_dialled_at_once_the_lower_nodes_stays() {
     for order in [[LinkId(1), LinkId(2)], [LinkId(2), LinkId(1)]] {
         for side in [NEAR, FAR] {
@@ -694,6 +723,27 @@ fn more_flows_than_the_limit_are_reset() {
     pair.run(Duration::from_millis(30));
     let reason = ResetReason::Limit;
     assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
+}
+
+#[test]
+fn a_peer_that_never_reads_its_resets_cannot_pile_them_up() {
+    use crate::limits::RESETS_WAITING;
+    use crate::wire::{Frame, OpenFrame};
+    let config = Config {
+        flow_limit: 0,
+        ..Config::default()
+    };
+    let mut pair = Pair::connected(&config);
+    let link = pair.link.unwrap();
+    let mut outcome = Ok(());
+    for number in 0..RESETS_WAITING as u64 + 2 {
+        let mut out = vocab::Writer::new();
+        let flow = FlowId(2 * number);
+        Frame::Open(OpenFrame { flow, open: open() }).emit(&mut out);
+        outcome = pair.sessions[FAR].handle(pair.now, link, &out.finish());
+    }
+    assert!(matches!(outcome, Err(Error::PeerMisbehaved(_))));
+    assert!(pair.sessions[FAR].control.resets.is_empty());
 }
 
 #[test]
