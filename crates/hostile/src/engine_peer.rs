@@ -349,7 +349,7 @@ impl World {
             };
             self.carry_out(output);
         }
-        assert!(self.engine.flows(self.now).len() <= 2 * FLOW_LIMIT);
+        assert!(self.engine.status().flows <= FLOW_LIMIT);
     }
 
     fn carry_out(&mut self, output: Output) {
