@@ -25,6 +25,11 @@ pub const MAX_FRAME: usize = 1024 * 1024;
 pub const MAX_BASES: usize = 32;
 /// Bytes of bases in one record's delta at most: bounds what both sides copy together.
 pub const MAX_BASE_BYTES: usize = 256 * 1024;
+/// Bytes of chunks that one record is made from at most, each chunk counted once: all its raw
+/// bytes from whole chunks, the longest chunk for a piece of each of the shortest, and its bases.
+/// Without it a short record of many references could have much of the disk read into memory.
+pub const MAX_SOURCE_BYTES: usize =
+    MAX_RECORD_RAW + MAX_RECORD_RAW / MIN_CHUNK * MAX_CHUNK + MAX_BASE_BYTES;
 /// How long the tail of a bulk transfer waits for the rest of its chunk: less than anyone
 /// notices, longer than the gap between two reads of a busy socket.
 pub const TAIL_HOLD: Duration = Duration::from_millis(3);

@@ -1,9 +1,11 @@
 //! A record on its way to delivery: where its bytes come from, and whether they are right.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::Decoded;
-use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES};
+use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES};
 use crate::dictionary::{Dictionary, Fetch, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
@@ -92,10 +94,17 @@ impl Pending {
     }
 
     /// Looks early for what is there already. What is not may still come with a record before
-    /// this one.
+    /// this one. What is beyond [`MAX_SOURCE_BYTES`] is left for a repair.
     pub(super) fn start_reads(&mut self, dictionary: &mut Dictionary) {
+        let (mut counted, mut total) = (BTreeSet::new(), 0);
         for source in &mut self.sources {
             if let Source::Unknown(key) = *source {
+                if counted.insert(key) {
+                    total += dictionary.length(key);
+                }
+                if total > MAX_SOURCE_BYTES {
+                    return;
+                }
                 match dictionary.fetch(key) {
                     Fetch::Ready(bytes) => *source = Source::Chunk(bytes),
                     Fetch::Reading(ticket) => *source = Source::Reading(ticket),
@@ -241,5 +250,39 @@ impl Source {
             Source::Chunk(bytes) | Source::Repaired(bytes) => Some(bytes),
             Source::Unknown(_) | Source::Reading(_) | Source::Missing => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DictionaryConfig;
+    use crate::dictionary::NO_KEY;
+    use crate::fingerprint::Fingerprint;
+    use vocab::Random;
+
+    #[test]
+    fn a_record_of_many_references_takes_no_more_than_a_sound_one_could() {
+        let mut dictionary = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
+        let chunks: Vec<Vec<u8>> = (0..100).map(|byte| vec![byte; MAX_CHUNK]).collect();
+        let mut operations = Vec::new();
+        for chunk in &chunks {
+            let fingerprint = Fingerprint::of(chunk);
+            dictionary.insert(&fingerprint, chunk, NO_KEY);
+            let key = fingerprint.key();
+            operations.extend([Operation::Chunk { key }; 2]);
+        }
+        let record = Record {
+            raw_length: MAX_CHUNK,
+            check: check_of(&chunks[0]),
+            literal_length: 0,
+            literals: Literals::Stored,
+            coded: Bytes::new(),
+            operations,
+        };
+        let mut pending = Pending::new(0, 1, record);
+        pending.start_reads(&mut dictionary);
+        let taken = pending.sources.iter().filter_map(Source::bytes).count();
+        assert_eq!(taken, 2 * (MAX_SOURCE_BYTES / MAX_CHUNK));
     }
 }
