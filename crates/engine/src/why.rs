@@ -173,6 +173,11 @@ fn reduce(flow: &Flow) -> StageReport {
     let wan = flow.sent_wan_bytes + flow.received_wan_bytes;
     let (why_not, remedy) = if wan < lan || lan == 0 {
         (None, None)
+    } else if flow.carry_only {
+        (
+            Some("the policy carries this port only".to_owned()),
+            Some("take it out of carry_only_ports in [policy]".to_owned()),
+        )
     } else if !flow.may_store {
         (
             Some("the policy never stores this content".to_owned()),

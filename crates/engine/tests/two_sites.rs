@@ -378,6 +378,28 @@ fn what_must_never_be_stored_is_sent_again_in_full() {
 }
 
 #[test]
+fn what_is_only_carried_is_kept_on_neither_side() {
+    let setting = Setting {
+        policy: Policy {
+            carry_only_ports: vec![80],
+            ..Policy::default()
+        },
+        ..Setting::default()
+    };
+    let answer = random_bytes(8, 300_000);
+    let mut world = World::new(setting);
+    let script = Script::Answer {
+        after: 18,
+        answer: answer.clone(),
+    };
+    world.servers.insert(80, script);
+    download(&mut world, 80, &answer);
+    for own in [NEAR, FAR] {
+        assert_eq!(world.nodes[own].engine.status().dictionary.chunks, 0);
+    }
+}
+
+#[test]
 fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
     let answer = random_bytes(9, 500_000);
     let script = Script::Answer {

@@ -72,7 +72,8 @@ impl Engine {
             server,
             accelerator: accelerator.number,
             keep_client_address: via == Via::Transparent,
-            may_store: self.config.policy.may_store(server),
+            // What is only carried is not reduced by the peer either.
+            may_store: self.config.policy.may_store(server) && !carry_only,
             dscp: 0,
         };
         let peer = self
