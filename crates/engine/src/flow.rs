@@ -299,7 +299,9 @@ impl Flow {
                 let answer = self.encoder.repair(bytes).map_err(broken)?;
                 turn.session
                     .send_message(self.id, message::REPAIR_ANSWER, answer);
-                Ok(())
+                // The encoder notes what the peer lacks at its next turn; without one, requests
+                // that come again and again would pile that up.
+                self.pump(turn)
             }
             message::REPAIR_ANSWER => {
                 self.decoder.handle_repair(bytes).map_err(broken)?;
