@@ -73,8 +73,9 @@ fn lints(root: &Path, deny_warnings: bool) -> Result<()> {
 
 fn documentation(root: &Path, deny_warnings: bool) -> Result<()> {
     let mut command = cargo(root);
-    command.args(["doc", "--workspace", "--no-deps", "--locked", "--quiet"]);
-    command.arg("--keep-going");
+    // The doc comments of a binary are its help, where a bracket is a bracket and not a link.
+    command.args(["doc", "--workspace", "--lib", "--no-deps"]);
+    command.args(["--locked", "--quiet", "--keep-going"]);
     if deny_warnings {
         command.env("RUSTDOCFLAGS", "-D warnings");
     }
