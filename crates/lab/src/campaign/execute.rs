@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 
 use super::plan::{Pass, Plan, Test};
 use super::results::{FORMAT_VERSION, Results, Sample, Seeds, TestResults, WorkloadRun};
-use crate::capture::{self, Edge, Recorder};
+use crate::capture::{self, Edge, MarkerPath, Recorder};
 use crate::host::{Machine, ProcessorTime};
 use crate::kernel::Signal;
 use crate::nodes::Nodes;
@@ -98,6 +98,7 @@ struct Campaign<'a> {
     began: Instant,
     results: Results,
     topology: Topology,
+    markers: MarkerPath,
     servers: Servers,
     logs: PathBuf,
     captures: PathBuf,
@@ -165,6 +166,7 @@ impl<'a> Campaign<'a> {
                 tests: Vec::new(),
                 notes: Vec::new(),
             },
+            markers: MarkerPath::open(&topology)?,
             topology,
             servers,
             logs,
@@ -294,7 +296,7 @@ impl<'a> Campaign<'a> {
                 files.write_to(self.servers.files())?;
             }
             let label = format!("{name}-{}", pass.name());
-            recorder.mark(Edge::Begin, &label)?;
+            recorder.mark(&self.markers, Edge::Begin, &label)?;
             let before = ProcessorTime::now()?;
             let bench = Bench {
                 topology: &self.topology,
@@ -304,7 +306,7 @@ impl<'a> Campaign<'a> {
             };
             let outcome = bench.run(workload, files, &label)?;
             let cpu_busy = ProcessorTime::now()?.busy_since(before);
-            recorder.mark(Edge::End, &label)?;
+            recorder.mark(&self.markers, Edge::End, &label)?;
             self.servers.check()?;
             self.done += 1.0;
             results.runs.push(WorkloadRun {

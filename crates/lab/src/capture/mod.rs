@@ -48,15 +48,45 @@ pub struct CaptureFiles {
     pub wan: PathBuf,
 }
 
-/// Two running captures and the sender of their markers.
+/// The way that markers take; one for a whole run, so that a late marker still finds somebody at
+/// its end: nobody there would send an ICMP answer over the measured link.
+#[derive(Debug)]
+pub struct MarkerPath {
+    sender: UdpSocket,
+    /// Never read; what does not fit its buffer is dropped without a word.
+    _sink: UdpSocket,
+}
+
+impl MarkerPath {
+    /// Opens both ends.
+    ///
+    /// # Errors
+    /// When a socket cannot be opened.
+    pub fn open(topology: &Topology) -> Result<Self> {
+        let discard = (Site::Far.host_address(), marker::PORT);
+        let sink = kernel::in_network_namespace(&topology.namespace_file("server"), || {
+            UdpSocket::bind(discard)
+        })
+        .context("opening the server's discard port")?;
+        let sender = kernel::in_network_namespace(&topology.namespace_file("client"), || {
+            let socket = UdpSocket::bind((Site::Near.host_address(), 0))?;
+            socket.connect(discard)?;
+            Ok(socket)
+        })
+        .context("opening the marker's socket in the client's namespace")?;
+        Ok(Self {
+            sender,
+            _sink: sink,
+        })
+    }
+}
+
+/// Two running captures.
 #[derive(Debug)]
 pub struct Recorder {
     files: CaptureFiles,
     client: Process,
     wan: Process,
-    sender: UdpSocket,
-    /// Never read: it only keeps the server's kernel from answering markers with ICMP.
-    _sink: UdpSocket,
 }
 
 impl Recorder {
@@ -77,31 +107,14 @@ impl Recorder {
         };
         let client = start_tcpdump(run, topology, logs, "client", "lan0", &files.client)?;
         let wan = start_tcpdump(run, topology, logs, "wan", TUN_NEAR, &files.wan)?;
-        let discard = (Site::Far.host_address(), marker::PORT);
-        let sink = kernel::in_network_namespace(&topology.namespace_file("server"), || {
-            UdpSocket::bind(discard)
-        })
-        .context("opening the server's discard port")?;
-        let sender = kernel::in_network_namespace(&topology.namespace_file("client"), || {
-            let socket = UdpSocket::bind((Site::Near.host_address(), 0))?;
-            socket.connect(discard)?;
-            Ok(socket)
-        })
-        .context("opening the marker's socket in the client's namespace")?;
-        Ok(Self {
-            files,
-            client,
-            wan,
-            sender,
-            _sink: sink,
-        })
+        Ok(Self { files, client, wan })
     }
 
     /// Sends a marker and waits until both captures hold it.
     ///
     /// # Errors
     /// When a capture ends, or the marker does not show up.
-    pub fn mark(&mut self, edge: Edge, label: &str) -> Result<()> {
+    pub fn mark(&mut self, markers: &MarkerPath, edge: Edge, label: &str) -> Result<()> {
         let marker = Marker {
             edge,
             label: label.to_owned(),
@@ -113,8 +126,8 @@ impl Recorder {
         let what = format!("the marker `{payload}` to be captured");
         wait::until(MARKER_LIMIT, &what, || {
             if last_sent.is_none_or(|sent| sent.elapsed() >= MARKER_INTERVAL) {
-                // A refusal here is an earlier marker's ICMP answer; the next one will do.
-                let _ = self.sender.send(payload.as_bytes());
+                // What cannot be sent now can be in a moment; the limit tells if it never can.
+                let _ = markers.sender.send(payload.as_bytes());
                 last_sent = Some(std::time::Instant::now());
             }
             self.client.check()?;
