@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use vocab::Time;
 
-use crate::io::{ConnectionId, Output, Via};
+use crate::io::{ConnectionId, OnBehalf, Output, Via};
 
 /// Bytes under way in one direction: enough for 1 Gbit/s over a 2 ms path.
 const WINDOW: usize = 256 * 1024;
@@ -104,6 +104,7 @@ impl Direct {
             connection: opened,
             client: (via == Via::Transparent).then_some(client),
             server,
+            on_behalf: OnBehalf::Client,
         }]);
         Self {
             number,

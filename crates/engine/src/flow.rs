@@ -22,7 +22,7 @@ use reduce::{Decoded, Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
 use vocab::{FlowId, NodeId, Segment, SegmentKind, Time};
 
-use crate::io::{ConnectionId, Output, Via};
+use crate::io::{ConnectionId, OnBehalf, Output, Via};
 
 /// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
 /// millisecond, which is more than an engine's loop takes to come round.
@@ -209,7 +209,11 @@ impl Flow {
 
     /// Bytes that the flow holds in memory, by its own count.
     pub(crate) fn buffered(&self) -> usize {
-        self.encoder.pending() + self.encoder.retained() + self.lan.queued + self.lan.waiting_bytes
+        self.encoder.pending()
+            + self.encoder.retained()
+            + self.decoder.buffered()
+            + self.lan.queued
+            + self.lan.waiting_bytes
     }
 
     /// When a stage wants to be woken.
@@ -485,6 +489,7 @@ impl Flow {
             connection: self.lan.connection,
             client: self.keep_client_address.then_some(self.client),
             server: self.server,
+            on_behalf: OnBehalf::Peer,
         });
     }
 

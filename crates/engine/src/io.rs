@@ -122,6 +122,15 @@ pub enum Input {
     },
 }
 
+/// For whom a connection is opened: it decides which destinations are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnBehalf {
+    /// A peer's flow; the node's `serve` prefixes bound where it may go.
+    Peer,
+    /// A client of this node's own that goes directly.
+    Client,
+}
+
 /// What the engine wants done.
 #[derive(Debug)]
 pub enum Output {
@@ -162,6 +171,8 @@ pub enum Output {
         client: Option<SocketAddr>,
         /// The address to connect to.
         server: SocketAddr,
+        /// For whom.
+        on_behalf: OnBehalf,
     },
     /// The link may have frames: call [`crate::Engine::transmit`] while it is writable.
     Transmit {

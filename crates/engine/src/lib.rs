@@ -26,5 +26,5 @@ mod why;
 
 pub use config::{AVOID_FOR, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix};
 pub use engine::Engine;
-pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, Output, Via};
+pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, OnBehalf, Output, Via};
 pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use reduce::PeerSlot;
 use tunnel::{LinkId, Session};
-use vocab::{FlowId, NodeId};
+use vocab::{FlowId, NodeId, Time};
 
 use crate::config::{PeerConfig, Prefix};
 use crate::report::PeerStatus;
@@ -37,6 +37,8 @@ pub(crate) struct Peer {
     pub(crate) reach: Reach,
     /// The link that the session uses.
     pub(crate) link: Option<LinkId>,
+    /// The peer answered that it is at a limit: it is left alone until then.
+    pub(crate) full_until: Option<Time>,
     /// Which dictionary the peer said it has.
     pub(crate) generation: Option<[u8; 16]>,
     /// Engine numbers of the flows, by what the session calls them.
@@ -52,6 +54,11 @@ impl Peer {
             .filter(|prefix| prefix.contains(address))
             .map(Prefix::length)
             .max()
+    }
+
+    /// Whether new flows may go to it.
+    pub(crate) fn takes_flows(&self) -> bool {
+        self.reach == Reach::Up && self.full_until.is_none()
     }
 
     pub(crate) fn status(&self, intercepted: &[NodeId]) -> PeerStatus {

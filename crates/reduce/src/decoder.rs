@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
-use crate::config::{DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME};
+use crate::config::{DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_RAW};
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
@@ -101,6 +101,18 @@ impl Decoder {
         self.poll_next(dictionary).inspect_err(|error| {
             self.failed = Some(*error);
         })
+    }
+
+    /// About how many bytes it holds, each record that is looked up ahead counted at its limit.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
+        self.incoming.len()
+            + self.input.len()
+            + self.partial.len()
+            + self.frame.len()
+            + ready
+            + self.records.len() * MAX_RECORD_RAW
     }
 
     /// The encoded offset up to which everything has been resolved and handed out.

@@ -12,7 +12,6 @@ use super::{DIRECT_BEYOND_LIMIT, Engine};
 use crate::direct::{Direct, DirectReason, Life};
 use crate::flow::{Birth, Flow, Turn};
 use crate::io::{ConnectFailure, ConnectionId, Output, Via};
-use crate::peer::Reach;
 use crate::why;
 
 impl Engine {
@@ -41,7 +40,7 @@ impl Engine {
         if self.stop_at.is_some() {
             return Err(DirectReason::Stopping);
         }
-        if peer.reach != Reach::Up {
+        if !peer.takes_flows() {
             return Err(DirectReason::PeerNotUp);
         }
         if self.flows.len() + self.directs.len() >= self.config.limits.flows {
@@ -96,6 +95,7 @@ impl Engine {
             Some(ConnectFailure::NotPermitted)
         } else if self.stop_at.is_some()
             || self.flows.len() + self.directs.len() >= self.config.limits.flows
+            || self.memory_limit_reached
         {
             Some(ConnectFailure::Exhausted)
         } else {

@@ -57,6 +57,7 @@ impl Engine {
                 slot,
                 reach: Reach::Down,
                 link: None,
+                full_until: None,
                 generation: None,
                 flows: BTreeMap::new(),
             },

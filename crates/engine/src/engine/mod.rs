@@ -17,6 +17,7 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use bytes::Bytes;
 use reduce::Dictionary;
@@ -35,6 +36,8 @@ use crate::why;
 const CLOSED_KEPT: usize = 1_000;
 /// A reached limit counts as cleared below this share of it, so that it does not flap.
 const CLEARED_BELOW_PERCENT: usize = 90;
+/// How long a peer that is at a limit gets no new flows: as long as one that is silent.
+const PEER_FULL_FOR: Duration = Duration::from_secs(5);
 /// Connections beyond the limit of flows that may still go directly while interception is being
 /// taken away; past it they are reset.
 const DIRECT_BEYOND_LIMIT: usize = 1_000;
@@ -170,8 +173,10 @@ impl Engine {
             .values()
             .filter_map(|peer| peer.session.poll_timeout());
         let flow = self.timers.first().map(|(at, _)| *at);
+        let full = self.peers.values().filter_map(|peer| peer.full_until);
         sessions
             .chain(flow)
+            .chain(full)
             .chain(self.dictionary.poll_timeout())
             .chain(self.stop_at)
             .min()
@@ -187,6 +192,9 @@ impl Engine {
                 peer.session.handle_timeout(now);
                 self.touched.insert(node);
             }
+        }
+        for peer in self.peers.values_mut() {
+            peer.full_until = peer.full_until.filter(|until| *until > now);
         }
         self.dictionary.handle_timeout(now);
         while let Some((at, number)) = self.timers.first().copied()
@@ -359,7 +367,7 @@ impl Engine {
         let wanted: Vec<NodeId> = self
             .peers
             .values()
-            .filter(|peer| !none && peer.reach == Reach::Up)
+            .filter(|peer| !none && peer.takes_flows())
             .map(|peer| peer.config.node)
             .collect();
         if self.intercepted.as_ref() != Some(&wanted) {

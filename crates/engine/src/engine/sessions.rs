@@ -3,9 +3,9 @@
 use tunnel::{Answer, LinkId};
 use vocab::{FlowId, NodeId, Time};
 
-use super::Engine;
+use super::{Engine, PEER_FULL_FOR};
 use crate::flow::Flow;
-use crate::io::{Event, Output};
+use crate::io::{ConnectFailure, Event, Output};
 use crate::peer::Reach;
 use crate::why;
 
@@ -133,6 +133,14 @@ impl Engine {
         };
         match answer {
             Answer::Connected => {}
+            // The server is not to blame: the peer is full or stopping, and what would go to it
+            // passes by until it has had time to empty.
+            Answer::Failed(ConnectFailure::Exhausted) => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.full_until = Some(now + PEER_FULL_FOR);
+                }
+                self.fail_flow(now, number, why::failure_text(ConnectFailure::Exhausted));
+            }
             Answer::Failed(failure) => {
                 if let Some(flow) = self.flows.get(&number) {
                     self.avoid(flow.server);

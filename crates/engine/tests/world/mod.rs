@@ -430,6 +430,7 @@ impl World {
                 connection,
                 client,
                 server,
+                ..
             } => self.open_server(own, connection, client, server),
             Output::Transmit { .. } => {}
             Output::CloseLink { link, .. } => {
