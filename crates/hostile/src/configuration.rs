@@ -1,10 +1,11 @@
-//! Entries of `node` for what people and other nodes hand it as text: configuration and tokens.
+//! Entries of `node` for what people hand it as text, configuration and tokens, and for what a node
+//! that wants to be paired says first.
 
 use std::path::Path;
 
 use node::config::NodeConfig;
-use node::pairing::Token;
-use vocab::NodeId;
+use node::pairing::{Request, Token};
+use vocab::{NodeId, Writer};
 
 use crate::seed::{Seed, seed};
 
@@ -28,6 +29,33 @@ pub(crate) fn token(bytes: &[u8]) {
         let shown = token.to_string();
         assert!(Token::parse(&shown).is_ok_and(|again| again == token));
     }
+}
+
+/// What somebody unknown says first when pairing: read and written again equal, or refused.
+pub(crate) fn pairing(bytes: &[u8]) {
+    if let Ok(request) = Request::parse(bytes) {
+        let written = request.emit();
+        assert!(Request::parse(&written).is_ok_and(|again| again == request));
+    }
+}
+
+/// Good inputs for [`pairing`].
+pub(crate) fn pairing_seeds() -> Vec<Seed> {
+    let request = |version: u8, name: &str| {
+        let mut writer = Writer::new();
+        writer
+            .u8(version)
+            .bytes(&[1; 16])
+            .bytes(&[2; 32])
+            .prefixed(name.as_bytes());
+        writer.finish()
+    };
+    vec![
+        seed("request", request(1, "near")),
+        seed("later-version", request(9, "near")),
+        seed("no-name", request(1, "")),
+        seed("name-of-a-path", request(1, "../near")),
+    ]
 }
 
 /// Good inputs for [`configuration`].

@@ -107,6 +107,11 @@ pub const ENTRIES: &[Entry] = &[
         seeds: configuration::token_seeds,
     },
     Entry {
+        name: "node_pairing",
+        run: configuration::pairing,
+        seeds: configuration::pairing_seeds,
+    },
+    Entry {
         name: "node_socks5",
         run: proxy::socks5,
         seeds: proxy::socks5_seeds,

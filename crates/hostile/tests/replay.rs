@@ -52,6 +52,7 @@ replays! {
     engine_peer,
     node_configuration,
     node_token,
+    node_pairing,
     node_socks5,
     node_http_connect,
 }

@@ -10,6 +10,7 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -134,13 +135,12 @@ pub async fn join(
     let (joiner, inviter) = (identity.node(), token.inviter);
     let exported = exporter(stream.get_ref().1)?;
     let key = token.key();
-    let mut request = Writer::new();
-    request
-        .u8(VERSION)
-        .bytes(&token.id())
-        .bytes(proof(&key, Role::Joiner, &exported, joiner, inviter).as_bytes())
-        .prefixed(own_name.as_bytes());
-    timely(write_frame(&mut stream, &request.finish()))
+    let request = Request {
+        id: token.id(),
+        proof: *proof(&key, Role::Joiner, &exported, joiner, inviter).as_bytes(),
+        joiner_name: own_name.to_owned(),
+    };
+    timely(write_frame(&mut stream, &request.emit()))
         .await
         .map_err(ExchangeError::Broken)?;
     let answer = timely(read_frame(&mut stream))
@@ -266,16 +266,35 @@ fn code(error: &ExchangeError) -> u8 {
     }
 }
 
-/// What a joiner sends.
+/// What a joiner sends: the first bytes that a node reads of somebody it does not know.
+///
+/// `version u8 | invitation's id, 16 bytes | proof, 32 bytes | name, with its length`
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
+pub struct Request {
     id: [u8; 16],
     proof: [u8; 32],
     joiner_name: String,
 }
 
 impl Request {
-    fn parse(frame: &[u8]) -> Result<Self, ExchangeError> {
+    /// The request's bytes.
+    #[must_use]
+    pub fn emit(&self) -> Bytes {
+        let mut request = Writer::new();
+        request
+            .u8(VERSION)
+            .bytes(&self.id)
+            .bytes(&self.proof)
+            .prefixed(self.joiner_name.as_bytes());
+        request.finish()
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// [`ExchangeError::InvalidMessage`] when it is cut, of another version, or names its sender
+    /// by what is no name.
+    pub fn parse(frame: &[u8]) -> Result<Self, ExchangeError> {
         let mut reader = Reader::new(frame);
         let invalid = |_| ExchangeError::InvalidMessage;
         if reader.u8().map_err(invalid)? != VERSION {

@@ -24,7 +24,7 @@ mod invitations;
 mod pins;
 mod token;
 
-pub use exchange::{ExchangeError, Paired, accept, join};
+pub use exchange::{ExchangeError, Paired, Request, accept, join};
 pub use invitations::{InvitationError, Invitations};
 pub use pins::{Pin, PinError, Pins};
 pub use token::{Token, TokenError};
