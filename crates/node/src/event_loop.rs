@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc as thread_mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{ConnectionId, Engine, Event, Input, LinkId, Output};
+use engine::{ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
 use reduce::DiskRequest;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -28,7 +28,7 @@ use crate::identity::Identity;
 use crate::intercept;
 use crate::lan;
 use crate::mailbox::{Mailbox, Message, Question};
-use crate::pairing::Pins;
+use crate::pairing::{Pin, Pins};
 use crate::tls::{self, Trust};
 use crate::wan::{self, Dialing, LinkCommand, LinkNumbers, PeerLinks};
 use crate::watchdog::Heart;
@@ -39,6 +39,9 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
 const BATCH: usize = 64;
 /// Handed to a link at once: four TLS records.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// Resets of the last moment are given this long to leave before the links are closed on them.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What the loop is made of.
 pub(crate) struct Parts {
@@ -87,7 +90,11 @@ impl EventLoop {
     /// A loop around a new engine. Peers that are paired and configured are dialled at once.
     pub(crate) fn new(parts: Parts) -> Self {
         let clock = Clock::start();
-        let (config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &parts.pins);
+        let pins = parts.pins.load().unwrap_or_else(|error| {
+            tracing::error!(%error, "no peer can be trusted until this is put right");
+            BTreeMap::new()
+        });
+        let (config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &pins);
         let random = Random::from_seed(parts.seed);
         let engine = Engine::new(config, clock.now(), random);
         let mut this = Self {
@@ -138,6 +145,26 @@ impl EventLoop {
             if Instant::now() >= next_beat {
                 self.parts.heart.beat();
                 next_beat = Instant::now() + HEARTBEAT;
+            }
+        }
+        self.say_goodbye(&mut messages).await;
+    }
+
+    /// Closes the links after what was said last, so that the peers need not find out by
+    /// waiting that flows were reset.
+    async fn say_goodbye(&mut self, messages: &mut mpsc::Receiver<Message>) {
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            self.close_link(link);
+        }
+        let deadline = Instant::now() + FAREWELL;
+        while !self.links.is_empty() {
+            match tokio::time::timeout_at(deadline, messages.recv()).await {
+                Ok(Some(Message::Input(Input::LinkDown { link }))) => {
+                    self.links.remove(&link);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
             }
         }
     }
@@ -193,14 +220,18 @@ impl EventLoop {
                     self.count_link(slot.peer, |links| links.up = links.up.saturating_sub(1));
                 }
             }
-            Input::Aborted { connection } => {
+            Input::Aborted { connection }
+            | Input::Connected {
+                connection,
+                result: Err(_),
+            } => {
                 self.connections.remove(connection);
             }
             Input::Accepted { .. }
             | Input::Received { .. }
             | Input::Finished { .. }
             | Input::Written { .. }
-            | Input::Connected { .. }
+            | Input::Connected { result: Ok(()), .. }
             | Input::LinkUp { .. }
             | Input::LinkReceived { .. }
             | Input::Disk(_)
@@ -273,7 +304,8 @@ impl EventLoop {
                 connection,
                 client,
                 server,
-            } => self.connect(connection, client, server),
+                on_behalf,
+            } => self.connect(connection, client, server, on_behalf),
             Output::Transmit { link } => {
                 if let Some(slot) = self.links.get_mut(&link) {
                     slot.wants = true;
@@ -324,13 +356,21 @@ impl EventLoop {
         connection: ConnectionId,
         client: Option<std::net::SocketAddr>,
         server: std::net::SocketAddr,
+        on_behalf: OnBehalf,
     ) {
-        let (commands, orders) = mpsc::unbounded_channel();
+        let (commands, mut orders) = mpsc::unbounded_channel();
         self.connections.insert(connection, commands);
         let mailbox = self.parts.mailbox.clone();
-        let serve = self.parts.config.serve.clone();
+        let serve = match on_behalf {
+            OnBehalf::Peer => self.parts.config.serve.clone(),
+            OnBehalf::Client => Vec::new(),
+        };
         self.parts.runtime.spawn(async move {
-            let opened = lan::open(client, server, &serve).await;
+            // The only order before the connection stands is to give it up.
+            let opened = tokio::select! {
+                opened = lan::open(client, server, &serve) => opened,
+                _ = orders.recv() => return,
+            };
             let result = opened.as_ref().map(drop).map_err(|failure| *failure);
             let told = mailbox.input(Input::Connected { connection, result }).await;
             if let (Ok(stream), Ok(())) = (opened, told) {
@@ -382,8 +422,15 @@ impl EventLoop {
     }
 
     fn reload(&mut self, now: Time, config: NodeConfig) {
-        let (engine_config, peers, unpaired) =
-            engine_config(&config, &self.parts.identity, &self.parts.pins);
+        // One damaged file must not revoke every peer.
+        let pins = match self.parts.pins.load() {
+            Ok(pins) => pins,
+            Err(error) => {
+                tracing::error!(%error, "configuration not read again; all stays as it was");
+                return;
+            }
+        };
+        let (engine_config, peers, unpaired) = engine_config(&config, &self.parts.identity, &pins);
         self.parts.config = config;
         self.unpaired = unpaired;
         self.set_peers(peers);
@@ -511,12 +558,8 @@ type PairedPeers = BTreeMap<NodeId, String>;
 fn engine_config(
     config: &NodeConfig,
     identity: &Identity,
-    pins: &Pins,
+    pins: &BTreeMap<String, Pin>,
 ) -> (engine::Config, PairedPeers, Vec<String>) {
-    let pins = pins.load().unwrap_or_else(|error| {
-        tracing::error!(%error, "no peer can be trusted until this is put right");
-        BTreeMap::new()
-    });
     let mut peers = Vec::new();
     let mut paired = PairedPeers::new();
     let mut unpaired = Vec::new();

@@ -67,7 +67,11 @@ impl Identity {
     pub fn load_or_create(state_directory: &Path) -> Result<Self, IdentityError> {
         make_private_directory(state_directory)?;
         match Self::load(state_directory) {
-            Err(IdentityError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
+            // Only a node without a key is a new one: a lost certificate must not cost the key,
+            // and with it every pairing.
+            Err(IdentityError::Io { path, cause, .. })
+                if cause.kind() == io::ErrorKind::NotFound && path.ends_with("identity.key") =>
+            {
                 create(state_directory)?;
                 Self::load(state_directory)
             }

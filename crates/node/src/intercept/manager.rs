@@ -168,7 +168,12 @@ impl Manager {
         if self.avoided.len() >= MOST_AVOIDED {
             return false;
         }
-        self.avoided.insert(server, now + lasting).is_none()
+        // The element in the kernel's set keeps its first timeout; so does its image here.
+        if self.avoided.contains_key(&server) {
+            return false;
+        }
+        self.avoided.insert(server, now + lasting);
+        true
     }
 
     async fn install(&mut self) {

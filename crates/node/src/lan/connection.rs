@@ -109,7 +109,9 @@ pub(crate) async fn serve(
         sending: Sending::Open,
     };
     match connection.run(commands).await {
-        End::Quiet => {}
+        End::Quiet => {
+            let _ = SockRef::from(&connection.stream).set_linger(None);
+        }
         End::Reset => reset(connection.stream),
         End::Aborted => {
             let _ = connection
@@ -129,6 +131,9 @@ pub(crate) fn reset(stream: TcpStream) {
 fn prepare(stream: &TcpStream) {
     // Each of these only makes the connection better; a system that lacks one is no failure.
     let _ = stream.set_nodelay(true);
+    // Until a direction has ended in good order, a close is a reset: when this process dies, the
+    // kernel closes its sockets, and half a file must not look like a whole one.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)
         .with_interval(KEEPALIVE_INTERVAL)
@@ -148,6 +153,7 @@ impl Connection {
                         {
                             return End::Aborted;
                         }
+                        let _ = SockRef::from(&self.stream).set_linger(None);
                         self.sending = Sending::Finished;
                     }
                     Sending::Closing => return End::Quiet,

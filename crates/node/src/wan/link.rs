@@ -5,6 +5,7 @@
 //! them within a few milliseconds. The kernel's own unsent queue is bounded by
 //! TCP_NOTSENT_LOWAT.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -128,7 +129,18 @@ async fn write(
     mailbox: &Mailbox,
 ) -> &'static str {
     let mut room = Room::new();
-    while let Some(order) = orders.recv().await {
+    // Pieces ordered while another was being written; the room bounds their number.
+    let mut waiting = VecDeque::new();
+    let mut closing = None;
+    loop {
+        let order = match waiting.pop_front() {
+            Some(bytes) => LinkCommand::Send(bytes),
+            None if closing.is_some() => LinkCommand::Close,
+            None => match orders.recv().await {
+                Some(order) => order,
+                None => break,
+            },
+        };
         match order {
             LinkCommand::Send(bytes) => {
                 let started = Instant::now();
@@ -136,7 +148,20 @@ async fn write(
                     writer.write_all(&bytes).await?;
                     writer.flush().await
                 };
-                if let Err(error) = sent.await {
+                tokio::pin!(sent);
+                let sent = loop {
+                    // A peer that does not read must not keep a link that is to be closed.
+                    tokio::select! {
+                        sent = &mut sent => break sent,
+                        Some(order) = orders.recv(), if closing.is_none() => match order {
+                            LinkCommand::Send(bytes) => waiting.push_back(bytes),
+                            LinkCommand::Close => closing = Some(Instant::now() + CLOSE_TIMEOUT),
+                        },
+                        () = tokio::time::sleep_until(closing.unwrap_or(started)),
+                            if closing.is_some() => return "closed by this node, unfinished",
+                    }
+                };
+                if let Err(error) = sent {
                     tracing::debug!(link = link.0, %error, "writing a link failed");
                     return "writing failed";
                 }
