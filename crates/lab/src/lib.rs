@@ -32,6 +32,7 @@ pub mod topology;
 pub mod wait;
 pub mod workload;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What the lab has to be told about where it runs; the binary reads it from its environment.
@@ -39,8 +40,8 @@ use std::path::PathBuf;
 pub struct Environment {
     /// The `trunkline` program that emulator and nodes are started from.
     pub program: PathBuf,
-    /// A directory that only this user writes; a run without root keeps its things below it.
-    pub private_directory: PathBuf,
+    /// What this process was started with, should it have to be started again.
+    pub arguments: Vec<OsString>,
     /// Whether this process is already the root of a user namespace of the lab's own.
     pub user_namespace: rootless::Inside,
 }

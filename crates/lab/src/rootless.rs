@@ -1,9 +1,13 @@
-//! Running without root: the lab starts itself again inside user, network and mount namespaces.
+//! Running without root: the lab starts itself again inside user, network, mount and process
+//! namespaces.
 //!
 //! ```text
-//! trunkline demo ──unshare(1)──► trunkline demo --  (root of its own user namespace,
-//!                                                   a private /run with /run/netns in it)
+//! trunkline demo ──unshare(1)──► trunkline demo     root and first process of namespaces of its
+//!                                                   own, with a private /run
 //! ```
+//! Nothing inside can outlive it: when its first process ends, however it ends, the kernel ends the
+//! others and the namespaces go, /run with the run directory among them.
+//!
 //! With newuidmap and a range in /etc/subuid the inner side has many user ids, else one. What
 //! cannot be had without root is said once, before anything else happens.
 
@@ -13,8 +17,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{Environment, command, kernel};
 
-/// The environment variable that tells the inner process that it is inside; its value is the private
-/// directory that the outer process had.
+/// The environment variable that tells the inner process that it is inside.
 pub const INSIDE_VARIABLE: &str = "TRUNKLINE_LAB_INSIDE";
 
 /// Whether a process is the one that the lab started again inside a user namespace.
@@ -65,32 +68,43 @@ pub fn obtain(environment: &Environment) -> Result<Privileges> {
     let Some(unshare) = command::find("unshare") else {
         bail!("the lab needs root, or unshare(1) from util-linux to run without it");
     };
-    let possible = std::process::Command::new(&unshare)
-        .args(["--user", "--map-root-user", "--net", "--mount", "true"])
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !possible {
+    if !can(&unshare, &NAMESPACES) {
         bail!(
             "this system does not allow unprivileged user namespaces; run as root, or allow them \
              (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces)"
         );
     }
     let mut again = std::process::Command::new(&unshare);
-    again.args(["--user", "--map-root-user", "--net", "--mount"]);
-    if has_many_user_ids(&unshare) {
+    again.args(NAMESPACES);
+    // smbd and tcpdump change their user, which takes more than one to change to.
+    if can(&unshare, &[&NAMESPACES[..], &["--map-auto"]].concat()) {
         again.arg("--map-auto");
     }
     again
         .arg(&environment.program)
-        .args(std::env::args_os().skip(1))
-        .env(INSIDE_VARIABLE, &environment.private_directory);
+        .args(&environment.arguments)
+        .env(INSIDE_VARIABLE, "1");
     Err(kernel::become_program(&mut again)).context("starting again in a user namespace")
 }
 
-/// Whether a range of user ids can be mapped, which smbd needs.
-fn has_many_user_ids(unshare: &Path) -> bool {
+/// What unshare(1) is asked for. It passes no signal on, but a terminal's Ctrl-C reaches the inner
+/// process by itself, and --kill-child takes it along when unshare is killed.
+const NAMESPACES: [&str; 8] = [
+    "--user",
+    "--map-root-user",
+    "--net",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+];
+
+/// Whether unshare(1) can make these namespaces here.
+fn can(unshare: &Path, arguments: &[&str]) -> bool {
     std::process::Command::new(unshare)
-        .args(["--user", "--map-root-user", "--map-auto", "true"])
+        .args(arguments)
+        .arg("true")
         .output()
         .is_ok_and(|output| output.status.success())
 }

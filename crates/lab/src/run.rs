@@ -1,7 +1,7 @@
 //! The run directory: everything one run of the lab makes, and the journal that says what.
 //!
 //! ```text
-//! BASE/                   /run/trunkline-lab, $XDG_RUNTIME_DIR/trunkline-lab or a temporary one
+//! /run/trunkline-lab/     in a user namespace the lab's own /run, which goes with it
 //!   ID/                   one run; ID also prefixes its namespaces: tlID-client, ...
 //!     journal             a line of JSON for the owner and for each namespace and process
 //!     ...                 server directories, captures, logs
@@ -21,11 +21,13 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, Signal};
-use crate::rootless::Inside;
 use crate::{Environment, command};
 
 /// Where named network namespaces stand (ip-netns(8)).
 const NAMESPACE_DIRECTORY: &str = "/run/netns";
+
+/// Where runs are.
+const BASE_DIRECTORY: &str = "/run/trunkline-lab";
 
 /// A directory without a readable owner line is left alone this long: its maker may be between
 /// making the directory and writing the line.
@@ -60,9 +62,9 @@ impl Run {
     /// # Errors
     /// When the directory cannot be made.
     pub fn create(environment: &Environment) -> Result<Self> {
-        let base = base_directory(environment);
-        fs::create_dir_all(&base).with_context(|| format!("making {}", base.display()))?;
-        sweep(&base);
+        let base = Path::new(BASE_DIRECTORY);
+        fs::create_dir_all(base).with_context(|| format!("making {}", base.display()))?;
+        sweep(base);
         // The owner's number is unique among live runs, and dead ones have just been removed; a
         // process with several runs (the tests) counts on.
         let pid = std::process::id();
@@ -181,13 +183,6 @@ fn suffix(count: u32) -> String {
         0 => String::new(),
         _ => format!("r{count}"),
     }
-}
-
-fn base_directory(environment: &Environment) -> PathBuf {
-    if kernel::effective_user() == 0 && environment.user_namespace == Inside::No {
-        return PathBuf::from("/run/trunkline-lab");
-    }
-    environment.private_directory.join("trunkline-lab")
 }
 
 /// Removes what runs with a dead owner left in `base`.

@@ -11,6 +11,7 @@ use crate::nodes::Nodes;
 use crate::preflight::{self, Captures, Interception, Needs};
 use crate::process::Process;
 use crate::progress::Progress;
+use crate::rootless::Inside;
 use crate::run::Run;
 use crate::servers::{Kind, SMB_SHARE, Servers};
 use crate::topology::{Site, Topology};
@@ -171,6 +172,14 @@ impl Lab {
             "The lab stands; its files are in {}",
             self.run.directory().display()
         );
+        if self.run.environment().user_namespace == Inside::Yes {
+            let _ = writeln!(
+                text,
+                "enter its namespaces first, from another terminal of the same user:\n  \
+                 nsenter --preserve-credentials --user --mount --pid --target \
+                 $(pgrep -n -f 'trunkline lab up')"
+            );
+        }
         for (role, what) in [
             ("client", "the client's host"),
             ("near", "its node"),

@@ -101,20 +101,13 @@ impl Up {
 
 /// What the lab needs to know of this process.
 pub(crate) fn environment() -> Result<Environment> {
-    let inside = std::env::var_os(INSIDE_VARIABLE).map(PathBuf::from);
-    let user_namespace = match inside {
-        Some(_) => Inside::Yes,
-        None => Inside::No,
-    };
-    let private_directory = inside.unwrap_or_else(|| match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) if std::path::Path::new(&directory).is_dir() => PathBuf::from(directory),
-        // Each user's own, because the first one to make it owns it.
-        _ => std::env::temp_dir().join(format!("trunkline-{}", lab::kernel::effective_user())),
-    });
     Ok(Environment {
         program: std::env::current_exe().context("finding this program")?,
-        private_directory,
-        user_namespace,
+        arguments: std::env::args_os().skip(1).collect(),
+        user_namespace: match std::env::var_os(INSIDE_VARIABLE) {
+            Some(_) => Inside::Yes,
+            None => Inside::No,
+        },
     })
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn turn(test: &str, kinds: &[Kind]) -> Option<MutexGuard<'static, ()>
 pub(crate) fn environment() -> Environment {
     Environment {
         program: PathBuf::from(env!("CARGO_BIN_EXE_trunkline")),
-        private_directory: std::env::temp_dir(),
+        arguments: Vec::new(),
         user_namespace: Inside::No,
     }
 }
