@@ -12,6 +12,7 @@ use vocab::{ByteCount, Random};
 use world::{FAR, NEAR, Script, Setting, World, client, server};
 
 const PATIENCE: Duration = Duration::from_secs(120);
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 const ROUND_TRIP: Duration = Duration::from_millis(30);
 
 fn random_bytes(seed: u64, length: usize) -> Bytes {
@@ -26,11 +27,19 @@ fn world_with(scripts: impl IntoIterator<Item = (u16, Script)>) -> World {
     world
 }
 
+/// A server that gives this answer to [`REQUEST`].
+fn answering(answer: &Bytes) -> Script {
+    Script::Answer {
+        after: REQUEST.len(),
+        answer: answer.clone(),
+    }
+}
+
 /// One download to the end; the WAN bytes that it took in both directions.
 fn download(world: &mut World, port: u16, expected: &Bytes) -> u64 {
     let before: u64 = world.wan_bytes.iter().sum();
     let connection = world.accept(port);
-    world.send(connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.send(connection, REQUEST, true);
     world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
     let host = world.client_host(connection);
     assert!(host.received == expected, "the client got other bytes");
@@ -44,7 +53,7 @@ fn the_first_answer_costs_one_round_trip() {
     let mut world = world_with([(80, Script::Answer { after: 18, answer })]);
     let begun = world.now;
     let connection = world.accept(80);
-    world.send(connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.send(connection, REQUEST, true);
     world.run_until(
         |world| !world.client_host(connection).received.is_empty(),
         PATIENCE,
@@ -81,11 +90,7 @@ fn a_server_that_speaks_first_is_heard() {
 #[test]
 fn a_second_download_costs_a_fiftieth_of_the_first() {
     let answer = random_bytes(1, 2_000_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    let mut world = world_with([(80, script)]);
+    let mut world = world_with([(80, answering(&answer))]);
     let cold = download(&mut world, 80, &answer);
     assert!(cold < 2_000_000 + 40_000, "cold cost {cold} bytes");
     let warm = download(&mut world, 80, &answer);
@@ -95,10 +100,7 @@ fn a_second_download_costs_a_fiftieth_of_the_first() {
 #[test]
 fn what_went_up_comes_down_cheaply() {
     let data = random_bytes(2, 1_000_000);
-    let answer = Script::Answer {
-        after: 18,
-        answer: data.clone(),
-    };
+    let answer = answering(&data);
     let mut world = world_with([(21, Script::Swallow), (80, answer)]);
     let connection = world.accept(21);
     world.send(connection, &data, true);
@@ -175,13 +177,9 @@ fn resets_are_carried_over_both_ways() {
 #[test]
 fn flows_outlive_an_outage_of_thirty_seconds() {
     let answer = random_bytes(3, 3_000_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    let mut world = world_with([(80, script)]);
+    let mut world = world_with([(80, answering(&answer))]);
     let connection = world.accept(80);
-    world.send(connection, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.send(connection, REQUEST, true);
     world.run_until(
         |world| world.client_host(connection).received.len() > 500_000,
         PATIENCE,
@@ -209,16 +207,12 @@ fn flows_outlive_an_outage_of_thirty_seconds() {
 #[test]
 fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
     let answer = random_bytes(4, 2_000_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    let mut world = world_with([(80, script)]);
+    let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
     // What was learnt goes to the disk within seconds; a crash before that only costs bytes.
     world.run_for(Duration::from_secs(3));
     let torn = world.accept(80);
-    world.send(torn, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.send(torn, REQUEST, true);
     world.run_for(Duration::from_millis(20));
 
     world.restart(FAR, &Setting::default());
@@ -236,11 +230,7 @@ fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
 #[test]
 fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
     let answer = random_bytes(5, 1_000_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    let mut world = world_with([(80, script)]);
+    let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
     // The near node loses what it knew while its peer goes on believing in it.
     world.nodes[NEAR].disk = Default::default();
@@ -258,10 +248,7 @@ fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
 #[test]
 fn a_stalled_client_stalls_its_server_and_nobody_else() {
     let answer = random_bytes(6, 500_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
+    let script = answering(&answer);
     let mut world = world_with([(80, script), (84, Script::Stall)]);
     let stalled = world.accept(84);
     world.send(stalled, &random_bytes(7, 40_000_000), false);
@@ -288,7 +275,7 @@ fn many_flows_end_with_their_own_bytes() {
         .map(|index| (index, world.accept(1000 + index % 50)))
         .collect();
     for (_, connection) in &connections {
-        world.send(*connection, b"GET / HTTP/1.0\r\n\r\n", true);
+        world.send(*connection, REQUEST, true);
     }
     let all_closed = |world: &World| {
         connections
@@ -332,6 +319,28 @@ fn at_the_limit_new_connections_pass_by() {
 }
 
 #[test]
+fn a_full_peer_is_passed_by_for_a_while_and_its_servers_are_not_blamed() {
+    let setting = Setting {
+        far_limits: Limits {
+            flows: 1,
+            ..Limits::default()
+        },
+        ..Setting::default()
+    };
+    let mut world = World::new(setting);
+    world.servers.insert(83, Script::Swallow);
+    let first = world.accept(83);
+    world.run_for(Duration::from_millis(100));
+    let second = world.accept(83);
+    world.run_until(|world| world.client_host(second).was_reset, PATIENCE);
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    world.run_for(Duration::from_secs(6));
+    assert_eq!(world.nodes[NEAR].intercepted.len(), 1);
+    assert!(!world.client_host(first).was_reset);
+}
+
+#[test]
 fn without_a_peer_connections_go_directly_and_why_says_so() {
     let greeting = Bytes::from_static(b"direct");
     let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
@@ -366,11 +375,7 @@ fn what_must_never_be_stored_is_sent_again_in_full() {
     };
     let answer = random_bytes(8, 300_000);
     let mut world = World::new(setting);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    world.servers.insert(80, script);
+    world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);
     let again = download(&mut world, 80, &answer);
     assert!(again > 300_000, "{again} bytes: something was kept");
@@ -388,11 +393,7 @@ fn what_is_only_carried_is_kept_on_neither_side() {
     };
     let answer = random_bytes(8, 300_000);
     let mut world = World::new(setting);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    world.servers.insert(80, script);
+    world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);
     for own in [NEAR, FAR] {
         assert_eq!(world.nodes[own].engine.status().dictionary.chunks, 0);
@@ -402,11 +403,7 @@ fn what_is_only_carried_is_kept_on_neither_side() {
 #[test]
 fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
     let answer = random_bytes(9, 500_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    let mut world = world_with([(80, script)]);
+    let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
     for own in [NEAR, FAR] {
         world.input(own, Input::ClearDictionary);
@@ -419,13 +416,10 @@ fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
 #[test]
 fn a_stopping_node_lets_flows_end_within_its_grace() {
     let answer = random_bytes(10, 1_000_000);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
+    let script = answering(&answer);
     let mut world = world_with([(80, script), (83, Script::Swallow)]);
     let ending = world.accept(80);
-    world.send(ending, b"GET / HTTP/1.0\r\n\r\n", true);
+    world.send(ending, REQUEST, true);
     let endless = world.accept(83);
     world.run_for(Duration::from_millis(100));
     let grace = Duration::from_secs(10);
@@ -447,14 +441,10 @@ fn the_memory_limit_narrows_flows_and_none_is_lost() {
     };
     let answer = random_bytes(11, 1_000_000);
     let mut world = World::new(setting);
-    let script = Script::Answer {
-        after: 18,
-        answer: answer.clone(),
-    };
-    world.servers.insert(80, script);
+    world.servers.insert(80, answering(&answer));
     let connections: Vec<_> = (0..8).map(|_| world.accept(80)).collect();
     for connection in &connections {
-        world.send(*connection, b"GET / HTTP/1.0\r\n\r\n", true);
+        world.send(*connection, REQUEST, true);
     }
     let done = |world: &World| connections.iter().all(|c| world.client_host(*c).was_closed);
     world.run_until(done, PATIENCE);

@@ -116,6 +116,8 @@ impl Default for Path {
 pub(crate) struct Setting {
     pub(crate) path: Path,
     pub(crate) limits: Limits,
+    /// The far node's, where they are to differ from the usual ones.
+    pub(crate) far_limits: Limits,
     pub(crate) policy: Policy,
     pub(crate) dictionary: DictionaryConfig,
 }
@@ -125,6 +127,7 @@ impl Default for Setting {
         Self {
             path: Path::default(),
             limits: Limits::default(),
+            far_limits: Limits::default(),
             policy: Policy::default(),
             dictionary: DictionaryConfig {
                 memory: ByteCount::mebibytes(64),
@@ -571,7 +574,10 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
                 .collect(),
         }],
         serve: Vec::new(),
-        limits: setting.limits,
+        limits: match own {
+            NEAR => setting.limits,
+            _ => setting.far_limits,
+        },
         // The near node's policy must bind its peer too.
         policy: match own {
             NEAR => setting.policy.clone(),
