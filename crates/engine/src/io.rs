@@ -111,6 +111,11 @@ pub enum Input {
     },
     /// A disk request of the dictionary's ended.
     Disk(reduce::DiskCompletion),
+    /// An [`Output::Avoid`] holds from here on, or cannot be made to hold.
+    Avoided {
+        /// Which destination.
+        server: SocketAddr,
+    },
     /// Empty the dictionary, in memory and on disk.
     ClearDictionary,
     /// The configuration was read again. Flows of peers that are no longer in it are reset.
@@ -188,7 +193,7 @@ pub enum Output {
     },
     /// A disk request of the dictionary's; answered by [`Input::Disk`].
     Disk(reduce::DiskRequest),
-    /// Leave this destination alone for so long.
+    /// Leave this destination alone for so long; answered by [`Input::Avoided`].
     Avoid {
         /// Which.
         server: SocketAddr,

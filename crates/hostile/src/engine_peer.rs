@@ -389,8 +389,10 @@ impl World {
                     self.engine.handle(self.now, Input::LinkDown { link });
                 }
             }
+            Output::Avoid { server, .. } => {
+                self.engine.handle(self.now, Input::Avoided { server });
+            }
             Output::Transmit { .. }
-            | Output::Avoid { .. }
             | Output::Intercept { .. }
             | Output::Event(_)
             | Output::Stopped => {}

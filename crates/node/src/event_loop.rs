@@ -235,6 +235,7 @@ impl EventLoop {
             | Input::LinkUp { .. }
             | Input::LinkReceived { .. }
             | Input::Disk(_)
+            | Input::Avoided { .. }
             | Input::Configure(_)
             | Input::ClearDictionary
             | Input::Stop { .. } => {}
@@ -322,7 +323,11 @@ impl EventLoop {
             }
             Output::Avoid { server, lasting } => {
                 tracing::debug!(%server, ?lasting, "left alone for a while");
-                self.intercept(intercept::Change::Avoid { server, lasting });
+                let avoid = intercept::Change::Avoid { server, lasting };
+                if !self.intercept(avoid) {
+                    let now = self.clock.now();
+                    self.engine.handle(now, Input::Avoided { server });
+                }
             }
             Output::Intercept { peers } => {
                 let prefixes = self
@@ -379,10 +384,10 @@ impl EventLoop {
         });
     }
 
-    fn intercept(&self, change: intercept::Change) {
-        if let Some(intercept) = &self.parts.intercept {
-            let _ = intercept.send(change);
-        }
+    /// Hands a change to the task that makes it; false when there is none.
+    fn intercept(&self, change: intercept::Change) -> bool {
+        let task = self.parts.intercept.as_ref();
+        task.is_some_and(|task| task.send(change).is_ok())
     }
 
     fn close_link(&mut self, link: LinkId) {

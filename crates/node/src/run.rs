@@ -181,7 +181,7 @@ impl Node {
     ) -> Result<(), RunError> {
         let (mailbox, messages) = Mailbox::new();
         let (report, reported) = watch::channel(intercept::Report::off());
-        let changes = self.start_interception(report);
+        let changes = self.start_interception(report, mailbox.clone());
         tokio::spawn(supervision.attend(watched, self.heart.clone(), changes.clone()));
 
         let trust = Trust::default();
@@ -399,12 +399,18 @@ impl Node {
     fn start_interception(
         &self,
         report: watch::Sender<intercept::Report>,
+        mailbox: Mailbox,
     ) -> Option<mpsc::UnboundedSender<Change>> {
         if self.config.intercept.mode == InterceptMode::Off {
             return None;
         }
         let (changes, wanted) = mpsc::unbounded_channel();
-        tokio::spawn(intercept::manage(self.config.clone(), wanted, report));
+        tokio::spawn(intercept::manage(
+            self.config.clone(),
+            wanted,
+            report,
+            mailbox,
+        ));
         Some(changes)
     }
 }

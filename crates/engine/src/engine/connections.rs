@@ -292,9 +292,7 @@ impl Engine {
                 Ok(()) => direct.connected(&mut self.outputs),
                 Err(failure) => {
                     let server = direct.server;
-                    direct.aborted(connection, &mut self.outputs);
-                    self.avoid(server);
-                    self.forget_direct(now, number, why::failure_text(failure));
+                    self.avoid(server, number, failure);
                 }
             }
             return;

@@ -27,7 +27,7 @@ use vocab::{NodeId, Random, Time};
 use crate::config::{AVOID_FOR, Config};
 use crate::direct::Direct;
 use crate::flow::Flow;
-use crate::io::{ConnectionId, Event, Input, Output};
+use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output};
 use crate::peer::{Peer, Reach};
 use crate::report::{FlowReport, Status, Why};
 use crate::why;
@@ -54,6 +54,8 @@ pub struct Engine {
     /// Whose connection it is: the number of a flow or a direct connection.
     connections: BTreeMap<ConnectionId, u64>,
     timers: BTreeSet<(Time, u64)>,
+    /// Flows and direct connections whose server failed them, until it is left alone.
+    doomed: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
     outputs: VecDeque<Output>,
     /// Peers whose sessions may have something to say or to send.
     touched: BTreeSet<NodeId>,
@@ -95,6 +97,7 @@ impl Engine {
             directs: BTreeMap::new(),
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
+            doomed: BTreeMap::new(),
             outputs: VecDeque::new(),
             touched: BTreeSet::new(),
             closed: VecDeque::new(),
@@ -141,6 +144,7 @@ impl Engine {
             Input::LinkReceived { link, bytes } => self.link_received(now, link, &bytes),
             Input::LinkDown { link } => self.link_down(now, link),
             Input::Disk(completion) => self.disk(now, completion),
+            Input::Avoided { server } => self.avoided(now, server),
             Input::ClearDictionary => self.dictionary.clear(),
             Input::Configure(config) => self.configure(now, *config),
             Input::Stop { grace } => self.stop(now, grace),
@@ -404,11 +408,30 @@ impl Engine {
             || this_machine_or_link)
     }
 
-    pub(super) fn avoid(&mut self, server: SocketAddr) {
+    /// Has the server left alone, and resets the client once that holds: its next try, which
+    /// may follow at once, must meet the server itself.
+    pub(super) fn avoid(&mut self, server: SocketAddr, number: u64, failure: ConnectFailure) {
+        self.doomed
+            .entry(server)
+            .or_default()
+            .push((number, failure));
         self.outputs.push_back(Output::Avoid {
             server,
             lasting: AVOID_FOR,
         });
+    }
+
+    fn avoided(&mut self, now: Time, server: SocketAddr) {
+        for (number, failure) in self.doomed.remove(&server).unwrap_or_default() {
+            let reason = why::failure_text(failure);
+            if let Some(direct) = self.directs.get_mut(&number) {
+                let [_, opened] = direct.connections();
+                direct.aborted(opened, &mut self.outputs);
+                self.forget_direct(now, number, reason);
+            } else {
+                self.fail_flow(now, number, reason);
+            }
+        }
     }
 
     pub(super) fn event(&mut self, event: Event) {

@@ -143,9 +143,8 @@ impl Engine {
             }
             Answer::Failed(failure) => {
                 if let Some(flow) = self.flows.get(&number) {
-                    self.avoid(flow.server);
+                    self.avoid(flow.server, number, failure);
                 }
-                self.fail_flow(now, number, why::failure_text(failure));
             }
         }
     }

@@ -447,6 +447,7 @@ impl World {
             }
             Output::Avoid { server, .. } => {
                 node.avoided.insert(server);
+                node.engine.handle(now, Input::Avoided { server });
             }
             Output::Intercept { peers } => node.intercepted = peers,
             Output::Event(event) => node.events.push(event),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::Prefix;
+use engine::{Input, Prefix};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -15,6 +15,7 @@ use super::routes::Delivery;
 use super::rules::{MARK_MASK, Ruleset};
 use super::{remove_table, run_nft};
 use crate::config::NodeConfig;
+use crate::mailbox::Mailbox;
 
 /// After a failure the table is tried again this often.
 const RETRY: Duration = Duration::from_secs(5);
@@ -75,6 +76,7 @@ pub(crate) async fn manage(
     config: NodeConfig,
     mut changes: mpsc::UnboundedReceiver<Change>,
     report: watch::Sender<Report>,
+    mailbox: Mailbox,
 ) {
     let ruleset = Ruleset::new(&config);
     let mut manager = Manager {
@@ -108,13 +110,29 @@ pub(crate) async fn manage(
         while let Ok(change) = changes.try_recv() {
             waiting.push(change);
         }
-        if let Some(done) = manager.apply(waiting).await {
+        let avoided = servers_to_avoid(&waiting);
+        let removal = manager.apply(waiting).await;
+        for server in avoided {
+            // A loop that has ended waits for no answer.
+            let _ = mailbox.input(Input::Avoided { server }).await;
+        }
+        if let Some(done) = removal {
             manager.remove().await;
             let _ = done.send(());
             return;
         }
     }
     manager.remove().await;
+}
+
+fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
+    let server = |change: &Change| match change {
+        Change::Avoid { server, .. } => Some(*server),
+        Change::Destinations(_) | Change::Configure(_) | Change::Reinstall | Change::Remove(_) => {
+            None
+        }
+    };
+    changes.iter().filter_map(server).collect()
 }
 
 impl Manager {

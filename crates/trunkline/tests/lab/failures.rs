@@ -7,7 +7,6 @@ use lab::kernel::{self, Signal};
 use lab::servers::Kind;
 use lab::site::{Lab, WithNodes};
 use lab::topology::Site;
-use lab::wait;
 use vocab::Random;
 
 use crate::setting::{
@@ -218,11 +217,9 @@ fn a_server_that_dies_looks_dead_on_the_next_try() {
     lab.servers().stop().expect("nginx stops");
     let first = client.fetch(web(Site::Far), "file", PATIENCE);
     assert!(matches!(first, Err(Failure::Broken(_))));
-    wait::until(Duration::from_secs(2), "a refusal", || {
-        let tried = client.connect(web(Site::Far), PATIENCE);
-        let refused =
-            tried.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-        Ok(refused.then_some(()))
-    })
-    .expect("the next try is refused as without nodes");
+    let again = client.connect(web(Site::Far), PATIENCE);
+    assert_eq!(
+        again.expect_err("nginx is gone").kind(),
+        std::io::ErrorKind::ConnectionRefused
+    );
 }
