@@ -340,15 +340,23 @@ fn dials(from: Site, to: Site) -> bool {
 }
 
 /// Whether a node has all its sessions, intercepts for all its peers, and knows its dictionary.
+/// Whether all sessions are up and the kernel's rules, not only the node's wish for them, cover
+/// every prefix behind them: until then a connection would pass by.
 fn is_serving(status: &Value) -> bool {
-    let peers = status["peers"].as_array();
+    let rules = &status["interception"];
+    let taken = rules["destinations"].as_array();
+    let is_taken = |prefix: &Value| taken.is_some_and(|taken| taken.contains(prefix));
+    let serves = |peer: &Value| {
+        peer["state"] == "up"
+            && peer["prefixes"]
+                .as_array()
+                .is_some_and(|prefixes| prefixes.iter().all(is_taken))
+    };
     status["dictionary"]["ready"] == true
-        && peers.is_some_and(|peers| {
-            !peers.is_empty()
-                && peers
-                    .iter()
-                    .all(|peer| peer["state"] == "up" && peer["intercepted"] == true)
-        })
+        && rules["state"] == "in place"
+        && status["peers"]
+            .as_array()
+            .is_some_and(|peers| !peers.is_empty() && peers.iter().all(serves))
 }
 
 fn status(program: &Path, configuration: &Path) -> Result<Value> {
