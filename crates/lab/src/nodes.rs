@@ -314,7 +314,7 @@ impl Node {
             process.stop(Signal::Terminate)?;
         }
         let what = format!("the namespace {} to be empty", self.namespace);
-        wait::until(WATCHDOG_LIMIT, &what, || {
+        wait::until_removed(WATCHDOG_LIMIT, &what, || {
             // Nothing but this node and its watchdog ever runs there.
             let rest = run::processes_in(&self.namespace);
             for pid in &rest {
@@ -339,7 +339,6 @@ fn dials(from: Site, to: Site) -> bool {
     from == Site::Near && to != Site::Near
 }
 
-/// Whether a node has all its sessions, intercepts for all its peers, and knows its dictionary.
 /// Whether all sessions are up and the kernel's rules, not only the node's wish for them, cover
 /// every prefix behind them: until then a connection would pass by.
 fn is_serving(status: &Value) -> bool {

@@ -18,17 +18,34 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// # Errors
 /// When nothing is found within `limit` (the message says `what` was waited for), when `look`
 /// fails, or when the lab is interrupted.
-pub fn until<T>(
+pub fn until<T>(limit: Duration, what: &str, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    poll(limit, what, look, not_interrupted)
+}
+
+/// As [`until`], for what an interrupted lab waits for while it removes what it made.
+///
+/// # Errors
+/// When nothing is found within `limit`, or when `look` fails.
+pub fn until_removed<T>(
+    limit: Duration,
+    what: &str,
+    look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    poll(limit, what, look, || Ok(()))
+}
+
+fn poll<T>(
     limit: Duration,
     what: &str,
     mut look: impl FnMut() -> Result<Option<T>>,
+    may_go_on: impl Fn() -> Result<()>,
 ) -> Result<T> {
     let start = Instant::now();
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        not_interrupted()?;
+        may_go_on()?;
         if start.elapsed() >= limit {
             bail!(
                 "waited {} s in vain for {what}",
