@@ -207,6 +207,11 @@ impl Flow {
         self.lan.connection
     }
 
+    /// Whether the connection on the LAN side stands.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lan.connected
+    }
+
     /// Bytes that the flow holds in memory, by its own count.
     pub(crate) fn buffered(&self) -> usize {
         self.encoder.pending()

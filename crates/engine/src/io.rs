@@ -221,6 +221,11 @@ pub enum Event {
         /// By which link.
         link: LinkId,
     },
+    /// The link to the peer is gone; its prefixes are not intercepted until there is another.
+    PeerDown {
+        /// Who.
+        peer: NodeId,
+    },
     /// Nothing was heard from the peer for some seconds; its prefixes are no longer intercepted.
     /// A shell that can dial it should do so now.
     PeerSilent {
@@ -236,6 +241,12 @@ pub enum Event {
     PeerRestarted {
         /// Who.
         peer: NodeId,
+    },
+    /// Disk requests of the dictionary have failed; it goes on in memory. Told at the first and
+    /// whenever their number has doubled.
+    DictionaryFault {
+        /// Failed requests since the start.
+        faults_total: u64,
     },
     /// A limit was reached; new connections are passed by.
     LimitReached {

@@ -16,7 +16,9 @@ pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
         ConnectFailure::Refused => "the server refused the connection",
         ConnectFailure::TimedOut => "the server did not answer",
         ConnectFailure::Unreachable => "there is no route to the server",
-        ConnectFailure::NotPermitted => "the far node may not connect there",
+        ConnectFailure::NotPermitted => {
+            "the far node may not connect there (its serve prefixes, or no right to use the client's address)"
+        }
         ConnectFailure::Exhausted => "the far node is at a limit",
         ConnectFailure::Other => "the far node could not connect",
     }
@@ -110,7 +112,7 @@ pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
             intercept(flow),
             classify(flow),
             accelerate(flow),
-            reduce(flow),
+            reduce(flow, state),
             tunnel(peer),
         ],
     }
@@ -119,9 +121,13 @@ pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
 fn intercept(flow: &Flow) -> StageReport {
     let did = match flow.via {
         Some(via) => format!("accepted at once ({via})"),
+        None if !flow.is_connected() => {
+            "could not open the server's connection for the peer".to_owned()
+        }
         None => "opened the server's connection for the peer".to_owned(),
     };
     let kept = match flow.keep_client_address {
+        _ if !flow.is_connected() => "no server saw it",
         true => "the server sees the client's own address",
         false => "the server sees the far node's address",
     };
@@ -165,14 +171,20 @@ fn accelerate(flow: &Flow) -> StageReport {
     }
 }
 
+/// Bytes of a flow below which its headers outweigh what reduction could save.
+const WORTH_REDUCING: u64 = 4 * 1024;
+
 /// The direction that this node encodes is told in full; of the other one only the sizes are
 /// known here, and the peer's `why` tells the rest.
-fn reduce(flow: &Flow) -> StageReport {
+fn reduce(flow: &Flow, state: &str) -> StageReport {
     let reduction = flow.reduction();
     let lan = flow.sent_lan_bytes + flow.received_lan_bytes;
     let wan = flow.sent_wan_bytes + flow.received_wan_bytes;
-    let (why_not, remedy) = if wan < lan || lan == 0 {
+    let ended_well = matches!(state, "open" | "closed");
+    let (why_not, remedy) = if wan < lan || lan == 0 || !ended_well {
         (None, None)
+    } else if lan < WORTH_REDUCING {
+        (Some("too little to be reduced".to_owned()), None)
     } else if flow.carry_only {
         (
             Some("the policy carries this port only".to_owned()),
@@ -192,7 +204,7 @@ fn reduce(flow: &Flow) -> StageReport {
         )
     } else {
         (
-            Some("too little or too new to be reduced".to_owned()),
+            Some("too new to be reduced".to_owned()),
             Some("send it again: payload is remembered now".to_owned()),
         )
     };

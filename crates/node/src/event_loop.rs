@@ -533,6 +533,18 @@ impl EventLoop {
                 tracing::info!(peer = name(peer), link = link.0, "peer is up");
                 self.count_link(*peer, |links| links.silent = false);
             }
+            Event::PeerDown { peer } => {
+                tracing::info!(
+                    peer = name(peer),
+                    "no link to the peer; its traffic passes by"
+                );
+            }
+            Event::DictionaryFault { faults_total } => {
+                tracing::warn!(
+                    faults_total,
+                    "the dictionary's disk fails or is full; it goes on in memory"
+                );
+            }
             Event::PeerSilent { peer } => {
                 tracing::warn!(peer = name(peer), "peer is silent; its traffic passes by");
                 self.count_link(*peer, |links| links.silent = true);

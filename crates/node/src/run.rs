@@ -59,6 +59,11 @@ pub struct RunOptions {
 /// Why a node cannot start or go on.
 #[derive(Debug, Error)]
 pub enum RunError {
+    /// Interception is wanted and not allowed.
+    #[error(
+        "transparent interception needs CAP_NET_ADMIN; run as root or by the systemd unit, or set mode = \"off\" in [intercept] and use [proxy]"
+    )]
+    Privileges,
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -133,6 +138,9 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
 
     let intercepts = config.intercept.mode == InterceptMode::Transparent;
     if intercepts {
+        if !sys::has_capability(sys::CAP_NET_ADMIN) {
+            return Err(RunError::Privileges);
+        }
         // What a node of this name left behind when it was killed together with its watchdog.
         intercept::remove_table(&config.name).map_err(step("remove old interception rules"))?;
     }

@@ -61,6 +61,8 @@ pub struct Engine {
     touched: BTreeSet<NodeId>,
     closed: VecDeque<Why>,
     intercepted: Option<Vec<NodeId>>,
+    /// The next number of failed disk requests that is worth telling.
+    next_fault_told: u64,
     /// What the peers were told of the dictionary.
     generation_told: Option<[u8; 16]>,
     next_number: u64,
@@ -102,6 +104,7 @@ impl Engine {
             touched: BTreeSet::new(),
             closed: VecDeque::new(),
             intercepted: None,
+            next_fault_told: 1,
             generation_told: None,
             next_number: 1,
             next_opened: 1,
@@ -380,12 +383,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn set_reach(&mut self, node: NodeId, reach: Reach) {
-        if let Some(peer) = self.peers.get_mut(&node)
-            && peer.link.is_some()
-        {
-            peer.reach = reach;
-        }
+    /// Whether the peer has a link, without which it stays down.
+    pub(super) fn set_reach(&mut self, node: NodeId, reach: Reach) -> bool {
+        let peer = self.peers.get_mut(&node);
+        let Some(peer) = peer.filter(|peer| peer.link.is_some()) else {
+            return false;
+        };
+        peer.reach = reach;
+        true
     }
 
     /// Whether this node opens connections to the address for its peers.

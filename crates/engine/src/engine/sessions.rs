@@ -51,6 +51,8 @@ impl Engine {
         if peer.link == Some(link) {
             peer.link = None;
             peer.reach = Reach::Down;
+            self.outputs
+                .push_back(Output::Event(Event::PeerDown { peer: node }));
         }
         self.touched.insert(node);
     }
@@ -91,8 +93,10 @@ impl Engine {
                 Ok(())
             }),
             Said::Silent => {
-                self.set_reach(node, Reach::Silent);
-                self.event(Event::PeerSilent { peer: node });
+                // Without a link its loss was told already.
+                if self.set_reach(node, Reach::Silent) {
+                    self.event(Event::PeerSilent { peer: node });
+                }
             }
             Said::Heard => {
                 self.set_reach(node, Reach::Up);
@@ -100,7 +104,9 @@ impl Engine {
             }
             Said::PeerRestarted => self.event(Event::PeerRestarted { peer: node }),
             // A peer that is going away takes no new flows; its open ones may end.
-            Said::GoAway => self.set_reach(node, Reach::Silent),
+            Said::GoAway => {
+                self.set_reach(node, Reach::Silent);
+            }
             Said::Drained => {}
         }
     }
@@ -151,6 +157,11 @@ impl Engine {
 
     pub(super) fn disk(&mut self, now: Time, completion: reduce::DiskCompletion) {
         self.dictionary.handle_disk(completion);
+        let faults_total = self.dictionary.statistics().disk_faults;
+        if faults_total >= self.next_fault_told {
+            self.next_fault_told = 2 * faults_total;
+            self.event(Event::DictionaryFault { faults_total });
+        }
         let waiting: Vec<u64> = self
             .flows
             .values()

@@ -13,11 +13,12 @@ use tokio::time::Instant;
 
 use super::routes::Delivery;
 use super::rules::{MARK_MASK, Ruleset};
-use super::{remove_table, run_nft};
+use super::{remove_table, run_nft, table_name, tables_in_place};
 use crate::config::NodeConfig;
 use crate::mailbox::Mailbox;
 
-/// After a failure the table is tried again this often.
+/// Rules that are missing are put in place again this often: after a failure, or when somebody
+/// else flushed them.
 const RETRY: Duration = Duration::from_secs(5);
 /// Servers remembered as avoided; the table's set has the same size.
 const MOST_AVOIDED: usize = 65_535;
@@ -94,15 +95,13 @@ pub(crate) async fn manage(
     };
     manager.install().await;
     loop {
-        let change = if manager.in_place {
-            changes.recv().await
-        } else {
-            match tokio::time::timeout(RETRY, changes.recv()).await {
-                Ok(change) => change,
-                Err(_) => {
+        let change = match tokio::time::timeout(RETRY, changes.recv()).await {
+            Ok(change) => change,
+            Err(_) => {
+                if !manager.is_complete().await {
                     manager.install().await;
-                    continue;
                 }
+                continue;
             }
         };
         let Some(change) = change else { break };
@@ -180,6 +179,28 @@ impl Manager {
         None
     }
 
+    /// Whether the table, the rule and the route are still there.
+    async fn is_complete(&self) -> bool {
+        if !self.in_place {
+            return false;
+        }
+        let (delivery, table) = (self.delivery, table_name(&self.node));
+        let looked =
+            blocking(move || Ok(tables_in_place()?.contains(&table) && delivery.is_in_place()))
+                .await;
+        match looked {
+            Ok(true) => true,
+            Ok(false) => {
+                tracing::warn!("somebody removed interception rules; they are put in place again");
+                false
+            }
+            Err(error) => {
+                tracing::debug!(%error, "interception rules could not be looked at");
+                true
+            }
+        }
+    }
+
     fn remember(&mut self, server: SocketAddr, lasting: Duration) -> bool {
         let now = Instant::now();
         self.avoided.retain(|_, until| *until > now);
@@ -228,9 +249,12 @@ impl Manager {
     async fn remove(&mut self) {
         let (delivery, node) = (self.delivery, self.node.clone());
         let removed = blocking(move || {
-            let removed = remove_table(&node);
-            delivery.remove();
-            removed
+            remove_table(&node)?;
+            // Another node here may deliver by the same mark: its rule and route are these.
+            if tables_in_place()?.is_empty() {
+                delivery.remove();
+            }
+            Ok(())
         })
         .await;
         if let Err(error) = removed {
@@ -254,9 +278,9 @@ async fn nft(script: String) -> std::io::Result<()> {
 }
 
 /// Runs tools where waiting for them holds up nobody.
-async fn blocking(
-    work: impl FnOnce() -> std::io::Result<()> + Send + 'static,
-) -> std::io::Result<()> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))

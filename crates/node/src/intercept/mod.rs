@@ -32,6 +32,26 @@ pub fn remove_table(node: &str) -> io::Result<()> {
     run_nft(&rules::removal(&table_name(node)))
 }
 
+/// The tables that nodes of this program have in place in this network namespace.
+///
+/// # Errors
+/// When nft cannot be run or refuses.
+pub(crate) fn tables_in_place() -> io::Result<Vec<String>> {
+    let output = tool("nft")
+        .args(["list", "tables", "inet"])
+        .output()
+        .map_err(|error| explain_missing("nft", error))?;
+    if !output.status.success() {
+        return Err(io::Error::other("nft cannot list its tables"));
+    }
+    let listed = String::from_utf8_lossy(&output.stdout);
+    let names = listed.split_whitespace();
+    Ok(names
+        .filter(|name| name.starts_with(rules::TABLE_PREFIX))
+        .map(str::to_owned)
+        .collect())
+}
+
 /// Feeds nft a script, which it carries out as a whole or not at all.
 ///
 /// # Errors

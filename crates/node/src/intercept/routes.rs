@@ -36,6 +36,16 @@ impl Delivery {
         }
     }
 
+    /// Whether the IPv4 rule and route are there.
+    pub(super) fn is_in_place(&self) -> bool {
+        let table = self.table.to_string();
+        let shows = |arguments: &[&str]| {
+            let output = tool("ip").arg("-4").args(arguments).output();
+            output.is_ok_and(|output| !output.stdout.is_empty())
+        };
+        shows(&["rule", "show", "priority", &table]) && shows(&["route", "show", "table", &table])
+    }
+
     fn family(&self, family: &str, everything: &str) -> io::Result<()> {
         match ip(family, &self.rule("add")) {
             Err(error) if error.to_string().contains("File exists") => {}

@@ -23,10 +23,13 @@ const OPENING_SECONDS: u64 = 10;
 /// Servers left alone at a time.
 const AVOIDED_SIZE: usize = 65_535;
 
+/// How every node's table begins.
+pub(super) const TABLE_PREFIX: &str = "trunkline_";
+
 /// The name of a node's table.
 #[must_use]
 pub fn table_name(node: &str) -> String {
-    format!("trunkline_{}", node.replace('-', "_"))
+    format!("{TABLE_PREFIX}{}", node.replace('-', "_"))
 }
 
 /// What the rules depend on and what does not change while they are in place.

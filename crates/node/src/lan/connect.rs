@@ -10,6 +10,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Once;
 use std::time::Duration;
 
 use engine::{ConnectFailure, Prefix};
@@ -57,10 +58,19 @@ async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<T
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     if let Some(client) = client {
-        if domain == Domain::IPV4 {
-            socket.set_ip_transparent_v4(true)?;
-        } else {
-            socket.set_ip_transparent_v6(true)?;
+        let transparent = match domain {
+            Domain::IPV4 => socket.set_ip_transparent_v4(true),
+            _ => socket.set_ip_transparent_v6(true),
+        };
+        if let Err(error) = transparent {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    %error,
+                    "a peer's clients keep their addresses, and this node may not use them: set mode = \"transparent\" in [intercept]; until then their connections are refused"
+                );
+            });
+            return Err(error);
         }
         socket.set_reuse_address(true)?;
         socket.bind(&client.into())?;
