@@ -142,7 +142,12 @@ fn run_tests() -> ExitCode {
             killed_node,
         ),
         ("a_silent_peer_is_passed_by", silent_peer),
+        ("rules_that_somebody_removed_come_back", removed_rules),
         ("a_stopped_node_leaves_nothing_behind", stopped_node),
+        (
+            "a_stopped_node_leaves_what_another_one_needs",
+            stopped_beside_another,
+        ),
     ] {
         test(&mut lab);
         println!("interception: {name} ... ok");
@@ -226,17 +231,52 @@ fn silent_peer(lab: &mut Lab) {
     lab.wait_for_session();
 }
 
-fn stopped_node(lab: &mut Lab) {
-    for site in ["near", "far"] {
-        signal(lab.process(site), "TERM");
-        within(Duration::from_secs(15), || lab.status(site).is_none());
-        within(Duration::from_secs(3), || {
-            let rules = lab.inside(site, &["nft", "list", "ruleset"]);
-            let policy = lab.inside(site, &["ip", "rule"]);
-            rules.stdout.is_empty() && !text(&policy).contains("7443")
+fn removed_rules(lab: &mut Lab) {
+    let harms: [&[&str]; 2] = [
+        &["nft", "flush", "ruleset"],
+        &["ip", "rule", "del", "priority", "7443"],
+    ];
+    for harm in harms {
+        let before = lab.flows_total("near");
+        lab.set("near", harm);
+        within(Duration::from_secs(12), || {
+            lab.fetch_within(SERVER, "500") == "198.18.1.2 200000"
+                && lab.flows_total("near") > before
         });
     }
+}
+
+fn stopped_node(lab: &mut Lab) {
+    stop(lab, "far");
+    within(Duration::from_secs(3), || {
+        let rules = lab.inside("far", &["nft", "list", "ruleset"]);
+        rules.stdout.is_empty() && !delivers(lab, "far")
+    });
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+}
+
+fn stopped_beside_another(lab: &mut Lab) {
+    // All that is seen of the other node is its table.
+    lab.set("near", &["nft", "add", "table", "inet", "trunkline_other"]);
+    stop(lab, "near");
+    within(Duration::from_secs(3), || {
+        let rules = lab.inside("near", &["nft", "list", "tables"]);
+        !text(&rules).contains("trunkline_near")
+    });
+    assert!(
+        delivers(lab, "near"),
+        "the other node's connections go nowhere"
+    );
+}
+
+fn stop(lab: &Lab, site: &str) {
+    signal(lab.process(site), "TERM");
+    within(Duration::from_secs(15), || lab.status(site).is_none());
+}
+
+/// Whether marked packets are delivered to the site itself.
+fn delivers(lab: &Lab, site: &str) -> bool {
+    text(&lab.inside(site, &["ip", "rule"])).contains("7443")
 }
 
 // The topology.
