@@ -22,9 +22,14 @@ use crate::lab::{environment, progress};
 /// was made is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// The link, each way: rate=10Mbit,delay=15ms,queue=125kB,loss=0%; rate_back= and so on for
-    /// the direction from server to client alone.
-    #[arg(long, value_name = "LINK", default_value = "")]
+    /// The link, each way, where it is to differ from rate=10Mbit,delay=15ms,queue=125kB,loss=0%;
+    /// rate_back= and so on for the direction from server to client alone.
+    #[arg(
+        long,
+        value_name = "LINK",
+        default_value = "",
+        hide_default_value = true
+    )]
     link: Link,
     /// The seed of the files' contents and of the link [default: from the clock].
     #[arg(long)]
@@ -32,10 +37,10 @@ pub(crate) struct Demo {
     /// How often to measure everything; the table shows medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Only these workloads.
+    /// Only these workloads: http-download, ftp-download, ftp-upload, smb-download, smb-upload.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     workload: Vec<Workload>,
-    /// Only these files of the set.
+    /// Only these files of the set, 2M.doc and 50K.xls for example.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     files: Vec<String>,
     /// Only these passes: baseline, cold, warm, edited.

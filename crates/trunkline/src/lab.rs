@@ -35,7 +35,12 @@ enum Action {
 #[derive(Debug, Args)]
 struct Up {
     /// The link, as for `trunkline demo`.
-    #[arg(long, value_name = "LINK", default_value = "")]
+    #[arg(
+        long,
+        value_name = "LINK",
+        default_value = "",
+        hide_default_value = true
+    )]
     link: Link,
     /// Leaves the nodes out.
     #[arg(long)]

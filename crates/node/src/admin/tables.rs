@@ -61,7 +61,7 @@ pub fn status(status: &Value) -> String {
     line(
         "bytes",
         format!(
-            "{} on the LAN, {} on the WAN ({})",
+            "{} on the LAN, {} on the WAN, {} saved",
             bytes(lan),
             bytes(wan),
             saved(lan, wan)
@@ -106,7 +106,7 @@ pub fn status(status: &Value) -> String {
 fn peers(peers: &Value) -> String {
     let mut text = format!(
         "{:<16} {:<8} {:<7} {:>5} {:>9} {:>9} {:>9} {:>6}\n",
-        "PEER", "NODE", "STATE", "FLOWS", "RTT", "SENT", "RECEIVED", "LINKS"
+        "PEER", "NODE", "STATE", "FLOWS", "RTT", "SENT", "RECEIVED", "MOVES"
     );
     for peer in peers.as_array().into_iter().flatten() {
         let rtt = peer["rtt_ms"]
@@ -122,7 +122,7 @@ fn peers(peers: &Value) -> String {
             rtt,
             bytes(count(&peer["sent_bytes"])),
             bytes(count(&peer["received_bytes"])),
-            count(&peer["link_changes"]) + 1,
+            count(&peer["link_changes"]),
         );
     }
     text
@@ -189,7 +189,7 @@ pub fn why(why: &Value) -> String {
     let mut direction = |label: &str, lan: &Value, wan: &Value| {
         let (lan, wan) = (count(lan), count(wan));
         let value = format!(
-            "{} on the LAN, {} on the WAN ({})",
+            "{} on the LAN, {} on the WAN, {} saved",
             bytes(lan),
             bytes(wan),
             saved(lan, wan)
@@ -274,7 +274,12 @@ fn saved(lan: u64, wan: u64) -> String {
         return "-".to_owned();
     }
     let percent = 100.0 * (1.0 - wan as f64 / lan as f64);
-    format!("{:.0}%", percent.max(-999.0))
+    // A tenth tells 99.8 % from nothing left; rounding must not make a loss of a saving.
+    match percent {
+        p if p.abs() < 0.05 => "0%".to_owned(),
+        p if (99.0..100.0).contains(&p) => format!("{:.1}%", p.min(99.9)),
+        p => format!("{:.0}%", p.max(-999.0)),
+    }
 }
 
 fn span(seconds: &Value) -> String {
