@@ -24,7 +24,7 @@ const LEFT_OVER: [&str; 6] = [
 ];
 
 /// Folders that exist on a developer's machine and on nobody else's.
-const OWN_FOLDERS: [&str; 4] = ["/home/", "/root/", "/work/", "/Users/"];
+const OWN_FOLDERS: [&str; 3] = ["/home/", "/root/", "/Users/"];
 
 /// Every Rust file opens with `//!`: what it is for comes before how it does it.
 pub(crate) fn files_open_with_their_purpose(checkout: &Checkout) -> Result<Vec<String>> {
