@@ -1,6 +1,7 @@
 //! Puts into words what was done with a flow: the reason why.
 
 use accelerate::Half;
+use accelerate::detect::Protocol;
 use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
@@ -195,6 +196,11 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
             Some("the policy never stores this content".to_owned()),
             Some("take it out of never_store in [policy]".to_owned()),
         )
+    } else if is_encrypted(flow.protocol) {
+        (
+            Some("the hosts encrypt the content, and encrypted content never repeats".to_owned()),
+            None,
+        )
     } else if reduction.incompressible_bytes * 2 > flow.sent_lan_bytes
         && flow.sent_lan_bytes >= flow.received_lan_bytes
     {
@@ -223,6 +229,19 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
         saved_bytes: Some(lan as i64 - wan as i64),
         why_not,
         remedy,
+    }
+}
+
+/// Whether what is seen of the protocol hides everything behind it.
+fn is_encrypted(protocol: Protocol) -> bool {
+    match protocol {
+        Protocol::Tls | Protocol::SmbEncrypted | Protocol::Ssh => true,
+        Protocol::Unknown
+        | Protocol::Http
+        | Protocol::Ftp
+        | Protocol::Smb2
+        | Protocol::Smb1
+        | Protocol::Smtp => false,
     }
 }
 

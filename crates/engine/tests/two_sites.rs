@@ -365,6 +365,28 @@ fn without_a_peer_connections_go_directly_and_why_says_so() {
 }
 
 #[test]
+fn why_names_encryption_and_promises_nothing_for_it() {
+    let answer = random_bytes(12, 100_000);
+    let mut world = world_with([(443, answering(&answer))]);
+    let connection = world.accept(443);
+    world.send(
+        connection,
+        &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3, 0, 0, 0, 0, 0, 0, 0],
+        true,
+    );
+    let closed = |world: &World| world.client_host(connection).was_closed;
+    world.run_until(closed, PATIENCE);
+    let why = world.nodes[NEAR].engine.why(world.now, 1).unwrap();
+    let reduce = why
+        .stages
+        .iter()
+        .find(|stage| stage.stage == "reduce")
+        .unwrap();
+    assert!(reduce.why_not.as_deref().unwrap().contains("encrypt"));
+    assert_eq!(reduce.remedy, None);
+}
+
+#[test]
 fn what_must_never_be_stored_is_sent_again_in_full() {
     let setting = Setting {
         policy: Policy {

@@ -1,7 +1,8 @@
 //! The rule and the route that deliver marked packets to this machine, in both families.
 //!
 //! They may be set twice and removed when absent. Without packets that carry the mark they do
-//! nothing, so what a killed node leaves behind is harmless and taken over by its successor.
+//! nothing, so what a killed node leaves behind is harmless and taken over by its successor. Nodes in
+//! one network namespace may share them; the last one takes them away.
 
 use std::io;
 
