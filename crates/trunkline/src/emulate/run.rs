@@ -1,4 +1,4 @@
-//! `trunkline emulate`: a WAN link between two devices of this machine.
+//! `trunkline emulate run`: the link itself, between two devices of this machine.
 //!
 //! It prints `ready` on standard output when both devices are up, relays until SIGTERM, SIGINT or
 //! SIGHUP, then prints what it counted. Both devices vanish with the process.
@@ -7,33 +7,16 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
+use clap::Args;
 use lab::link::{
     DirectionConfig, DirectionReport, Endpoint, LinkConfig, LinkHandle, LinkReport, Namespace,
     StopSignals,
 };
 use vocab::{Bitrate, ByteCount, ParseUnitError, Probability, format_duration, parse_duration};
 
-/// Emulates a WAN link.
-#[derive(Debug, Args)]
-pub(crate) struct Emulate {
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Debug, Subcommand)]
-enum Action {
-    /// Relays packets between two new TUN devices as a WAN link would, until it is told to stop.
-    ///
-    /// Route traffic into one device and it comes out of the other, after the queue, the rate,
-    /// the loss and the delay that were asked for. Both devices are up and have no address; give
-    /// them addresses, or put them into namespaces of their own.
-    Run(Box<Run>),
-}
-
 /// What `trunkline emulate run` is told. Everything `--…-back` is the same as forward if absent.
 #[derive(Debug, Args)]
-struct Run {
+pub(super) struct Run {
     /// Name of the device at end A.
     #[arg(long, value_name = "NAME", default_value = "wan-a")]
     device_a: String,
@@ -81,20 +64,8 @@ struct Run {
     json: bool,
 }
 
-impl Emulate {
-    /// Runs the chosen action.
-    ///
-    /// # Errors
-    /// When the action fails; the message says what to do.
-    pub(crate) fn run(self) -> Result<()> {
-        match self.action {
-            Action::Run(run) => run.run(),
-        }
-    }
-}
-
 impl Run {
-    fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<()> {
         // Before any thread starts, so that all of them leave the signals to this one.
         let signals = StopSignals::block()?;
         let config = self.config()?;
