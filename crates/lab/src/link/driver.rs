@@ -14,13 +14,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use emulate::{Direction, Link, LinkConfig};
 use vocab::Time;
 
+use super::device::{Device, Received};
 use super::report::{DirectionReport, Lateness, LinkReport};
 use super::system::{self, Waker};
-use super::tun::Tun;
 
 /// Packets read from one device, or written to one, before the other side has its turn: some
 /// 0.1 ms of system calls.
@@ -30,9 +29,6 @@ const BATCH_PACKETS: usize = 64;
 /// thousandth of it, so that one wait of 250 ms would end 250 µs late; waits of this length
 /// end within 5 µs.
 const WAIT_MAX: Duration = Duration::from_millis(5);
-
-/// The longest IP packet.
-const PACKET_MAX: usize = 65_535;
 
 /// What the handle asks of the thread.
 pub(super) enum Command {
@@ -48,8 +44,8 @@ pub(super) struct Driver {
     back: Relay,
     commands: mpsc::Receiver<Command>,
     waker: Waker,
-    device_a: Tun,
-    device_b: Tun,
+    device_a: Box<dyn Device>,
+    device_b: Box<dyn Device>,
     start: Instant,
 }
 
@@ -66,8 +62,8 @@ enum Flow {
 
 impl Driver {
     pub(super) fn new(
-        device_a: Tun,
-        device_b: Tun,
+        device_a: Box<dyn Device>,
+        device_b: Box<dyn Device>,
         config: LinkConfig,
         commands: mpsc::Receiver<Command>,
         waker: Waker,
@@ -90,30 +86,46 @@ impl Driver {
         if let Err(error) = system::raise_priority() {
             tracing::info!(%error, "link runs at ordinary priority; packets are later beside other work");
         }
-        let mut buffer = vec![0; PACKET_MAX];
+        tracing::debug!(
+            a = self.device_a.name(),
+            b = self.device_b.name(),
+            "link relays"
+        );
+        let mut received = Vec::with_capacity(BATCH_PACKETS);
         loop {
             let start = self.start;
             let now = move || Time::from_epoch(start.elapsed());
             self.forward
-                .deliver(&mut self.link.forward, &self.device_b, now);
-            self.back.deliver(&mut self.link.back, &self.device_a, now);
+                .deliver(&mut self.link.forward, self.device_b.as_mut(), now);
+            self.back
+                .deliver(&mut self.link.back, self.device_a.as_mut(), now);
 
             let span = self
                 .link
                 .poll_timeout()
                 .map(|due| due.since(now()).min(WAIT_MAX));
             let files = [
-                self.device_a.as_fd(),
-                self.device_b.as_fd(),
+                self.device_a.file(),
+                self.device_b.file(),
                 self.waker.as_fd(),
             ];
             let [from_a, from_b, commanded] =
                 system::wait_readable(files, span).context("cannot wait for packets")?;
             if from_a {
-                take_in(&mut self.link.forward, &self.device_a, &mut buffer, now)?;
+                take_in(
+                    &mut self.link.forward,
+                    self.device_a.as_mut(),
+                    &mut received,
+                    now,
+                )?;
             }
             if from_b {
-                take_in(&mut self.link.back, &self.device_b, &mut buffer, now)?;
+                take_in(
+                    &mut self.link.back,
+                    self.device_b.as_mut(),
+                    &mut received,
+                    now,
+                )?;
             }
             if commanded && matches!(self.obey(now()), Flow::Stop) {
                 return Ok(self.report());
@@ -134,8 +146,8 @@ impl Driver {
         }
     }
 
-    fn report(&self) -> LinkReport {
-        let direction = |direction: &Direction, relay: &Relay, from: &Tun| {
+    fn report(&mut self) -> LinkReport {
+        let direction = |direction: &Direction, relay: &Relay, from: &mut dyn Device| {
             DirectionReport::new(
                 &direction.counters(),
                 &relay.lateness,
@@ -144,8 +156,8 @@ impl Driver {
             )
         };
         LinkReport {
-            forward: direction(&self.link.forward, &self.forward, &self.device_a),
-            back: direction(&self.link.back, &self.back, &self.device_b),
+            forward: direction(&self.link.forward, &self.forward, self.device_a.as_mut()),
+            back: direction(&self.link.back, &self.back, self.device_b.as_mut()),
         }
     }
 }
@@ -159,35 +171,30 @@ impl Relay {
     }
 
     /// Writes what has arrived in the model to the device at its end.
-    fn deliver(&mut self, direction: &mut Direction, to: &Tun, now: impl Fn() -> Time) {
+    fn deliver(&mut self, direction: &mut Direction, to: &mut dyn Device, now: impl Fn() -> Time) {
         for _ in 0..BATCH_PACKETS {
             let moment = now();
             let Some(delivery) = direction.poll_output(moment) else {
-                return;
+                break;
             };
             self.lateness.add(moment.since(delivery.due));
-            if let Err(error) = to.write(&delivery.packet) {
-                if self.failed_writes == 0 {
-                    tracing::warn!(device = to.name(), %error, "the kernel does not take packets; is the device up?");
-                }
-                self.failed_writes += 1;
-            }
+            to.send(delivery);
         }
+        self.failed_writes += to.flush();
     }
 }
 
 /// Hands to the model what the kernel has routed into a device.
 fn take_in(
     direction: &mut Direction,
-    from: &Tun,
-    buffer: &mut [u8],
+    from: &mut dyn Device,
+    received: &mut Vec<Received>,
     now: impl Fn() -> Time,
 ) -> Result<()> {
-    for _ in 0..BATCH_PACKETS {
-        let Some(length) = from.read(buffer)? else {
-            return Ok(());
-        };
-        direction.handle(now(), Bytes::copy_from_slice(&buffer[..length]));
+    from.receive(BATCH_PACKETS, received)?;
+    for Received { packet, age } in received.drain(..) {
+        let arrived = now().as_nanos().saturating_sub(age.as_nanos() as u64);
+        direction.handle(Time::from_nanos(arrived), packet);
     }
     Ok(())
 }

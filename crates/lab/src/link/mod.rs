@@ -17,6 +17,7 @@
 //!
 //! It needs /dev/net/tun and CAP_NET_ADMIN, no kernel module beyond tun, and no netem.
 
+mod device;
 mod driver;
 mod namespace;
 mod report;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 pub use emulate::{DirectionConfig, LinkConfig};
 
+use device::Device;
 use driver::{Command, Driver};
 pub use namespace::Namespace;
 pub use report::{DirectionReport, LinkReport};
@@ -58,6 +60,26 @@ impl Endpoint {
     }
 }
 
+/// What a link carries packets between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// Two new TUN devices: packets of the network layer.
+    Tun {
+        /// One end.
+        a: Endpoint,
+        /// The other.
+        b: Endpoint,
+    },
+}
+
+impl Devices {
+    fn open(&self) -> Result<[Box<dyn Device>; 2]> {
+        match self {
+            Devices::Tun { a, b } => Ok([Box::new(Tun::create(a)?), Box::new(Tun::create(b)?)]),
+        }
+    }
+}
+
 /// A running link; dropping it stops it and removes its devices.
 #[derive(Debug)]
 pub struct LinkHandle {
@@ -67,16 +89,14 @@ pub struct LinkHandle {
 }
 
 impl LinkHandle {
-    /// Creates both devices, brings them up and begins to relay. `forward` in `config` is from
-    /// `a` to `b`.
+    /// Opens both devices and begins to relay. `forward` in `config` is from `a` to `b`.
     ///
     /// # Errors
     /// When the settings are out of bounds, or the devices cannot be made; the message says what
     /// is missing and what to do.
-    pub fn start(a: &Endpoint, b: &Endpoint, config: LinkConfig) -> Result<Self> {
+    pub fn start(devices: &Devices, config: LinkConfig) -> Result<Self> {
         config.check()?;
-        let device_a = Tun::create(a)?;
-        let device_b = Tun::create(b)?;
+        let [device_a, device_b] = devices.open()?;
         let waker = Waker::new().context("cannot create an eventfd")?;
         let (commands, receiver) = mpsc::channel();
         let driver = Driver::new(device_a, device_b, config, receiver, waker.try_clone()?);

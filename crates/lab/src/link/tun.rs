@@ -4,9 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use emulate::Delivery;
 
+use super::device::{Device, Received};
 use super::namespace::within;
 use super::{Endpoint, system};
 
@@ -17,6 +21,9 @@ const MTU: u16 = 1_500;
 /// packets are 120 ms at 1 Gbit/s. Packets in it have not met the model yet.
 const QUEUE_PACKETS: u16 = 10_000;
 
+/// The longest IP packet.
+const PACKET_MAX: usize = 65_535;
+
 const DEVICE_NODE: &str = "/dev/net/tun";
 
 /// An open TUN device.
@@ -24,6 +31,9 @@ const DEVICE_NODE: &str = "/dev/net/tun";
 pub(super) struct Tun {
     file: File,
     name: String,
+    buffer: Vec<u8>,
+    not_taken: u64,
+    complained: bool,
 }
 
 impl Tun {
@@ -52,21 +62,16 @@ impl Tun {
         Ok(Self {
             file,
             name: name.to_owned(),
+            buffer: vec![0; PACKET_MAX],
+            not_taken: 0,
+            complained: false,
         })
     }
 
-    /// The name it was created with.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Reads one packet; `None` when there is none now.
-    ///
-    /// # Errors
-    /// When the device is gone.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>> {
-        match (&self.file).read(buffer) {
-            Ok(length) => Ok(Some(length)),
+    fn read(&mut self) -> Result<Option<Bytes>> {
+        match (&self.file).read(&mut self.buffer) {
+            Ok(length) => Ok(Some(Bytes::copy_from_slice(&self.buffer[..length]))),
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
             {
@@ -78,18 +83,44 @@ impl Tun {
             )),
         }
     }
+}
 
-    /// Hands one packet to the kernel, as received by this device.
-    ///
-    /// # Errors
-    /// When the kernel does not take it, for instance while the device is down.
-    pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
-        (&self.file).write(packet).map(|_| ())
+impl Device for Tun {
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Packets that the kernel dropped because they were not read in time, wherever the device is
-    /// now; zero if it cannot be told because the device is gone.
-    pub(super) fn unread_packets(&self) -> u64 {
+    fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
+        for _ in 0..max {
+            let Some(packet) = self.read()? else {
+                return Ok(());
+            };
+            let age = Duration::ZERO;
+            into.push(Received { packet, age });
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, delivery: Delivery) {
+        if let Err(error) = (&self.file).write(&delivery.packet) {
+            if !self.complained {
+                tracing::warn!(device = self.name, %error, "the kernel does not take packets; is the device up?");
+                self.complained = true;
+            }
+            self.not_taken += 1;
+        }
+    }
+
+    fn flush(&mut self) -> u64 {
+        std::mem::take(&mut self.not_taken)
+    }
+
+    /// Wherever the device is now; zero if it cannot be told because the device is gone.
+    fn unread_packets(&mut self) -> u64 {
         let read = || -> Result<u64> {
             let name = system::tun_name(&self.file)?;
             let namespace = system::tun_namespace(&self.file)?;
@@ -106,12 +137,6 @@ impl Tun {
             );
             0
         })
-    }
-}
-
-impl AsFd for Tun {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use lab::link::{
-    DirectionConfig, DirectionReport, Endpoint, LinkConfig, LinkHandle, LinkReport, Namespace,
-    StopSignals,
+    Devices, DirectionConfig, DirectionReport, Endpoint, LinkConfig, LinkHandle, LinkReport,
+    Namespace, StopSignals,
 };
 use vocab::{Bitrate, ByteCount, ParseUnitError, Probability, format_duration, parse_duration};
 
@@ -71,7 +71,13 @@ impl Run {
         let config = self.config()?;
         let a = endpoint(self.device_a, self.namespace_a);
         let b = endpoint(self.device_b, self.namespace_b);
-        let link = LinkHandle::start(&a, &b, config)?;
+        let link = LinkHandle::start(
+            &Devices::Tun {
+                a: a.clone(),
+                b: b.clone(),
+            },
+            config,
+        )?;
         let names = (a.device.as_str(), b.device.as_str());
         eprintln!("{}", describe(names, &config.forward));
         eprintln!("{}", describe((names.1, names.0), &config.back));

@@ -1,0 +1,53 @@
+//! What the driver asks of a device, whatever packets come from and go to.
+//!
+//! ```text
+//!   kernel ──► receive ──► driver ──► send … send, flush ──► kernel
+//! ```
+//! A device deals in real packets only: what the kernel hands over as one big offloaded packet is
+//! split before the driver sees it, and what is handed to the kernel may be put together again
+//! only from packets that are written at the same moment. A device decides nothing about a
+//! packet's fate, and counts what it could not carry.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use emulate::Delivery;
+
+/// One end of the link.
+pub(super) trait Device: Send {
+    /// The name to call it by in messages.
+    fn name(&self) -> &str;
+
+    /// What can be waited for: readable when packets wait.
+    fn file(&self) -> BorrowedFd<'_>;
+
+    /// Appends what has come without waiting for more: at most about `max` packets, as a big
+    /// packet is never split in two turns.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()>;
+
+    /// Takes a packet to hand to the kernel; it may be kept back until the next
+    /// [`Device::flush`].
+    fn send(&mut self, delivery: Delivery);
+
+    /// Hands all that was kept back to the kernel; returns how many packets were not taken since
+    /// the last flush.
+    fn flush(&mut self) -> u64;
+
+    /// Packets that were lost before they could be received, from the start on. It is called
+    /// about once in a second, by the thread that carries the packets.
+    fn unread_packets(&mut self) -> u64;
+}
+
+/// A packet from the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    /// The packet as it would be on a wire, its check sums completed.
+    pub(super) packet: Bytes,
+    /// How long ago it came: zero where the kernel does not say.
+    pub(super) age: Duration,
+}
