@@ -1,0 +1,233 @@
+//! CoDel, controlled delay: drops by how long packets have waited, as they are taken out
+//! (RFC 8289 §5).
+//!
+//! Once packets have waited longer than `target` for a whole `interval`, one is dropped, and then
+//! one after each `interval / √count`, until one comes that has waited less:
+//!
+//! ```text
+//!                 above target for an interval: drop one
+//!        ┌────────┐ ───────────────────────────────────► ┌──────────┐ ─┐ drop_next has come:
+//!        │ passing│                                      │ dropping │  │ drop, count += 1,
+//!        └────────┘ ◄─────────────────────────────────── └──────────┘ ◄┘ drop_next += interval/√count
+//!                   below target, or no full packet waits
+//! ```
+//!
+//! The RFC's `deque()` drops in a loop. Here each turn of the loop is a call of
+//! [`CoDel::on_dequeue`]: after [`Verdict::Drop`] the caller asks again, at the same instant, about
+//! the next packet; [`Round`] remembers where the loop was left. Where the RFC drops, an
+//! ECN-capable packet is marked instead if the settings say so; it goes on to the line and ends the
+//! loop, as in Linux. It holds no packets, and `interval / √count` is cut to whole nanoseconds.
+
+use std::mem;
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::Verdict;
+use crate::config::{CoDelConfig, Ecn};
+
+/// Nothing is dropped while this much or less waits: RFC 8289 §5.3 (Constants) says that
+/// `maxpacket` should be the interface's MTU.
+const MAX_PACKET: u64 = 1_500;
+
+/// How many intervals after it stopped dropping the former rate of dropping is still a good
+/// start; RFC 8289 §5.5 (Dequeue Routine).
+const REMEMBERED_INTERVALS: u32 = 16;
+
+/// The state of one queue: RFC 8289 §5.2 (Per-Queue State).
+#[derive(Clone, Debug)]
+pub(crate) struct CoDel {
+    config: CoDelConfig,
+    /// When the waiting time will have been above the target for an interval.
+    first_above: Option<Time>,
+    drop_next: Time,
+    /// Packets dropped since dropping began.
+    count: u32,
+    /// What `count` began with.
+    last_count: u32,
+    dropping: bool,
+    round: Round,
+}
+
+/// What became of the packet before, if the line takes out several at one instant.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    /// There was none, or it went to the line.
+    New,
+    /// It was dropped as dropping began: this one passes in any case.
+    Entered,
+    /// It was dropped because `drop_next` had come, and there may be more to drop.
+    Dropped,
+}
+
+impl CoDel {
+    pub(crate) fn new(config: CoDelConfig) -> Self {
+        Self {
+            config,
+            first_above: None,
+            drop_next: Time::ZERO,
+            count: 0,
+            last_count: 0,
+            dropping: false,
+            round: Round::New,
+        }
+    }
+
+    /// Takes other settings; what it has learnt stays.
+    pub(crate) fn set(&mut self, config: CoDelConfig) {
+        self.config = config;
+    }
+
+    /// Says what becomes of the packet that is taken out at `now` after it waited for `sojourn`.
+    /// `backlog_after` are the bytes that still wait behind it, `ect` says whether its sender can
+    /// read a mark.
+    ///
+    /// After [`Verdict::Drop`] the caller asks about the next packet, or, when there is none,
+    /// calls [`CoDel::on_empty`].
+    pub(crate) fn on_dequeue(
+        &mut self,
+        now: Time,
+        sojourn: Duration,
+        backlog_after: u64,
+        ect: bool,
+    ) -> Verdict {
+        let ok_to_drop = self.is_ok_to_drop(now, sojourn, backlog_after);
+        match mem::replace(&mut self.round, Round::New) {
+            Round::New if self.dropping => {
+                self.dropping = ok_to_drop;
+                self.drop_if_due(now, ect)
+            }
+            Round::New if ok_to_drop => self.enter(now, ect),
+            Round::New | Round::Entered => Verdict::Pass,
+            Round::Dropped => {
+                self.dropping = ok_to_drop;
+                if ok_to_drop {
+                    self.drop_next = self.control_law(self.drop_next);
+                }
+                self.drop_if_due(now, ect)
+            }
+        }
+    }
+
+    /// There was no packet to take out.
+    pub(crate) fn on_empty(&mut self) {
+        self.first_above = None;
+        self.dropping = false;
+        self.round = Round::New;
+    }
+
+    /// RFC 8289 §5.6 (Helper Routines), `dodequeue()`: above the target for an interval.
+    fn is_ok_to_drop(&mut self, now: Time, sojourn: Duration, backlog_after: u64) -> bool {
+        if sojourn < self.config.target || backlog_after <= MAX_PACKET {
+            self.first_above = None;
+            return false;
+        }
+        match self.first_above {
+            None => {
+                self.first_above = Some(now + self.config.interval);
+                false
+            }
+            Some(first_above) => now >= first_above,
+        }
+    }
+
+    /// The loop of RFC 8289 §5.5 (Dequeue Routine), one turn.
+    fn drop_if_due(&mut self, now: Time, ect: bool) -> Verdict {
+        if !self.dropping || now < self.drop_next {
+            return Verdict::Pass;
+        }
+        self.count = self.count.saturating_add(1);
+        if self.marks(ect) {
+            self.drop_next = self.control_law(self.drop_next);
+            return Verdict::Mark;
+        }
+        self.round = Round::Dropped;
+        Verdict::Drop
+    }
+
+    /// The first drop: RFC 8289 §5.5 (Dequeue Routine), from "enter drop state" on.
+    fn enter(&mut self, now: Time, ect: bool) -> Verdict {
+        self.dropping = true;
+        // If the waiting time rose above the target soon after it last sank below it, the rate of
+        // dropping that controlled the queue then is a good one to begin with.
+        let delta = self.count.saturating_sub(self.last_count);
+        let recently = now.since(self.drop_next) < self.config.interval * REMEMBERED_INTERVALS;
+        self.count = if delta > 1 && recently { delta } else { 1 };
+        self.last_count = self.count;
+        self.drop_next = self.control_law(now);
+        if self.marks(ect) {
+            return Verdict::Mark;
+        }
+        self.round = Round::Entered;
+        Verdict::Drop
+    }
+
+    fn marks(&self, ect: bool) -> bool {
+        ect && self.config.ecn == Ecn::Mark
+    }
+
+    /// RFC 8289 §5.6 (Helper Routines): when to drop next after `from`.
+    fn control_law(&self, from: Time) -> Time {
+        let pause = self.config.interval.as_nanos() as f64 / f64::from(self.count).sqrt();
+        from + Duration::from_nanos(pause as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(20);
+
+    fn at(milliseconds: u64) -> Time {
+        Time::from_nanos(milliseconds * 1_000_000)
+    }
+
+    /// Takes one packet to the line each millisecond; says when packets were dropped.
+    fn drops(codel: &mut CoDel, from: u64, until: u64, sojourn: Duration) -> Vec<u64> {
+        let mut dropped = Vec::new();
+        for now in from..until {
+            while codel.on_dequeue(at(now), sojourn, 50_000, false) == Verdict::Drop {
+                dropped.push(now);
+            }
+        }
+        dropped
+    }
+
+    #[test]
+    fn drops_come_faster_while_packets_wait_too_long() {
+        let mut codel = CoDel::new(CoDelConfig::default());
+        // From 100 ms on, each after 100 ms / √count.
+        assert_eq!(drops(&mut codel, 0, 420, LONG), [100, 200, 271, 329, 379]);
+    }
+
+    #[test]
+    fn a_wait_below_the_target_ends_it_at_once() {
+        let mut codel = CoDel::new(CoDelConfig::default());
+        drops(&mut codel, 0, 250, LONG);
+        let short = Duration::from_micros(4_999);
+        assert!(drops(&mut codel, 250, 260, short).is_empty());
+        assert!(drops(&mut codel, 260, 359, LONG).is_empty());
+    }
+
+    #[test]
+    fn a_queue_of_one_packet_is_never_too_long() {
+        let mut codel = CoDel::new(CoDelConfig::default());
+        for now in 0..500 {
+            let verdict = codel.on_dequeue(at(now), LONG, MAX_PACKET, false);
+            assert_eq!(verdict, Verdict::Pass);
+        }
+    }
+
+    #[test]
+    fn only_a_packet_whose_sender_reads_marks_is_marked() {
+        let mut codel = CoDel::new(CoDelConfig {
+            ecn: Ecn::Mark,
+            ..CoDelConfig::default()
+        });
+        assert!(drops(&mut codel, 0, 100, LONG).is_empty());
+        let marked = codel.on_dequeue(at(100), LONG, 50_000, true);
+        assert_eq!(marked, Verdict::Mark);
+        assert_eq!(drops(&mut codel, 101, 201, LONG), [200]);
+    }
+}
