@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use emulate::{Direction, DirectionConfig};
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+use emulate::{Direction, DirectionConfig, Line};
+use vocab::{Bitrate, ByteCount, Probability, Time};
 
 fn packet_in_and_out(criterion: &mut Criterion) {
     let config = DirectionConfig {
-        rate: Some(Bitrate::from_bits_per_second(1_000_000_000)),
+        line: Line::Rate(Bitrate::from_bits_per_second(1_000_000_000)),
         delay: Duration::from_millis(40),
-        loss: Probability::from_fraction(0.001).unwrap_or(Probability::ZERO),
-        queue: ByteCount::mebibytes(1),
+        loss: Probability::from_fraction(0.001)
+            .unwrap_or(Probability::ZERO)
+            .into(),
+        queue: ByteCount::mebibytes(1).into(),
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, Random::from_seed(1));
+    let mut direction = Direction::new(config, 1);
     let packet = Bytes::from(vec![0; 1_500]);
     let mut now = Time::ZERO;
     let mut group = criterion.benchmark_group("direction");

@@ -1,237 +1,263 @@
-//! A drop-tail queue in front of a line of fixed rate.
+//! A queue in front of a line: where packets wait, and which of them do not get through.
 //!
-//! The line's work is counted in bits × 10⁹, of which it does `rate` per nanosecond: whole
-//! numbers, so nothing is rounded. A packet ends in the first whole nanosecond in which its work
-//! is done, and what the line did beyond it in that nanosecond counts for the next packet. The
-//! rate is therefore exact over any time, and each single ending is less than 1 ns late.
+//! ```text
+//! push ──► discipline ──► limit ──► waiting ──► discipline ──► line ──► poll
+//!          drop, mark     drop                  drop, mark
+//! ```
 //!
-//! It knows nothing of loss and delay.
+//! Things happen at their own moments, whenever the caller looks. At one and the same nanosecond
+//! first a packet ends and the next is taken out for the line, then a discipline computes anew,
+//! then the caller's packet comes.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{Bitrate, ByteCount, Time};
+use vocab::{ByteCount, Time};
 
+use crate::config::{DirectionConfig, Framing, QueueLimit};
 use crate::counters::Tally;
-
-/// The work of one bit, in the units in which a line of `rate` bit/s does `rate` per nanosecond.
-const WORK_PER_BIT: u128 = 1_000_000_000;
+use crate::direction::DropReason;
+use crate::ecn;
+use crate::line::Line;
+use crate::packet::Packet;
+use crate::queue::{Head, Manager, Newcomer, Verdict};
 
 /// The queue and the line behind it.
 #[derive(Debug)]
 pub(crate) struct Bottleneck {
-    rate: Option<Bitrate>,
-    limit: ByteCount,
-    overhead: ByteCount,
-    /// The first of them is on the line.
-    packets: VecDeque<Bytes>,
-    queued: Tally,
-    /// `remaining` is what is left to do for the first packet at this moment.
-    clock: Time,
-    remaining: u128,
-    /// When the first packet ends, if nothing is set otherwise until then.
-    end: Option<Time>,
+    framing: Framing,
+    limit: QueueLimit,
+    manager: Manager,
+    line: Line,
+    waiting: VecDeque<Packet>,
+    on_line: Option<Packet>,
+    /// What the waiting packets count as, and with the one on the line.
+    waiting_counted: u64,
+    counted: u64,
+    held: Tally,
+    /// What was dropped and not yet polled.
+    dropped: VecDeque<Exit>,
+}
+
+/// A packet that is no longer here.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) at: Time,
+    pub(crate) packet: Packet,
+    /// `None` for one that the line has carried.
+    pub(crate) dropped: Option<DropReason>,
 }
 
 impl Bottleneck {
-    pub(crate) fn new(rate: Option<Bitrate>, limit: ByteCount, overhead: ByteCount) -> Self {
+    pub(crate) fn new(now: Time, config: &DirectionConfig) -> Self {
         Self {
-            rate,
-            limit,
-            overhead,
-            packets: VecDeque::new(),
-            queued: Tally::default(),
-            clock: Time::ZERO,
-            remaining: 0,
-            end: None,
+            framing: config.framing,
+            limit: config.queue.limit,
+            manager: Manager::new(config.queue.discipline),
+            line: Line::new(now, &config.line),
+            waiting: VecDeque::new(),
+            on_line: None,
+            waiting_counted: 0,
+            counted: 0,
+            held: Tally::default(),
+            dropped: VecDeque::new(),
         }
     }
 
-    /// Takes other settings at `now`; the packet on the line keeps the bits it has already sent,
-    /// and nothing that waits is dropped, even where the new limit is lower.
+    /// Takes other settings at `now`. The packet on the line keeps what it has sent, and nothing
+    /// that waits is dropped, even where the new limit is lower.
     ///
-    /// Everything that ends by `now` must have been taken out before.
-    pub(crate) fn set(
-        &mut self,
-        now: Time,
-        rate: Option<Bitrate>,
-        limit: ByteCount,
-        overhead: ByteCount,
-    ) {
-        if !self.packets.is_empty() {
-            let done = self.work_done(now);
-            self.remaining = self.remaining.saturating_sub(done);
-            self.clock = self.clock.max(now);
-        }
-        self.rate = rate;
-        self.limit = limit;
-        self.overhead = overhead;
-        self.end = self.find_end();
+    /// Everything that happens up to `now` must have been polled before.
+    pub(crate) fn set(&mut self, now: Time, config: &DirectionConfig) {
+        self.framing = config.framing;
+        self.limit = config.queue.limit;
+        self.manager.set(now, config.queue.discipline);
+        self.set_line(now, &config.line);
     }
 
-    /// Whether a packet of this length fits now.
-    pub(crate) fn has_room(&self, length: usize) -> bool {
-        self.occupancy() + length as u64 + self.overhead.bytes() <= self.limit.bytes()
-    }
-
-    /// Puts a packet at the tail, at `now`.
-    pub(crate) fn push(&mut self, now: Time, packet: Bytes) {
-        let was_idle = self.packets.is_empty();
-        let length = packet.len();
-        self.queued += Tally::one(length);
-        self.packets.push_back(packet);
-        if was_idle {
-            self.clock = now;
-            self.remaining = self.work(length);
-            self.end = self.find_end();
+    pub(crate) fn set_line(&mut self, now: Time, line: &crate::config::Line) {
+        let on_line = self.on_line.as_ref().map(|packet| packet.counted);
+        self.line.set(now, line, on_line);
+        // A smaller bucket may not hold the packet that waits for it.
+        if on_line.is_some_and(|counted| !self.line.can_carry(counted)) {
+            self.drop_on_line(now);
         }
     }
 
-    /// Takes out the next packet whose last bit has left by `now`, and says when that was.
-    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Bytes)> {
-        let end = self.end.filter(|end| *end <= now)?;
-        let packet = self.packets.pop_front()?;
-        self.queued.subtract(Tally::one(packet.len()));
-        if let Some(next) = self.packets.front() {
-            let surplus = self.work_done(end).saturating_sub(self.remaining);
-            self.remaining = self.work(next.len()).saturating_sub(surplus);
-            self.clock = end;
+    /// Puts a packet at the tail, at `now`, or drops it or others. `uniform` is its number of
+    /// chance.
+    pub(crate) fn push(&mut self, now: Time, mut packet: Packet, uniform: impl Fn() -> f64) {
+        if !self.line.can_carry(packet.counted) {
+            self.drop(now, packet, DropReason::TooLongForBucket);
+            return;
         }
-        self.end = self.find_end();
-        Some((end, packet))
+        if self.manager.is_active() {
+            let newcomer = Newcomer {
+                occupancy: self.counted,
+                is_ecn_capable: ecn::is_capable(self.framing, &packet.bytes),
+                uniform: uniform(),
+            };
+            match self.manager.on_arrival(now, newcomer) {
+                Verdict::Pass => {}
+                Verdict::Mark => packet.marked = true,
+                Verdict::Drop => return self.drop(now, packet, DropReason::Aqm),
+            }
+        }
+        if !self.has_room(packet.counted) {
+            if matches!(self.manager, Manager::DropHead) {
+                self.make_room(now, packet.counted);
+            }
+            if !self.has_room(packet.counted) {
+                self.manager.on_full();
+                self.drop(now, packet, DropReason::QueueFull);
+                return;
+            }
+        }
+        self.counted += packet.counted;
+        self.held += Tally::one(packet.bytes.len());
+        if self.on_line.is_none() {
+            self.waiting_counted += packet.counted;
+            self.waiting.push_back(packet);
+            self.put_next_on_line(now, Line::begin);
+        } else {
+            self.waiting_counted += packet.counted;
+            self.waiting.push_back(packet);
+        }
+    }
+
+    /// Takes out the next packet that has left by `until`, carried or dropped, in the order of
+    /// their moments.
+    pub(crate) fn poll(&mut self, until: Time) -> Option<Exit> {
+        loop {
+            if let Some(exit) = self.dropped.pop_front() {
+                return Some(exit);
+            }
+            let end = self.next_end().filter(|end| *end <= until);
+            let update = self.manager.next_update().filter(|at| *at <= until);
+            match (end, update) {
+                (Some(end), Some(update)) if update < end => self.manager.update(just_before(end)),
+                (Some(end), _) => return self.finish_packet(end),
+                (None, Some(_)) => self.manager.update(until),
+                (None, None) => return None,
+            }
+        }
     }
 
     /// When the packet on the line ends; `None` when there is none or the line stands still.
     pub(crate) fn next_end(&self) -> Option<Time> {
-        self.end
+        self.on_line.as_ref().and_then(|_| self.line.end())
     }
 
     /// What waits, the packet on the line included.
     pub(crate) fn queued(&self) -> Tally {
-        self.queued
+        self.held
     }
 
-    fn find_end(&self) -> Option<Time> {
-        if self.packets.is_empty() {
-            return None;
+    fn finish_packet(&mut self, at: Time) -> Option<Exit> {
+        let packet = self.on_line.take()?;
+        self.line.finish(at);
+        self.forget(&packet);
+        self.put_next_on_line(at, Line::follow);
+        if self.on_line.is_none() {
+            self.manager.on_idle(at);
         }
-        let Some(rate) = self.rate else {
-            return Some(self.clock);
-        };
-        if rate.bits_per_second() == 0 {
-            return None;
+        Some(Exit {
+            at,
+            packet,
+            dropped: None,
+        })
+    }
+
+    /// Takes the packet at the head out for the line, and drops those in front of it that the
+    /// discipline does not want to see there.
+    fn put_next_on_line(&mut self, now: Time, put: fn(&mut Line, Time, u64)) {
+        while let Some(mut packet) = self.waiting.pop_front() {
+            self.waiting_counted -= packet.counted;
+            if self.manager.is_active() {
+                let head = Head {
+                    sojourn: now.since(packet.arrived),
+                    backlog: self.waiting_counted,
+                    is_ecn_capable: ecn::is_capable(self.framing, &packet.bytes),
+                };
+                match self.manager.on_departure(now, head) {
+                    Verdict::Pass => {}
+                    Verdict::Mark => packet.marked = true,
+                    Verdict::Drop => {
+                        self.forget(&packet);
+                        self.drop(now, packet, DropReason::Aqm);
+                        continue;
+                    }
+                }
+            }
+            if !self.line.can_carry(packet.counted) {
+                self.forget(&packet);
+                self.drop(now, packet, DropReason::TooLongForBucket);
+                continue;
+            }
+            put(&mut self.line, now, packet.counted);
+            self.on_line = Some(packet);
+            return;
         }
-        let nanoseconds = self.remaining.div_ceil(u128::from(rate.bits_per_second()));
-        Some(self.clock + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
     }
 
-    /// What the line does from `clock` to `until`.
-    fn work_done(&self, until: Time) -> u128 {
-        let rate = self.rate.map_or(0, Bitrate::bits_per_second);
-        until.since(self.clock).as_nanos() * u128::from(rate)
+    fn drop_on_line(&mut self, now: Time) {
+        if let Some(packet) = self.on_line.take() {
+            self.forget(&packet);
+            self.drop(now, packet, DropReason::TooLongForBucket);
+            self.put_next_on_line(now, Line::begin);
+        }
     }
 
-    fn work(&self, length: usize) -> u128 {
-        let bytes = length as u128 + u128::from(self.overhead.bytes());
-        bytes * 8 * WORK_PER_BIT
+    fn make_room(&mut self, now: Time, counted: u64) {
+        while !self.has_room(counted) {
+            let Some(oldest) = self.waiting.pop_front() else {
+                return;
+            };
+            self.waiting_counted -= oldest.counted;
+            self.forget(&oldest);
+            self.drop(now, oldest, DropReason::HeadOfQueue);
+        }
     }
 
-    /// What counts against the limit.
-    fn occupancy(&self) -> u64 {
-        self.queued.bytes + self.queued.packets * self.overhead.bytes()
+    fn has_room(&self, counted: u64) -> bool {
+        let QueueLimit {
+            bytes,
+            packets,
+            time,
+        } = self.limit;
+        let after = self.counted + counted;
+        bytes.is_none_or(|limit| ByteCount::new(after) <= limit)
+            && packets.is_none_or(|limit| self.held.packets < limit)
+            && time.is_none_or(|limit| {
+                self.line
+                    .time_for(after)
+                    .is_none_or(|needed| needed <= limit)
+            })
+    }
+
+    fn drop(&mut self, at: Time, packet: Packet, reason: DropReason) {
+        self.dropped.push_back(Exit {
+            at,
+            packet,
+            dropped: Some(reason),
+        });
+    }
+
+    fn forget(&mut self, packet: &Packet) {
+        self.counted -= packet.counted;
+        self.held.subtract(Tally::one(packet.bytes.len()));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn just_before(time: Time) -> Time {
+    Time::from_nanos(time.as_nanos().saturating_sub(1))
+}
 
-    fn line(bits_per_second: u64, limit: u64) -> Bottleneck {
-        Bottleneck::new(
-            Some(Bitrate::from_bits_per_second(bits_per_second)),
-            ByteCount::new(limit),
-            ByteCount::new(0),
-        )
-    }
-
-    fn packet(length: usize) -> Bytes {
-        Bytes::from(vec![0; length])
-    }
-
-    #[test]
-    fn a_busy_line_keeps_its_rate_to_the_nanosecond() {
-        // 7 bit/s × 3 bytes does not divide: each packet takes 3 428 571 428.57… ns.
-        let mut line = line(7, 1_000_000);
-        for _ in 0..1_000 {
-            line.push(Time::ZERO, packet(3));
-        }
-        let ends: Vec<u64> = std::iter::from_fn(|| line.pop(Time::NEVER))
-            .map(|(end, _)| end.as_nanos())
-            .collect();
-        for (index, end) in ends.iter().enumerate() {
-            let bits = (index as u64 + 1) * 24;
-            assert_eq!(*end, (bits * 1_000_000_000).div_ceil(7));
-        }
-        assert_eq!(ends.len(), 1_000);
-    }
-
-    #[test]
-    fn a_packet_counts_until_its_last_bit_has_left() {
-        let mut line = line(12_000, 3_000);
-        line.push(Time::ZERO, packet(1_500));
-        line.push(Time::ZERO, packet(1_500));
-        assert!(!line.has_room(1));
-        assert!(line.pop(Time::from_nanos(999_999_999)).is_none());
-        assert!(line.pop(Time::from_nanos(1_000_000_000)).is_some());
-        assert!(line.has_room(1_500));
-        assert!(!line.has_room(1_501));
-    }
-
-    #[test]
-    fn an_idle_line_starts_a_packet_when_it_comes() {
-        let mut line = line(8_000, 3_000);
-        line.push(Time::from_nanos(500), packet(1));
-        assert_eq!(
-            line.pop(Time::NEVER).unwrap().0,
-            Time::from_nanos(1_000_500)
-        );
-        line.push(Time::from_nanos(5_000_000), packet(1));
-        assert_eq!(
-            line.pop(Time::NEVER).unwrap().0,
-            Time::from_nanos(6_000_000)
-        );
-    }
-
-    #[test]
-    fn a_change_of_rate_keeps_the_bits_already_sent() {
-        let mut line = line(8_000, 3_000);
-        line.push(Time::ZERO, packet(2));
-        // Half of it has gone after 1 ms; the other half takes 2 ms at half the rate.
-        line.set(
-            Time::from_nanos(1_000_000),
-            Some(Bitrate::from_bits_per_second(4_000)),
-            ByteCount::new(1),
-            ByteCount::new(0),
-        );
-        assert_eq!(line.next_end(), Some(Time::from_nanos(3_000_000)));
-    }
-
-    #[test]
-    fn a_line_that_stands_still_keeps_what_it_has() {
-        let mut line = line(8_000, 3_000);
-        line.push(Time::ZERO, packet(2));
-        let halfway = Time::from_nanos(1_000_000);
-        let limit = ByteCount::new(3_000);
-        line.set(halfway, Some(Bitrate::default()), limit, ByteCount::new(0));
-        assert_eq!(line.next_end(), None);
-        let later = Time::from_nanos(10_000_000);
-        line.set(
-            later,
-            Some(Bitrate::from_bits_per_second(8_000)),
-            limit,
-            ByteCount::new(0),
-        );
-        assert_eq!(line.next_end(), Some(Time::from_nanos(11_000_000)));
+/// A packet with the mark of congestion, if a discipline has set it.
+pub(crate) fn marked(framing: Framing, packet: &Packet) -> Bytes {
+    if packet.marked {
+        ecn::mark(framing, &packet.bytes)
+    } else {
+        packet.bytes.clone()
     }
 }

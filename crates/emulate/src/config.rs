@@ -1,9 +1,17 @@
 //! What a link is set to: one [`DirectionConfig`] each way and one seed for all chance in it.
+//!
+//! Every model of `direction.rs` has its settings here, in the order in which a packet meets
+//! them. [`DirectionConfig::check`] refuses what contradicts itself or what the models do not
+//! hold, and says the nearest thing that would work; whether a host keeps up is not known here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 use vocab::{Bitrate, ByteCount, Probability};
+
+use crate::schedule::Schedule;
+use crate::trace::DeliveryTrace;
 
 /// The fastest line that the model takes: 1 Tbit/s. Above it a full-size packet lasts only a few
 /// of the nanoseconds that time is counted in, and nothing that runs this model gets near.
@@ -16,67 +24,635 @@ const DELAY_MAX: Duration = Duration::from_secs(600);
 /// One direction of a link.
 ///
 /// Lengths are counted at one stated layer, for the rate and for the queue alike: the length of
-/// the packet as handed in (an IP packet from its first header byte) plus [`overhead`] per packet.
+/// the IP packet from its first header byte, plus [`overhead`] per packet.
 ///
 /// [`overhead`]: DirectionConfig::overhead
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DirectionConfig {
-    /// What the line carries per second. `None` is a line without a limit; zero is a line that
-    /// stands still, as in an outage: packets wait in the queue.
-    pub rate: Option<Bitrate>,
+    /// What is handed in: IP packets or Ethernet frames.
+    pub framing: Framing,
+    /// Added to each packet's IP length, for a line that is stated at a lower layer than IP: 14
+    /// for Ethernet's header, 38 with its check sum, preamble and gap.
+    pub overhead: ByteCount,
+    /// Drops, before the queue, what comes faster than this.
+    pub policer: Option<TokenBucket>,
+    /// Where packets wait for the line, and who is dropped when too many do.
+    pub queue: Queue,
+    /// What takes packets out of the queue, and how fast.
+    pub line: Line,
+    /// Which packets are lost behind the line: a lost packet has taken its time on it.
+    pub loss: Loss,
+    /// The chance that one bit of a packet, any bit of it, arrives flipped.
+    pub corruption: Probability,
+    /// The chance that a packet arrives twice.
+    pub duplication: Probability,
     /// From the end of a packet's serialisation to its arrival at the other end.
     pub delay: Duration,
-    /// The chance that a packet is lost, each on its own. It is applied after the queue: a lost
-    /// packet has taken its time on the line.
-    pub loss: Probability,
-    /// What the queue holds, the packet on the line included until its last bit has gone. A
-    /// packet that does not fit in whole is dropped at the tail.
-    pub queue: ByteCount,
-    /// Added to each packet's length, for a line that is stated at a lower layer than IP: 14 for
-    /// Ethernet's header, 38 with its check sum, preamble and gap.
-    pub overhead: ByteCount,
+    /// How the delay varies from packet to packet.
+    pub jitter: Option<Jitter>,
+    /// Packets that arrive later than those around them.
+    pub reordering: Option<Reordering>,
+    /// What changes by itself while time goes on.
+    pub schedule: Option<Arc<Schedule>>,
 }
 
 impl Default for DirectionConfig {
     /// A wire: no limit of rate, no delay, no loss, and a queue that nothing ever waits in.
     fn default() -> Self {
         Self {
-            rate: None,
-            delay: Duration::ZERO,
-            loss: Probability::ZERO,
-            queue: ByteCount::mebibytes(1),
+            framing: Framing::Ip,
             overhead: ByteCount::new(0),
+            policer: None,
+            queue: Queue::from(ByteCount::mebibytes(1)),
+            line: Line::Unlimited,
+            loss: Loss::None,
+            corruption: Probability::ZERO,
+            duplication: Probability::ZERO,
+            delay: Duration::ZERO,
+            jitter: None,
+            reordering: None,
+            schedule: None,
         }
     }
+}
+
+/// What a direction is handed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    /// IP packets from their first header byte.
+    #[default]
+    Ip,
+    /// Ethernet frames from their destination address, without check sum. The 14 bytes of their
+    /// header count only as far as `overhead` says.
+    Ethernet,
+}
+
+impl Framing {
+    /// Bytes in front of the IP header.
+    #[must_use]
+    pub const fn header(self) -> usize {
+        match self {
+            Framing::Ip => 0,
+            Framing::Ethernet => 14,
+        }
+    }
+}
+
+/// Where packets wait.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Queue {
+    /// What it holds at most, the packet on the line included until its last bit has gone.
+    pub limit: QueueLimit,
+    /// Who is dropped, and when.
+    pub discipline: Discipline,
+}
+
+impl From<ByteCount> for Queue {
+    /// Drop-tail, limited in bytes.
+    fn from(bytes: ByteCount) -> Self {
+        QueueLimit::bytes(bytes).into()
+    }
+}
+
+impl From<QueueLimit> for Queue {
+    /// Drop-tail.
+    fn from(limit: QueueLimit) -> Self {
+        Self {
+            limit,
+            discipline: Discipline::DropTail,
+        }
+    }
+}
+
+/// The limits of a queue; every one that is set holds, and at least one is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueLimit {
+    /// Bytes, counted as the rate counts them. A packet that does not fit in whole is too much.
+    pub bytes: Option<ByteCount>,
+    /// Packets of any length.
+    pub packets: Option<u64>,
+    /// The time that the line needs for all that waits, the new packet included, at the line's
+    /// present rate.
+    pub time: Option<Duration>,
+}
+
+impl QueueLimit {
+    /// Limited in bytes alone.
+    #[must_use]
+    pub fn bytes(limit: ByteCount) -> Self {
+        Self {
+            bytes: Some(limit),
+            ..Self::default()
+        }
+    }
+
+    /// Limited in packets alone.
+    #[must_use]
+    pub fn packets(limit: u64) -> Self {
+        Self {
+            packets: Some(limit),
+            ..Self::default()
+        }
+    }
+
+    /// Limited in time alone.
+    #[must_use]
+    pub fn time(limit: Duration) -> Self {
+        Self {
+            time: Some(limit),
+            ..Self::default()
+        }
+    }
+}
+
+/// Who is dropped or marked, and when. The limits hold beside every one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Discipline {
+    /// The packet that finds no room.
+    #[default]
+    DropTail,
+    /// The packets that have waited longest, until the new one fits.
+    DropHead,
+    /// Controlled delay, RFC 8289.
+    CoDel(CoDelConfig),
+    /// Proportional integral controller enhanced, RFC 8033.
+    Pie(PieConfig),
+    /// Random early detection, Floyd and Jacobson 1993.
+    Red(RedConfig),
+}
+
+/// Whether a packet whose sender can read a mark (ECN, RFC 3168) is marked instead of dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// It is dropped like any other.
+    #[default]
+    Drop,
+    /// It is marked "congestion experienced".
+    Mark,
+}
+
+/// Settings of CoDel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CoDelConfig {
+    /// The waiting time that is fine for ever; RFC 8289 §4.4 advises 5 ms.
+    pub target: Duration,
+    /// How long more than that is borne; RFC 8289 §4.3 advises 100 ms.
+    pub interval: Duration,
+    /// Mark or drop.
+    pub ecn: Ecn,
+}
+
+impl Default for CoDelConfig {
+    fn default() -> Self {
+        Self {
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+            ecn: Ecn::Drop,
+        }
+    }
+}
+
+/// Settings of PIE.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PieConfig {
+    /// The waiting time that is aimed at; RFC 8033 §4.2 uses 15 ms.
+    pub target: Duration,
+    /// How often the drop probability is computed anew; RFC 8033 §4.2 uses 15 ms.
+    pub update: Duration,
+    /// The burst that passes an idle queue undropped; RFC 8033 §4.4 uses 150 ms.
+    pub burst: Duration,
+    /// Mark (up to a drop probability of 10 %, RFC 8033 §5.1) or drop.
+    pub ecn: Ecn,
+}
+
+impl Default for PieConfig {
+    fn default() -> Self {
+        Self {
+            target: Duration::from_millis(15),
+            update: Duration::from_millis(15),
+            burst: Duration::from_millis(150),
+            ecn: Ecn::Drop,
+        }
+    }
+}
+
+/// Settings of RED; the average queue is counted in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RedConfig {
+    /// Nothing is dropped while the average queue is below.
+    pub minimum: ByteCount,
+    /// Everything is dropped while the average queue is at or above (in gentle mode: twice this).
+    pub maximum: ByteCount,
+    /// The drop probability as the average reaches the maximum.
+    pub probability: Probability,
+    /// The weight of the newest length in the average; Floyd advises 0.002.
+    pub weight: f64,
+    /// The time that a typical packet takes on the line, by which the average decays while the
+    /// queue is empty.
+    pub packet_time: Duration,
+    /// Whether the probability rises from its maximum to one between the maximum and twice it.
+    pub gentle: bool,
+    /// Mark or drop.
+    pub ecn: Ecn,
+}
+
+/// What takes packets out of the queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Line {
+    /// A line that carries any packet at once.
+    #[default]
+    Unlimited,
+    /// A line of fixed rate. Zero is a line that stands still: packets wait in the queue.
+    Rate(Bitrate),
+    /// A token-bucket shaper: packets leave at once while there are tokens, and wait for them.
+    Shaper(TokenBucket),
+    /// Recorded opportunities to deliver.
+    Trace(Arc<DeliveryTrace>),
+}
+
+impl Line {
+    /// Its long-term rate; `None` without a limit.
+    #[must_use]
+    pub fn rate(&self) -> Option<Bitrate> {
+        match self {
+            Line::Unlimited => None,
+            Line::Rate(rate) => Some(*rate),
+            Line::Shaper(bucket) => Some(bucket.rate),
+            Line::Trace(trace) => Some(trace.mean_rate()),
+        }
+    }
+}
+
+/// A token bucket, for a shaper (waits) or a policer (drops). It starts full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// How fast it fills.
+    pub rate: Bitrate,
+    /// What it holds. A longer packet never passes.
+    pub burst: ByteCount,
+    /// A second, faster and smaller bucket that must agree, so that a burst has a rate of its own.
+    pub peak: Option<Peak>,
+}
+
+/// The second bucket of a [`TokenBucket`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// How fast it fills.
+    pub rate: Bitrate,
+    /// What it holds: an MTU makes the packets of a burst follow each other at the peak rate.
+    pub burst: ByteCount,
+}
+
+/// Which packets are lost behind the line. What becomes of a packet follows from the seed and
+/// from its number alone, counted from the first that was handed in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Loss {
+    /// None.
+    #[default]
+    None,
+    /// Each on its own.
+    Random(Probability),
+    /// In bursts.
+    GilbertElliott(GilbertElliott),
+    /// These, by number from 0.
+    List(Arc<LossList>),
+}
+
+impl From<Probability> for Loss {
+    fn from(probability: Probability) -> Self {
+        if probability == Probability::ZERO {
+            Loss::None
+        } else {
+            Loss::Random(probability)
+        }
+    }
+}
+
+/// The model of Gilbert (1960) and Elliott (1963): a good and a bad state, in each of which
+/// packets are lost with a probability of its own; after each packet the state may change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GilbertElliott {
+    /// From good to bad.
+    pub to_bad: Probability,
+    /// From bad to good.
+    pub to_good: Probability,
+    /// Loss in the good state.
+    pub loss_good: Probability,
+    /// Loss in the bad state.
+    pub loss_bad: Probability,
+}
+
+impl GilbertElliott {
+    /// The simple model: all is lost in the bad state and nothing in the good one, such that
+    /// `rate` of all packets are lost, in runs of `burst` packets on average.
+    ///
+    /// # Errors
+    /// When the burst is shorter than one packet, or the rate so high that the good runs between
+    /// would be shorter than one packet.
+    pub fn from_rate_and_burst(rate: Probability, burst: f64) -> Result<Self, ConfigError> {
+        let rate = rate.as_fraction();
+        let to_good = 1.0 / burst;
+        let to_bad = rate * to_good / (1.0 - rate);
+        if !burst.is_finite() || burst < 1.0 {
+            return Err(ConfigError::BurstTooShort { burst });
+        }
+        match Probability::from_fraction(to_bad) {
+            Some(to_bad) if rate < 1.0 => Ok(Self {
+                to_bad,
+                to_good: Probability::from_fraction(to_good).unwrap_or(Probability::ZERO),
+                loss_good: Probability::ZERO,
+                loss_bad: Probability::from_fraction(1.0).unwrap_or(Probability::ZERO),
+            }),
+            _ => Err(ConfigError::BurstTooRare {
+                burst,
+                most: burst / (burst + 1.0),
+            }),
+        }
+    }
+
+    /// The share of all packets that is lost in the long run.
+    #[must_use]
+    pub fn loss_rate(&self) -> f64 {
+        let (to_bad, to_good) = (self.to_bad.as_fraction(), self.to_good.as_fraction());
+        let bad = if to_bad + to_good > 0.0 {
+            to_bad / (to_bad + to_good)
+        } else {
+            0.0
+        };
+        bad * self.loss_bad.as_fraction() + (1.0 - bad) * self.loss_good.as_fraction()
+    }
+}
+
+/// Numbers of packets that are lost, counted from 0, perhaps over and over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LossList {
+    /// Rising, without repetition.
+    packets: Vec<u64>,
+    /// After so many packets it starts again.
+    period: Option<u64>,
+}
+
+impl LossList {
+    /// A list of packet numbers in any order, repeated every `period` packets if there is one.
+    ///
+    /// # Errors
+    /// When a number is not below the period.
+    pub fn new(mut packets: Vec<u64>, period: Option<u64>) -> Result<Self, ConfigError> {
+        packets.sort_unstable();
+        packets.dedup();
+        if let (Some(last), Some(period)) = (packets.last(), period)
+            && *last >= period
+        {
+            return Err(ConfigError::LossBeyondPeriod {
+                packet: *last,
+                period,
+            });
+        }
+        Ok(Self { packets, period })
+    }
+
+    /// Whether the packet of this number is lost.
+    #[must_use]
+    pub fn contains(&self, packet: u64) -> bool {
+        let packet = self.period.map_or(packet, |period| packet % period.max(1));
+        self.packets.binary_search(&packet).is_ok()
+    }
+}
+
+/// How the delay varies. A delay never becomes negative: what would, is zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Jitter {
+    /// How it is distributed about the delay.
+    pub distribution: Distribution,
+    /// Whether packets may overtake each other.
+    pub order: Order,
+}
+
+/// A distribution of what is added to the delay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// From −spread to +spread, each as likely.
+    Uniform {
+        /// Half of the width.
+        spread: Duration,
+    },
+    /// Normal about zero.
+    Normal {
+        /// Its standard deviation.
+        deviation: Duration,
+    },
+    /// Exponential from zero up, as behind a lightly loaded queue.
+    Exponential {
+        /// Its mean.
+        mean: Duration,
+    },
+    /// Pareto (Lomax) from zero up: mostly small, sometimes very large.
+    Pareto {
+        /// Its mean.
+        mean: Duration,
+        /// Its shape, above 1; the lower, the heavier the tail.
+        shape: f64,
+    },
+    /// Log-normal from zero up.
+    LogNormal {
+        /// Its median.
+        median: Duration,
+        /// The standard deviation of its natural logarithm.
+        sigma: f64,
+    },
+}
+
+/// What jitter does to the order of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// A packet waits for the one before it, as behind a varying queue.
+    #[default]
+    Kept,
+    /// A packet overtakes whom it can, as over several paths.
+    Free,
+}
+
+/// Packets that come late. Those behind them overtake.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reordering {
+    /// The chance that a packet is one of them.
+    pub probability: Probability,
+    /// How much longer it takes.
+    pub late_by: Duration,
 }
 
 impl DirectionConfig {
     /// Says whether the model can be set so.
     ///
     /// # Errors
-    /// When the rate or the delay is out of bounds.
+    /// What is out of bounds or contradicts itself, and the nearest thing that would work.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if self.rate.is_some_and(|rate| rate > RATE_MAX) {
-            return Err(ConfigError::RateTooHigh {
-                rate: self.rate.unwrap_or_default(),
-            });
+        if let Some(policer) = &self.policer {
+            self.check_bucket(policer, "policer")?;
         }
-        if self.delay > DELAY_MAX {
-            return Err(ConfigError::DelayTooLong { delay: self.delay });
+        match &self.line {
+            Line::Rate(rate) => check_rate(*rate)?,
+            Line::Shaper(bucket) => self.check_bucket(bucket, "shaper")?,
+            Line::Unlimited | Line::Trace(_) => {}
+        }
+        self.check_queue()?;
+        check_delay(self.delay)?;
+        if let Some(jitter) = &self.jitter {
+            jitter.check()?;
+        }
+        if let Some(reordering) = &self.reordering {
+            check_delay(reordering.late_by)?;
+        }
+        if let Some(schedule) = &self.schedule {
+            schedule.check(self)?;
         }
         Ok(())
     }
 
-    /// The bandwidth-delay product for this rate over a round trip of `round_trip`: the queue
+    /// The bandwidth-delay product for this line over a round trip of `round_trip`: the queue
     /// that lets one loss-based TCP connection keep the line full. Zero without a rate.
     #[must_use]
     pub fn bandwidth_delay_product(&self, round_trip: Duration) -> ByteCount {
-        self.rate.unwrap_or_default().bytes_in(round_trip)
+        self.line.rate().unwrap_or_default().bytes_in(round_trip)
+    }
+
+    /// What a packet counts as: its IP length and the overhead.
+    #[must_use]
+    pub(crate) fn counted_length(&self, packet: usize) -> u64 {
+        packet.saturating_sub(self.framing.header()) as u64 + self.overhead.bytes()
+    }
+
+    fn check_queue(&self) -> Result<(), ConfigError> {
+        let limit = &self.queue.limit;
+        let is_zero = limit.bytes == Some(ByteCount::new(0))
+            || limit.packets == Some(0)
+            || limit.time == Some(Duration::ZERO);
+        if is_zero {
+            return Err(ConfigError::QueueOfZero);
+        }
+        if *limit == QueueLimit::default() {
+            return Err(ConfigError::QueueWithoutLimit);
+        }
+        if limit.time.is_some() {
+            match &self.line {
+                Line::Rate(_) | Line::Shaper(_) => {}
+                Line::Unlimited => return Err(ConfigError::TimeLimitWithoutRate),
+                Line::Trace(_) => return Err(ConfigError::TimeLimitWithTrace),
+            }
+        }
+        match &self.queue.discipline {
+            Discipline::DropTail | Discipline::DropHead => Ok(()),
+            Discipline::CoDel(codel) if codel.target.is_zero() || codel.interval.is_zero() => {
+                Err(ConfigError::ZeroInDiscipline { name: "CoDel" })
+            }
+            Discipline::Pie(pie) if pie.target.is_zero() || pie.update < PIE_UPDATE_MIN => {
+                Err(ConfigError::ZeroInDiscipline { name: "PIE" })
+            }
+            Discipline::CoDel(_) | Discipline::Pie(_) => Ok(()),
+            Discipline::Red(red) => red.check(),
+        }
+    }
+
+    fn check_bucket(&self, bucket: &TokenBucket, what: &'static str) -> Result<(), ConfigError> {
+        check_rate(bucket.rate)?;
+        let least = FULL_PACKET + self.overhead.bytes();
+        if bucket.rate == Bitrate::default() {
+            return Err(ConfigError::BucketWithoutRate { what });
+        }
+        if bucket.burst.bytes() < least {
+            return Err(ConfigError::BurstBelowPacket {
+                what,
+                burst: bucket.burst,
+                least: ByteCount::new(least),
+            });
+        }
+        let Some(peak) = &bucket.peak else {
+            return Ok(());
+        };
+        check_rate(peak.rate)?;
+        if peak.rate < bucket.rate {
+            return Err(ConfigError::PeakBelowRate {
+                what,
+                peak: peak.rate,
+                rate: bucket.rate,
+            });
+        }
+        if peak.burst.bytes() < least {
+            return Err(ConfigError::BurstBelowPacket {
+                what,
+                burst: peak.burst,
+                least: ByteCount::new(least),
+            });
+        }
+        Ok(())
     }
 }
 
+/// An IP packet of Ethernet's usual size.
+const FULL_PACKET: u64 = 1_500;
+
+/// PIE's probability is computed no oftener than this; RFC 8033 uses 15 ms.
+const PIE_UPDATE_MIN: Duration = Duration::from_millis(1);
+
+impl RedConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let weighs = self.weight > 0.0 && self.weight <= 1.0;
+        if self.minimum >= self.maximum || !weighs {
+            return Err(ConfigError::RedOutOfOrder {
+                minimum: self.minimum,
+                maximum: self.maximum,
+                weight: self.weight,
+            });
+        }
+        if self.packet_time.is_zero() {
+            return Err(ConfigError::ZeroInDiscipline { name: "RED" });
+        }
+        Ok(())
+    }
+}
+
+impl Jitter {
+    fn check(&self) -> Result<(), ConfigError> {
+        match self.distribution {
+            Distribution::Uniform { spread } => check_delay(spread),
+            Distribution::Normal { deviation } => check_delay(deviation),
+            Distribution::Exponential { mean } => check_delay(mean),
+            Distribution::Pareto { mean, shape } => {
+                if !(shape.is_finite() && shape > 1.0) {
+                    return Err(ConfigError::ParetoShape { shape });
+                }
+                check_delay(mean)
+            }
+            Distribution::LogNormal { median, sigma } => {
+                if !(sigma.is_finite() && (0.0..=LOG_SIGMA_MAX).contains(&sigma)) {
+                    return Err(ConfigError::LogNormalSigma { sigma });
+                }
+                check_delay(median)
+            }
+        }
+    }
+}
+
+/// A log-normal tail beyond this is no jitter: one packet in a thousand would take 500,000 times
+/// the median.
+const LOG_SIGMA_MAX: f64 = 4.0;
+
+pub(crate) fn check_rate(rate: Bitrate) -> Result<(), ConfigError> {
+    if rate > RATE_MAX {
+        return Err(ConfigError::RateTooHigh { rate });
+    }
+    Ok(())
+}
+
+pub(crate) fn check_delay(delay: Duration) -> Result<(), ConfigError> {
+    if delay > DELAY_MAX {
+        return Err(ConfigError::DelayTooLong { delay });
+    }
+    Ok(())
+}
+
 /// A whole link.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// From end A to end B.
     pub forward: DirectionConfig,
@@ -91,7 +667,7 @@ impl LinkConfig {
     #[must_use]
     pub fn symmetric(direction: DirectionConfig, seed: u64) -> Self {
         Self {
-            forward: direction,
+            forward: direction.clone(),
             back: direction,
             seed,
         }
@@ -100,17 +676,17 @@ impl LinkConfig {
     /// Says whether the model can be set so.
     ///
     /// # Errors
-    /// When the rate or the delay of a direction is out of bounds.
+    /// What is wrong with one of the directions.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.forward.check()?;
         self.back.check()
     }
 }
 
-/// Why a link cannot be set so.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// Why a link cannot be set so: always misuse, with the nearest thing that would work.
+#[derive(Clone, Debug, PartialEq, Error)]
 pub enum ConfigError {
-    /// Misuse: beyond [`RATE_MAX`].
+    /// Beyond [`RATE_MAX`].
     #[error(
         "a rate of {rate} is more than the model's {RATE_MAX}; leave the rate out for a line without a limit"
     )]
@@ -118,10 +694,114 @@ pub enum ConfigError {
         /// What was asked for.
         rate: Bitrate,
     },
-    /// Misuse: beyond 10 minutes.
+    /// Beyond 10 minutes.
     #[error("a delay of {delay:?} is more than the model's {DELAY_MAX:?}; check its unit")]
     DelayTooLong {
         /// What was asked for.
         delay: Duration,
     },
+    /// A queue that nothing fits into.
+    #[error(
+        "a queue of zero lets nothing pass, because the packet on the line counts too; the least is 1 packet"
+    )]
+    QueueOfZero,
+    /// No limit at all.
+    #[error("a queue needs a limit in bytes, in packets or in time")]
+    QueueWithoutLimit,
+    /// A time limit on a line without a rate.
+    #[error(
+        "a queue limited in time needs a rate to tell time by; set a rate, or limit it in bytes or packets"
+    )]
+    TimeLimitWithoutRate,
+    /// A time limit on a trace.
+    #[error(
+        "a queue limited in time needs a steady rate and a trace has none; limit it in bytes or packets"
+    )]
+    TimeLimitWithTrace,
+    /// A discipline that would divide by zero or never rest.
+    #[error("{name} needs a target and an interval above zero (1 ms or more between updates)")]
+    ZeroInDiscipline {
+        /// Which discipline.
+        name: &'static str,
+    },
+    /// RED's settings contradict each other.
+    #[error(
+        "RED needs minimum below maximum and a weight above 0 and up to 1; got {minimum}, {maximum} and {weight}"
+    )]
+    RedOutOfOrder {
+        /// What was asked for.
+        minimum: ByteCount,
+        /// What was asked for.
+        maximum: ByteCount,
+        /// What was asked for.
+        weight: f64,
+    },
+    /// A bucket that never fills.
+    #[error("a {what} needs a rate above zero; for an outage use a rate of 0 or a schedule")]
+    BucketWithoutRate {
+        /// Shaper or policer.
+        what: &'static str,
+    },
+    /// A bucket that a full-size packet does not fit into.
+    #[error("a {what}'s burst of {burst} lets no full-size packet pass; make it {least} or more")]
+    BurstBelowPacket {
+        /// Shaper or policer.
+        what: &'static str,
+        /// What was asked for.
+        burst: ByteCount,
+        /// What would work.
+        least: ByteCount,
+    },
+    /// A peak that contradicts the rate.
+    #[error(
+        "a {what}'s peak of {peak} is below its rate of {rate}; leave the peak out or raise it"
+    )]
+    PeakBelowRate {
+        /// Shaper or policer.
+        what: &'static str,
+        /// What was asked for.
+        peak: Bitrate,
+        /// What was asked for.
+        rate: Bitrate,
+    },
+    /// A mean burst below one packet.
+    #[error("a mean burst of {burst} packets cannot be; the least is 1")]
+    BurstTooShort {
+        /// What was asked for.
+        burst: f64,
+    },
+    /// A loss rate that these bursts cannot reach.
+    #[error(
+        "bursts of {burst} packets, each followed by at least one that passes, lose at most {:.1}% of all; lower the rate or lengthen the bursts",
+        most * 100.0
+    )]
+    BurstTooRare {
+        /// What was asked for.
+        burst: f64,
+        /// The highest share that would work.
+        most: f64,
+    },
+    /// A loss list that contradicts its period.
+    #[error("packet {packet} of the loss list is beyond its period of {period} packets")]
+    LossBeyondPeriod {
+        /// The packet's number.
+        packet: u64,
+        /// The period.
+        period: u64,
+    },
+    /// A Pareto distribution without a mean.
+    #[error("a Pareto distribution of shape {shape} has no mean; use a shape above 1, such as 3")]
+    ParetoShape {
+        /// What was asked for.
+        shape: f64,
+    },
+    /// A log-normal distribution that is no jitter.
+    #[error("a log-normal sigma of {sigma} is out of bounds; use 0 to {LOG_SIGMA_MAX}")]
+    LogNormalSigma {
+        /// What was asked for.
+        sigma: f64,
+    },
+    /// A schedule that goes back in time or never rests.
+    #[error("{0}")]
+    Schedule(String),
 }

@@ -35,20 +35,33 @@ impl AddAssign for Tally {
 }
 
 /// The account of one direction. At every moment
-/// `offered = delivered + dropped_by_* + queued + in_flight`.
+/// `offered + duplicated = delivered + dropped_by_* + queued + in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Handed in.
     pub offered: Tally,
-    /// Taken out at the far end.
+    /// Taken out at the far end, copies included.
     pub delivered: Tally,
-    /// Refused because the queue was full: the model's own.
+    /// Dropped before the queue because they came faster than the policer allows.
+    pub dropped_by_policer: Tally,
+    /// Dropped because the queue was full (at its head, for drop-head), or longer than a shaper's
+    /// bucket.
     pub dropped_by_queue: Tally,
-    /// Lost by chance behind the line: the model's own.
+    /// Dropped by active queue management before the queue was full.
+    pub dropped_by_aqm: Tally,
+    /// Lost by chance, or by list, behind the line.
     pub dropped_by_loss: Tally,
     /// Refused because the direction held as much as its memory limits allow: outside the model.
     /// A run in which this is not zero did not emulate what it was set to.
     pub dropped_by_limit: Tally,
+    /// Copies that chance has made.
+    pub duplicated: Tally,
+    /// Sent on with a flipped bit.
+    pub corrupted: Tally,
+    /// Marked "congestion experienced" by active queue management.
+    pub marked: Tally,
+    /// Sent on to arrive late.
+    pub reordered: Tally,
     /// Now waiting in the queue or on the line.
     pub queued: Tally,
     /// Now between the line and the far end.

@@ -1,64 +1,377 @@
-//! Propagation delay: every packet the same time on its way, in order.
+//! The way behind the line: propagation delay, jitter, and packets that come late.
+//!
+//! A packet arrives `delay` after its last bit has left the line, more or less what its jitter
+//! says. With the order kept it never arrives before one that left earlier; a packet that chance
+//! made late, and every packet where the order is free, goes its own way. Nothing decided for a
+//! packet under way changes any more.
+//!
+//! Logarithms and the like come from the `libm` crate and not from the machine's library, whose
+//! last bits differ: a seed must give the same arrivals everywhere.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::f64::consts::TAU;
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::Time;
+use vocab::{Chance, Time};
 
+use crate::config::{DirectionConfig, Distribution, Jitter, Order};
 use crate::counters::Tally;
+use crate::misfortune::Stream;
 
-/// Packets on their way, the next to arrive first.
+/// A sample of a heavy tail is cut here: no packet is under way for more than an hour.
+const SAMPLE_MAX: Duration = Duration::from_secs(3_600);
+
+/// Packets on their way.
 #[derive(Debug)]
 pub(crate) struct DelayLine {
     delay: Duration,
-    packets: VecDeque<(Time, Bytes)>,
+    jitter: Option<Jitter>,
+    late_by: Duration,
+    original: Noise,
+    copy: Noise,
+    /// Those that keep their order, the next to arrive first.
+    in_order: VecDeque<OnTheWay>,
+    /// Those that go their own way.
+    apart: BinaryHeap<Reverse<OnTheWay>>,
+    /// The arrival of the last packet that kept the order.
+    last: Time,
+    /// How many packets came here, by which packets of the same arrival are told apart.
+    sequence: u64,
     in_flight: Tally,
 }
 
+/// What arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) index: u64,
+    pub(crate) arrived: Time,
+    pub(crate) bytes: Bytes,
+    pub(crate) corrupted: bool,
+    pub(crate) marked: bool,
+    pub(crate) is_copy: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct OnTheWay {
+    due: Time,
+    sequence: u64,
+    packet: Arrival,
+}
+
+impl Ord for OnTheWay {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.sequence).cmp(&(other.due, other.sequence))
+    }
+}
+
+impl PartialOrd for OnTheWay {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Two uniform numbers for each packet.
+#[derive(Clone, Copy, Debug)]
+struct Noise {
+    first: Chance,
+    second: Chance,
+}
+
 impl DelayLine {
-    pub(crate) fn new(delay: Duration) -> Self {
-        Self {
-            delay,
-            packets: VecDeque::new(),
+    pub(crate) fn new(config: &DirectionConfig, seed: u64) -> Self {
+        let noise = |first: Stream, second: Stream| Noise {
+            first: first.chance(seed),
+            second: second.chance(seed),
+        };
+        let mut line = Self {
+            delay: Duration::ZERO,
+            jitter: None,
+            late_by: Duration::ZERO,
+            original: noise(Stream::Jitter, Stream::JitterAngle),
+            copy: noise(Stream::JitterOfCopy, Stream::JitterAngleOfCopy),
+            in_order: VecDeque::new(),
+            apart: BinaryHeap::new(),
+            last: Time::ZERO,
+            sequence: 0,
             in_flight: Tally::default(),
-        }
+        };
+        line.set(config);
+        line
     }
 
-    /// Takes another delay for the packets that come from now on. Those under way keep theirs,
-    /// and none overtakes another.
-    pub(crate) fn set(&mut self, delay: Duration) {
+    /// Takes other settings for the packets that come from now on.
+    pub(crate) fn set(&mut self, config: &DirectionConfig) {
+        self.delay = config.delay;
+        self.jitter = config.jitter;
+        self.late_by = config
+            .reordering
+            .map_or(Duration::ZERO, |reordering| reordering.late_by);
+    }
+
+    pub(crate) fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
     }
 
     /// Takes in a packet whose last bit left the line at `sent`.
-    pub(crate) fn push(&mut self, sent: Time, packet: Bytes) {
-        let last = self.packets.back().map_or(Time::ZERO, |(due, _)| *due);
-        let due = self.arrival(sent).max(last);
-        self.in_flight += Tally::one(packet.len());
-        self.packets.push_back((due, packet));
+    pub(crate) fn push(&mut self, sent: Time, packet: Arrival, is_late: bool) {
+        let mut due = sent + self.sample(packet.index, packet.is_copy);
+        let order = self.jitter.map_or(Order::Kept, |jitter| jitter.order);
+        self.in_flight += Tally::one(packet.bytes.len());
+        self.sequence += 1;
+        let sequence = self.sequence;
+        if is_late || order == Order::Free {
+            if is_late {
+                due += self.late_by;
+            }
+            self.apart.push(Reverse(OnTheWay {
+                due,
+                sequence,
+                packet,
+            }));
+            return;
+        }
+        due = due.max(self.last);
+        self.last = due;
+        self.in_order.push_back(OnTheWay {
+            due,
+            sequence,
+            packet,
+        });
     }
 
     /// Takes out the next packet that is due by `now`, with the moment at which it was due.
-    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Bytes)> {
-        self.packets.front().filter(|(due, _)| *due <= now)?;
-        let (due, packet) = self.packets.pop_front()?;
-        self.in_flight.subtract(Tally::one(packet.len()));
-        Some((due, packet))
+    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Arrival)> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let from_apart = match (self.in_order.front(), self.apart.peek()) {
+            (Some(in_order), Some(Reverse(apart))) => apart < in_order,
+            (in_order, _) => in_order.is_none(),
+        };
+        let next = if from_apart {
+            self.apart.pop()?.0
+        } else {
+            self.in_order.pop_front()?
+        };
+        self.in_flight.subtract(Tally::one(next.packet.bytes.len()));
+        Some((next.due, next.packet))
     }
 
     /// When the next packet arrives.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        self.packets.front().map(|(due, _)| *due)
+        let in_order = self.in_order.front().map(|next| next.due);
+        let apart = self.apart.peek().map(|Reverse(next)| next.due);
+        match (in_order, apart) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 
-    /// When a packet would arrive that leaves the line at `sent`.
-    pub(crate) fn arrival(&self, sent: Time) -> Time {
-        sent + self.delay
+    /// The earliest arrival of a packet that leaves the line at `sent` or later; the packet of
+    /// this number leaves first.
+    pub(crate) fn earliest_arrival(&self, sent: Time) -> Time {
+        let least = match self.jitter.map(|jitter| jitter.distribution) {
+            None => self.delay,
+            Some(Distribution::Uniform { spread }) => self.delay.saturating_sub(spread),
+            Some(Distribution::Normal { .. }) => Duration::ZERO,
+            Some(
+                Distribution::Exponential { .. }
+                | Distribution::Pareto { .. }
+                | Distribution::LogNormal { .. },
+            ) => self.delay,
+        };
+        sent + least
+    }
+
+    /// Whether a packet that leaves the line later can arrive before one under way.
+    pub(crate) fn can_overtake(&self) -> bool {
+        let is_free = self
+            .jitter
+            .is_some_and(|jitter| jitter.order == Order::Free);
+        is_free || !self.apart.is_empty()
     }
 
     /// What is under way.
     pub(crate) fn in_flight(&self) -> Tally {
         self.in_flight
+    }
+
+    /// The delay of the packet of this number.
+    fn sample(&self, number: u64, is_copy: bool) -> Duration {
+        let Some(jitter) = self.jitter else {
+            return self.delay;
+        };
+        let noise = if is_copy { self.copy } else { self.original };
+        let (plus, span) = noise.sample(jitter.distribution, number);
+        if plus {
+            self.delay + span
+        } else {
+            self.delay.saturating_sub(span)
+        }
+    }
+}
+
+impl Noise {
+    /// What to add (true) or to subtract.
+    fn sample(self, distribution: Distribution, number: u64) -> (bool, Duration) {
+        let uniform = self.first.fraction(number);
+        match distribution {
+            Distribution::Uniform { spread } => {
+                let share = 2.0 * uniform - 1.0;
+                (share >= 0.0, scaled(spread, share.abs()))
+            }
+            Distribution::Normal { deviation } => {
+                let normal = self.normal(number);
+                (normal >= 0.0, scaled(deviation, normal.abs()))
+            }
+            Distribution::Exponential { mean } => (true, scaled(mean, -libm::log(1.0 - uniform))),
+            Distribution::Pareto { mean, shape } => {
+                let factor = libm::pow(1.0 - uniform, -1.0 / shape) - 1.0;
+                (true, scaled(mean, (shape - 1.0) * factor))
+            }
+            Distribution::LogNormal { median, sigma } => {
+                (true, scaled(median, libm::exp(sigma * self.normal(number))))
+            }
+        }
+    }
+
+    /// A sample of the standard normal distribution, by Box and Muller (1958).
+    fn normal(self, number: u64) -> f64 {
+        let radius = (-2.0 * libm::log(1.0 - self.first.fraction(number))).sqrt();
+        radius * libm::cos(TAU * self.second.fraction(number))
+    }
+}
+
+/// `span` times a factor that is not negative, at most [`SAMPLE_MAX`].
+fn scaled(span: Duration, factor: f64) -> Duration {
+    let nanoseconds = span.as_nanos() as f64 * factor;
+    // The conversion saturates, and what is not a number becomes zero.
+    Duration::from_nanos(nanoseconds.round() as u64).min(SAMPLE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: u64 = 200_000;
+
+    fn line(distribution: Distribution, order: Order) -> DelayLine {
+        let config = DirectionConfig {
+            delay: Duration::from_millis(100),
+            jitter: Some(Jitter {
+                distribution,
+                order,
+            }),
+            ..DirectionConfig::default()
+        };
+        DelayLine::new(&config, 1)
+    }
+
+    /// Mean and standard deviation of the delay, in milliseconds.
+    fn moments(distribution: Distribution) -> (f64, f64) {
+        let line = line(distribution, Order::Free);
+        let samples: Vec<f64> = (0..COUNT)
+            .map(|number| line.sample(number, false).as_secs_f64() * 1e3)
+            .collect();
+        let mean = samples.iter().sum::<f64>() / COUNT as f64;
+        let variance = samples.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / COUNT as f64;
+        (mean, variance.sqrt())
+    }
+
+    fn millis(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn each_distribution_has_its_mean_and_deviation() {
+        let uniform = Distribution::Uniform { spread: millis(12) };
+        let normal = Distribution::Normal {
+            deviation: millis(5),
+        };
+        let exponential = Distribution::Exponential { mean: millis(5) };
+        let pareto = Distribution::Pareto {
+            mean: millis(5),
+            shape: 5.0,
+        };
+        let log_normal = Distribution::LogNormal {
+            median: millis(5),
+            sigma: 0.5,
+        };
+        // Deviations: spread/sqrt(3); itself; the mean; mean·sqrt(shape/(shape−2)); and for the
+        // log-normal with s² = sigma²: median·exp(s²/2)·sqrt(exp(s²)−1).
+        let half = 0.125_f64.exp();
+        for (distribution, mean, deviation) in [
+            (uniform, 100.0, 12.0 / 3.0_f64.sqrt()),
+            (normal, 100.0, 5.0),
+            (exponential, 105.0, 5.0),
+            (pareto, 105.0, 5.0 * (5.0_f64 / 3.0).sqrt()),
+            (
+                log_normal,
+                100.0 + 5.0 * half,
+                5.0 * half * (0.25_f64.exp() - 1.0).sqrt(),
+            ),
+        ] {
+            let (seen_mean, seen_deviation) = moments(distribution);
+            assert!(
+                (seen_mean - mean).abs() < 0.06,
+                "{distribution:?} {seen_mean}"
+            );
+            let tolerance = 0.04 * deviation;
+            assert!(
+                (seen_deviation - deviation).abs() < tolerance,
+                "{distribution:?} {seen_deviation} for {deviation}"
+            );
+        }
+    }
+
+    fn arrival(index: u64) -> Arrival {
+        Arrival {
+            index,
+            arrived: Time::ZERO,
+            bytes: Bytes::from_static(b"packet"),
+            corrupted: false,
+            marked: false,
+            is_copy: false,
+        }
+    }
+
+    fn order_of_arrival(order: Order) -> Vec<u64> {
+        let mut line = line(Distribution::Uniform { spread: millis(50) }, order);
+        for index in 0..100 {
+            line.push(Time::from_nanos(index * 1_000_000), arrival(index), false);
+        }
+        std::iter::from_fn(|| line.pop(Time::NEVER))
+            .map(|(_, packet)| packet.index)
+            .collect()
+    }
+
+    #[test]
+    fn jitter_keeps_the_order_unless_it_is_free() {
+        assert!(order_of_arrival(Order::Kept).is_sorted());
+        let mut free = order_of_arrival(Order::Free);
+        assert!(!free.is_sorted());
+        free.sort_unstable();
+        assert!(free.into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn a_late_packet_is_overtaken_and_holds_nobody_up() {
+        let config = DirectionConfig {
+            reordering: Some(crate::config::Reordering {
+                probability: vocab::Probability::ZERO,
+                late_by: millis(5),
+            }),
+            ..DirectionConfig::default()
+        };
+        let mut line = DelayLine::new(&config, 1);
+        line.push(Time::ZERO, arrival(0), true);
+        line.push(Time::from_nanos(1), arrival(1), false);
+        let (due, packet) = line.pop(Time::NEVER).unwrap();
+        assert_eq!((due.as_nanos(), packet.index), (1, 1));
+        let (due, packet) = line.pop(Time::NEVER).unwrap();
+        assert_eq!((due.as_nanos(), packet.index), (5_000_000, 0));
+        assert_eq!(line.in_flight(), Tally::default());
     }
 }

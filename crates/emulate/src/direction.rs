@@ -1,58 +1,86 @@
 //! One direction of a link: the models in their order, the limits on what they hold, the account.
 //!
 //! ```text
-//!            has_room?            ends           lost?          due
-//! handle ──► Bottleneck ──────────► RandomLoss ───► DelayLine ──► poll_output
-//!     │ no                                │ yes
-//!     └► dropped_by_queue                 └► dropped_by_loss
+//! handle ──► policer ──► queue, line ──► loss, corruption, duplication ──► delay ──► poll_output
+//!              drop       drop, mark                drop
 //! ```
 //!
 //! A packet moves from one model to the next at the moment at which it would, whenever the caller
 //! looks: two callers that hand in the same packets at the same times see the same outcome,
-//! however often they poll. Only [`Direction::poll_timeout`] is worth waking for: between the
+//! however often they poll. Only [`Direction::poll_timeout`] is worth waiting for: between the
 //! line's end and the arrival nothing happens that shows outside.
+//!
+//! Chance is decided when a packet is handed in, by its number (misfortune.rs), so that a change
+//! of loss, made by hand or by a schedule, is for the packets handed in after it.
+
+use std::collections::VecDeque;
 
 use bytes::Bytes;
-use vocab::{ByteCount, Random, Time};
+use vocab::{ByteCount, Chance, Time};
 
-use crate::bottleneck::Bottleneck;
-use crate::config::DirectionConfig;
+use crate::bottleneck::{self, Bottleneck, Exit};
+use crate::config::{DirectionConfig, Line};
 use crate::counters::{Counters, Tally};
-use crate::delay::DelayLine;
-use crate::loss::RandomLoss;
+use crate::delay::{Arrival, DelayLine};
+use crate::misfortune::{Misfortunes, Stream};
+use crate::packet::Packet;
+use crate::schedule::{Change, Timeline};
+use crate::token_bucket::Buckets;
 
 /// The most packets that one direction holds, queued and under way: what 1 Gbit/s of 250-byte
-/// packets has under way in 2 s. Their book-keeping then takes about 50 MiB.
+/// packets has under way in 2 s. Their book-keeping then takes about 100 MiB.
 pub const HELD_PACKETS_MAX: u64 = 1 << 20;
 
 /// The most packet bytes that one direction holds: what 2 Gbit/s has under way in 2 s.
 pub const HELD_BYTES_MAX: ByteCount = ByteCount::mebibytes(512);
 
+/// The most records that wait for [`Direction::poll_record`]; a caller that wants them all drains
+/// them after each call, and then there are never more than a queue's worth.
+pub const RECORDS_MAX: usize = 2 * HELD_PACKETS_MAX as usize;
+
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Direction {
+    config: DirectionConfig,
+    policer: Option<Buckets>,
     bottleneck: Bottleneck,
-    loss: RandomLoss,
+    misfortunes: Misfortunes,
+    chance_of_discipline: Chance,
     delay: DelayLine,
+    timeline: Option<Timeline>,
     counters: Counters,
+    /// How many packets were handed in: the number of the next one.
+    next_index: u64,
+    /// What became of packets, where it is asked for.
+    records: Option<VecDeque<Record>>,
     /// The latest time that any caller named; time does not run backwards in here.
     now: Time,
 }
 
-/// What became of a packet that was handed in.
+/// What became of a packet at once when it was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It waits in the queue or is on the line; loss may still meet it behind the line.
+    /// It was taken in. It may still be dropped by a discipline, or lost behind the line.
     Queued,
     /// It is gone.
     Dropped(DropReason),
 }
 
-/// Why a packet was not taken in.
+/// Why a packet did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
+    /// It came faster than the policer allows.
+    Policed,
     /// The queue was full.
     QueueFull,
+    /// It had waited longest when the queue was full (drop-head).
+    HeadOfQueue,
+    /// Active queue management chose it.
+    Aqm,
+    /// It is longer than the shaper's bucket.
+    TooLongForBucket,
+    /// Chance, or a list, lost it behind the line.
+    Lost,
     /// The direction held [`HELD_PACKETS_MAX`] or [`HELD_BYTES_MAX`]: the emulation is not
     /// faithful from here on.
     MemoryLimit,
@@ -63,68 +91,191 @@ pub enum DropReason {
 pub struct Delivery {
     /// When it arrives in the model; a caller that takes it out later is that much late.
     pub due: Time,
-    /// The packet as it was handed in.
+    /// The packet, as it was handed in but for a flipped bit or a mark.
     pub packet: Bytes,
+    /// Its number, from 0, over all that were handed in.
+    pub index: u64,
+    /// Whether one of its bits was flipped.
+    pub corrupted: bool,
+    /// Whether it was marked "congestion experienced" here.
+    pub marked: bool,
+    /// Whether it is the second of two.
+    pub is_copy: bool,
+}
+
+/// What became of one packet, for a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number, from 0, over all that were handed in.
+    pub index: u64,
+    /// When it was handed in.
+    pub arrived: Time,
+    /// The packet as it was when its fate was decided.
+    pub packet: Bytes,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// How a packet ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It arrived.
+    Delivered {
+        /// When, in the model.
+        at: Time,
+        /// With a flipped bit.
+        corrupted: bool,
+        /// Marked here.
+        marked: bool,
+        /// The second of two.
+        is_copy: bool,
+    },
+    /// It did not.
+    Dropped {
+        /// When that was decided.
+        at: Time,
+        /// Why.
+        reason: DropReason,
+    },
 }
 
 impl Direction {
-    /// A direction with nothing in it. `random` is its own stream of chance.
+    /// A direction with nothing in it, whose clock starts at [`Time::ZERO`]. All chance in it
+    /// follows from `seed`.
     ///
     /// [`DirectionConfig::check`] says whether the model holds what `config` asks for.
     #[must_use]
-    pub fn new(config: DirectionConfig, random: Random) -> Self {
+    pub fn new(config: DirectionConfig, seed: u64) -> Self {
+        let now = Time::ZERO;
         Self {
-            bottleneck: Bottleneck::new(config.rate, config.queue, config.overhead),
-            loss: RandomLoss::new(config.loss, random),
-            delay: DelayLine::new(config.delay),
+            policer: config.policer.map(|policer| Buckets::new(policer, now)),
+            bottleneck: Bottleneck::new(now, &config),
+            misfortunes: Misfortunes::new(&config, seed),
+            chance_of_discipline: Stream::Discipline.chance(seed),
+            delay: DelayLine::new(&config, seed),
+            timeline: timeline(now, &config),
+            config,
             counters: Counters::default(),
-            now: Time::ZERO,
+            next_index: 0,
+            records: None,
+            now,
         }
     }
 
-    /// Takes other settings from `now` on. Nothing queued or under way is dropped: the packet on
-    /// the line keeps the bits it has sent, packets under way keep their arrival.
+    /// Takes other settings from `now` on; a schedule among them starts at `now`. Nothing queued
+    /// or under way is dropped: the packet on the line keeps the bits it has sent, packets under
+    /// way keep their arrival.
     pub fn set_config(&mut self, now: Time, config: DirectionConfig) {
         let now = self.advance(now);
-        self.bottleneck
-            .set(now, config.rate, config.queue, config.overhead);
-        self.loss.set(config.loss);
-        self.delay.set(config.delay);
+        self.bottleneck.set(now, &config);
+        self.policer = match (self.policer.take(), config.policer) {
+            (Some(mut bucket), Some(policer)) => {
+                bucket.set(now, policer);
+                Some(bucket)
+            }
+            (None, Some(policer)) => Some(Buckets::new(policer, now)),
+            (_, None) => None,
+        };
+        self.misfortunes.set(&config);
+        self.delay.set(&config);
+        if self.config.schedule != config.schedule {
+            self.timeline = timeline(now, &config);
+        }
+        self.config = config;
+        self.advance(now);
     }
 
-    /// Takes in a packet that comes to the queue at `now`.
+    /// The settings now, with what a schedule has changed in them.
+    #[must_use]
+    pub fn config(&self) -> &DirectionConfig {
+        &self.config
+    }
+
+    /// Takes in a packet that comes at `now`.
     pub fn handle(&mut self, now: Time, packet: Bytes) -> Fate {
         let now = self.advance(now);
-        let tally = Tally::one(packet.len());
-        self.counters.offered += tally;
-        if !self.bottleneck.has_room(packet.len()) {
-            self.counters.dropped_by_queue += tally;
-            return Fate::Dropped(DropReason::QueueFull);
+        let index = self.next_index;
+        self.next_index += 1;
+        self.counters.offered += Tally::one(packet.len());
+        let packet = Packet {
+            index,
+            arrived: now,
+            counted: self.config.counted_length(packet.len()),
+            bytes: packet,
+            fate: self.misfortunes.of(index),
+            marked: false,
+        };
+        if let Some(policer) = &mut self.policer
+            && !policer.conforms(now, packet.counted)
+        {
+            return self.refuse(now, &packet, DropReason::Policed);
         }
-        if self.is_at_memory_limit(packet.len()) {
-            self.counters.dropped_by_limit += tally;
-            return Fate::Dropped(DropReason::MemoryLimit);
+        if self.is_at_memory_limit(packet.bytes.len()) {
+            return self.refuse(now, &packet, DropReason::MemoryLimit);
         }
-        self.bottleneck.push(now, packet);
-        Fate::Queued
+        let chance = self.chance_of_discipline;
+        self.bottleneck.push(now, packet, || chance.fraction(index));
+        match self.leave_all(now, index) {
+            Some(reason) => Fate::Dropped(reason),
+            None => Fate::Queued,
+        }
     }
 
-    /// Takes out the next packet that has arrived at the far end by `now`, in order.
+    /// Takes out the next packet that has arrived at the far end by `now`.
     pub fn poll_output(&mut self, now: Time) -> Option<Delivery> {
         let now = self.advance(now);
-        let (due, packet) = self.delay.pop(now)?;
+        let (due, arrival) = self.delay.pop(now)?;
+        let Arrival {
+            index,
+            arrived,
+            bytes: packet,
+            corrupted,
+            marked,
+            is_copy,
+        } = arrival;
         self.counters.delivered += Tally::one(packet.len());
-        Some(Delivery { due, packet })
+        if let Some(records) = &mut self.records {
+            let ending = Ending::Delivered {
+                at: due,
+                corrupted,
+                marked,
+                is_copy,
+            };
+            keep(records, index, arrived, &packet, ending);
+        }
+        Some(Delivery {
+            due,
+            packet,
+            index,
+            corrupted,
+            marked,
+            is_copy,
+        })
     }
 
     /// When to call [`Direction::poll_output`] next; `None` when nothing is on its way or the
-    /// line stands still. There may be nothing to take out then, when the packet is lost.
+    /// line stands still for good. There may be nothing to take out then, when the packet is lost.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.delay.next_due().or_else(|| {
-            let end = self.bottleneck.next_end()?;
-            Some(self.delay.arrival(end))
-        })
+        let under_way = self.delay.next_due();
+        if let Some(due) = under_way
+            && !self.delay.can_overtake()
+        {
+            return Some(due);
+        }
+        let behind_line = self.bottleneck.next_end().map_or_else(
+            // A line that stands still moves again when the schedule says so.
+            || {
+                self.bottleneck_waits()
+                    .then(|| self.next_change())
+                    .flatten()
+            },
+            |end| Some(self.delay.earliest_arrival(end)),
+        );
+        match (under_way, behind_line) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// When the packet on the line ends, so that the queue has room again; `None` when there is
@@ -133,6 +284,17 @@ impl Direction {
     #[must_use]
     pub fn room_at(&self) -> Option<Time> {
         self.bottleneck.next_end()
+    }
+
+    /// Begins or ends the keeping of records; those kept so far are forgotten.
+    pub fn keep_records(&mut self, keep: bool) {
+        self.records = keep.then(VecDeque::new);
+    }
+
+    /// Takes out the next record: one for each packet as soon as its end is certain, two for one
+    /// that was duplicated. Beyond [`RECORDS_MAX`] undrained the oldest are forgotten.
+    pub fn poll_record(&mut self) -> Option<Record> {
+        self.records.as_mut()?.pop_front()
     }
 
     /// The account as of the latest time that was named to this direction.
@@ -151,17 +313,128 @@ impl Direction {
         self.bottleneck.queued()
     }
 
-    /// Moves each packet whose last bit has left the line on to loss and delay.
+    /// Lets everything happen that happens up to `now`, each at its own moment.
     fn advance(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
-        while let Some((end, packet)) = self.bottleneck.pop(self.now) {
-            if self.loss.loses_next() {
-                self.counters.dropped_by_loss += Tally::one(packet.len());
-            } else {
-                self.delay.push(end, packet);
+        let now = self.now;
+        while let Some(at) = self.next_change().filter(|at| *at <= now) {
+            while let Some(exit) = self.bottleneck.poll(at) {
+                self.leave(exit);
+            }
+            if let Some(change) = self.timeline.as_mut().and_then(Timeline::take) {
+                self.change(at, change);
             }
         }
-        self.now
+        while let Some(exit) = self.bottleneck.poll(now) {
+            self.leave(exit);
+        }
+        now
+    }
+
+    fn next_change(&self) -> Option<Time> {
+        self.timeline.as_ref()?.next()
+    }
+
+    fn change(&mut self, at: Time, change: Change) {
+        if let Some(rate) = change.rate {
+            self.config.line = Line::Rate(rate);
+            self.bottleneck.set_line(at, &self.config.line);
+        }
+        if let Some(delay) = change.delay {
+            self.config.delay = delay;
+            self.delay.set_delay(delay);
+        }
+        if let Some(loss) = change.loss {
+            self.misfortunes.set_loss(&loss);
+            self.config.loss = loss;
+        }
+    }
+
+    /// Lets go what has left the bottleneck by `now`; says why the packet of this number was
+    /// dropped, if it was.
+    fn leave_all(&mut self, now: Time, index: u64) -> Option<DropReason> {
+        let mut dropped = None;
+        while let Some(exit) = self.bottleneck.poll(now) {
+            if exit.packet.index == index {
+                dropped = exit.dropped;
+            }
+            self.leave(exit);
+        }
+        dropped
+    }
+
+    /// Takes a packet from the bottleneck to the delay, or to its end.
+    fn leave(&mut self, exit: Exit) {
+        let Exit {
+            at,
+            packet,
+            dropped,
+        } = exit;
+        if let Some(reason) = dropped {
+            self.count_drop(at, &packet, reason);
+            return;
+        }
+        if packet.fate.lost {
+            self.count_drop(at, &packet, DropReason::Lost);
+            return;
+        }
+        let length = Tally::one(packet.bytes.len());
+        let mut bytes = bottleneck::marked(self.config.framing, &packet);
+        if packet.marked {
+            self.counters.marked += length;
+        }
+        if packet.fate.corrupted {
+            bytes = self.misfortunes.corrupt(packet.index, &bytes);
+            self.counters.corrupted += length;
+        }
+        let arrival = Arrival {
+            index: packet.index,
+            arrived: packet.arrived,
+            bytes,
+            corrupted: packet.fate.corrupted,
+            marked: packet.marked,
+            is_copy: false,
+        };
+        if packet.fate.duplicated {
+            self.counters.duplicated += length;
+            let copy = Arrival {
+                is_copy: true,
+                ..arrival.clone()
+            };
+            self.delay.push(at, arrival, packet.fate.late);
+            self.delay.push(at, copy, packet.fate.late);
+        } else {
+            self.delay.push(at, arrival, packet.fate.late);
+        }
+        if packet.fate.late {
+            self.counters.reordered += length;
+        }
+    }
+
+    fn refuse(&mut self, now: Time, packet: &Packet, reason: DropReason) -> Fate {
+        self.count_drop(now, packet, reason);
+        Fate::Dropped(reason)
+    }
+
+    fn count_drop(&mut self, at: Time, packet: &Packet, reason: DropReason) {
+        let counter = match reason {
+            DropReason::Policed => &mut self.counters.dropped_by_policer,
+            DropReason::QueueFull | DropReason::HeadOfQueue | DropReason::TooLongForBucket => {
+                &mut self.counters.dropped_by_queue
+            }
+            DropReason::Aqm => &mut self.counters.dropped_by_aqm,
+            DropReason::Lost => &mut self.counters.dropped_by_loss,
+            DropReason::MemoryLimit => &mut self.counters.dropped_by_limit,
+        };
+        *counter += Tally::one(packet.bytes.len());
+        if let Some(records) = &mut self.records {
+            let ending = Ending::Dropped { at, reason };
+            keep(records, packet.index, packet.arrived, &packet.bytes, ending);
+        }
+    }
+
+    fn bottleneck_waits(&self) -> bool {
+        self.bottleneck.queued().packets > 0
     }
 
     fn is_at_memory_limit(&self, length: usize) -> bool {
@@ -169,4 +442,21 @@ impl Direction {
         queued.packets + in_flight.packets >= HELD_PACKETS_MAX
             || queued.bytes + in_flight.bytes + length as u64 > HELD_BYTES_MAX.bytes()
     }
+}
+
+fn timeline(now: Time, config: &DirectionConfig) -> Option<Timeline> {
+    let schedule = config.schedule.as_ref()?;
+    Some(Timeline::new(now, schedule.clone()))
+}
+
+fn keep(records: &mut VecDeque<Record>, index: u64, arrived: Time, packet: &Bytes, ending: Ending) {
+    if records.len() == RECORDS_MAX {
+        records.pop_front();
+    }
+    records.push_back(Record {
+        index,
+        arrived,
+        packet: packet.clone(),
+        ending,
+    });
 }

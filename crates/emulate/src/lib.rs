@@ -1,19 +1,24 @@
-//! Link models: rate, delay, loss and queues, in whatever time they are handed.
+//! Link models: rate, delay, loss, queues and more, in whatever time they are handed.
 //!
-//! A [`Link`] is two independent [`Direction`]s. A packet that enters a direction passes a queue
-//! and a line of some rate (the bottleneck), then random loss, then the propagation delay:
+//! A [`Link`] is two independent [`Direction`]s. A packet passes its models in this order:
 //!
 //! ```text
-//! handle ─► queue (bytes, drop-tail) ─► line (rate) ─► loss ─► delay ─► poll_output
-//!           bottleneck.rs                              loss.rs  delay.rs
+//! handle ─► policer ─► queue ─► line ─► loss ─► corruption, ─► delay, jitter, ─► poll_output
+//!                      limit,   rate,   random, duplication    reordering
+//!                      AQM      shaper, bursts,
+//!                               trace   list
+//!           token_     queue/   line.rs misfortune.rs          delay.rs
+//!           bucket.rs
 //! ```
 //!
-//! The same models carry the packets of a lab in real time and those of a test in virtual time,
-//! because time and chance come in from outside. Every later model (a policer, an AQM, jitter,
-//! bursts of loss, a trace, a device model) is one more file that takes one of these places in
-//! `direction.rs`.
+//! Time and chance come in from outside, so the same models carry the packets of a lab in real
+//! time and those of a test in virtual time. What chance does to a packet follows from the seed
+//! and from the packet's number alone. Settings may change while packets are under way, by hand
+//! or by a [`Schedule`]. A later model (a router as the profiler fits it) takes the place of queue
+//! and line: `bottleneck.rs` is what it has to offer.
 //!
-//! It opens no device, reads no clock, and does not look inside packets.
+//! It opens no device and reads no clock, and looks at nothing in a packet but its length and,
+//! for active queue management, its two bits of congestion notification (`ecn.rs`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,10 +28,28 @@ mod config;
 mod counters;
 mod delay;
 mod direction;
+mod ecn;
+mod line;
 mod link;
-mod loss;
+mod misfortune;
+mod packet;
+mod queue;
+mod schedule;
+mod token_bucket;
+mod trace;
+#[cfg(test)]
+mod vectors;
 
-pub use config::{ConfigError, DirectionConfig, LinkConfig, RATE_MAX};
+pub use config::{
+    CoDelConfig, ConfigError, DirectionConfig, Discipline, Distribution, Ecn, Framing,
+    GilbertElliott, Jitter, Line, LinkConfig, Loss, LossList, Order, Peak, PieConfig, Queue,
+    QueueLimit, RATE_MAX, RedConfig, Reordering, TokenBucket,
+};
 pub use counters::{Counters, Tally};
-pub use direction::{Delivery, Direction, DropReason, Fate, HELD_BYTES_MAX, HELD_PACKETS_MAX};
+pub use direction::{
+    Delivery, Direction, DropReason, Ending, Fate, HELD_BYTES_MAX, HELD_PACKETS_MAX, RECORDS_MAX,
+    Record,
+};
 pub use link::Link;
+pub use schedule::{Change, STEPS_MAX, Schedule, Step, TraceError};
+pub use trace::{DeliveryTrace, OPPORTUNITIES_MAX, OPPORTUNITY};

@@ -5,10 +5,9 @@ use vocab::{Random, Time};
 use crate::config::LinkConfig;
 use crate::direction::Direction;
 
-/// The streams of chance that follow from a link's seed; a later model takes the next pair, so
-/// that what a seed gives today it gives for ever.
-const STREAM_LOSS_FORWARD: u64 = 0;
-const STREAM_LOSS_BACK: u64 = 1;
+/// The directions' numbers, by which their seeds follow from the link's.
+const FORWARD: u64 = 0;
+const BACK: u64 = 1;
 
 /// A link between an end A and an end B.
 #[derive(Debug)]
@@ -25,10 +24,10 @@ impl Link {
     /// [`LinkConfig::check`] says whether the model holds what `config` asks for.
     #[must_use]
     pub fn new(config: LinkConfig) -> Self {
-        let random = |stream| Random::for_stream(config.seed, stream);
+        let seed = |way| Random::for_stream(config.seed, way).next_u64();
         Self {
-            forward: Direction::new(config.forward, random(STREAM_LOSS_FORWARD)),
-            back: Direction::new(config.back, random(STREAM_LOSS_BACK)),
+            forward: Direction::new(config.forward, seed(FORWARD)),
+            back: Direction::new(config.back, seed(BACK)),
         }
     }
 

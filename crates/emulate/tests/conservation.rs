@@ -1,12 +1,18 @@
 //! What must hold for any traffic over any setting: no packet is lost from the account, none
-//! overtakes another, the line keeps its rate, and how often the caller polls changes nothing.
+//! overtakes another where the order is kept, the line keeps its rate, every packet has a record,
+//! and how often the caller polls changes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Counters, Delivery, Direction, DirectionConfig, Fate, Tally};
+use emulate::{
+    Change, CoDelConfig, Counters, Delivery, Direction, DirectionConfig, Discipline, Distribution,
+    Ecn, Ending, Fate, GilbertElliott, Jitter, Line, Loss, LossList, Order, Peak, PieConfig, Queue,
+    QueueLimit, Record, RedConfig, Reordering, Schedule, Step as ScheduleStep, Tally, TokenBucket,
+};
 use proptest::prelude::*;
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+use vocab::{Bitrate, ByteCount, Probability, Time};
 
 /// What a caller does, in order.
 #[derive(Clone, Debug)]
@@ -14,65 +20,237 @@ enum Step {
     Wait(u64),
     Send(usize),
     Poll,
-    Configure(DirectionConfig),
+    Configure(Box<DirectionConfig>),
+}
+
+fn bitrate(bits_per_second: u64) -> Bitrate {
+    Bitrate::from_bits_per_second(bits_per_second)
+}
+
+fn probability(fraction: f64) -> Probability {
+    Probability::from_fraction(fraction).unwrap_or(Probability::ZERO)
+}
+
+fn duration(nanoseconds: u64) -> Duration {
+    Duration::from_nanos(nanoseconds)
+}
+
+fn bucket() -> impl Strategy<Value = TokenBucket> {
+    (1_u64..100_000_000, 500_u64..20_000, any::<bool>()).prop_map(|(rate, burst, peak)| {
+        TokenBucket {
+            rate: bitrate(rate),
+            burst: ByteCount::new(burst),
+            peak: peak.then(|| Peak {
+                rate: bitrate(rate * 2),
+                burst: ByteCount::new(burst / 2),
+            }),
+        }
+    })
+}
+
+fn line() -> impl Strategy<Value = Line> {
+    prop_oneof![
+        Just(Line::Unlimited),
+        (0_u64..2_000_000_000).prop_map(|rate| Line::Rate(bitrate(rate))),
+        bucket().prop_map(Line::Shaper),
+        prop::collection::vec(0_u32..20, 1..20).prop_map(|mut times| {
+            times.sort_unstable();
+            times.push(21);
+            let text: String = times.iter().map(|time| format!("{time}\n")).collect();
+            let trace = emulate::DeliveryTrace::parse_mahimahi(&text);
+            Line::Trace(Arc::new(trace.expect("rising times")))
+        }),
+    ]
+}
+
+fn discipline() -> impl Strategy<Value = Discipline> {
+    prop_oneof![
+        Just(Discipline::DropTail),
+        Just(Discipline::DropHead),
+        any::<bool>().prop_map(|mark| Discipline::CoDel(CoDelConfig {
+            target: duration(500_000),
+            interval: duration(3_000_000),
+            ecn: if mark { Ecn::Mark } else { Ecn::Drop },
+        })),
+        Just(Discipline::Pie(PieConfig {
+            target: duration(500_000),
+            update: duration(1_000_000),
+            burst: Duration::ZERO,
+            ecn: Ecn::Mark,
+        })),
+        Just(Discipline::Red(RedConfig {
+            minimum: ByteCount::new(2_000),
+            maximum: ByteCount::new(6_000),
+            probability: probability(0.5),
+            weight: 0.2,
+            packet_time: duration(1_000_000),
+            gentle: true,
+            ecn: Ecn::Drop,
+        })),
+    ]
+}
+
+fn limit() -> impl Strategy<Value = QueueLimit> {
+    (
+        prop::option::of(0_u64..20_000),
+        prop::option::of(0_u64..20),
+        prop::option::of(0_u64..20_000_000),
+    )
+        .prop_map(|(bytes, packets, time)| QueueLimit {
+            bytes: bytes.map(ByteCount::new),
+            packets,
+            time: time.map(duration),
+        })
+}
+
+fn loss() -> impl Strategy<Value = Loss> {
+    prop_oneof![
+        Just(Loss::None),
+        (0.0..0.5).prop_map(|fraction| Loss::Random(probability(fraction))),
+        (0.01..0.5, 1.5..8.0).prop_map(|(rate, burst)| {
+            let model = GilbertElliott::from_rate_and_burst(probability(rate), burst);
+            Loss::GilbertElliott(model.expect("half of all in bursts is possible"))
+        }),
+        prop::collection::vec(0_u64..10, 0..4).prop_map(|packets| {
+            let list = LossList::new(packets, Some(10)).expect("below the period");
+            Loss::List(Arc::new(list))
+        }),
+    ]
+}
+
+fn jitter() -> impl Strategy<Value = Option<Jitter>> {
+    let order = prop_oneof![Just(Order::Kept), Just(Order::Free)];
+    let span = (0_u64..10_000_000).prop_map(duration);
+    let distribution = (span, 0_u8..5).prop_map(|(span, kind)| match kind {
+        0 => Distribution::Uniform { spread: span },
+        1 => Distribution::Normal { deviation: span },
+        2 => Distribution::Exponential { mean: span },
+        3 => Distribution::Pareto {
+            mean: span,
+            shape: 3.0,
+        },
+        _ => Distribution::LogNormal {
+            median: span,
+            sigma: 1.0,
+        },
+    });
+    prop::option::of(
+        (distribution, order).prop_map(|(distribution, order)| Jitter {
+            distribution,
+            order,
+        }),
+    )
+}
+
+fn schedule() -> impl Strategy<Value = Option<Arc<Schedule>>> {
+    let step = (
+        1_u64..5_000_000,
+        prop::option::of(0_u64..100_000_000),
+        prop::option::of(0_u64..5_000_000),
+        prop::option::of(loss()),
+    );
+    prop::option::of((prop::collection::vec(step, 1..6), any::<bool>()).prop_map(
+        |(steps, repeats)| {
+            let mut at = Duration::ZERO;
+            let steps = steps
+                .into_iter()
+                .map(|(after, rate, delay, loss)| {
+                    at += duration(after);
+                    ScheduleStep {
+                        at,
+                        change: Change {
+                            rate: rate.map(bitrate),
+                            delay: delay.map(duration),
+                            loss,
+                        },
+                    }
+                })
+                .collect();
+            let repeat = repeats.then(|| at + Duration::from_millis(2));
+            Arc::new(Schedule::new(steps, repeat).expect("times rise"))
+        },
+    ))
 }
 
 fn config() -> impl Strategy<Value = DirectionConfig> {
+    let chances = (
+        prop_oneof![Just(0.0), 0.0..0.3],
+        prop_oneof![Just(0.0), 0.0..0.3],
+        prop_oneof![Just(None), (0.0..0.3).prop_map(Some)],
+    );
     (
-        prop_oneof![
-            Just(None),
-            (0_u64..2_000_000_000).prop_map(|rate| Some(Bitrate::from_bits_per_second(rate)))
-        ],
-        0_u64..50_000_000,
-        prop_oneof![Just(0.0), 0.0..0.5],
-        0_u64..20_000,
-        0_u64..40,
+        (prop::option::of(bucket()), limit(), discipline(), line()),
+        (loss(), chances),
+        (0_u64..50_000_000, jitter(), 0_u64..40, schedule()),
     )
-        .prop_map(|(rate, delay, loss, queue, overhead)| DirectionConfig {
-            rate,
-            delay: Duration::from_nanos(delay),
-            loss: Probability::from_fraction(loss).unwrap_or(Probability::ZERO),
-            queue: ByteCount::new(queue),
-            overhead: ByteCount::new(overhead),
+        .prop_map(|(bottleneck, (loss, chances), way)| {
+            let (policer, limit, discipline, line) = bottleneck;
+            let (corruption, duplication, late) = chances;
+            let (delay, jitter, overhead, schedule) = way;
+            DirectionConfig {
+                policer,
+                queue: Queue { limit, discipline },
+                line,
+                loss,
+                corruption: probability(corruption),
+                duplication: probability(duplication),
+                delay: duration(delay),
+                jitter,
+                reordering: late.map(|late| Reordering {
+                    probability: probability(late),
+                    late_by: duration(2_000_000),
+                }),
+                overhead: ByteCount::new(overhead),
+                schedule,
+                ..DirectionConfig::default()
+            }
         })
 }
 
 fn steps(with_configure: bool) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0_u64..3_000_000).prop_map(Step::Wait),
-        6 => (8_usize..1_500).prop_map(Step::Send),
+        6 => (20_usize..1_500).prop_map(Step::Send),
         2 => Just(Step::Poll),
-        u32::from(with_configure) => config().prop_map(Step::Configure),
+        u32::from(with_configure) => config().prop_map(|config| Step::Configure(Box::new(config))),
     ];
     prop::collection::vec(step, 1..300)
 }
 
-/// A packet that carries its number, so that order can be seen.
-fn numbered(number: u64, length: usize) -> Bytes {
-    let mut packet = vec![0; length.max(8)];
-    packet[..8].copy_from_slice(&number.to_be_bytes());
+/// An IPv4 header that allows marks, as far as a link looks.
+fn packet(length: usize) -> Bytes {
+    let mut packet = vec![0; length.max(20)];
+    (packet[0], packet[1]) = (0x45, 0x02);
     Bytes::from(packet)
 }
 
-fn number_of(delivery: &Delivery) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&delivery.packet[..8]);
-    u64::from_be_bytes(number)
+fn is_balanced(counters: &Counters) -> bool {
+    let sum = |parts: &[Tally]| {
+        let mut sum = Tally::default();
+        for part in parts {
+            sum += *part;
+        }
+        sum
+    };
+    sum(&[counters.offered, counters.duplicated])
+        == sum(&[
+            counters.delivered,
+            counters.dropped_by_policer,
+            counters.dropped_by_queue,
+            counters.dropped_by_aqm,
+            counters.dropped_by_loss,
+            counters.dropped_by_limit,
+            counters.queued,
+            counters.in_flight,
+        ])
 }
 
-fn is_balanced(counters: &Counters) -> bool {
-    let mut sum = Tally::default();
-    for part in [
-        counters.delivered,
-        counters.dropped_by_queue,
-        counters.dropped_by_loss,
-        counters.dropped_by_limit,
-        counters.queued,
-        counters.in_flight,
-    ] {
-        sum += part;
-    }
-    sum == counters.offered
+/// Whether packets go their own ways under this setting.
+fn keeps_order(config: &DirectionConfig) -> bool {
+    config.reordering.is_none()
+        && config
+            .jitter
+            .is_none_or(|jitter| jitter.order == Order::Kept)
 }
 
 proptest! {
@@ -81,23 +259,27 @@ proptest! {
         first in config(),
         steps in steps(true),
     ) {
-        let mut direction = Direction::new(first, Random::from_seed(1));
+        let mut is_ordered = keeps_order(&first);
+        let mut direction = Direction::new(first, 1);
+        direction.keep_records(true);
         let mut now = Time::ZERO;
         let mut sent = 0;
+        let mut ended = 0;
         let mut last: Option<(Time, u64)> = None;
         for step in steps {
             match step {
                 Step::Wait(nanoseconds) => now += Duration::from_nanos(nanoseconds),
                 Step::Send(length) => {
-                    direction.handle(now, numbered(sent, length));
+                    direction.handle(now, packet(length));
                     sent += 1;
                 }
                 Step::Poll => {
                     while let Some(delivery) = direction.poll_output(now) {
                         prop_assert!(delivery.due <= now);
-                        let this = (delivery.due, number_of(&delivery));
-                        if let Some(last) = last {
-                            prop_assert!(last.0 <= this.0 && last.1 < this.1);
+                        let this = (delivery.due, delivery.index);
+                        if let Some(last) = last.filter(|_| is_ordered) {
+                            prop_assert!(last.0 <= this.0 && last.1 <= this.1);
+                            prop_assert!(last.1 < this.1 || delivery.is_copy);
                         }
                         last = Some(this);
                     }
@@ -105,65 +287,205 @@ proptest! {
                         prop_assert!(timeout > now, "output waits after a drain");
                     }
                 }
-                Step::Configure(config) => direction.set_config(now, config),
+                Step::Configure(config) => {
+                    is_ordered &= keeps_order(&config);
+                    direction.set_config(now, *config);
+                }
             }
             prop_assert!(is_balanced(&direction.counters()));
+            while let Some(record) = direction.poll_record() {
+                prop_assert!(record.index < sent);
+                ended += 1;
+            }
         }
+        let counters = direction.counters();
+        let held = counters.queued.packets + counters.in_flight.packets;
+        prop_assert_eq!(sent + counters.duplicated.packets, ended + held);
     }
 
     #[test]
-    fn how_often_the_caller_polls_changes_nothing(
+    fn how_often_one_polls_changes_nothing(
+        config in config(),
+        steps in steps(true),
+    ) {
+        let eager = run(&config, &steps, true);
+        let lazy = run(&config, &steps, false);
+        prop_assert_eq!(eager, lazy);
+    }
+
+    #[test]
+    fn losses_do_not_depend_on_what_a_queue_drops(
         config in config(),
         steps in steps(false),
     ) {
-        let run = |polls: bool| {
-            let mut direction = Direction::new(config, Random::from_seed(2));
-            let (mut now, mut sent, mut fates) = (Time::ZERO, 0, Vec::new());
-            let mut deliveries = Vec::new();
-            for step in &steps {
-                match step {
-                    Step::Wait(nanoseconds) => now += Duration::from_nanos(*nanoseconds),
-                    Step::Send(length) => {
-                        fates.push(direction.handle(now, numbered(sent, *length)));
-                        sent += 1;
-                    }
-                    Step::Poll if polls => {
-                        deliveries.extend(std::iter::from_fn(|| direction.poll_output(now)));
-                    }
-                    Step::Poll | Step::Configure(_) => {}
-                }
-            }
-            let end = now + Duration::from_secs(1_000);
-            deliveries.extend(std::iter::from_fn(|| direction.poll_output(end)));
-            (fates, deliveries)
+        let roomy = DirectionConfig {
+            policer: None,
+            queue: Queue::from(ByteCount::mebibytes(64)),
+            line: Line::Unlimited,
+            schedule: None,
+            ..config.clone()
         };
-        prop_assert_eq!(run(true), run(false));
+        let tight = DirectionConfig { schedule: None, ..config };
+        let lost_in = |config: &DirectionConfig| -> Vec<u64> {
+            let (_, records) = run(config, &steps, true);
+            records.iter().filter(|record| is_lost(record)).map(|record| record.index).collect()
+        };
+        let all = lost_in(&roomy);
+        prop_assert!(lost_in(&tight).iter().all(|index| all.contains(index)));
     }
+}
 
-    #[test]
-    fn a_full_queue_leaves_at_the_rate_exactly(
-        rate in 64_000_u64..10_000_000_000,
-        lengths in prop::collection::vec(40_usize..1_500, 1..200),
-        overhead in 0_u64..40,
-    ) {
+fn is_lost(record: &Record) -> bool {
+    matches!(
+        record.ending,
+        Ending::Dropped {
+            reason: emulate::DropReason::Lost,
+            ..
+        }
+    )
+}
+
+/// All deliveries and all records by number; `eager` polls at each step.
+fn run(config: &DirectionConfig, steps: &[Step], eager: bool) -> (Vec<Delivery>, Vec<Record>) {
+    let mut direction = Direction::new(config.clone(), 7);
+    direction.keep_records(true);
+    let mut deliveries = Vec::new();
+    let mut now = Time::ZERO;
+    for step in steps {
+        match step {
+            Step::Wait(nanoseconds) => now += Duration::from_nanos(*nanoseconds),
+            Step::Send(length) => {
+                direction.handle(now, packet(*length));
+            }
+            Step::Poll => {}
+            Step::Configure(config) => direction.set_config(now, (**config).clone()),
+        }
+        if eager {
+            direction.queued(now);
+            deliveries.extend(std::iter::from_fn(|| direction.poll_output(now)));
+        }
+    }
+    // Until everything has come that comes within a minute.
+    now += Duration::from_secs(60);
+    deliveries.extend(std::iter::from_fn(|| direction.poll_output(now)));
+    let mut records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
+    records.sort_by_key(|record| (record.index, is_copy(record)));
+    (deliveries, records)
+}
+
+fn is_copy(record: &Record) -> bool {
+    matches!(record.ending, Ending::Delivered { is_copy: true, .. })
+}
+
+#[test]
+fn a_full_line_carries_exactly_its_rate() {
+    let config = DirectionConfig {
+        line: Line::Rate(bitrate(51_840_000)),
+        delay: Duration::from_millis(125),
+        queue: ByteCount::mebibytes(1).into(),
+        ..DirectionConfig::default()
+    };
+    let mut direction = Direction::new(config, 1);
+    let mut now = Time::ZERO;
+    let mut arrivals = Vec::new();
+    // Twice as much as fits, for ten seconds.
+    for _ in 0..86_400 {
+        direction.handle(now, packet(1_500));
+        now += Duration::from_nanos(115_740);
+        while let Some(delivery) = direction.poll_output(now) {
+            arrivals.push(delivery.due);
+        }
+    }
+    let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
+        panic!("nothing arrived");
+    };
+    let packets = arrivals.len() as u64 - 1;
+    let expected = packets * 12_000 * 1_000_000_000 / 51_840_000;
+    let measured = last.since(*first).as_nanos() as u64;
+    // Each end is rounded up to a nanosecond.
+    assert!(
+        measured.abs_diff(expected) <= 1,
+        "{measured} for {expected}"
+    );
+}
+
+#[test]
+fn a_limit_in_packets_is_exact() {
+    for limit in [1, 2, 10, 1_000] {
         let config = DirectionConfig {
-            rate: Some(Bitrate::from_bits_per_second(rate)),
-            overhead: ByteCount::new(overhead),
+            line: Line::Rate(bitrate(1_000)),
+            queue: QueueLimit::packets(limit).into(),
             ..DirectionConfig::default()
         };
-        let mut direction = Direction::new(config, Random::from_seed(3));
-        let mut bits = 0_u128;
-        let start = Time::from_nanos(123_456_789);
-        let mut expected = Vec::new();
-        for (number, length) in lengths.iter().enumerate() {
-            let fate = direction.handle(start, numbered(number as u64, *length));
-            prop_assert_eq!(fate, Fate::Queued);
-            bits += 8 * (*length as u128 + u128::from(overhead));
-            let nanoseconds = (bits * 1_000_000_000).div_ceil(u128::from(rate));
-            expected.push(start + Duration::from_nanos(nanoseconds as u64));
-        }
-        let due: Vec<Time> =
-            std::iter::from_fn(|| direction.poll_output(Time::NEVER).map(|d| d.due)).collect();
-        prop_assert_eq!(due, expected);
+        let mut direction = Direction::new(config, 1);
+        let taken = (0..2_000)
+            .filter(|_| direction.handle(Time::ZERO, packet(100)) == Fate::Queued)
+            .count();
+        assert_eq!(taken as u64, limit);
     }
+}
+
+#[test]
+fn a_limit_in_time_is_what_the_line_needs() {
+    // 1,500 bytes take 12 ms at 1 Mbit/s: eight fit into 100 ms, the one on the line among them.
+    let config = DirectionConfig {
+        line: Line::Rate(bitrate(1_000_000)),
+        queue: QueueLimit::time(Duration::from_millis(100)).into(),
+        ..DirectionConfig::default()
+    };
+    let mut direction = Direction::new(config, 1);
+    let taken = (0..20)
+        .filter(|_| direction.handle(Time::ZERO, packet(1_500)) == Fate::Queued)
+        .count();
+    assert_eq!(taken, 8);
+}
+
+#[test]
+fn drop_head_keeps_the_newest() {
+    let config = DirectionConfig {
+        line: Line::Rate(bitrate(12_000)),
+        queue: Queue {
+            limit: QueueLimit::packets(3),
+            discipline: Discipline::DropHead,
+        },
+        ..DirectionConfig::default()
+    };
+    let mut direction = Direction::new(config, 1);
+    for _ in 0..6 {
+        assert_eq!(direction.handle(Time::ZERO, packet(1_500)), Fate::Queued);
+    }
+    let arrived: Vec<u64> = std::iter::from_fn(|| direction.poll_output(Time::NEVER))
+        .map(|delivery| delivery.index)
+        .collect();
+    // The first was on the line already.
+    assert_eq!(arrived, [0, 4, 5]);
+}
+
+#[test]
+fn an_outage_holds_or_loses_what_it_meets() {
+    let second = Duration::from_secs(1);
+    let step = |at: u32, change: Change| ScheduleStep {
+        at: second * at,
+        change,
+    };
+    let rate = |rate| Change {
+        rate: Some(bitrate(rate)),
+        ..Change::default()
+    };
+    let holding = Schedule::new(vec![step(1, rate(0)), step(3, rate(12_000_000))], None);
+    let config = DirectionConfig {
+        line: Line::Rate(bitrate(12_000_000)),
+        schedule: Some(Arc::new(holding.expect("in order"))),
+        ..DirectionConfig::default()
+    };
+    let mut direction = Direction::new(config, 1);
+    let during = Time::ZERO + Duration::from_millis(1_500);
+    direction.handle(during, packet(1_500));
+    assert_eq!(direction.poll_timeout(), Some(Time::ZERO + second * 3));
+    let delivery = direction.poll_output(Time::ZERO + second * 4);
+    let due = delivery.map(|delivery| delivery.due);
+    assert_eq!(
+        due,
+        Some(Time::ZERO + second * 3 + Duration::from_millis(1))
+    );
 }

@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Delivery, Direction, DirectionConfig, Fate};
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+use emulate::{Delivery, Direction, DirectionConfig, Fate, Line};
+use vocab::{Bitrate, ByteCount, Time};
 
 use crate::schedule::earliest;
 
@@ -68,9 +68,8 @@ impl BytePipe {
     #[must_use]
     pub fn new(config: PipeConfig) -> Self {
         // Nothing in it is left to chance.
-        let random = Random::from_seed(0);
         Self {
-            direction: Direction::new(direction_config(&config, config.rate), random),
+            direction: Direction::new(direction_config(&config, config.rate), SEED),
             config,
             state: State::Open,
             now: Time::ZERO,
@@ -152,14 +151,17 @@ impl BytePipe {
     }
 }
 
+/// Nothing in a pipe is left to chance.
+const SEED: u64 = 0;
+
 fn direction_config(config: &PipeConfig, rate: Bitrate) -> DirectionConfig {
     DirectionConfig {
-        rate: Some(rate),
+        line: Line::Rate(rate),
         delay: config.delay,
-        loss: Probability::ZERO,
         // The send buffer bounds what is written, not the network's queue.
-        queue: ByteCount::new(u64::MAX),
+        queue: ByteCount::new(u64::MAX).into(),
         overhead: HEADER,
+        ..DirectionConfig::default()
     }
 }
 

@@ -212,7 +212,7 @@ fn exchange(
 
 #[cfg(test)]
 mod tests {
-    use emulate::{DirectionConfig, LinkConfig};
+    use emulate::{DirectionConfig, Line, LinkConfig};
     use vocab::{Bitrate, ByteCount, Probability};
 
     use super::*;
@@ -279,10 +279,10 @@ mod tests {
     #[test]
     fn a_packet_path_keeps_rate_and_loss() {
         let way = DirectionConfig {
-            rate: Some(Bitrate::from_bits_per_second(10_000_000)),
+            line: Line::Rate(Bitrate::from_bits_per_second(10_000_000)),
             delay: Duration::from_millis(15),
-            loss: Probability::from_fraction(0.1).unwrap(),
-            queue: ByteCount::mebibytes(16),
+            loss: Probability::from_fraction(0.1).unwrap().into(),
+            queue: ByteCount::mebibytes(16).into(),
             ..DirectionConfig::default()
         };
         let path = Path::packets(Link::new(LinkConfig::symmetric(way, 1)));

@@ -10,12 +10,14 @@
 
 #![forbid(unsafe_code)]
 
+mod chance;
 mod cursor;
 mod flow;
 mod random;
 mod time;
 mod units;
 
+pub use chance::Chance;
 pub use cursor::{Reader, Truncated, Writer, varint_length};
 pub use flow::{FlowId, NodeId, ParseNodeIdError, Segment, SegmentKind};
 pub use random::Random;

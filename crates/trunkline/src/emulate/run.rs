@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use lab::link::{
-    Devices, DirectionConfig, DirectionReport, Endpoint, LinkConfig, LinkHandle, LinkReport,
-    Namespace, StopSignals,
+    Devices, DirectionConfig, DirectionReport, Endpoint, Line, LinkConfig, LinkHandle, LinkReport,
+    Loss, Namespace, Offloads, StopSignals,
 };
 use vocab::{Bitrate, ByteCount, ParseUnitError, Probability, format_duration, parse_duration};
 
@@ -75,8 +75,9 @@ impl Run {
             &Devices::Tun {
                 a: a.clone(),
                 b: b.clone(),
+                offloads: Offloads::default(),
             },
-            config,
+            config.clone(),
         )?;
         let names = (a.device.as_str(), b.device.as_str());
         eprintln!("{}", describe(names, &config.forward));
@@ -100,16 +101,17 @@ impl Run {
     fn config(&self) -> Result<LinkConfig> {
         let delay_back = self.delay_back.unwrap_or(self.delay);
         let round_trip = self.delay + delay_back;
-        let direction = |rate, delay, loss, queue: Option<ByteCount>| {
+        let direction = |rate: Option<Bitrate>, delay, loss, queue: Option<ByteCount>| {
             let mut direction = DirectionConfig {
-                rate,
+                line: rate.map_or(Line::Unlimited, Line::Rate),
                 delay,
-                loss,
+                loss: Probability::into(loss),
                 overhead: self.overhead,
                 ..DirectionConfig::default()
             };
-            direction.queue =
-                queue.unwrap_or(direction.bandwidth_delay_product(round_trip).max(QUEUE_MIN));
+            direction.queue = queue
+                .unwrap_or(direction.bandwidth_delay_product(round_trip).max(QUEUE_MIN))
+                .into();
             direction
         };
         let config = LinkConfig {
@@ -122,7 +124,8 @@ impl Run {
             ),
             seed: self.seed,
         };
-        for queue in [config.forward.queue, config.back.queue] {
+        for queue in [&config.forward, &config.back] {
+            let queue = queue.queue.limit.bytes.unwrap_or_default();
             let least = FULL_PACKET.bytes() + self.overhead.bytes();
             if queue.bytes() < least {
                 bail!(
@@ -130,8 +133,8 @@ impl Run {
                 );
             }
         }
-        for rate in [config.forward.rate, config.back.rate] {
-            if rate == Some(Bitrate::default()) {
+        for line in [&config.forward.line, &config.back.line] {
+            if *line == Line::Rate(Bitrate::default()) {
                 bail!("a rate of zero lets nothing pass; leave --rate out for no limit");
             }
         }
@@ -161,15 +164,23 @@ fn duration(text: &str) -> Result<Duration, ParseUnitError> {
 
 fn describe((from, to): (&str, &str), direction: &DirectionConfig) -> String {
     let rate = direction
-        .rate
+        .line
+        .rate()
         .map_or("no rate limit".to_owned(), |rate| rate.to_string());
     format!(
         "{from} to {to}: {rate}, delay {}, loss {}, queue {}, overhead {}",
         format_duration(direction.delay),
-        direction.loss,
-        direction.queue,
+        describe_loss(&direction.loss),
+        direction.queue.limit.bytes.unwrap_or_default(),
         direction.overhead
     )
+}
+
+fn describe_loss(loss: &Loss) -> String {
+    match loss {
+        Loss::Random(probability) => probability.to_string(),
+        other => format!("{other:?}"),
+    }
 }
 
 fn print_report(out: &mut impl Write, (a, b): (&str, &str), report: &LinkReport) -> Result<()> {

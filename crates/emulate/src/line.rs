@@ -1,0 +1,218 @@
+//! What takes packets out of the queue, one at a time, and says when the last bit of each has left.
+//!
+//! A line of fixed rate counts its work in bits × 10⁹, of which it does `rate` per nanosecond:
+//! whole numbers, so nothing is rounded. A packet ends in the first whole nanosecond in which its
+//! work is done, and what the line did beyond it in that nanosecond counts for the next packet. The
+//! rate is therefore exact over any time, and each single ending is less than 1 ns late. A shaper
+//! lets a packet go in the first whole nanosecond in which its buckets hold it, a trace at its
+//! recorded opportunities.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vocab::{Bitrate, Time};
+
+use crate::config;
+use crate::token_bucket::Buckets;
+use crate::trace::{Cursor, DeliveryTrace};
+
+/// The work of one bit, in the units in which a line of `rate` bit/s does `rate` per nanosecond.
+const WORK_PER_BIT: u128 = 1_000_000_000;
+
+/// A line at work.
+#[derive(Debug)]
+pub(crate) enum Line {
+    Unlimited {
+        end: Time,
+    },
+    Rate(Rate),
+    Shaper {
+        bucket: Buckets,
+        end: Option<Time>,
+        length: u64,
+    },
+    Trace {
+        trace: Arc<DeliveryTrace>,
+        cursor: Cursor,
+        end: Time,
+    },
+}
+
+/// A line of fixed rate.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    rate: Bitrate,
+    /// `remaining` is what is left to do for the packet on the line at this moment.
+    clock: Time,
+    remaining: u128,
+    end: Option<Time>,
+    /// The last rate above zero, by which waiting is told while the line stands still.
+    usual: Bitrate,
+}
+
+impl Line {
+    pub(crate) fn new(now: Time, config: &config::Line) -> Self {
+        match config {
+            config::Line::Unlimited => Line::Unlimited { end: now },
+            config::Line::Rate(rate) => Line::Rate(Rate {
+                rate: *rate,
+                clock: now,
+                remaining: 0,
+                end: None,
+                usual: *rate,
+            }),
+            config::Line::Shaper(bucket) => Line::Shaper {
+                bucket: Buckets::new(*bucket, now),
+                end: None,
+                length: 0,
+            },
+            config::Line::Trace(trace) => Line::Trace {
+                trace: Arc::clone(trace),
+                cursor: Cursor::new(now),
+                end: now,
+            },
+        }
+    }
+
+    /// Takes other settings at `now`. A line of fixed rate that gets another rate keeps the bits
+    /// that it has sent of `on_line`, which is what the packet on it counts as; tokens stay.
+    pub(crate) fn set(&mut self, now: Time, config: &config::Line, on_line: Option<u64>) {
+        match (&mut *self, config) {
+            (Line::Unlimited { .. }, config::Line::Unlimited) => {}
+            (Line::Rate(line), config::Line::Rate(rate)) => line.set(now, *rate, on_line),
+            (Line::Trace { trace, .. }, config::Line::Trace(other)) if trace == other => {}
+            (
+                Line::Shaper {
+                    bucket,
+                    end,
+                    length,
+                },
+                config::Line::Shaper(other),
+            ) => {
+                bucket.set(now, *other);
+                if on_line.is_some() {
+                    *end = bucket.ready_at(now, *length);
+                }
+            }
+            (line, config) => {
+                *line = Line::new(now, config);
+                if let Some(length) = on_line {
+                    line.begin(now, length);
+                }
+            }
+        }
+    }
+
+    /// Whether a packet of this length can ever pass.
+    pub(crate) fn can_carry(&self, length: u64) -> bool {
+        match self {
+            Line::Shaper { bucket, .. } => bucket.fits(length),
+            Line::Unlimited { .. } | Line::Rate(_) | Line::Trace { .. } => true,
+        }
+    }
+
+    /// Puts a packet on an idle line.
+    pub(crate) fn begin(&mut self, now: Time, counted: u64) {
+        match self {
+            Line::Unlimited { end } => *end = now,
+            Line::Rate(line) => line.begin(now, counted, 0),
+            Line::Shaper {
+                bucket,
+                end,
+                length,
+            } => {
+                *length = counted;
+                *end = bucket.ready_at(now, counted);
+            }
+            Line::Trace { trace, cursor, end } => *end = cursor.carry(trace, now, counted),
+        }
+    }
+
+    /// Puts a packet on the line behind the one that ends there at `now`.
+    pub(crate) fn follow(&mut self, now: Time, counted: u64) {
+        match self {
+            Line::Rate(line) => {
+                let surplus = line.work_done(now).saturating_sub(line.remaining);
+                line.begin(now, counted, surplus);
+            }
+            Line::Unlimited { .. } | Line::Shaper { .. } | Line::Trace { .. } => {
+                self.begin(now, counted);
+            }
+        }
+    }
+
+    /// Takes off the packet that ends at `now`.
+    pub(crate) fn finish(&mut self, now: Time) {
+        if let Line::Shaper {
+            bucket,
+            end,
+            length,
+        } = self
+        {
+            bucket.take(now, *length);
+            *end = None;
+        }
+    }
+
+    /// When the packet on the line ends; `None` while the line stands still. It means something
+    /// only while there is a packet on it.
+    pub(crate) fn end(&self) -> Option<Time> {
+        match self {
+            Line::Unlimited { end } | Line::Trace { end, .. } => Some(*end),
+            Line::Rate(line) => line.end,
+            Line::Shaper { end, .. } => *end,
+        }
+    }
+
+    /// The time that so many bytes need at the line's usual rate; `None` for a line without one.
+    pub(crate) fn time_for(&self, bytes: u64) -> Option<Duration> {
+        let rate = match self {
+            Line::Rate(line) => line.usual,
+            Line::Shaper { bucket, .. } => bucket.rate(),
+            Line::Unlimited { .. } | Line::Trace { .. } => return None,
+        };
+        let work = u128::from(bytes) * 8 * WORK_PER_BIT;
+        let nanoseconds = work.div_ceil(u128::from(rate.bits_per_second().max(1)));
+        Some(Duration::from_nanos(
+            u64::try_from(nanoseconds).unwrap_or(u64::MAX),
+        ))
+    }
+}
+
+impl Rate {
+    fn set(&mut self, now: Time, rate: Bitrate, on_line: Option<u64>) {
+        if on_line.is_some() {
+            self.remaining = self.remaining.saturating_sub(self.work_done(now));
+            self.clock = self.clock.max(now);
+        }
+        self.rate = rate;
+        if rate > Bitrate::default() {
+            self.usual = rate;
+        }
+        self.end = self.find_end();
+    }
+
+    fn begin(&mut self, now: Time, counted: u64, done: u128) {
+        self.clock = now;
+        self.remaining = (u128::from(counted) * 8 * WORK_PER_BIT).saturating_sub(done);
+        self.end = self.find_end();
+    }
+
+    fn find_end(&self) -> Option<Time> {
+        let rate = u128::from(self.rate.bits_per_second());
+        if rate == 0 {
+            return None;
+        }
+        // A division of 128 bits takes several times as long as one of 64.
+        let nanoseconds = match (u64::try_from(self.remaining), u64::try_from(rate)) {
+            (Ok(remaining), Ok(rate)) => remaining.div_ceil(rate),
+            _ => u64::try_from(self.remaining.div_ceil(rate)).unwrap_or(u64::MAX),
+        };
+        Some(self.clock + Duration::from_nanos(nanoseconds))
+    }
+
+    /// What the line does from `clock` to `until`.
+    fn work_done(&self, until: Time) -> u128 {
+        until.since(self.clock).as_nanos() * u128::from(self.rate.bits_per_second())
+    }
+}

@@ -1,0 +1,243 @@
+//! What chance does to packets: loss, corruption, duplication, lateness, by number.
+//!
+//! Everything here follows from the seed and from the packet's number in its direction. A packet
+//! that a queue drops takes its number along, so that the packets behind it meet the same fate in
+//! an idle link and in a full one. Only the Gilbert–Elliott model has a state, and it moves by one
+//! step per number.
+
+use bytes::Bytes;
+use vocab::{Chance, Probability};
+
+use crate::config::{DirectionConfig, GilbertElliott, Loss, Reordering};
+use crate::packet::Misfortune;
+
+/// The kinds of chance in a direction. A later kind takes the next number, so that what a seed
+/// gives today it gives for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stream {
+    Loss = 0,
+    LossState = 1,
+    Corruption = 2,
+    CorruptedBit = 3,
+    Duplication = 4,
+    Reordering = 5,
+    Jitter = 6,
+    JitterAngle = 7,
+    JitterOfCopy = 8,
+    JitterAngleOfCopy = 9,
+    Discipline = 10,
+}
+
+impl Stream {
+    /// The source of this kind of chance.
+    pub(crate) fn chance(self, seed: u64) -> Chance {
+        Chance::for_stream(seed, self as u64)
+    }
+}
+
+/// Decides what happens to each packet behind the line.
+#[derive(Debug)]
+pub(crate) struct Misfortunes {
+    loss: Loss,
+    corruption: Probability,
+    duplication: Probability,
+    lateness: Probability,
+    /// Of the Gilbert–Elliott model; `None` until its first packet.
+    state: Option<State>,
+    chance_of_loss: Chance,
+    chance_of_state: Chance,
+    chance_of_corruption: Chance,
+    chance_of_bit: Chance,
+    chance_of_duplication: Chance,
+    chance_of_lateness: Chance,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Good,
+    Bad,
+}
+
+impl Misfortunes {
+    pub(crate) fn new(config: &DirectionConfig, seed: u64) -> Self {
+        let mut misfortunes = Self {
+            loss: Loss::None,
+            corruption: Probability::ZERO,
+            duplication: Probability::ZERO,
+            lateness: Probability::ZERO,
+            state: None,
+            chance_of_loss: Stream::Loss.chance(seed),
+            chance_of_state: Stream::LossState.chance(seed),
+            chance_of_corruption: Stream::Corruption.chance(seed),
+            chance_of_bit: Stream::CorruptedBit.chance(seed),
+            chance_of_duplication: Stream::Duplication.chance(seed),
+            chance_of_lateness: Stream::Reordering.chance(seed),
+        };
+        misfortunes.set(config);
+        misfortunes
+    }
+
+    /// Takes other settings, for the packets that are handed in from now on.
+    pub(crate) fn set(&mut self, config: &DirectionConfig) {
+        self.set_loss(&config.loss);
+        self.corruption = config.corruption;
+        self.duplication = config.duplication;
+        self.lateness = config
+            .reordering
+            .map_or(Probability::ZERO, |Reordering { probability, .. }| {
+                probability
+            });
+    }
+
+    pub(crate) fn set_loss(&mut self, loss: &Loss) {
+        self.loss = loss.clone();
+        if !matches!(self.loss, Loss::GilbertElliott(_)) {
+            self.state = None;
+        }
+    }
+
+    /// What will happen to the packet of this number; asked once for each, in order.
+    pub(crate) fn of(&mut self, number: u64) -> Misfortune {
+        Misfortune {
+            lost: self.loses(number),
+            corrupted: self.corruption > Probability::ZERO
+                && self.chance_of_corruption.happens(number, self.corruption),
+            duplicated: self.duplication > Probability::ZERO
+                && self.chance_of_duplication.happens(number, self.duplication),
+            late: self.lateness > Probability::ZERO
+                && self.chance_of_lateness.happens(number, self.lateness),
+        }
+    }
+
+    /// The packet with one of its bits flipped.
+    pub(crate) fn corrupt(&self, number: u64, packet: &Bytes) -> Bytes {
+        let mut packet = packet.to_vec();
+        let bit = self.chance_of_bit.below(number, packet.len() as u64 * 8);
+        if let Some(byte) = packet.get_mut((bit / 8) as usize) {
+            *byte ^= 1 << (bit % 8);
+        }
+        packet.into()
+    }
+
+    fn loses(&mut self, number: u64) -> bool {
+        match &self.loss {
+            Loss::None => false,
+            Loss::Random(probability) => self.chance_of_loss.happens(number, *probability),
+            Loss::List(list) => list.contains(number),
+            Loss::GilbertElliott(model) => {
+                let uniform = self.chance_of_state.fraction(number);
+                let state = next_state(model, self.state, uniform);
+                self.state = Some(state);
+                let probability = match state {
+                    State::Good => model.loss_good,
+                    State::Bad => model.loss_bad,
+                };
+                self.chance_of_loss.happens(number, probability)
+            }
+        }
+    }
+}
+
+/// The state in which a packet finds the line. The first packet finds each state as often as it
+/// is there in the long run, so that short runs lose no less than long ones.
+fn next_state(model: &GilbertElliott, before: Option<State>, uniform: f64) -> State {
+    let (to_bad, to_good) = (model.to_bad.as_fraction(), model.to_good.as_fraction());
+    let bad = match before {
+        None if to_bad + to_good > 0.0 => to_bad / (to_bad + to_good),
+        None => 0.0,
+        Some(State::Good) => to_bad,
+        Some(State::Bad) => 1.0 - to_good,
+    };
+    if uniform < bad {
+        State::Bad
+    } else {
+        State::Good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config::LossList;
+
+    fn losses(loss: Loss, seed: u64, count: u64) -> Vec<bool> {
+        let config = DirectionConfig {
+            loss,
+            ..DirectionConfig::default()
+        };
+        let mut misfortunes = Misfortunes::new(&config, seed);
+        (0..count)
+            .map(|number| misfortunes.of(number).lost)
+            .collect()
+    }
+
+    fn probability(fraction: f64) -> Probability {
+        Probability::from_fraction(fraction).unwrap()
+    }
+
+    #[test]
+    fn random_loss_loses_the_share_it_is_set_to() {
+        let lost = losses(Loss::Random(probability(0.01)), 1, 1_000_000);
+        let lost = lost.into_iter().filter(|lost| *lost).count();
+        // 99.9 % of all seeds are within 3.29 standard deviations of 99.5 packets.
+        assert!((9_672..=10_328).contains(&lost), "{lost} of 1,000,000");
+    }
+
+    #[test]
+    fn certain_loss_and_none_are_exact() {
+        assert!(
+            losses(Loss::Random(probability(1.0)), 1, 1_000)
+                .iter()
+                .all(|lost| *lost)
+        );
+        assert!(
+            losses(Loss::Random(probability(0.0)), 1, 1_000)
+                .iter()
+                .all(|lost| !*lost)
+        );
+    }
+
+    #[test]
+    fn bursts_have_their_mean_length_and_rate() {
+        let model = GilbertElliott::from_rate_and_burst(probability(0.02), 4.0).unwrap();
+        assert!((model.loss_rate() - 0.02).abs() < 1e-12);
+        let lost = losses(Loss::GilbertElliott(model), 3, 2_000_000);
+        let total = lost.iter().filter(|lost| **lost).count() as f64;
+        let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
+        // 10,000 runs, whose lengths have a standard deviation of sqrt(12): the mean's is 0.035.
+        assert!((total / runs - 4.0).abs() < 0.12, "{}", total / runs);
+        assert!((total / 2e6 - 0.02).abs() < 0.001, "{total}");
+    }
+
+    #[test]
+    fn bursts_that_cannot_be_are_refused() {
+        assert!(GilbertElliott::from_rate_and_burst(probability(0.01), 0.5).is_err());
+        assert!(GilbertElliott::from_rate_and_burst(probability(0.01), f64::NAN).is_err());
+        assert!(GilbertElliott::from_rate_and_burst(probability(0.9), 2.0).is_err());
+        assert!(GilbertElliott::from_rate_and_burst(probability(1.0), 2.0).is_err());
+        assert!(GilbertElliott::from_rate_and_burst(probability(0.66), 2.0).is_ok());
+    }
+
+    #[test]
+    fn a_list_loses_its_packets_and_no_other() {
+        let list = LossList::new(vec![3, 1, 3], Some(5)).unwrap();
+        let lost = losses(Loss::List(Arc::new(list)), 1, 10);
+        let numbers: Vec<usize> = (0..10).filter(|number| lost[*number]).collect();
+        assert_eq!(numbers, [1, 3, 6, 8]);
+        assert!(LossList::new(vec![5], Some(5)).is_err());
+    }
+
+    #[test]
+    fn one_bit_is_flipped() {
+        let misfortunes = Misfortunes::new(&DirectionConfig::default(), 1);
+        let packet = Bytes::from(vec![0; 100]);
+        for number in 0..100 {
+            let flipped = misfortunes.corrupt(number, &packet);
+            let ones: u32 = flipped.iter().map(|byte| byte.count_ones()).sum();
+            assert_eq!((flipped.len(), ones), (100, 1));
+        }
+        assert!(misfortunes.corrupt(0, &Bytes::new()).is_empty());
+    }
+}

@@ -1,0 +1,28 @@
+//! A packet inside a direction: what it is, when it came, and what chance has decided for it.
+
+use bytes::Bytes;
+use vocab::Time;
+
+/// A packet between its arrival and its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    /// Its number, counted from 0 over all that were handed in.
+    pub(crate) index: u64,
+    pub(crate) arrived: Time,
+    pub(crate) bytes: Bytes,
+    /// What it counts as on the line and in the queue.
+    pub(crate) counted: u64,
+    /// Decided when it was handed in, for behind the line.
+    pub(crate) fate: Misfortune,
+    /// Whether a discipline has marked it.
+    pub(crate) marked: bool,
+}
+
+/// What will happen to a packet behind the line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Misfortune {
+    pub(crate) lost: bool,
+    pub(crate) corrupted: bool,
+    pub(crate) duplicated: bool,
+    pub(crate) late: bool,
+}

@@ -1,0 +1,153 @@
+//! Queue disciplines: who is dropped or marked before the queue is full.
+//!
+//! A discipline owns no packet. The bottleneck asks it as a packet comes, as one is taken out for
+//! the line, and when the queue has run empty, and does what it says. Each was written against
+//! vectors made from its specification's pseudocode (tests/vectors/README.md).
+
+mod codel;
+mod pie;
+mod red;
+
+use std::time::Duration;
+
+use vocab::Time;
+
+use crate::config::Discipline;
+use codel::CoDel;
+use pie::Pie;
+use red::Red;
+
+/// What a discipline says of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Let it be.
+    Pass,
+    /// Let it be, marked "congestion experienced".
+    Mark,
+    /// Drop it.
+    Drop,
+}
+
+/// A packet as it comes to the queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer {
+    /// What the queue holds without it, the packet on the line included.
+    pub(crate) occupancy: u64,
+    /// Whether its sender can read a mark.
+    pub(crate) is_ecn_capable: bool,
+    /// Its number of chance, in `0.0..1.0`.
+    pub(crate) uniform: f64,
+}
+
+/// A packet as it is taken out for the line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// How long it waited.
+    pub(crate) sojourn: Duration,
+    /// What still waits behind it.
+    pub(crate) backlog: u64,
+    /// Whether its sender can read a mark.
+    pub(crate) is_ecn_capable: bool,
+}
+
+/// A discipline at work.
+#[derive(Debug)]
+pub(crate) enum Manager {
+    /// Only the limit counts.
+    DropTail,
+    /// Only the limit counts, at the other end.
+    DropHead,
+    CoDel(CoDel),
+    Pie(Pie),
+    Red(Red),
+}
+
+impl Manager {
+    pub(crate) fn new(discipline: Discipline) -> Self {
+        match discipline {
+            Discipline::DropTail => Manager::DropTail,
+            Discipline::DropHead => Manager::DropHead,
+            Discipline::CoDel(config) => Manager::CoDel(CoDel::new(config)),
+            Discipline::Pie(config) => Manager::Pie(Pie::new(config)),
+            Discipline::Red(config) => Manager::Red(Red::new(config)),
+        }
+    }
+
+    /// Takes other settings; a discipline that stays what it is keeps what it has learned.
+    pub(crate) fn set(&mut self, now: Time, discipline: Discipline) {
+        match (self, discipline) {
+            (Manager::CoDel(codel), Discipline::CoDel(config)) => codel.set(config),
+            (Manager::Pie(pie), Discipline::Pie(config)) => pie.set(now, config),
+            (Manager::Red(red), Discipline::Red(config)) => red.set(config),
+            (manager, discipline) => *manager = Manager::new(discipline),
+        }
+    }
+
+    /// Whether it asks what a packet's sender can read, so that it need not be looked up else.
+    pub(crate) fn is_active(&self) -> bool {
+        !matches!(self, Manager::DropTail | Manager::DropHead)
+    }
+
+    /// Judges a packet as it comes, before it is held against the limit.
+    pub(crate) fn on_arrival(&mut self, now: Time, newcomer: Newcomer) -> Verdict {
+        match self {
+            Manager::DropTail | Manager::DropHead | Manager::CoDel(_) => Verdict::Pass,
+            Manager::Pie(pie) => pie.on_enqueue(
+                newcomer.occupancy,
+                newcomer.is_ecn_capable,
+                newcomer.uniform,
+            ),
+            Manager::Red(red) => red.on_enqueue(
+                now,
+                newcomer.occupancy,
+                newcomer.is_ecn_capable,
+                newcomer.uniform,
+            ),
+        }
+    }
+
+    /// Learns that a packet that it let pass did not fit.
+    pub(crate) fn on_full(&mut self) {
+        if let Manager::Pie(pie) = self {
+            pie.on_full();
+        }
+    }
+
+    /// Judges the packet at the head as it is taken out for the line.
+    pub(crate) fn on_departure(&mut self, now: Time, head: Head) -> Verdict {
+        match self {
+            Manager::DropTail | Manager::DropHead | Manager::Red(_) => Verdict::Pass,
+            Manager::CoDel(codel) => {
+                codel.on_dequeue(now, head.sojourn, head.backlog, head.is_ecn_capable)
+            }
+            Manager::Pie(pie) => {
+                pie.on_dequeue(head.sojourn, head.backlog);
+                Verdict::Pass
+            }
+        }
+    }
+
+    /// Learns that the last bit has left and nothing waits.
+    pub(crate) fn on_idle(&mut self, now: Time) {
+        match self {
+            Manager::CoDel(codel) => codel.on_empty(),
+            Manager::Red(red) => red.on_idle(now),
+            Manager::DropTail | Manager::DropHead | Manager::Pie(_) => {}
+        }
+    }
+
+    /// When [`Manager::update`] is to be called next.
+    pub(crate) fn next_update(&self) -> Option<Time> {
+        match self {
+            Manager::Pie(pie) => pie.next_update(),
+            Manager::DropTail | Manager::DropHead | Manager::CoDel(_) | Manager::Red(_) => None,
+        }
+    }
+
+    /// Does all the updates up to and including `until`.
+    pub(crate) fn update(&mut self, until: Time) {
+        if let Manager::Pie(pie) = self {
+            pie.update(until);
+        }
+    }
+}

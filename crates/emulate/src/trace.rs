@@ -1,0 +1,244 @@
+//! Recorded opportunities to deliver, in the format of mahimahi's traces.
+//!
+//! A trace is a text of whole milliseconds, one a line, never going back. Each line is one
+//! opportunity to carry [`OPPORTUNITY`] bytes at that time; a time that stands there twice is two.
+//! After the last one the trace starts over, its last time being its length. A long packet takes
+//! several opportunities and leaves at the last of them; several short ones share one; what
+//! nobody needs is lost (docs/formats/delivery-trace.md).
+
+use std::time::Duration;
+
+use vocab::{Bitrate, Time};
+
+use crate::schedule::TraceError;
+
+/// What one opportunity carries: an IP packet of Ethernet's usual size. (Mahimahi itself counts
+/// 1504, the four bytes of its TUN header with it.)
+pub const OPPORTUNITY: u64 = 1_500;
+
+/// The most opportunities in one trace: 600 s at 1 Gbit/s.
+pub const OPPORTUNITIES_MAX: usize = 50_000_000;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// When a line can carry how much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliveryTrace {
+    /// Milliseconds from the start of a round; not empty, not falling, the last above zero.
+    opportunities: Vec<u32>,
+}
+
+impl DeliveryTrace {
+    /// Reads mahimahi's format.
+    ///
+    /// # Errors
+    /// The first line that cannot be read, and why.
+    pub fn parse_mahimahi(text: &str) -> Result<Self, TraceError> {
+        let mut opportunities: Vec<u32> = Vec::new();
+        let mut line = 0;
+        for row in text.lines() {
+            line += 1;
+            let refuse = |what: String| Err(TraceError { line, what });
+            let row = row.trim();
+            if row.is_empty() || row.starts_with('#') {
+                continue;
+            }
+            let Ok(at) = row.parse::<u32>() else {
+                return refuse(format!(
+                    "`{row}` is no whole number of milliseconds; a trace has one time a line, each an opportunity to carry {OPPORTUNITY} bytes"
+                ));
+            };
+            if let Some(last) = opportunities.last()
+                && at < *last
+            {
+                return refuse(format!("{at} comes after {last}; times must not go back"));
+            }
+            if opportunities.len() == OPPORTUNITIES_MAX {
+                return refuse(format!("a trace has at most {OPPORTUNITIES_MAX} lines"));
+            }
+            opportunities.push(at);
+        }
+        match opportunities.last() {
+            None => Err(TraceError {
+                line: line.max(1),
+                what: "the trace is empty; it has one time in milliseconds a line".to_owned(),
+            }),
+            Some(0) => Err(TraceError {
+                line,
+                what: "the trace is 0 ms long; its last time is when it starts over".to_owned(),
+            }),
+            Some(_) => Ok(Self { opportunities }),
+        }
+    }
+
+    /// How long one round takes.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(u64::from(self.last()))
+    }
+
+    /// What the whole trace carries, per second.
+    #[must_use]
+    pub fn mean_rate(&self) -> Bitrate {
+        let bits = self.opportunities.len() as u128 * u128::from(OPPORTUNITY) * 8;
+        let rate = bits * 1_000 / u128::from(self.last());
+        Bitrate::from_bits_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+
+    fn last(&self) -> u32 {
+        self.opportunities.last().copied().unwrap_or(1)
+    }
+}
+
+/// Where in a trace a line is: the opportunity that it uses or would use next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// When the trace began.
+    start: Time,
+    round: u64,
+    position: usize,
+    /// What is left of this opportunity.
+    left: u64,
+}
+
+impl Cursor {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            start: now,
+            round: 0,
+            position: 0,
+            left: OPPORTUNITY,
+        }
+    }
+
+    /// Carries `length` bytes that wait since `from`; says when the last of them leaves.
+    pub(crate) fn carry(&mut self, trace: &DeliveryTrace, from: Time, length: u64) -> Time {
+        self.skip_to(trace, from);
+        let mut remaining = length;
+        while remaining > self.left {
+            remaining -= self.left;
+            self.step(trace);
+        }
+        self.left -= remaining;
+        let at = self.at(trace);
+        if self.left == 0 {
+            self.step(trace);
+        }
+        at
+    }
+
+    /// Passes over the opportunities before `from`: nobody was there to use them.
+    fn skip_to(&mut self, trace: &DeliveryTrace, from: Time) {
+        if self.at(trace) >= from {
+            return;
+        }
+        let since = from.since(self.start).as_nanos();
+        let period = u64::from(trace.last()) * MILLISECOND;
+        // A time of 0 in one round and the last of the round before are the same moment, so the
+        // search begins a round early.
+        let round = u64::try_from(since / u128::from(period))
+            .unwrap_or(u64::MAX)
+            .saturating_sub(1)
+            .max(self.round);
+        if round > self.round {
+            (self.round, self.position) = (round, 0);
+        }
+        self.left = OPPORTUNITY;
+        loop {
+            let begin = self.start.as_nanos() + self.round * period;
+            let offset = from.as_nanos().saturating_sub(begin).div_ceil(MILLISECOND);
+            let rest = &trace.opportunities[self.position..];
+            self.position += rest.partition_point(|at| u64::from(*at) < offset);
+            if self.position < trace.opportunities.len() {
+                return;
+            }
+            (self.round, self.position) = (self.round + 1, 0);
+        }
+    }
+
+    fn step(&mut self, trace: &DeliveryTrace) {
+        self.left = OPPORTUNITY;
+        self.position += 1;
+        if self.position == trace.opportunities.len() {
+            (self.round, self.position) = (self.round + 1, 0);
+        }
+    }
+
+    fn at(&self, trace: &DeliveryTrace) -> Time {
+        let period = u64::from(trace.last()) * MILLISECOND;
+        let begin = self.round.saturating_mul(period);
+        let within = u64::from(trace.opportunities[self.position]) * MILLISECOND;
+        Time::from_nanos(
+            self.start
+                .as_nanos()
+                .saturating_add(begin)
+                .saturating_add(within),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(text: &str) -> DeliveryTrace {
+        DeliveryTrace::parse_mahimahi(text).unwrap()
+    }
+
+    fn milliseconds(time: Time) -> u64 {
+        assert_eq!(time.as_nanos() % MILLISECOND, 0);
+        time.as_nanos() / MILLISECOND
+    }
+
+    #[test]
+    fn full_packets_leave_at_the_times_of_the_trace_for_ever() {
+        let trace = trace("2\n2\n5\n");
+        let mut cursor = Cursor::new(Time::ZERO);
+        let ends: Vec<u64> = (0..7)
+            .map(|_| milliseconds(cursor.carry(&trace, Time::ZERO, 1_500)))
+            .collect();
+        assert_eq!(ends, [2, 2, 5, 7, 7, 10, 12]);
+        assert_eq!(trace.period(), Duration::from_millis(5));
+        assert_eq!(trace.mean_rate().bits_per_second(), 7_200_000);
+    }
+
+    #[test]
+    fn short_packets_share_an_opportunity_and_long_ones_take_several() {
+        let trace = trace("1\n2\n3\n4\n");
+        let mut cursor = Cursor::new(Time::ZERO);
+        let ends: Vec<u64> = [500, 500, 1_000, 3_000, 500]
+            .into_iter()
+            .map(|length| milliseconds(cursor.carry(&trace, Time::ZERO, length)))
+            .collect();
+        // 1,500 − 500 − 500 = 500 of the third packet fit into the first millisecond.
+        assert_eq!(ends, [1, 1, 2, 4, 4]);
+    }
+
+    #[test]
+    fn what_nobody_uses_is_lost() {
+        let trace = trace("1\n2\n3\n");
+        let mut cursor = Cursor::new(Time::ZERO);
+        assert_eq!(milliseconds(cursor.carry(&trace, Time::ZERO, 100)), 1);
+        let later = Time::from_nanos(100 * MILLISECOND + 1);
+        assert_eq!(milliseconds(cursor.carry(&trace, later, 1_500)), 101);
+        assert_eq!(milliseconds(cursor.carry(&trace, later, 1_500)), 102);
+        // An opportunity at the very moment counts.
+        let exact = Time::from_nanos(200 * MILLISECOND);
+        assert_eq!(milliseconds(cursor.carry(&trace, exact, 1_500)), 200);
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        for (text, line) in [
+            ("", 1),
+            ("0\n0\n", 2),
+            ("1\n2.5\n", 2),
+            ("5\n4\n", 2),
+            ("1\n\n-3\n", 3),
+            ("1\n99999999999\n", 2),
+        ] {
+            let error = DeliveryTrace::parse_mahimahi(text).unwrap_err();
+            assert_eq!(error.line, line, "{text:?}: {error}");
+        }
+    }
+}
