@@ -13,12 +13,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use emulate::Delivery;
+use emulate::{Delivery, Framing};
 
 /// One end of the link.
 pub(super) trait Device: Send {
     /// The name to call it by in messages.
     fn name(&self) -> &str;
+
+    /// What its packets begin with.
+    fn framing(&self) -> Framing;
 
     /// What can be waited for: readable when packets wait.
     fn file(&self) -> BorrowedFd<'_>;

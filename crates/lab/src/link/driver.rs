@@ -1,13 +1,18 @@
 //! The link's thread: reads, models, writes, waits.
 //!
 //! ```text
-//!   ┌► deliver what is due, at most a batch each way
-//!   │  wait for a packet, a command, or the next due moment (not at all if one is due)
-//!   └─ read what has come, at most a batch from each device
+//!   ┌► wait for a packet, a command, or the next due moment (not at all shortly before it)
+//!   │  read what has come, at most a batch from each device
+//!   └─ deliver what is due, at most a batch each way
 //! ```
 //!
 //! Batches keep each side from starving the other: under load a packet waits for at most one
-//! batch of reads and one of writes before it is looked at.
+//! batch of reads and one of writes before it is looked at. The clock is read once for a batch:
+//! right behind it, so that what came while it was read counts as come when it was there, and
+//! what was written counts as late until all of it was written.
+//!
+//! While packets are under way the thread sleeps until shortly before the next is due (`pace.rs`)
+//! and once a second looks at whether the link is what it was set to (`watch.rs`).
 
 use std::os::fd::AsFd;
 use std::sync::mpsc;
@@ -18,8 +23,11 @@ use emulate::{Direction, Link, LinkConfig};
 use vocab::Time;
 
 use super::device::{Device, Received};
+use super::pace::{Pace, Priority};
+use super::record::{Heading, LinkRecord, RecordSink};
 use super::report::{DirectionReport, Lateness, LinkReport};
 use super::system::{self, Waker};
+use super::watch::{Observed, Watch};
 
 /// Packets read from one device, or written to one, before the other side has its turn: some
 /// 0.1 ms of system calls.
@@ -33,6 +41,7 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 /// What the handle asks of the thread.
 pub(super) enum Command {
     Configure(Box<LinkConfig>),
+    Record(Option<Box<dyn RecordSink>>),
     Report(mpsc::Sender<LinkReport>),
     Stop,
 }
@@ -40,19 +49,25 @@ pub(super) enum Command {
 /// All that the thread owns.
 pub(super) struct Driver {
     link: Link,
-    forward: Relay,
-    back: Relay,
+    relays: [Relay; 2],
+    /// At end A, where what goes forward comes from, and at end B.
+    devices: [Box<dyn Device>; 2],
     commands: mpsc::Receiver<Command>,
     waker: Waker,
-    device_a: Box<dyn Device>,
-    device_b: Box<dyn Device>,
     start: Instant,
+    records: Option<Box<dyn RecordSink>>,
+    /// When to look after the link; `None` while nothing passes.
+    watch_at: Option<Time>,
 }
 
-/// What one direction counts beside the model.
+/// What one direction has beside the model.
 struct Relay {
+    heading: Heading,
     lateness: Lateness,
     failed_writes: u64,
+    unread: u64,
+    unrecorded: u64,
+    watch: Watch,
 }
 
 enum Flow {
@@ -60,75 +75,175 @@ enum Flow {
     Stop,
 }
 
+/// What to do until the next packet is due.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// Only look whether something came.
+    Awake,
+    Asleep(Duration),
+    /// Until something comes.
+    Idle,
+}
+
 impl Driver {
+    /// `start` is the moment that the link's time counts from.
     pub(super) fn new(
-        device_a: Box<dyn Device>,
-        device_b: Box<dyn Device>,
+        devices: [Box<dyn Device>; 2],
         config: LinkConfig,
         commands: mpsc::Receiver<Command>,
         waker: Waker,
+        start: Instant,
     ) -> Self {
         Self {
-            link: Link::new(config),
-            forward: Relay::new(),
-            back: Relay::new(),
+            link: Link::new(framed(config, &devices)),
+            relays: [Heading::Forward, Heading::Back].map(Relay::new),
+            devices,
             commands,
             waker,
-            device_a,
-            device_b,
-            start: Instant::now(),
+            start,
+            records: None,
+            watch_at: None,
         }
     }
 
     /// Relays until it is told to stop or a device is gone.
     pub(super) fn run(mut self) -> Result<LinkReport> {
         system::sharpen_timers();
-        if let Err(error) = system::raise_priority() {
-            tracing::info!(%error, "link runs at ordinary priority; packets are later beside other work");
-        }
-        tracing::debug!(
-            a = self.device_a.name(),
-            b = self.device_b.name(),
-            "link relays"
-        );
-        let mut received = Vec::with_capacity(BATCH_PACKETS);
+        let priority = match system::raise_priority() {
+            Ok(()) => Priority::Raised,
+            Err(error) => {
+                tracing::info!(%error, "link runs at ordinary priority; packets are later beside other work");
+                Priority::Ordinary
+            }
+        };
+        let [a, b] = &self.devices;
+        tracing::debug!(a = a.name(), b = b.name(), "link relays");
+        let mut pace = Pace::new(priority);
+        let mut received = Vec::with_capacity(2 * BATCH_PACKETS);
+        let mut now = self.now();
         loop {
-            let start = self.start;
-            let now = move || Time::from_epoch(start.elapsed());
-            self.forward
-                .deliver(&mut self.link.forward, self.device_b.as_mut(), now);
-            self.back
-                .deliver(&mut self.link.back, self.device_a.as_mut(), now);
-
-            let span = self
-                .link
-                .poll_timeout()
-                .map(|due| due.since(now()).min(WAIT_MAX));
-            let files = [
-                self.device_a.file(),
-                self.device_b.file(),
-                self.waker.as_fd(),
-            ];
-            let [from_a, from_b, commanded] =
-                system::wait_readable(files, span).context("cannot wait for packets")?;
-            if from_a {
-                take_in(
-                    &mut self.link.forward,
-                    self.device_a.as_mut(),
-                    &mut received,
-                    now,
-                )?;
+            let rest = self.rest(now, pace.margin());
+            let [from_a, from_b, commanded] = self.wait(rest)?;
+            let before = now;
+            now = self.now();
+            match rest {
+                Rest::Awake => pace.looked(now.since(before)),
+                Rest::Asleep(span) if !(from_a || from_b || commanded) => {
+                    pace.woke(now.since(before + span));
+                }
+                Rest::Asleep(_) | Rest::Idle => {}
             }
-            if from_b {
-                take_in(
-                    &mut self.link.back,
-                    self.device_b.as_mut(),
-                    &mut received,
-                    now,
-                )?;
+            for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
+                if has_come {
+                    now = self.take_in(index, &mut received)?;
+                }
             }
-            if commanded && matches!(self.obey(now()), Flow::Stop) {
+            if commanded && matches!(self.obey(now), Flow::Stop) {
                 return Ok(self.report());
+            }
+            now = self.deliver(0, now);
+            now = self.deliver(1, now);
+            if self.watch_at.is_some_and(|at| at <= now) {
+                self.look_after(now);
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_epoch(self.start.elapsed())
+    }
+
+    fn rest(&self, now: Time, margin: Duration) -> Rest {
+        let Some(due) = self.link.poll_timeout() else {
+            return match self.watch_at {
+                Some(at) => Rest::Asleep(at.since(now)),
+                None => Rest::Idle,
+            };
+        };
+        let span = due.since(now).saturating_sub(margin);
+        if span.is_zero() {
+            Rest::Awake
+        } else {
+            Rest::Asleep(span.min(WAIT_MAX))
+        }
+    }
+
+    fn wait(&self, rest: Rest) -> Result<[bool; 3]> {
+        let span = match rest {
+            Rest::Awake => Some(Duration::ZERO),
+            Rest::Asleep(span) => Some(span),
+            Rest::Idle => None,
+        };
+        let [a, b] = &self.devices;
+        system::wait_readable([a.file(), b.file(), self.waker.as_fd()], span)
+            .context("cannot wait for packets")
+    }
+
+    /// Hands to the model what has come to the device at this end; returns when that was done.
+    fn take_in(&mut self, index: usize, received: &mut Vec<Received>) -> Result<Time> {
+        self.devices[index].receive(BATCH_PACKETS, received)?;
+        let now = self.now();
+        if received.is_empty() {
+            return Ok(now);
+        }
+        let direction = direction(&mut self.link, index);
+        for Received { packet, age } in received.drain(..) {
+            let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+            let arrived = Time::from_nanos(now.as_nanos().saturating_sub(age));
+            direction.handle(arrived, packet);
+        }
+        self.watch_at.get_or_insert(now + Watch::INTERVAL);
+        self.hand_out_records(index);
+        Ok(now)
+    }
+
+    /// Writes what has arrived in the model to the device at its end; returns when that was done.
+    fn deliver(&mut self, index: usize, now: Time) -> Time {
+        let direction = direction(&mut self.link, index);
+        let to = &mut self.devices[1 - index];
+        let mut dues = [Time::ZERO; BATCH_PACKETS];
+        let mut count = 0;
+        while count < BATCH_PACKETS {
+            let Some(delivery) = direction.poll_output(now) else {
+                break;
+            };
+            dues[count] = delivery.due;
+            count += 1;
+            to.send(delivery);
+        }
+        if count == 0 {
+            // What became of lost packets is certain all the same.
+            self.hand_out_records(index);
+            return now;
+        }
+        let relay = &mut self.relays[index];
+        let refused = to.flush();
+        let written = Time::from_epoch(self.start.elapsed());
+        for due in &dues[..count] {
+            relay.lateness.add(written.since(*due));
+        }
+        if refused > 0 && relay.failed_writes == 0 {
+            tracing::warn!(
+                device = to.name(),
+                "the kernel does not take packets; is the device up?"
+            );
+        }
+        relay.failed_writes += refused;
+        self.watch_at.get_or_insert(written + Watch::INTERVAL);
+        self.hand_out_records(index);
+        written
+    }
+
+    fn hand_out_records(&mut self, index: usize) {
+        let Some(sink) = &mut self.records else {
+            return;
+        };
+        let relay = &mut self.relays[index];
+        let direction = direction(&mut self.link, index);
+        while let Some(record) = direction.poll_record() {
+            let heading = relay.heading;
+            if !sink.offer(LinkRecord { heading, record }) {
+                relay.unrecorded += 1;
             }
         }
     }
@@ -137,7 +252,15 @@ impl Driver {
         self.waker.clear();
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Configure(config)) => self.link.set_config(now, *config),
+                Ok(Command::Configure(config)) => {
+                    let config = framed(*config, &self.devices);
+                    self.link.set_config(now, config);
+                }
+                Ok(Command::Record(sink)) => {
+                    self.link.forward.keep_records(sink.is_some());
+                    self.link.back.keep_records(sink.is_some());
+                    self.records = sink;
+                }
                 // Whoever asked may have given up waiting.
                 Ok(Command::Report(sender)) => drop(sender.send(self.report())),
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return Flow::Stop,
@@ -146,55 +269,69 @@ impl Driver {
         }
     }
 
-    fn report(&mut self) -> LinkReport {
-        let direction = |direction: &Direction, relay: &Relay, from: &mut dyn Device| {
-            DirectionReport::new(
-                &direction.counters(),
-                &relay.lateness,
-                from.unread_packets(),
-                relay.failed_writes,
-            )
-        };
-        LinkReport {
-            forward: direction(&self.link.forward, &self.forward, self.device_a.as_mut()),
-            back: direction(&self.link.back, &self.back, self.device_b.as_mut()),
+    /// Compares each direction with what it was set to, since the last look.
+    fn look_after(&mut self, now: Time) {
+        self.watch_at = None;
+        for index in [0, 1] {
+            let observed = self.observe(index);
+            let relay = &mut self.relays[index];
+            relay.watch.look(now, observed, self.devices[index].name());
         }
+    }
+
+    fn observe(&mut self, index: usize) -> Observed {
+        let counters = direction(&mut self.link, index).counters();
+        let relay = &mut self.relays[index];
+        relay.unread = self.devices[index].unread_packets();
+        Observed {
+            departures: relay.lateness.count(),
+            late_departures: relay.lateness.over_200us(),
+            unread: relay.unread,
+            refused: relay.failed_writes,
+            over_memory: counters.dropped_by_limit.packets,
+        }
+    }
+
+    fn report(&mut self) -> LinkReport {
+        let [forward, back] = [0, 1].map(|index| {
+            let observed = self.observe(index);
+            let relay = &self.relays[index];
+            let counters = direction(&mut self.link, index).counters();
+            DirectionReport {
+                unrecorded_packets: relay.unrecorded,
+                not_held: relay.watch.reason().map(str::to_owned),
+                not_held_seconds: relay.watch.seconds(),
+                ..DirectionReport::new(&counters, &relay.lateness, &observed)
+            }
+        });
+        LinkReport { forward, back }
     }
 }
 
 impl Relay {
-    fn new() -> Self {
+    fn new(heading: Heading) -> Self {
         Self {
+            heading,
             lateness: Lateness::new(),
             failed_writes: 0,
+            unread: 0,
+            unrecorded: 0,
+            watch: Watch::default(),
         }
-    }
-
-    /// Writes what has arrived in the model to the device at its end.
-    fn deliver(&mut self, direction: &mut Direction, to: &mut dyn Device, now: impl Fn() -> Time) {
-        for _ in 0..BATCH_PACKETS {
-            let moment = now();
-            let Some(delivery) = direction.poll_output(moment) else {
-                break;
-            };
-            self.lateness.add(moment.since(delivery.due));
-            to.send(delivery);
-        }
-        self.failed_writes += to.flush();
     }
 }
 
-/// Hands to the model what the kernel has routed into a device.
-fn take_in(
-    direction: &mut Direction,
-    from: &mut dyn Device,
-    received: &mut Vec<Received>,
-    now: impl Fn() -> Time,
-) -> Result<()> {
-    from.receive(BATCH_PACKETS, received)?;
-    for Received { packet, age } in received.drain(..) {
-        let arrived = now().as_nanos().saturating_sub(age.as_nanos() as u64);
-        direction.handle(Time::from_nanos(arrived), packet);
+/// The direction of what comes from the device with this index.
+fn direction(link: &mut Link, index: usize) -> &mut Direction {
+    match index {
+        0 => &mut link.forward,
+        _ => &mut link.back,
     }
-    Ok(())
+}
+
+/// The settings as they are for the packets of these devices.
+fn framed(mut config: LinkConfig, devices: &[Box<dyn Device>; 2]) -> LinkConfig {
+    config.forward.framing = devices[0].framing();
+    config.back.framing = devices[1].framing();
+    config
 }

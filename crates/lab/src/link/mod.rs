@@ -20,21 +20,28 @@
 mod device;
 mod driver;
 mod namespace;
+mod offload;
+mod pace;
+pub mod presets;
+mod record;
 mod report;
+pub mod settings;
 mod signals;
 mod system;
 mod tun;
+mod watch;
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
-pub use emulate::{DirectionConfig, LinkConfig};
+pub use emulate::{DirectionConfig, Line, LinkConfig, Loss};
 
 use device::Device;
 use driver::{Command, Driver};
 pub use namespace::Namespace;
+pub use record::{Heading, LinkRecord, RecordSink, record_channel};
 pub use report::{DirectionReport, LinkReport};
 pub use signals::StopSignals;
 use system::Waker;
@@ -69,13 +76,30 @@ pub enum Devices {
         a: Endpoint,
         /// The other.
         b: Endpoint,
+        /// Whether packets may come and go in runs.
+        offloads: Offloads,
     },
+}
+
+/// Whether the kernel may hand a run of packets to a TUN device as one, and is handed such runs.
+/// The model sees the real packets either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offloads {
+    /// It may, which saves most of the work.
+    #[default]
+    On,
+    /// Each packet comes and goes alone, so that a capture at the device shows what a wire would
+    /// carry.
+    Off,
 }
 
 impl Devices {
     fn open(&self) -> Result<[Box<dyn Device>; 2]> {
         match self {
-            Devices::Tun { a, b } => Ok([Box::new(Tun::create(a)?), Box::new(Tun::create(b)?)]),
+            Devices::Tun { a, b, offloads } => Ok([
+                Box::new(Tun::create(a, *offloads)?),
+                Box::new(Tun::create(b, *offloads)?),
+            ]),
         }
     }
 }
@@ -85,6 +109,7 @@ impl Devices {
 pub struct LinkHandle {
     commands: mpsc::Sender<Command>,
     waker: Waker,
+    started_at: SystemTime,
     thread: Option<thread::JoinHandle<Result<LinkReport>>>,
 }
 
@@ -96,10 +121,11 @@ impl LinkHandle {
     /// is missing and what to do.
     pub fn start(devices: &Devices, config: LinkConfig) -> Result<Self> {
         config.check()?;
-        let [device_a, device_b] = devices.open()?;
+        let devices = devices.open()?;
         let waker = Waker::new().context("cannot create an eventfd")?;
         let (commands, receiver) = mpsc::channel();
-        let driver = Driver::new(device_a, device_b, config, receiver, waker.try_clone()?);
+        let (start, started_at) = (Instant::now(), SystemTime::now());
+        let driver = Driver::new(devices, config, receiver, waker.try_clone()?, start);
         let thread = thread::Builder::new()
             .name("link".to_owned())
             .spawn(move || driver.run())
@@ -107,6 +133,7 @@ impl LinkHandle {
         Ok(Self {
             commands,
             waker,
+            started_at,
             thread: Some(thread),
         })
     }
@@ -130,6 +157,21 @@ impl LinkHandle {
     pub fn set_config(&self, config: LinkConfig) -> Result<()> {
         config.check()?;
         self.send(Command::Configure(Box::new(config)))
+    }
+
+    /// Hands the record of each packet whose end becomes certain from now on to `sink`; `None`
+    /// ends that.
+    ///
+    /// # Errors
+    /// When the link has ended by itself.
+    pub fn records(&self, sink: Option<Box<dyn RecordSink>>) -> Result<()> {
+        self.send(Command::Record(sink))
+    }
+
+    /// The time of day at which the link's own time began: the zero of a record's times.
+    #[must_use]
+    pub fn started_at(&self) -> SystemTime {
+        self.started_at
     }
 
     /// Whether the link still relays; false when a device was deleted under it.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use emulate::Counters;
 use serde::Serialize;
 
+use super::watch::Observed;
+
 /// The account of a whole link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LinkReport {
@@ -42,16 +44,37 @@ pub struct DirectionReport {
     pub dropped_by_loss_packets: u64,
     /// Their IP length.
     pub dropped_by_loss_bytes: u64,
+    /// Dropped before the queue because they came faster than the policer allows.
+    pub dropped_by_policer_packets: u64,
+    /// Their IP length.
+    pub dropped_by_policer_bytes: u64,
+    /// Dropped by active queue management before the queue was full.
+    pub dropped_by_aqm_packets: u64,
+    /// Their IP length.
+    pub dropped_by_aqm_bytes: u64,
+    /// Copies that the model made; delivered ones are in `delivered_packets` too.
+    pub duplicated_packets: u64,
+    /// Sent on with a flipped bit.
+    pub corrupted_packets: u64,
+    /// Marked "congestion experienced" by active queue management.
+    pub marked_packets: u64,
+    /// Sent on to arrive later than those around them.
+    pub reordered_packets: u64,
     /// Still in the queue or under way.
     pub held_packets: u64,
     /// Their IP length.
     pub held_bytes: u64,
     /// Outside the model: refused because memory is bounded.
     pub dropped_by_limit_packets: u64,
-    /// Outside the model: dropped by the kernel because the device was not read in time.
+    /// Outside the model: dropped by the kernel because the device was not read in time. A run of
+    /// packets that came as one counts once.
     pub unread_packets: u64,
     /// Outside the model: the kernel did not take them at the far device.
     pub failed_writes_packets: u64,
+    /// Not in the log of packets, whose writer was too slow.
+    pub unrecorded_packets: u64,
+    /// Delivered more than 0.2 ms after the moment the model said, those over 1 ms included.
+    pub over_200us_late_packets: u64,
     /// Delivered more than 1 ms after the moment the model said.
     pub late_packets: u64,
     /// Half of the packets were delivered within this of their moment (in 10 µs steps, beyond 1 ms in whole
@@ -61,6 +84,11 @@ pub struct DirectionReport {
     pub lateness_p99_us: u64,
     /// The latest packet.
     pub lateness_max_us: u64,
+    /// Why the link was last found not to be what it was set to, in words; `null` if it always
+    /// was.
+    pub not_held: Option<String>,
+    /// In how many seconds it was found not to be.
+    pub not_held_seconds: u64,
 }
 
 impl DirectionReport {
@@ -70,36 +98,44 @@ impl DirectionReport {
         self.unread_packets + self.dropped_by_limit_packets + self.failed_writes_packets
     }
 
-    pub(super) fn new(
-        counters: &Counters,
-        lateness: &Lateness,
-        unread_packets: u64,
-        failed_writes_packets: u64,
-    ) -> Self {
+    pub(super) fn new(counters: &Counters, lateness: &Lateness, observed: &Observed) -> Self {
         Self {
             offered_packets: counters.offered.packets,
             offered_bytes: counters.offered.bytes,
-            delivered_packets: counters.delivered.packets - failed_writes_packets,
+            delivered_packets: counters.delivered.packets.saturating_sub(observed.refused),
             delivered_bytes: counters.delivered.bytes,
             dropped_by_queue_packets: counters.dropped_by_queue.packets,
             dropped_by_queue_bytes: counters.dropped_by_queue.bytes,
             dropped_by_loss_packets: counters.dropped_by_loss.packets,
             dropped_by_loss_bytes: counters.dropped_by_loss.bytes,
+            dropped_by_policer_packets: counters.dropped_by_policer.packets,
+            dropped_by_policer_bytes: counters.dropped_by_policer.bytes,
+            dropped_by_aqm_packets: counters.dropped_by_aqm.packets,
+            dropped_by_aqm_bytes: counters.dropped_by_aqm.bytes,
+            duplicated_packets: counters.duplicated.packets,
+            corrupted_packets: counters.corrupted.packets,
+            marked_packets: counters.marked.packets,
+            reordered_packets: counters.reordered.packets,
             held_packets: counters.queued.packets + counters.in_flight.packets,
             held_bytes: counters.queued.bytes + counters.in_flight.bytes,
             dropped_by_limit_packets: counters.dropped_by_limit.packets,
-            unread_packets,
-            failed_writes_packets,
+            unread_packets: observed.unread,
+            failed_writes_packets: observed.refused,
+            over_200us_late_packets: lateness.over_200us,
             late_packets: lateness.late,
             lateness_p50_us: lateness.quantile_us(0.50),
             lateness_p99_us: lateness.quantile_us(0.99),
             lateness_max_us: micros(lateness.max),
+            ..Self::default()
         }
     }
 }
 
 /// A packet delivered this long after its moment is counted as late.
 const LATE_AFTER: Duration = Duration::from_millis(1);
+
+/// What the link promises for 99 of 100 departures.
+const PROMISED: Duration = Duration::from_micros(200);
 
 /// The width of the histogram's steps below [`LATE_AFTER`], and beyond.
 const FINE: Duration = Duration::from_micros(10);
@@ -113,6 +149,7 @@ const STEPS: usize = FINE_STEPS + 100;
 pub(super) struct Lateness {
     steps: [u64; STEPS],
     count: u64,
+    over_200us: u64,
     late: u64,
     max: Duration,
 }
@@ -122,6 +159,7 @@ impl Lateness {
         Self {
             steps: [0; STEPS],
             count: 0,
+            over_200us: 0,
             late: 0,
             max: Duration::ZERO,
         }
@@ -135,8 +173,19 @@ impl Lateness {
         };
         self.steps[usize::try_from(step).map_or(STEPS - 1, |step| step.min(STEPS - 1))] += 1;
         self.count += 1;
+        self.over_200us += u64::from(lateness > PROMISED);
         self.late += u64::from(lateness > LATE_AFTER);
         self.max = self.max.max(lateness);
+    }
+
+    /// How many packets were delivered.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many of them were over 0.2 ms late.
+    pub(super) fn over_200us(&self) -> u64 {
+        self.over_200us
     }
 
     /// The upper edge of the step that holds the quantile, at most the largest of all.
@@ -185,5 +234,6 @@ mod tests {
         }
         assert_eq!(lateness.quantile_us(0.5), 4_000);
         assert_eq!(lateness.late, 901);
+        assert_eq!(lateness.over_200us, 902);
     }
 }

@@ -17,6 +17,8 @@ use std::io::{Read, Write};
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 /// `TUNSETIFF`, `_IOW('T', 202, int)`.
 const TUNSETIFF: libc::Ioctl = 0x4004_54ca as libc::Ioctl;
+/// `TUNSETOFFLOAD`, `_IOW('T', 208, unsigned int)`.
+const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0 as libc::Ioctl;
 /// `TUNGETIFF`, `_IOR('T', 210, unsigned int)`.
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2 as libc::Ioctl;
 
@@ -24,7 +26,7 @@ const TUNGETIFF: libc::Ioctl = 0x8004_54d2 as libc::Ioctl;
 pub(super) const DEVICE_NAME_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// An `ifreq` with this name and nothing else in it.
-fn request(device: &str) -> libc::ifreq {
+pub(super) fn request(device: &str) -> libc::ifreq {
     // SAFETY: ifreq is plain data, for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in request
@@ -37,7 +39,7 @@ fn request(device: &str) -> libc::ifreq {
     request
 }
 
-fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+pub(super) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -46,18 +48,43 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// An ioctl whose argument is an `ifreq`.
-fn ioctl(file: BorrowedFd<'_>, number: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+pub(super) fn ioctl(
+    file: BorrowedFd<'_>,
+    number: libc::Ioctl,
+    request: &mut libc::ifreq,
+) -> io::Result<()> {
     // SAFETY: the numbers used in this file take a pointer to an ifreq, which lives through the
     // call; the kernel reads and writes no more than its size.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), number, ptr::from_mut(request)) }).map(|_| ())
 }
 
 /// Makes `file`, which is an open /dev/net/tun, a TUN device of this name, without packet
-/// information and without offloads.
+/// information, with a `virtio_net_hdr` before each packet, and without offloads so far.
 pub(super) fn attach_tun(file: &File, device: &str) -> io::Result<()> {
     let mut request = request(device);
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    request.ifr_ifru.ifru_flags =
+        (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
     ioctl(file.as_fd(), TUNSETIFF, &mut request)
+}
+
+/// Which packets a TUN device takes unfinished: `TUN_F_…` of linux/if_tun.h.
+pub(super) mod unfinished {
+    /// Without check sum.
+    pub(crate) const CHECKSUM: u32 = 0x01;
+    /// Runs of TCP segments, over IPv4 and IPv6.
+    pub(crate) const TCP: u32 = 0x02 | 0x04;
+    /// Runs of UDP datagrams, over IPv4 and IPv6; Linux 6.2 and later.
+    pub(crate) const UDP: u32 = 0x20 | 0x40;
+}
+
+/// Says which unfinished packets this TUN device takes; the kernel finishes the others before.
+///
+/// # Errors
+/// When the kernel knows one of them not.
+pub(super) fn set_tun_offload(file: &File, kinds: u32) -> io::Result<()> {
+    // SAFETY: this ioctl takes a number and no pointer.
+    checked(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(kinds)) })
+        .map(|_| ())
 }
 
 /// The name that a TUN device has now; it may have been renamed.

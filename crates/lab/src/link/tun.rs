@@ -1,18 +1,25 @@
 //! A TUN device: created, brought up, read and written, and gone with its file descriptor.
+//!
+//! With offloads the kernel hands over runs of packets as one and takes them as one (`offload`):
+//! each of them is a system call instead of some forty, and is split before the model sees it.
+//! Without, every packet comes and goes alone, for captures at the devices that must show what a
+//! wire would carry.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use bytes::Bytes;
-use emulate::Delivery;
+use emulate::{Delivery, Framing};
 
 use super::device::{Device, Received};
 use super::namespace::within;
-use super::{Endpoint, system};
+use super::offload::{self, Group, HEADER_LENGTH, Header, Merging};
+use super::system::unfinished;
+use super::{Endpoint, Offloads, system};
 
 /// What Ethernet's users expect of a WAN link.
 const MTU: u16 = 1_500;
@@ -21,8 +28,8 @@ const MTU: u16 = 1_500;
 /// packets are 120 ms at 1 Gbit/s. Packets in it have not met the model yet.
 const QUEUE_PACKETS: u16 = 10_000;
 
-/// The longest IP packet.
-const PACKET_MAX: usize = 65_535;
+/// The longest packet that a device hands over, with its header and room to spare.
+const READ_MAX: usize = HEADER_LENGTH + 65_536 + 256;
 
 const DEVICE_NODE: &str = "/dev/net/tun";
 
@@ -32,24 +39,28 @@ pub(super) struct Tun {
     file: File,
     name: String,
     buffer: Vec<u8>,
+    /// What is kept back until it cannot grow or is flushed.
+    group: Group,
+    merging: Merging,
     not_taken: u64,
-    complained: bool,
+    unsplittable: u64,
+    drops: DropCount,
 }
 
 impl Tun {
     /// Creates the device where the endpoint says and brings it up without an address.
-    pub(super) fn create(endpoint: &Endpoint) -> Result<Self> {
+    pub(super) fn create(endpoint: &Endpoint, offloads: Offloads) -> Result<Self> {
         check_name(&endpoint.device)?;
         let namespace = match &endpoint.namespace {
             Some(namespace) => Some(namespace.open()?),
             None => None,
         };
         let namespace = namespace.as_ref().map(AsFd::as_fd);
-        within(namespace, || Self::create_here(&endpoint.device))
+        within(namespace, || Self::create_here(&endpoint.device, offloads))
             .with_context(|| format!("cannot create the device {}", endpoint.device))
     }
 
-    fn create_here(name: &str) -> Result<Self> {
+    fn create_here(name: &str, offloads: Offloads) -> Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -57,32 +68,91 @@ impl Tun {
             .open(DEVICE_NODE)
             .map_err(explain_open)?;
         system::attach_tun(&file, name).map_err(|error| explain_attach(name, error))?;
+        let merging = match offloads {
+            Offloads::On => take_unfinished(&file),
+            Offloads::Off => Merging::NONE,
+        };
         keep_quiet(name);
         system::bring_up(name, MTU, QUEUE_PACKETS).context("cannot bring it up")?;
         Ok(Self {
             file,
             name: name.to_owned(),
-            buffer: vec![0; PACKET_MAX],
+            buffer: vec![0; READ_MAX],
+            group: Group::default(),
+            merging,
             not_taken: 0,
-            complained: false,
+            unsplittable: 0,
+            drops: DropCount::default(),
         })
     }
 
-    /// Reads one packet; `None` when there is none now.
-    fn read(&mut self) -> Result<Option<Bytes>> {
-        match (&self.file).read(&mut self.buffer) {
-            Ok(length) => Ok(Some(Bytes::copy_from_slice(&self.buffer[..length]))),
+    /// Reads one packet or run of packets and appends what is in it; says whether there was one.
+    fn read(&mut self, into: &mut Vec<Received>) -> Result<bool> {
+        let length = match (&self.file).read(&mut self.buffer) {
+            Ok(length) => length,
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
             {
-                Ok(None)
+                return Ok(false);
             }
-            Err(error) => Err(anyhow!(
+            Err(error) => bail!(
                 "the device {} is gone ({error}); something deleted it or its namespace",
                 self.name
-            )),
+            ),
+        };
+        let Some((header, packet)) = self.buffer[..length].split_first_chunk::<HEADER_LENGTH>()
+        else {
+            return Ok(true);
+        };
+        let receive = |packet| {
+            let age = Duration::ZERO;
+            into.push(Received { packet, age });
+        };
+        if let Err(error) = offload::split(Header::parse(*header), packet, receive) {
+            if self.unsplittable == 0 {
+                tracing::warn!(device = self.name, %error, "a run of packets cannot be told apart and is lost");
+            }
+            self.unsplittable += 1;
         }
+        Ok(true)
     }
+
+    /// Writes what was kept back.
+    fn write(&mut self) {
+        if self.group.is_empty() {
+            return;
+        }
+        let result = write_group(&self.file, &self.group);
+        let count = self.group.packets().len() as u64;
+        match result {
+            Ok(()) => {}
+            // Some kernels have refused runs that were in order (the first stable releases with
+            // Linux's e269d79c7d35); what they refuse they get one by one from then on.
+            Err(error) if count > 1 && error.kind() == ErrorKind::InvalidInput => {
+                tracing::info!(device = self.name, %error, "the kernel takes no runs of packets; they are written one by one");
+                self.merging = Merging::NONE;
+                for packet in self.group.drain() {
+                    if let Err(error) = write_group(&self.file, &packet) {
+                        refused(&self.name, &mut self.not_taken, 1, &error);
+                    }
+                }
+            }
+            Err(error) => refused(&self.name, &mut self.not_taken, count, &error),
+        }
+        self.group.clear();
+    }
+}
+
+fn write_group(file: &File, group: &Group) -> io::Result<()> {
+    let mut file = file;
+    group
+        .write(|pieces| file.write_vectored(pieces))
+        .map(|_| ())
+}
+
+fn refused(device: &str, not_taken: &mut u64, count: u64, error: &io::Error) {
+    tracing::debug!(device, %error, "the kernel does not take packets; is the device up?");
+    *not_taken += count;
 }
 
 impl Device for Tun {
@@ -90,53 +160,100 @@ impl Device for Tun {
         &self.name
     }
 
+    fn framing(&self) -> Framing {
+        Framing::Ip
+    }
+
     fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
-        for _ in 0..max {
-            let Some(packet) = self.read()? else {
-                return Ok(());
-            };
-            let age = Duration::ZERO;
-            into.push(Received { packet, age });
-        }
+        let end = into.len() + max;
+        while into.len() < end && self.read(into)? {}
         Ok(())
     }
 
     fn send(&mut self, delivery: Delivery) {
-        if let Err(error) = (&self.file).write(&delivery.packet) {
-            if !self.complained {
-                tracing::warn!(device = self.name, %error, "the kernel does not take packets; is the device up?");
-                self.complained = true;
-            }
-            self.not_taken += 1;
+        let intact = !delivery.corrupted;
+        if let Err(packet) = self.group.extend(delivery.packet, intact) {
+            self.write();
+            self.group.begin(packet, intact, self.merging);
         }
     }
 
     fn flush(&mut self) -> u64 {
-        std::mem::take(&mut self.not_taken)
+        self.write();
+        mem::take(&mut self.not_taken)
     }
 
-    /// Wherever the device is now; zero if it cannot be told because the device is gone.
+    /// What the kernel dropped because it was not read in time, a run of packets counting once,
+    /// wherever the device is now.
     fn unread_packets(&mut self) -> u64 {
-        let read = || -> Result<u64> {
-            let name = system::tun_name(&self.file)?;
-            let namespace = system::tun_namespace(&self.file)?;
-            within(Some(namespace.as_fd()), || {
-                let table = fs::read_to_string("/proc/thread-self/net/dev")?;
-                dropped_in_transmission(&table, &name).context("not in /proc/net/dev")
-            })
-        };
-        read().unwrap_or_else(|error| {
-            tracing::debug!(
-                device = self.name,
-                error = format!("{error:#}"),
-                "no drop count"
-            );
-            0
-        })
+        self.drops.refresh(&self.file, &self.name);
+        self.drops.packets + self.unsplittable
+    }
+}
+
+/// Asks for as much unfinished as this kernel has; says what may be handed to it in turn.
+fn take_unfinished(file: &File) -> Merging {
+    use unfinished::{CHECKSUM, TCP, UDP};
+    let accepts = |kinds| system::set_tun_offload(file, kinds).is_ok();
+    if accepts(CHECKSUM | TCP | UDP) {
+        Merging {
+            tcp: true,
+            udp: true,
+        }
+    } else if accepts(CHECKSUM | TCP) {
+        Merging {
+            tcp: true,
+            udp: false,
+        }
+    } else {
+        tracing::info!("this kernel's TUN devices have no offloads; packets pass one by one");
+        Merging::NONE
+    }
+}
+
+/// The device's drop count. The table it stands in is that of the namespace in which it was
+/// opened, whoever reads it, so reading it again takes no thread and some microseconds.
+#[derive(Debug, Default)]
+struct DropCount {
+    table: Option<File>,
+    text: String,
+    packets: u64,
+}
+
+impl DropCount {
+    /// Reads it anew; the last count stays if it cannot be told because the device is gone.
+    fn refresh(&mut self, device: &File, name: &str) {
+        if let Err(error) = self.read(device) {
+            tracing::debug!(device = name, error = format!("{error:#}"), "no drop count");
+        }
+    }
+
+    fn read(&mut self, device: &File) -> Result<()> {
+        // It may have been renamed, and moved into another namespace.
+        let name = system::tun_name(device)?;
+        if let Some(packets) = self.look_up(&name) {
+            self.packets = packets;
+            return Ok(());
+        }
+        let namespace = system::tun_namespace(device)?;
+        let table = within(Some(namespace.as_fd()), || {
+            Ok(File::open("/proc/thread-self/net/dev")?)
+        })?;
+        self.table = Some(table);
+        self.packets = self.look_up(&name).context("not in /proc/net/dev")?;
+        Ok(())
+    }
+
+    fn look_up(&mut self, name: &str) -> Option<u64> {
+        let table = self.table.as_mut()?;
+        self.text.clear();
+        table.rewind().ok()?;
+        table.read_to_string(&mut self.text).ok()?;
+        dropped_in_transmission(&self.text, name)
     }
 }
 

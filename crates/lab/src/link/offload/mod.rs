@@ -1,0 +1,138 @@
+//! Big packets and the real ones they stand for.
+//!
+//! ```text
+//!   kernel ──► virtio header + up to 64 kB ──► split ──► real packets ──► the model
+//!   kernel ◄── virtio header + up to 64 kB ◄── merge ◄── real packets ◄──┘
+//! ```
+//! Linux hands a run of TCP segments or UDP datagrams through its stack as one packet, and leaves
+//! check sums to the hardware; a TUN device may ask to be that hardware, which makes one system
+//! call out of some forty. `split.rs` does what hardware would do, so that rate, loss and queue
+//! act on the packets that a wire would carry. `merge.rs` puts packets together that are written
+//! at the same moment anyway, and only those that the kernel would take apart into the very bytes
+//! that came.
+//!
+//! The header before each packet is `struct virtio_net_hdr` of linux/virtio_net.h, in the
+//! machine's byte order; its fields are described in the Virtual I/O Device specification 1.2
+//! §5.1.6 (Device Operation).
+//!
+//! Nothing in here trusts a length or an offset, and nothing calls the kernel.
+
+mod checksum;
+mod merge;
+mod split;
+#[cfg(test)]
+mod tests;
+
+pub(super) use merge::{Group, Merging};
+pub(super) use split::split;
+
+/// The length of [`Header`] on its way to and from the kernel.
+pub(super) const HEADER_LENGTH: usize = 10;
+
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the check sum holds only the pseudo header's part.
+pub(super) const NEEDS_CHECKSUM: u8 = 1;
+
+const GSO_NONE: u8 = 0;
+const GSO_TCP4: u8 = 1;
+const GSO_TCP6: u8 = 4;
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`: a run of datagrams, and not the fragments of one.
+const GSO_UDP: u8 = 5;
+/// `VIRTIO_NET_HDR_GSO_ECN`: the first segment alone has CWR.
+const GSO_ECN: u8 = 0x80;
+
+const IPV4_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
+const TCP_HEADER: usize = 20;
+const UDP_HEADER: usize = 8;
+
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+
+/// Where the check sum stands in a TCP and in a UDP header.
+const TCP_CHECKSUM: usize = 16;
+const UDP_CHECKSUM: usize = 6;
+
+/// Where the flags stand in a TCP header (RFC 9293 §3.1), and those that matter here.
+const TCP_FLAGS: usize = 13;
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const ACK: u8 = 0x10;
+const CWR: u8 = 0x80;
+
+/// What the kernel says of a packet, and is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Header {
+    flags: u8,
+    gso_type: u8,
+    header_length: u16,
+    /// Payload bytes of each real packet but the last.
+    gso_size: u16,
+    /// Where the check-summed part begins: at the transport header.
+    checksum_start: u16,
+    /// Where in it the check sum stands.
+    checksum_offset: u16,
+}
+
+impl Header {
+    pub(super) fn parse(bytes: [u8; HEADER_LENGTH]) -> Self {
+        let [flags, gso_type, a, b, c, d, e, f, g, h] = bytes;
+        Self {
+            flags,
+            gso_type,
+            header_length: u16::from_ne_bytes([a, b]),
+            gso_size: u16::from_ne_bytes([c, d]),
+            checksum_start: u16::from_ne_bytes([e, f]),
+            checksum_offset: u16::from_ne_bytes([g, h]),
+        }
+    }
+
+    pub(super) fn emit(self) -> [u8; HEADER_LENGTH] {
+        let [a, b] = self.header_length.to_ne_bytes();
+        let [c, d] = self.gso_size.to_ne_bytes();
+        let [e, f] = self.checksum_start.to_ne_bytes();
+        let [g, h] = self.checksum_offset.to_ne_bytes();
+        [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
+    }
+}
+
+/// What is above IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Transport {
+    fn protocol(self) -> u8 {
+        match self {
+            Transport::Tcp => PROTOCOL_TCP,
+            Transport::Udp => PROTOCOL_UDP,
+        }
+    }
+
+    fn checksum_offset(self) -> usize {
+        match self {
+            Transport::Tcp => TCP_CHECKSUM,
+            Transport::Udp => UDP_CHECKSUM,
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn set_word(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn long(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Writes, `at` bytes into `packet`, the check sum of all from `start` on; the field holds the
+/// pseudo header's sum, and so is summed itself. Both lie in the packet.
+pub(super) fn finish_checksum(packet: &mut [u8], start: usize, at: usize) {
+    let sum = checksum::Sum::default().add(&packet[start..]).complement();
+    set_word(packet, at, sum);
+}

@@ -1,0 +1,193 @@
+//! From what the kernel hands over to what a wire would carry.
+//!
+//! A run of TCP segments is split as hardware does it: sequence numbers go on, FIN and PSH stay
+//! with the last, CWR (RFC 3168 §6.1.2) with the first, and the IPv4 identification counts up. IP
+//! options, extension headers and TCP options are in every piece, as they were. Check sums are
+//! completed from the pseudo header's sum that the kernel left in their place, which holds whatever
+//! headers there are between IP's and the transport's.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::checksum::{self, Sum};
+use super::{
+    CWR, FIN, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, Header, IPV4_HEADER, IPV6_HEADER,
+    NEEDS_CHECKSUM, PSH, TCP_FLAGS, TCP_HEADER, Transport, UDP_HEADER, finish_checksum, long,
+    set_word, word,
+};
+
+/// A big packet that does not say what it is made of. The kernel makes none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Unsplittable {
+    #[error("it is of a kind that was not asked for: {0}")]
+    Kind(u8),
+    #[error("its headers are longer than the packet, or not those it says")]
+    Headers,
+    #[error("its pieces have no length")]
+    Size,
+}
+
+/// The longest packet of IPv4, and less than IPv6's; the devices say that they take no longer one.
+const PACKET_MAX: usize = 65_535;
+
+/// Hands each real packet in `packet` to `each`, in order.
+///
+/// # Errors
+/// When it is a run of packets and cannot be told apart; none has been handed over then.
+pub(crate) fn split(
+    header: Header,
+    packet: &[u8],
+    mut each: impl FnMut(Bytes),
+) -> Result<(), Unsplittable> {
+    let (version, transport) = match header.gso_type & !GSO_ECN {
+        GSO_NONE => {
+            each(complete(header, packet));
+            return Ok(());
+        }
+        GSO_TCP4 => (Some(4), Transport::Tcp),
+        GSO_TCP6 => (Some(6), Transport::Tcp),
+        GSO_UDP => (None, Transport::Udp),
+        kind => return Err(Unsplittable::Kind(kind)),
+    };
+    let run = Run::parse(header, packet, transport)?;
+    if version.is_some_and(|version| version != run.version()) {
+        return Err(Unsplittable::Headers);
+    }
+    for index in 0..run.pieces() {
+        each(run.piece(index));
+    }
+    Ok(())
+}
+
+/// A single packet with its check sum completed if it is not; as it is where that would be
+/// outside the packet.
+fn complete(header: Header, packet: &[u8]) -> Bytes {
+    let mut packet = packet.to_vec();
+    if header.flags & NEEDS_CHECKSUM != 0 {
+        let start = usize::from(header.checksum_start);
+        let at = start + usize::from(header.checksum_offset);
+        if at + 2 <= packet.len() {
+            finish_checksum(&mut packet, start, at);
+        }
+    }
+    Bytes::from(packet)
+}
+
+/// A big packet whose headers have been looked at.
+struct Run<'a> {
+    transport: Transport,
+    /// IP and transport header.
+    headers: &'a [u8],
+    /// Where the transport header begins in `headers`.
+    start: usize,
+    payload: &'a [u8],
+    size: usize,
+}
+
+impl<'a> Run<'a> {
+    fn parse(header: Header, packet: &'a [u8], transport: Transport) -> Result<Self, Unsplittable> {
+        // The header's own length field is not asked: it may count what is behind the headers.
+        let start = usize::from(header.checksum_start);
+        let first = *packet.first().ok_or(Unsplittable::Headers)?;
+        let starts_there = match first >> 4 {
+            4 => start >= IPV4_HEADER && start == usize::from(first & 0xf) * 4,
+            6 => start >= IPV6_HEADER,
+            _ => false,
+        };
+        let shortest = match transport {
+            Transport::Tcp => TCP_HEADER,
+            Transport::Udp => UDP_HEADER,
+        };
+        let is_summed_there = header.flags & NEEDS_CHECKSUM != 0
+            && usize::from(header.checksum_offset) == transport.checksum_offset();
+        if !starts_there || !is_summed_there || packet.len() < start + shortest {
+            return Err(Unsplittable::Headers);
+        }
+        let length = match transport {
+            Transport::Tcp => usize::from(packet[start + 12] >> 4) * 4,
+            Transport::Udp => UDP_HEADER,
+        };
+        if length < shortest || packet.len() < start + length {
+            return Err(Unsplittable::Headers);
+        }
+        let size = usize::from(header.gso_size);
+        let (headers, payload) = packet.split_at(start + length);
+        if size == 0 || packet.len() > PACKET_MAX {
+            return Err(Unsplittable::Size);
+        }
+        Ok(Self {
+            transport,
+            headers,
+            start,
+            payload,
+            size,
+        })
+    }
+
+    fn version(&self) -> u8 {
+        self.headers[0] >> 4
+    }
+
+    fn pieces(&self) -> usize {
+        self.payload.len().div_ceil(self.size).max(1)
+    }
+
+    fn piece(&self, index: usize) -> Bytes {
+        let from = index * self.size;
+        let to = self.payload.len().min(from + self.size);
+        let mut packet = Vec::with_capacity(self.headers.len() + to - from);
+        packet.extend_from_slice(self.headers);
+        packet.extend_from_slice(&self.payload[from..to]);
+
+        let is_last = index + 1 == self.pieces();
+        match self.transport {
+            Transport::Tcp => {
+                const SEQUENCE: usize = 4;
+                let at = self.start + SEQUENCE;
+                let sequence = long(&packet, at).wrapping_add(from as u32);
+                packet[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
+                let flags = &mut packet[self.start + TCP_FLAGS];
+                if !is_last {
+                    *flags &= !(FIN | PSH);
+                }
+                if index > 0 {
+                    *flags &= !CWR;
+                }
+            }
+            Transport::Udp => {
+                const LENGTH: usize = 4;
+                let length = packet.len() - self.start;
+                set_word(&mut packet, self.start + LENGTH, length as u16);
+            }
+        }
+        self.write_ip(&mut packet, index);
+        self.write_checksum(&mut packet);
+        Bytes::from(packet)
+    }
+
+    fn write_ip(&self, packet: &mut [u8], index: usize) {
+        let length = packet.len();
+        if self.version() == 4 {
+            const IDENTIFICATION: usize = 4;
+            set_word(packet, 2, length as u16);
+            let identification = word(packet, IDENTIFICATION).wrapping_add(index as u16);
+            set_word(packet, IDENTIFICATION, identification);
+            checksum::write_ipv4_header(&mut packet[..self.start]);
+        } else {
+            set_word(packet, 4, (length - IPV6_HEADER) as u16);
+        }
+    }
+
+    /// The kernel's part of the sum counts the length of the whole; a piece has its own.
+    fn write_checksum(&self, packet: &mut [u8]) {
+        let at = self.start + self.transport.checksum_offset();
+        let whole = self.headers.len() - self.start + self.payload.len();
+        let part = packet.len() - self.start;
+        let sum = Sum::default()
+            .add(&packet[self.start..])
+            .add_word(!(whole as u16))
+            .add_word(part as u16)
+            .complement();
+        set_word(packet, at, sum);
+    }
+}

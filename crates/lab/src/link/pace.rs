@@ -1,0 +1,114 @@
+//! How long before a packet is due the link stops sleeping.
+//!
+//! ```text
+//!   ├──────── asleep ────────┤── margin: awake, looking for packets ──┤ due
+//! ```
+//! A sleeper is woken late, by how much depends on the machine and on what else it does. The
+//! margin is what nearly all of the last wake-ups would have needed: a late one raises it by a
+//! step, one in time lowers it by a fraction of that, so that it settles where one of fifty is
+//! late. A link on which nothing is due sleeps all the time, whatever the margin.
+//!
+//! Being awake helps only as long as the scheduler leaves the thread its processor. Where it does
+//! not, being awake is what makes it wait, and the margin is halved.
+
+use std::time::Duration;
+
+/// What the margin grows by when a wake-up came later, and its share when one came in time.
+const STEP: Duration = Duration::from_micros(5);
+const STEPS_BACK: u32 = 50;
+
+const MARGIN_AT_FIRST: Duration = Duration::from_micros(50);
+const MARGIN_MIN: Duration = Duration::from_micros(5);
+
+/// A look at all devices takes a microsecond; after ten times ten of them something else ran.
+const INTERRUPTED_AFTER: Duration = Duration::from_micros(100);
+
+/// Whether the thread goes before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Priority {
+    /// It does, and may stay awake as long as it helps.
+    Raised,
+    /// It does not: what it uses while awake it will have to wait for later.
+    Ordinary,
+}
+
+/// What was learned of this machine's wake-ups.
+#[derive(Debug)]
+pub(super) struct Pace {
+    margin: Duration,
+    most: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(priority: Priority) -> Self {
+        Self {
+            margin: MARGIN_AT_FIRST,
+            most: match priority {
+                Priority::Raised => Duration::from_micros(150),
+                Priority::Ordinary => MARGIN_AT_FIRST,
+            },
+        }
+    }
+
+    /// How long before a due moment to be awake.
+    pub(super) fn margin(&self) -> Duration {
+        self.margin
+    }
+
+    /// Takes in how late a sleep ended that nothing cut short.
+    pub(super) fn woke(&mut self, late: Duration) {
+        self.margin = if late > self.margin {
+            (self.margin + STEP).min(self.most)
+        } else {
+            self.margin
+                .saturating_sub(STEP / STEPS_BACK)
+                .max(MARGIN_MIN)
+        };
+    }
+
+    /// Takes in how long one look at the devices took without sleeping.
+    pub(super) fn looked(&mut self, took: Duration) {
+        if took > INTERRUPTED_AFTER {
+            self.margin = (self.margin / 2).max(MARGIN_MIN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::Random;
+
+    use super::*;
+
+    #[test]
+    fn the_margin_settles_where_few_wake_late() {
+        let mut pace = Pace::new(Priority::Raised);
+        let mut random = Random::from_seed(1);
+        for _ in 0..100_000 {
+            // Nine of ten wake-ups are up to 30 µs late, every tenth up to 100 µs.
+            let most = if random.below(10) == 0 { 100 } else { 30 };
+            pace.woke(Duration::from_micros(random.below(most)));
+        }
+        // One of fifty is later than 80 µs.
+        let margin = pace.margin().as_micros();
+        assert!((60..=100).contains(&margin), "{margin} us");
+    }
+
+    #[test]
+    fn the_margin_is_bounded() {
+        let mut pace = Pace::new(Priority::Raised);
+        for _ in 0..1_000 {
+            pace.woke(Duration::from_millis(10));
+        }
+        assert_eq!(pace.margin(), Duration::from_micros(150));
+        for _ in 0..1_000 {
+            pace.looked(Duration::from_millis(10));
+        }
+        assert_eq!(pace.margin(), MARGIN_MIN);
+        let mut pace = Pace::new(Priority::Ordinary);
+        for _ in 0..1_000 {
+            pace.woke(Duration::from_millis(10));
+        }
+        assert_eq!(pace.margin(), MARGIN_AT_FIRST);
+    }
+}

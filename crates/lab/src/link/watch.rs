@@ -1,0 +1,177 @@
+//! Whether one direction is what it was set to, looked at once a second while packets pass.
+//!
+//! It is not when the host is too slow for it: when departures are late, when packets are lost
+//! outside the model, or when the model's memory is full. That is said at once, and at most every
+//! ten seconds again, and stays in the report.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use vocab::Time;
+
+/// Departures later than 0.2 ms that are borne: one of a hundred.
+const LATE_ONE_OF: u64 = 100;
+
+/// The fewest departures of which a share is taken. On a link that carries fewer in a second,
+/// they are gathered over more than one.
+const DEPARTURES_MIN: u64 = 100;
+
+/// How long after a warning there is no other.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Counts from the start of the link on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Observed {
+    /// Packets written.
+    pub(super) departures: u64,
+    /// Those written more than 0.2 ms after their moment.
+    pub(super) late_departures: u64,
+    /// Dropped by the kernel before they were read.
+    pub(super) unread: u64,
+    /// Not taken by the kernel at the far device.
+    pub(super) refused: u64,
+    /// Refused by the model because its memory is bounded.
+    pub(super) over_memory: u64,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    last: Observed,
+    reason: Option<String>,
+    seconds: u64,
+    warned_at: Option<Time>,
+}
+
+impl Watch {
+    /// How often to look.
+    pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+    /// Why the link was last found not to be what it was set to, if it ever was.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// How many looks found that.
+    pub(super) fn seconds(&self) -> u64 {
+        self.seconds
+    }
+
+    /// Judges what happened since the last look; `from` is the device that packets came from.
+    pub(super) fn look(&mut self, now: Time, observed: Observed, from: &str) {
+        let last = self.last;
+        let departures = observed.departures - last.departures;
+        let late = observed.late_departures - last.late_departures;
+        self.last = observed;
+        let is_enough = departures >= DEPARTURES_MIN;
+        if !is_enough {
+            self.last.departures = last.departures;
+            self.last.late_departures = last.late_departures;
+        }
+        let mut reason = String::new();
+        if is_enough && late * LATE_ONE_OF > departures {
+            say(
+                &mut reason,
+                late,
+                &format!("of {departures} packets left over 0.2 ms late"),
+            );
+        }
+        let lost = [
+            (
+                observed.unread.saturating_sub(last.unread),
+                "packets were dropped by the kernel before they could be read",
+            ),
+            (
+                observed.refused - last.refused,
+                "packets were not taken by the kernel at the far device",
+            ),
+            (
+                observed.over_memory - last.over_memory,
+                "packets were dropped because the model holds as many as memory allows",
+            ),
+        ];
+        for (count, what) in lost {
+            if count > 0 {
+                say(&mut reason, count, what);
+            }
+        }
+        if reason.is_empty() {
+            return;
+        }
+        self.seconds += 1;
+        if self.warned_at.is_none_or(|at| now.since(at) >= SILENCE) {
+            tracing::warn!(from, reason, "the link is not what it was set to");
+            self.warned_at = Some(now);
+        }
+        self.reason = Some(reason);
+    }
+}
+
+fn say(reason: &mut String, count: u64, what: &str) {
+    let separator = if reason.is_empty() { "" } else { "; " };
+    // Writing to a string does not fail.
+    let _ = write!(reason, "{separator}{count} {what}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_epoch(Duration::from_secs(seconds))
+    }
+
+    fn departures(departures: u64, late_departures: u64) -> Observed {
+        Observed {
+            departures,
+            late_departures,
+            ..Observed::default()
+        }
+    }
+
+    #[test]
+    fn more_than_one_late_of_a_hundred_is_not_held() {
+        let mut watch = Watch::default();
+        watch.look(at(1), departures(10_000, 100), "a");
+        assert_eq!(watch.reason(), None);
+        watch.look(at(2), departures(20_000, 201), "a");
+        assert_eq!(
+            watch.reason(),
+            Some("101 of 10000 packets left over 0.2 ms late")
+        );
+        watch.look(at(3), departures(30_000, 201), "a");
+        assert_eq!(watch.seconds(), 1);
+    }
+
+    #[test]
+    fn few_departures_are_gathered() {
+        let mut watch = Watch::default();
+        watch.look(at(1), departures(60, 1), "a");
+        assert_eq!(watch.reason(), None);
+        watch.look(at(2), departures(120, 2), "a");
+        assert_eq!(
+            watch.reason(),
+            Some("2 of 120 packets left over 0.2 ms late")
+        );
+    }
+
+    #[test]
+    fn each_loss_outside_the_model_is_named() {
+        let mut watch = Watch::default();
+        let lost = Observed {
+            unread: 3,
+            refused: 1,
+            over_memory: 2,
+            ..Observed::default()
+        };
+        watch.look(at(1), lost, "a");
+        assert_eq!(
+            watch.reason(),
+            Some(
+                "3 packets were dropped by the kernel before they could be read; 1 packets were not taken by the kernel at the far device; 2 packets were dropped because the model holds as many as memory allows"
+            )
+        );
+        watch.look(at(2), lost, "a");
+        assert_eq!(watch.seconds(), 1);
+    }
+}
