@@ -1,0 +1,77 @@
+//! A file of settings: TOML with `preset` and `seed` on top, and the words of [`Key`] under
+//! `[forward]` and `[back]`. What is not under `[back]` is as it is forward.
+//!
+//! [`Key`]: super::Key
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use toml::{Table, Value};
+
+use super::{Name, PRESET, SEED, Settings, Way};
+
+/// Settings are a few lines; this keeps a wrong name from filling the memory.
+const LONGEST_FILE: u64 = 1 << 20;
+
+pub(super) fn read(path: &Path) -> Result<Settings> {
+    let about = || format!("cannot read the settings in {}", path.display());
+    let length = fs::metadata(path).with_context(about)?.len();
+    if length > LONGEST_FILE {
+        bail!(
+            "{} is {length} bytes long, too much for settings; is it a trace? Name it under `trace`",
+            path.display()
+        );
+    }
+    let text = fs::read_to_string(path).with_context(about)?;
+    let mut settings = parse(&text).with_context(|| path.display().to_string())?;
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    settings.anchor(directory.unwrap_or_else(|| Path::new(".")));
+    Ok(settings)
+}
+
+pub(super) fn parse(text: &str) -> Result<Settings> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        anyhow::anyhow!("this is no TOML: {}", error.message())
+    })?;
+    let mut settings = Settings::default();
+    for (name, value) in &table {
+        match (name.as_str(), value) {
+            ("forward", Value::Table(words)) => read_way(&mut settings, Way::Forward, words)?,
+            ("back", Value::Table(words)) => read_way(&mut settings, Way::Back, words)?,
+            (PRESET | SEED, value) => settings.set_by_name(name, &written(name, value)?)?,
+            _ => bail!(
+                "`{name}` does not belong here; the file has `preset`, `seed`, and settings under [forward] and [back]"
+            ),
+        }
+    }
+    Ok(settings)
+}
+
+fn read_way(settings: &mut Settings, way: Way, words: &Table) -> Result<()> {
+    for (name, value) in words {
+        let named: Name = name.parse()?;
+        if named.way == Way::Back {
+            bail!("`{name}`: write `{}` under [back]", named.key.name());
+        }
+        let key = named.key;
+        settings.set(Name { key, way }, &written(name, value)?)?;
+    }
+    Ok(())
+}
+
+/// The value as a flag would have it.
+fn written(name: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Integer(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        Value::Array(parts) => {
+            let parts: Result<Vec<String>> = parts.iter().map(|part| written(name, part)).collect();
+            Ok(parts?.join(";"))
+        }
+        _ => bail!("`{name}` is a text, as in {name} = \"…\""),
+    }
+}

@@ -1,0 +1,447 @@
+//! What a link is told, in the words that people write: flags, a file, a preset, the control socket.
+//!
+//! A [`Settings`] is a set of named words, `rate` → `10Mbit` and so on ([`Key`] lists the names).
+//! Each has a twin for the way back, `rate-back`, which is the same as forward unless it is given.
+//! Below the named words lies a preset, if one is named. [`Settings::overlay`] lays other words
+//! over them, as flags do over a file and as `trunkline emulate set` does over a running link, and
+//! [`Settings::resolve`] makes the core's configuration of the whole.
+//!
+//! ```text
+//!   preset ◄─ file ◄─ flags ◄─ set ◄─ set …      (what is further right wins, word by word)
+//! ```
+//!
+//! `rate`, `shaper` and `trace` all say what the line is: naming two of them at once is a
+//! contradiction, naming one over another replaces it. The words are kept as they were written,
+//! because a log that repeats them must give the very same link again.
+
+mod file;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use vocab::{ByteCount, Probability};
+
+pub use resolve::{Resolved, UsedFile, described};
+use words::{Aqm, BucketWords, LossWords, NONE, Outages, Source, Word, read_optional};
+
+use super::presets;
+
+/// The seed of a link that is given none.
+pub const DEFAULT_SEED: u64 = 1;
+
+/// What can be set, each way for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// The line's rate.
+    Rate,
+    /// Bytes per packet beyond IP.
+    Overhead,
+    /// The propagation delay.
+    Delay,
+    /// How it varies.
+    Jitter,
+    /// Which packets are lost.
+    Loss,
+    /// Which arrive twice.
+    Duplicate,
+    /// Which arrive with a bit flipped.
+    Corrupt,
+    /// Which arrive late.
+    Reorder,
+    /// The queue's limits.
+    Queue,
+    /// Who is dropped from it.
+    Aqm,
+    /// A token bucket in place of a rate.
+    Shaper,
+    /// A token bucket that drops.
+    Police,
+    /// A recorded line.
+    Trace,
+    /// Recorded changes.
+    Schedule,
+    /// Times at which nothing passes.
+    Outage,
+}
+
+impl Key {
+    /// All of them, in the order in which people think of them.
+    pub const ALL: [Key; 15] = [
+        Key::Rate,
+        Key::Delay,
+        Key::Jitter,
+        Key::Loss,
+        Key::Queue,
+        Key::Aqm,
+        Key::Overhead,
+        Key::Shaper,
+        Key::Police,
+        Key::Trace,
+        Key::Schedule,
+        Key::Outage,
+        Key::Duplicate,
+        Key::Corrupt,
+        Key::Reorder,
+    ];
+
+    /// Its name, as a flag without dashes.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Key::Rate => "rate",
+            Key::Overhead => "overhead",
+            Key::Delay => "delay",
+            Key::Jitter => "jitter",
+            Key::Loss => "loss",
+            Key::Duplicate => "duplicate",
+            Key::Corrupt => "corrupt",
+            Key::Reorder => "reorder",
+            Key::Queue => "queue",
+            Key::Aqm => "aqm",
+            Key::Shaper => "shaper",
+            Key::Police => "police",
+            Key::Trace => "trace",
+            Key::Schedule => "schedule",
+            Key::Outage => "outage",
+        }
+    }
+
+    /// What its value is called in a help text.
+    #[must_use]
+    pub fn value_name(self) -> &'static str {
+        match self {
+            Key::Rate => "RATE",
+            Key::Overhead => "BYTES",
+            Key::Delay => "TIME",
+            Key::Jitter => "JITTER",
+            Key::Loss => "LOSS",
+            Key::Duplicate | Key::Corrupt => "SHARE",
+            Key::Reorder => "SHARE,TIME",
+            Key::Queue => "LIMITS",
+            Key::Aqm => "DISCIPLINE",
+            Key::Shaper | Key::Police => "BUCKET",
+            Key::Trace | Key::Schedule => "FILE",
+            Key::Outage => "OUTAGE",
+        }
+    }
+
+    /// What it does, in a line.
+    #[must_use]
+    pub fn help(self) -> &'static str {
+        match self {
+            Key::Rate => {
+                "Rate of the line, counted on IP packets, as \"10Mbit\" [default: no limit]"
+            }
+            Key::Overhead => {
+                "Bytes added to each packet's IP length, for rate and queue: 14 to count as Ethernet does [default: 0]"
+            }
+            Key::Delay => "One-way delay, as \"15ms\" [default: 0]",
+            Key::Jitter => {
+                "How the delay varies: \"5ms\" (uniform, 5 ms to both sides) or \"5ms,normal\", exponential, pareto[,shape=3], lognormal[,sigma=1]; \",reorder\" lets packets overtake"
+            }
+            Key::Loss => {
+                "Loss behind the line: \"1%\", \"1%,burst=5\" (runs of 5 on average), \"ge:to_bad=1%,to_good=20%[,loss_good=0%][,loss_bad=100%]\", \"list:3,7,10-12[/PERIOD]\" or \"list:@FILE\""
+            }
+            Key::Duplicate => "Share of packets that arrive twice, as \"0.1%\"",
+            Key::Corrupt => "Share of packets that arrive with one bit flipped, as \"0.01%\"",
+            Key::Reorder => "Share of packets that come late, and by how much, as \"1%,5ms\"",
+            Key::Queue => {
+                "Limit of the queue: \"125kB\", \"100packets\", \"50ms\", or several with commas [default: rate times round trip, at least 15 kB]"
+            }
+            Key::Aqm => {
+                "Who is dropped: drop-tail, drop-head, \"codel[:target=5ms,interval=100ms,ecn]\", \"pie[:target=15ms,update=15ms,burst=150ms,ecn]\", \"red:min=30kB,max=90kB,p=10%[,weight=0.002,gentle,ecn]\" [default: drop-tail]"
+            }
+            Key::Shaper => {
+                "A token bucket instead of a rate: \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
+            }
+            Key::Police => {
+                "Drops, before the queue, what is faster: \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
+            }
+            Key::Trace => {
+                "A recorded line instead of a rate: mahimahi's format, or CSV with time and rate (and delay, loss)"
+            }
+            Key::Schedule => "Changes over time, CSV with time and any of rate, delay and loss",
+            Key::Outage => {
+                "When nothing passes: \"at=10s,for=5s[,every=60s][,hold]\"; lost, or with hold kept in the queue; several parted by \";\""
+            }
+        }
+    }
+
+    /// Whether it says what the line is; only one such can hold.
+    fn is_line(self) -> bool {
+        matches!(self, Key::Rate | Key::Shaper | Key::Trace)
+    }
+
+    /// Reads a value only to see whether it is well written; opens no file.
+    fn check(self, text: &str) -> Result<()> {
+        match self {
+            Key::Rate => read_optional::<vocab::Bitrate>(text).map(drop),
+            Key::Overhead => read_optional::<ByteCount>(text).map(drop),
+            Key::Delay => read_optional::<std::time::Duration>(text).map(drop),
+            Key::Jitter => read_optional::<emulate::Jitter>(text).map(drop),
+            Key::Loss => read_optional::<LossWords>(text).map(drop),
+            Key::Duplicate | Key::Corrupt => read_optional::<Probability>(text).map(drop),
+            Key::Reorder => read_optional::<emulate::Reordering>(text).map(drop),
+            Key::Queue if text == QUEUE_DEFAULT => Ok(()),
+            Key::Queue => emulate::QueueLimit::read(text).map(drop),
+            Key::Aqm => Aqm::read(text).map(drop),
+            Key::Shaper | Key::Police => read_optional::<BucketWords>(text).map(drop),
+            Key::Trace | Key::Schedule => read_optional::<Source>(text).map(drop),
+            Key::Outage => read_optional::<Outages>(text).map(drop),
+        }
+    }
+}
+
+/// The word for the queue that a link has when none is named.
+pub(super) const QUEUE_DEFAULT: &str = "default";
+
+/// Which way a word counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// From A to B, and back unless the twin is named.
+    Forward,
+    /// From B to A.
+    Back,
+}
+
+/// The name of a setting: `rate`, `rate-back`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// What.
+    pub key: Key,
+    /// Which way.
+    pub way: Way,
+}
+
+impl Name {
+    /// Every name there is.
+    pub fn all() -> impl Iterator<Item = Name> {
+        [Way::Forward, Way::Back]
+            .into_iter()
+            .flat_map(|way| Key::ALL.into_iter().map(move |key| Name { key, way }))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.key.name())?;
+        match self.way {
+            Way::Forward => Ok(()),
+            Way::Back => out.write_str("-back"),
+        }
+    }
+}
+
+impl FromStr for Name {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        // Scenarios write `rate_back`, as TOML's users expect.
+        let text = text.replace('_', "-");
+        let (name, way) = match text.strip_suffix("-back") {
+            Some(name) => (name, Way::Back),
+            None => (text.as_str(), Way::Forward),
+        };
+        match Key::ALL.into_iter().find(|key| key.name() == name) {
+            Some(key) => Ok(Name { key, way }),
+            None => {
+                let names: Vec<&str> = Key::ALL.into_iter().map(Key::name).collect();
+                bail!(
+                    "a link has no setting `{name}`; it has {}, each also with `-back`, and `preset` and `seed`",
+                    names.join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// Settings as they were named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    preset: Option<String>,
+    seed: Option<u64>,
+    words: BTreeMap<Name, String>,
+}
+
+/// The name under which [`Settings::set_by_name`] takes a preset.
+const PRESET: &str = "preset";
+/// The name under which [`Settings::set_by_name`] takes the seed.
+const SEED: &str = "seed";
+
+impl Settings {
+    /// Whether nothing is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Settings::default()
+    }
+
+    /// Names one setting.
+    ///
+    /// # Errors
+    /// When the value is not well written.
+    pub fn set(&mut self, name: Name, value: &str) -> Result<()> {
+        let value = value.trim();
+        name.key.check(value).with_context(|| format!("`{name}`"))?;
+        self.words.insert(name, value.to_owned());
+        Ok(())
+    }
+
+    /// Names a setting, the preset or the seed.
+    ///
+    /// # Errors
+    /// When there is no such setting or the value is not well written.
+    pub fn set_by_name(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            PRESET => self.set_preset(value),
+            SEED => {
+                self.seed = Some(value.trim().parse().map_err(|_| {
+                    anyhow!("`seed`: `{value}` is not a whole number from 0 to 2^64 - 1")
+                })?);
+                Ok(())
+            }
+            _ => self.set(name.parse()?, value),
+        }
+    }
+
+    /// Names the preset that lies below the words.
+    ///
+    /// # Errors
+    /// When there is no such preset.
+    pub fn set_preset(&mut self, name: &str) -> Result<()> {
+        if name != NONE {
+            presets::find(name)?;
+        }
+        self.preset = Some(name.to_owned());
+        Ok(())
+    }
+
+    /// Names the seed of all chance.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = Some(seed);
+    }
+
+    /// The seed of all chance.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(DEFAULT_SEED)
+    }
+
+    /// The preset below the words.
+    #[must_use]
+    pub fn preset(&self) -> Option<&str> {
+        self.preset.as_deref().filter(|preset| *preset != NONE)
+    }
+
+    /// What was written for one setting.
+    #[must_use]
+    pub fn get(&self, name: Name) -> Option<&str> {
+        self.words.get(&name).map(String::as_str)
+    }
+
+    /// Reads a file of settings, TOML with `[forward]` and `[back]`; names of files in it count
+    /// from where it lies.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what is wrong in it.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        file::read(path)
+    }
+
+    /// Lays other settings over these: those that are named there replace those here.
+    pub fn overlay(&mut self, over: Settings) {
+        if over.preset.is_some() {
+            self.preset = over.preset;
+        }
+        if over.seed.is_some() {
+            self.seed = over.seed;
+        }
+        for (name, value) in over.words {
+            if name.key.is_line() {
+                self.words
+                    .retain(|other, _| other.way != name.way || !other.key.is_line());
+            }
+            self.words.insert(name, value);
+        }
+    }
+
+    /// Turns relative names of files into absolute ones, so that they are found from elsewhere.
+    pub fn anchor(&mut self, directory: &Path) {
+        for (name, value) in &mut self.words {
+            let anchored = |file: &str| directory.join(file).display().to_string();
+            match name.key {
+                Key::Trace | Key::Schedule if value != NONE => *value = anchored(value),
+                Key::Loss => {
+                    if let Some(file) = value.strip_prefix("list:@") {
+                        *value = format!("list:@{}", anchored(file));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The files that are named.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.words
+            .iter()
+            .filter_map(|(name, value)| match name.key {
+                Key::Trace | Key::Schedule if value != NONE => Some(PathBuf::from(value)),
+                Key::Loss => value.strip_prefix("list:@").map(PathBuf::from),
+                _ => None,
+            })
+    }
+
+    /// Makes the configuration of a link.
+    ///
+    /// # Errors
+    /// When words contradict each other, when a file cannot be read, or when the models do not
+    /// hold what is asked for; with the nearest thing that would work.
+    pub fn resolve(&self) -> Result<Resolved> {
+        resolve::resolve(self)
+    }
+
+    /// All that is named, in a fixed order.
+    pub fn named(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        let preset = self
+            .preset
+            .iter()
+            .map(|preset| (PRESET.to_owned(), preset.clone()));
+        let seed = self
+            .seed
+            .iter()
+            .map(|seed| (SEED.to_owned(), seed.to_string()));
+        let words = self
+            .words
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.clone()));
+        preset.chain(words).chain(seed)
+    }
+}
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.named())
+    }
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words = BTreeMap::<String, String>::deserialize(deserializer)?;
+        let mut settings = Settings::default();
+        for (name, value) in words {
+            settings
+                .set_by_name(&name, &value)
+                .map_err(|error| D::Error::custom(format!("{error:#}")))?;
+        }
+        Ok(settings)
+    }
+}

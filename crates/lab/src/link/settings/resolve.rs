@@ -1,0 +1,570 @@
+//! From words to the core's configuration: presets below, twins for the way back, files opened,
+//! the default queue computed, contradictions refused.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use emulate::{
+    Change, DeliveryTrace, DirectionConfig, Discipline, GilbertElliott, Jitter, Line, LinkConfig,
+    Loss, LossList, Peak, Queue, QueueLimit, RedConfig, Reordering, Schedule, Step, TokenBucket,
+};
+use serde::Serialize;
+use vocab::{Bitrate, ByteCount, Probability};
+
+use super::words::{
+    Aqm, BucketWords, LossWords, NumberList, Outage, Outages, Source, Word, certain, read_optional,
+};
+use super::{Key, Name, QUEUE_DEFAULT, Settings, Way};
+use crate::link::presets;
+
+/// Ten full-size packets: an initial window of TCP (RFC 6928) passes even a link without delay.
+pub(crate) const QUEUE_MIN: ByteCount = ByteCount::new(15_000);
+
+/// The IP packet that the devices' MTU allows.
+const FULL_PACKET: u64 = 1_500;
+
+/// A trace of ten minutes at 1 Gbit/s has 350 MB.
+const LONGEST_FILE: u64 = 512 << 20;
+
+/// Settings, ready for the models.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// What the link is set to.
+    pub config: LinkConfig,
+    /// The files that it came from, so that a log can say whether they are still the same.
+    pub files: Vec<UsedFile>,
+}
+
+/// A file that settings came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UsedFile {
+    /// Where it was.
+    pub path: PathBuf,
+    /// The BLAKE3 of its content, hexadecimal.
+    pub blake3: String,
+}
+
+pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
+    let preset = match settings.preset() {
+        Some(name) => presets::find(name)?.settings(),
+        None => Settings::default(),
+    };
+    let mut opened = Opened::default();
+    let mut direction = |way| {
+        let layers = Layers {
+            layers: [settings, &preset],
+            way,
+        };
+        let direction = Draft::new(&layers, &mut opened)?;
+        Ok::<_, anyhow::Error>(direction)
+    };
+    let named = |way: &str| format!("the way {way}");
+    let forward = direction(Way::Forward).with_context(|| named("forward"))?;
+    let back = direction(Way::Back).with_context(|| named("back"))?;
+    let round_trip = forward.config.delay + back.config.delay;
+    let config = LinkConfig {
+        forward: forward
+            .finish(round_trip)
+            .with_context(|| named("forward"))?,
+        back: back.finish(round_trip).with_context(|| named("back"))?,
+        seed: settings.seed(),
+    };
+    Ok(Resolved {
+        config,
+        files: opened.used,
+    })
+}
+
+/// Named words over those of a preset, seen from one way.
+struct Layers<'a> {
+    layers: [&'a Settings; 2],
+    way: Way,
+}
+
+impl Layers<'_> {
+    /// The word that counts, and the name it was given under.
+    fn find(&self, key: Key) -> Option<(Name, &str)> {
+        self.layers
+            .iter()
+            .find_map(|layer| self.find_in(layer, &[key]).into_iter().next())
+    }
+
+    /// What says what the line is.
+    fn find_line(&self) -> Result<Option<(Name, &str)>> {
+        const LINES: [Key; 3] = [Key::Rate, Key::Shaper, Key::Trace];
+        for layer in self.layers {
+            match self.find_in(layer, &LINES).as_slice() {
+                [] => {}
+                [only] => return Ok(Some(*only)),
+                [(first, _), (second, _), ..] => bail!(
+                    "`{first}` and `{second}` contradict each other, because each says what the line is; leave one of them out"
+                ),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Words under a name of this way, or else under the names forward.
+    fn find_in<'s>(&self, layer: &'s Settings, keys: &[Key]) -> Vec<(Name, &'s str)> {
+        let under = |way| -> Vec<(Name, &'s str)> {
+            keys.iter()
+                .filter_map(|key| {
+                    let name = Name { key: *key, way };
+                    layer.get(name).map(|word| (name, word))
+                })
+                .collect()
+        };
+        let own = under(self.way);
+        if own.is_empty() && self.way == Way::Back {
+            under(Way::Forward)
+        } else {
+            own
+        }
+    }
+
+    fn read<T: Word>(&self, key: Key) -> Result<Option<T>> {
+        let Some((name, word)) = self.find(key) else {
+            return Ok(None);
+        };
+        read_optional(word).with_context(|| format!("`{name}`"))
+    }
+}
+
+/// A direction that still lacks its queue, which depends on the other one's delay.
+struct Draft {
+    config: DirectionConfig,
+    limit: Option<QueueLimit>,
+    aqm: Aqm,
+}
+
+impl Draft {
+    fn new(layers: &Layers<'_>, opened: &mut Opened) -> Result<Self> {
+        let overhead = layers.read(Key::Overhead)?.unwrap_or_default();
+        let mut config = DirectionConfig {
+            overhead,
+            policer: layers
+                .read::<BucketWords>(Key::Police)?
+                .map(|bucket| bucket.ready(overhead)),
+            corruption: layers.read(Key::Corrupt)?.unwrap_or(Probability::ZERO),
+            duplication: layers.read(Key::Duplicate)?.unwrap_or(Probability::ZERO),
+            delay: layers.read(Key::Delay)?.unwrap_or_default(),
+            jitter: layers.read::<Jitter>(Key::Jitter)?,
+            reordering: layers.read::<Reordering>(Key::Reorder)?,
+            ..DirectionConfig::default()
+        };
+        let mut scheduled = Vec::new();
+        if let Some((name, word)) = layers.find_line()? {
+            let schedule =
+                set_line(&mut config, name, word, opened).with_context(|| format!("`{name}`"))?;
+            scheduled.extend(schedule.map(|schedule| (name, schedule)));
+        }
+        if let Some((name, word)) = layers.find(Key::Loss)
+            && let Some(loss) = read_optional::<LossWords>(word)?
+        {
+            config.loss = loss.ready(opened).with_context(|| format!("`{name}`"))?;
+        }
+        if let Some((name, word)) = layers.find(Key::Schedule)
+            && let Some(Source(path)) = read_optional(word)?
+        {
+            let schedule = opened
+                .schedule(&path)
+                .with_context(|| format!("`{name}`"))?;
+            scheduled.push((name, schedule));
+        }
+        if let Some((name, word)) = layers.find(Key::Outage)
+            && let Some(outages) = read_optional::<Outages>(word)?
+        {
+            let schedule = outages
+                .schedule(&config)
+                .with_context(|| format!("`{name}`"))?;
+            scheduled.push((name, Arc::new(schedule)));
+        }
+        if let [(first, _), (second, _), ..] = scheduled.as_slice() {
+            bail!(
+                "`{first}` and `{second}` both change the link over time; write both into one schedule (a rate of 0 or a loss of 100% is an outage)"
+            );
+        }
+        config.schedule = scheduled.pop().map(|(_, schedule)| schedule);
+        let limit = match layers.find(Key::Queue) {
+            Some((_, QUEUE_DEFAULT)) | None => None,
+            Some((name, word)) => {
+                let limit = QueueLimit::read(word).with_context(|| format!("`{name}`"))?;
+                check_queue(&limit, overhead).with_context(|| format!("`{name}`"))?;
+                Some(limit)
+            }
+        };
+        let aqm = layers
+            .read(Key::Aqm)?
+            .unwrap_or(Aqm::Ready(Discipline::DropTail));
+        Ok(Self { config, limit, aqm })
+    }
+
+    fn finish(self, round_trip: Duration) -> Result<DirectionConfig> {
+        let Self {
+            mut config,
+            limit,
+            aqm,
+        } = self;
+        let limit = limit.unwrap_or_else(|| QueueLimit::bytes(default_queue(&config, round_trip)));
+        let discipline = match aqm {
+            Aqm::Ready(discipline) => discipline,
+            Aqm::Red(red) => {
+                let rate = config.line.rate().ok_or_else(|| {
+                    anyhow!(
+                        "`aqm`: RED tells time by packets on the line, which needs a rate; set `rate`, `shaper` or `trace`"
+                    )
+                })?;
+                Discipline::Red(RedConfig {
+                    minimum: red.minimum,
+                    maximum: red.maximum,
+                    probability: red.probability,
+                    weight: red.weight,
+                    packet_time: rate
+                        .time_for(ByteCount::new(FULL_PACKET + config.overhead.bytes())),
+                    gentle: red.gentle,
+                    ecn: red.ecn,
+                })
+            }
+        };
+        config.queue = Queue { limit, discipline };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// Rate times round trip, which lets one TCP connection keep the line full; by the highest rate
+/// where it changes.
+fn default_queue(config: &DirectionConfig, round_trip: Duration) -> ByteCount {
+    let scheduled = config
+        .schedule
+        .iter()
+        .flat_map(|schedule| schedule.steps())
+        .filter_map(|step| step.change.rate);
+    let highest = config.line.rate().into_iter().chain(scheduled).max();
+    highest
+        .unwrap_or_default()
+        .bytes_in(round_trip)
+        .max(QUEUE_MIN)
+}
+
+fn check_queue(limit: &QueueLimit, overhead: ByteCount) -> Result<()> {
+    let least = FULL_PACKET + overhead.bytes();
+    match limit.bytes {
+        Some(bytes) if bytes.bytes() < least => bail!(
+            "a queue of {bytes} lets no full-size packet pass, because the packet on the line counts too; make it {least}B or more, or count packets: `1packets`"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Sets the line; a recorded one may bring changes of delay and loss with it.
+fn set_line(
+    config: &mut DirectionConfig,
+    name: Name,
+    word: &str,
+    opened: &mut Opened,
+) -> Result<Option<Arc<Schedule>>> {
+    match name.key {
+        Key::Shaper => {
+            if let Some(bucket) = read_optional::<BucketWords>(word)? {
+                config.line = Line::Shaper(bucket.ready(config.overhead));
+            }
+        }
+        Key::Trace => {
+            if let Some(Source(path)) = read_optional(word)? {
+                return match opened.trace(&path)? {
+                    Recording::Opportunities(trace) => {
+                        config.line = Line::Trace(trace);
+                        Ok(None)
+                    }
+                    Recording::Rates(schedule, first) => {
+                        config.line = Line::Rate(first);
+                        Ok(Some(schedule))
+                    }
+                };
+            }
+        }
+        _ => {
+            if let Some(rate) = read_optional::<Bitrate>(word)? {
+                config.line = Line::Rate(rate);
+            }
+        }
+    }
+    Ok(None)
+}
+
+impl BucketWords {
+    fn ready(self, overhead: ByteCount) -> TokenBucket {
+        let full = ByteCount::new(FULL_PACKET + overhead.bytes());
+        TokenBucket {
+            rate: self.rate,
+            burst: self.burst,
+            peak: self.peak.map(|rate| Peak {
+                rate,
+                burst: self.peak_burst.unwrap_or(full),
+            }),
+        }
+    }
+}
+
+impl LossWords {
+    fn ready(self, opened: &mut Opened) -> Result<Loss> {
+        let listed = |list: NumberList| -> Result<Loss> {
+            let list = LossList::new(list.packets, list.period)?;
+            Ok(Loss::List(Arc::new(list)))
+        };
+        match self {
+            LossWords::Random(rate) => Ok(rate.into()),
+            LossWords::Bursts { rate, .. } if rate == Probability::ZERO => Ok(Loss::None),
+            LossWords::Bursts { rate, burst } => Ok(Loss::GilbertElliott(
+                GilbertElliott::from_rate_and_burst(rate, burst)?,
+            )),
+            LossWords::States(states) => Ok(Loss::GilbertElliott(states)),
+            LossWords::List(list) => listed(list),
+            LossWords::ListFile(path) => {
+                let text = opened.read(&path)?;
+                let list = NumberList::read(&text).with_context(|| path.display().to_string())?;
+                listed(list)
+            }
+        }
+    }
+}
+
+impl Outages {
+    fn schedule(&self, config: &DirectionConfig) -> Result<Schedule> {
+        let mut outages = self.0.clone();
+        outages.sort_by_key(|outage| outage.at);
+        let every = outages.first().and_then(|outage| outage.every);
+        if outages.iter().any(|outage| outage.every != every) {
+            bail!(
+                "outages side by side repeat together; give all of them the same `every`, or none"
+            );
+        }
+        for pair in outages.windows(2) {
+            if pair[1].at < pair[0].at + pair[0].lasts {
+                bail!(
+                    "the outages at {} and {} overlap; make one of the two",
+                    pair[0].at.write(),
+                    pair[1].at.write()
+                );
+            }
+        }
+        if let (Some(last), Some(every)) = (outages.last(), every)
+            && last.at + last.lasts >= every
+        {
+            bail!(
+                "an outage at {} that lasts {} does not end before it repeats after {}; make `every` longer than {}",
+                last.at.write(),
+                last.lasts.write(),
+                every.write(),
+                (last.at + last.lasts).write()
+            );
+        }
+        let mut steps = Vec::new();
+        for outage in outages {
+            let (begin, end) = outage.changes(config)?;
+            steps.push(Step {
+                at: outage.at,
+                change: begin,
+            });
+            steps.push(Step {
+                at: outage.at + outage.lasts,
+                change: end,
+            });
+        }
+        Ok(Schedule::new(steps, every)?)
+    }
+}
+
+impl Outage {
+    /// What is otherwise from its beginning, and from its end.
+    fn changes(&self, config: &DirectionConfig) -> Result<(Change, Change)> {
+        if !self.hold {
+            let loss = |loss| Change {
+                loss: Some(loss),
+                ..Change::default()
+            };
+            return Ok((loss(certain().into()), loss(config.loss.clone())));
+        }
+        let Line::Rate(usual) = config.line else {
+            bail!(
+                "an outage that holds packets stops the line, which needs a `rate`; set one, or leave `hold` out"
+            );
+        };
+        let rate = |rate| Change {
+            rate: Some(rate),
+            ..Change::default()
+        };
+        Ok((rate(Bitrate::default()), rate(usual)))
+    }
+}
+
+enum Recording {
+    Opportunities(Arc<DeliveryTrace>),
+    /// With the rate that holds until the first change.
+    Rates(Arc<Schedule>, Bitrate),
+}
+
+/// The files read so far, each once.
+#[derive(Default)]
+struct Opened {
+    used: Vec<UsedFile>,
+    traces: BTreeMap<PathBuf, Arc<DeliveryTrace>>,
+    schedules: BTreeMap<PathBuf, Arc<Schedule>>,
+}
+
+impl Opened {
+    fn read(&mut self, path: &Path) -> Result<String> {
+        let about = || format!("cannot read {}", path.display());
+        let length = fs::metadata(path).with_context(about)?.len();
+        if length > LONGEST_FILE {
+            bail!(
+                "{} is {length} bytes long; the longest that is read is {LONGEST_FILE}",
+                path.display()
+            );
+        }
+        let content = fs::read(path).with_context(about)?;
+        let used = UsedFile {
+            path: path.to_owned(),
+            blake3: blake3::hash(&content).to_hex().to_string(),
+        };
+        if !self.used.contains(&used) {
+            self.used.push(used);
+        }
+        String::from_utf8(content).map_err(|_| anyhow!("{} is no text", path.display()))
+    }
+
+    fn schedule(&mut self, path: &Path) -> Result<Arc<Schedule>> {
+        if let Some(schedule) = self.schedules.get(path) {
+            return Ok(Arc::clone(schedule));
+        }
+        let text = self.read(path)?;
+        let schedule =
+            Arc::new(Schedule::from_csv(&text).with_context(|| path.display().to_string())?);
+        self.schedules
+            .insert(path.to_owned(), Arc::clone(&schedule));
+        Ok(schedule)
+    }
+
+    /// mahimahi's if the first line that says anything is a number by itself, else CSV.
+    fn trace(&mut self, path: &Path) -> Result<Recording> {
+        if let Some(trace) = self.traces.get(path) {
+            return Ok(Recording::Opportunities(Arc::clone(trace)));
+        }
+        let text = self.read(path)?;
+        let first = text
+            .lines()
+            .map(str::trim)
+            .find(|line| !line.is_empty() && !line.starts_with('#'));
+        if first.is_none_or(|first| first.parse::<f64>().is_ok()) {
+            let trace =
+                DeliveryTrace::parse_mahimahi(&text).with_context(|| path.display().to_string())?;
+            let trace = Arc::new(trace);
+            self.traces.insert(path.to_owned(), Arc::clone(&trace));
+            return Ok(Recording::Opportunities(trace));
+        }
+        let schedule = self.schedule(path)?;
+        let mut rates = schedule.steps().iter().filter_map(|step| step.change.rate);
+        let Some(first) = rates.next() else {
+            bail!(
+                "{} has no rate, so it is no line; name it as `schedule`",
+                path.display()
+            );
+        };
+        Ok(Recording::Rates(schedule, first))
+    }
+}
+
+/// What a direction is set to, all of it, in words; files by the words that named them.
+#[must_use]
+pub fn described(config: &DirectionConfig) -> Vec<(&'static str, String)> {
+    let mut words = Vec::new();
+    match &config.line {
+        Line::Unlimited => words.push(("rate", "unlimited".to_owned())),
+        Line::Rate(rate) => words.push(("rate", rate.write())),
+        Line::Shaper(bucket) => words.push(("shaper", bucket_words(bucket).write())),
+        Line::Trace(trace) => words.push((
+            "trace",
+            format!(
+                "{} on average over {}",
+                trace.mean_rate(),
+                trace.period().write()
+            ),
+        )),
+    }
+    words.push(("delay", config.delay.write()));
+    if let Some(jitter) = &config.jitter {
+        words.push(("jitter", jitter.write()));
+    }
+    words.push(("loss", loss_words(&config.loss)));
+    words.push(("queue", config.queue.limit.write()));
+    words.push(("aqm", discipline_words(&config.queue.discipline)));
+    if config.overhead.bytes() > 0 {
+        words.push(("overhead", config.overhead.write()));
+    }
+    if let Some(policer) = &config.policer {
+        words.push(("police", bucket_words(policer).write()));
+    }
+    if let Some(schedule) = &config.schedule {
+        let repeat = schedule
+            .repeat()
+            .map(|repeat| format!(", again every {}", repeat.write()));
+        words.push((
+            "schedule",
+            format!(
+                "{} changes{}",
+                schedule.steps().len(),
+                repeat.unwrap_or_default()
+            ),
+        ));
+    }
+    for (name, share) in [
+        ("duplicate", config.duplication),
+        ("corrupt", config.corruption),
+    ] {
+        if share > Probability::ZERO {
+            words.push((name, share.write()));
+        }
+    }
+    if let Some(reordering) = &config.reordering {
+        words.push(("reorder", reordering.write()));
+    }
+    words
+}
+
+fn bucket_words(bucket: &TokenBucket) -> BucketWords {
+    BucketWords {
+        rate: bucket.rate,
+        burst: bucket.burst,
+        peak: bucket.peak.map(|peak| peak.rate),
+        peak_burst: bucket.peak.map(|peak| peak.burst),
+    }
+}
+
+fn loss_words(loss: &Loss) -> String {
+    match loss {
+        Loss::None => "0%".to_owned(),
+        Loss::Random(rate) => rate.write(),
+        Loss::GilbertElliott(states) => LossWords::States(*states).write(),
+        Loss::List(_) => "list".to_owned(),
+    }
+}
+
+fn discipline_words(discipline: &Discipline) -> String {
+    match discipline {
+        Discipline::Red(red) => Aqm::Red(super::words::RedWords {
+            minimum: red.minimum,
+            maximum: red.maximum,
+            probability: red.probability,
+            weight: red.weight,
+            gentle: red.gentle,
+            ecn: red.ecn,
+        })
+        .write(),
+        other => Aqm::Ready(*other).write(),
+    }
+}

@@ -1,0 +1,676 @@
+//! The words of single settings: how `1%,burst=5` or `codel:ecn` is read and written.
+//!
+//! Each setting is a type of [`emulate`]'s configuration; [`Word`] reads it from what people
+//! write and writes it so that it reads back equal. A refusal says what is wrong and shows the
+//! nearest thing that is right. Nothing here opens a file: a setting that lies in one is a
+//! [`Source`], which `resolve.rs` reads.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use emulate::{
+    CoDelConfig, Discipline, Distribution, Ecn, GilbertElliott, Jitter, Order, PieConfig,
+    QueueLimit, Reordering,
+};
+use vocab::{Bitrate, ByteCount, Probability, format_duration, parse_duration};
+
+/// What stands for "not set" in any setting.
+pub(super) const NONE: &str = "none";
+
+/// A setting as people write it.
+pub(super) trait Word: Sized {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong and how to write it instead.
+    fn read(text: &str) -> Result<Self>;
+
+    /// Writes it so that [`Word::read`] gives the same again.
+    fn write(&self) -> String;
+}
+
+/// Reads a setting that may be absent.
+pub(super) fn read_optional<T: Word>(text: &str) -> Result<Option<T>> {
+    if text == NONE {
+        Ok(None)
+    } else {
+        T::read(text).map(Some)
+    }
+}
+
+impl Word for Bitrate {
+    fn read(text: &str) -> Result<Self> {
+        let rate: Bitrate = match text {
+            "0" => Bitrate::default(),
+            _ => text.parse()?,
+        };
+        if rate == Bitrate::default() {
+            bail!(
+                "a rate of zero lets nothing pass; leave it out (or write `none`) for no limit, and see `outage` for a line that stands still"
+            );
+        }
+        Ok(rate)
+    }
+
+    fn write(&self) -> String {
+        exact(self, self.bits_per_second(), "bit")
+    }
+}
+
+impl Word for ByteCount {
+    fn read(text: &str) -> Result<Self> {
+        Ok(text.parse()?)
+    }
+
+    fn write(&self) -> String {
+        exact(self, self.bytes(), "B")
+    }
+}
+
+impl Word for Probability {
+    fn read(text: &str) -> Result<Self> {
+        Ok(text.parse()?)
+    }
+
+    fn write(&self) -> String {
+        let short = self.to_string();
+        if short.parse() == Ok(*self) {
+            short
+        } else {
+            self.as_fraction().to_string()
+        }
+    }
+}
+
+impl Word for Duration {
+    fn read(text: &str) -> Result<Self> {
+        Ok(parse_duration(text)?)
+    }
+
+    fn write(&self) -> String {
+        let short = format_duration(*self);
+        if parse_duration(&short) == Ok(*self) {
+            short
+        } else {
+            format!("{}ns", self.as_nanos())
+        }
+    }
+}
+
+/// The short form where it is not rounded, else the number in its smallest unit.
+fn exact<T: Display + FromStr + PartialEq>(value: &T, number: u64, unit: &str) -> String {
+    let short = value.to_string();
+    match short.parse::<T>() {
+        Ok(read) if read == *value => short,
+        _ => format!("{number}{unit}"),
+    }
+}
+
+/// Reads the limits of a queue, as `125kB`, `100packets`, `50ms`, or several with commas.
+impl Word for QueueLimit {
+    fn read(text: &str) -> Result<Self> {
+        let mut limit = QueueLimit::default();
+        for part in text.split(',').map(str::trim) {
+            let packets = part
+                .strip_suffix("packets")
+                .or_else(|| part.strip_suffix("packet"));
+            if let Some(number) = packets {
+                let number = number.trim().parse().map_err(|_| {
+                    anyhow!("`{part}` is not a number of packets; write it as `100packets`")
+                })?;
+                put(&mut limit.packets, number, part)?;
+            } else if let Ok(bytes) = part.parse() {
+                put(&mut limit.bytes, bytes, part)?;
+            } else if let Ok(span) = parse_duration(part) {
+                put(&mut limit.time, span, part)?;
+            } else {
+                bail!(
+                    "`{part}` limits no queue; write bytes (`125kB`), packets (`100packets`), a time (`50ms`), or several with commas"
+                );
+            }
+        }
+        Ok(limit)
+    }
+
+    fn write(&self) -> String {
+        let parts = [
+            self.bytes.map(|bytes| bytes.write()),
+            self.packets.map(|packets| format!("{packets}packets")),
+            self.time.map(|span| span.write()),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(",")
+    }
+}
+
+fn put<T>(place: &mut Option<T>, value: T, part: &str) -> Result<()> {
+    if place.replace(value).is_some() {
+        bail!("`{part}` is the second limit of its kind; leave one of the two out");
+    }
+    Ok(())
+}
+
+/// Reads `5ms`, `5ms,normal`, `5ms,pareto,shape=3,reorder`.
+impl Word for Jitter {
+    fn read(text: &str) -> Result<Self> {
+        let (spread, rest) = text.split_once(',').unwrap_or((text, ""));
+        let spread = parse_duration(spread)?;
+        let mut options = Options::read(rest)?;
+        let order = if options.flag("reorder") {
+            Order::Free
+        } else {
+            Order::Kept
+        };
+        let names = ["uniform", "normal", "exponential", "pareto", "lognormal"];
+        let mut chosen = names.into_iter().filter(|name| options.flag(name));
+        let name = chosen.next().unwrap_or("uniform");
+        if let Some(second) = chosen.next() {
+            bail!("`{name}` and `{second}` are two distributions; leave one of them out");
+        }
+        let distribution = match name {
+            "normal" => Distribution::Normal { deviation: spread },
+            "exponential" => Distribution::Exponential { mean: spread },
+            "pareto" => Distribution::Pareto {
+                mean: spread,
+                shape: options.number("shape")?.unwrap_or(PARETO_SHAPE),
+            },
+            "lognormal" => Distribution::LogNormal {
+                median: spread,
+                sigma: options.number("sigma")?.unwrap_or(LOG_NORMAL_SIGMA),
+            },
+            _ => Distribution::Uniform { spread },
+        };
+        options.finish(
+            "jitter",
+            "a distribution (uniform, normal, exponential, pareto with shape=3, lognormal with sigma=1) and `reorder`",
+        )?;
+        Ok(Jitter {
+            distribution,
+            order,
+        })
+    }
+
+    fn write(&self) -> String {
+        let mut text = match self.distribution {
+            Distribution::Uniform { spread } => format!("{},uniform", spread.write()),
+            Distribution::Normal { deviation } => format!("{},normal", deviation.write()),
+            Distribution::Exponential { mean } => format!("{},exponential", mean.write()),
+            Distribution::Pareto { mean, shape } => {
+                format!("{},pareto,shape={shape}", mean.write())
+            }
+            Distribution::LogNormal { median, sigma } => {
+                format!("{},lognormal,sigma={sigma}", median.write())
+            }
+        };
+        if self.order == Order::Free {
+            text.push_str(",reorder");
+        }
+        text
+    }
+}
+
+/// A tail with a mean, a variance, and now and then a packet that is very late.
+const PARETO_SHAPE: f64 = 3.0;
+/// One packet in forty is later than seven times the median.
+const LOG_NORMAL_SIGMA: f64 = 1.0;
+
+/// Reads `1%,5ms`: which share is late, and by how much.
+impl Word for Reordering {
+    fn read(text: &str) -> Result<Self> {
+        let (probability, late_by) = text.split_once(',').ok_or_else(|| {
+            anyhow!("`{text}` does not say by how much packets are late; write it as `1%,5ms`")
+        })?;
+        Ok(Reordering {
+            probability: probability.parse()?,
+            late_by: parse_duration(late_by)?,
+        })
+    }
+
+    fn write(&self) -> String {
+        format!("{},{}", self.probability.write(), self.late_by.write())
+    }
+}
+
+/// Who is dropped, before the line's rate is known, which RED counts time by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Aqm {
+    /// All but RED, ready as it is.
+    Ready(Discipline),
+    /// RED.
+    Red(RedWords),
+}
+
+/// RED as it is written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RedWords {
+    pub(super) minimum: ByteCount,
+    pub(super) maximum: ByteCount,
+    pub(super) probability: Probability,
+    pub(super) weight: f64,
+    pub(super) gentle: bool,
+    pub(super) ecn: Ecn,
+}
+
+/// Floyd and Jacobson 1993, §11 (Guidelines for parameters).
+const RED_WEIGHT: f64 = 0.002;
+
+/// Reads `codel`, `codel:target=5ms,interval=100ms,ecn`, `pie:…`, `red:…`, `drop-head`.
+impl Word for Aqm {
+    fn read(text: &str) -> Result<Self> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut options = Options::read(rest)?;
+        let ecn = |options: &mut Options| {
+            if options.flag("ecn") {
+                Ecn::Mark
+            } else {
+                Ecn::Drop
+            }
+        };
+        let (aqm, known) = match name {
+            NONE | "drop-tail" => (Aqm::Ready(Discipline::DropTail), "nothing more"),
+            "drop-head" => (Aqm::Ready(Discipline::DropHead), "nothing more"),
+            "codel" => {
+                let usual = CoDelConfig::default();
+                let codel = CoDelConfig {
+                    target: options.word("target")?.unwrap_or(usual.target),
+                    interval: options.word("interval")?.unwrap_or(usual.interval),
+                    ecn: ecn(&mut options),
+                };
+                let known = "target=5ms, interval=100ms and ecn";
+                (Aqm::Ready(Discipline::CoDel(codel)), known)
+            }
+            "pie" => {
+                let usual = PieConfig::default();
+                let pie = PieConfig {
+                    target: options.word("target")?.unwrap_or(usual.target),
+                    update: options.word("update")?.unwrap_or(usual.update),
+                    burst: options.word("burst")?.unwrap_or(usual.burst),
+                    ecn: ecn(&mut options),
+                };
+                let known = "target=15ms, update=15ms, burst=150ms and ecn";
+                (Aqm::Ready(Discipline::Pie(pie)), known)
+            }
+            "red" => {
+                let red = RedWords {
+                    minimum: options.needed("min", RED_FORM)?,
+                    maximum: options.needed("max", RED_FORM)?,
+                    probability: options.needed("p", RED_FORM)?,
+                    weight: options.number("weight")?.unwrap_or(RED_WEIGHT),
+                    gentle: options.flag("gentle"),
+                    ecn: ecn(&mut options),
+                };
+                (Aqm::Red(red), "min, max, p, weight=0.002, gentle and ecn")
+            }
+            other => bail!(
+                "`{other}` is no queue discipline; there are drop-tail, drop-head, codel, pie and red"
+            ),
+        };
+        options.finish(name, known)?;
+        Ok(aqm)
+    }
+
+    fn write(&self) -> String {
+        let ecn = |ecn: Ecn| if ecn == Ecn::Mark { ",ecn" } else { "" };
+        match self {
+            Aqm::Ready(Discipline::DropHead) => "drop-head".to_owned(),
+            Aqm::Ready(Discipline::CoDel(codel)) => format!(
+                "codel:target={},interval={}{}",
+                codel.target.write(),
+                codel.interval.write(),
+                ecn(codel.ecn)
+            ),
+            Aqm::Ready(Discipline::Pie(pie)) => format!(
+                "pie:target={},update={},burst={}{}",
+                pie.target.write(),
+                pie.update.write(),
+                pie.burst.write(),
+                ecn(pie.ecn)
+            ),
+            Aqm::Ready(Discipline::DropTail | Discipline::Red(_)) => "drop-tail".to_owned(),
+            Aqm::Red(red) => format!(
+                "red:min={},max={},p={},weight={}{}{}",
+                red.minimum.write(),
+                red.maximum.write(),
+                red.probability.write(),
+                red.weight,
+                if red.gentle { ",gentle" } else { "" },
+                ecn(red.ecn)
+            ),
+        }
+    }
+}
+
+const RED_FORM: &str = "red:min=30kB,max=90kB,p=10%";
+
+/// A token bucket as it is written; what its second bucket holds may follow from the overhead.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct BucketWords {
+    pub(super) rate: Bitrate,
+    pub(super) burst: ByteCount,
+    pub(super) peak: Option<Bitrate>,
+    pub(super) peak_burst: Option<ByteCount>,
+}
+
+/// Reads `rate=10Mbit,burst=32kB`, perhaps with `peak=20Mbit` and `peak_burst=1500B`.
+impl Word for BucketWords {
+    fn read(text: &str) -> Result<Self> {
+        const FORM: &str = "rate=10Mbit,burst=32kB";
+        let mut options = Options::read(text)?;
+        let bucket = BucketWords {
+            rate: options.needed("rate", FORM)?,
+            burst: options.needed("burst", FORM)?,
+            peak: options.word("peak")?,
+            peak_burst: options.word("peak_burst")?,
+        };
+        options.finish("a token bucket", "rate, burst, peak and peak_burst")?;
+        if bucket.peak.is_none() && bucket.peak_burst.is_some() {
+            bail!("`peak_burst` is what the peak's bucket holds; give `peak` as well");
+        }
+        Ok(bucket)
+    }
+
+    fn write(&self) -> String {
+        let mut text = format!("rate={},burst={}", self.rate.write(), self.burst.write());
+        if let Some(peak) = self.peak {
+            text.push_str(&format!(",peak={}", peak.write()));
+        }
+        if let Some(burst) = self.peak_burst {
+            text.push_str(&format!(",peak_burst={}", burst.write()));
+        }
+        text
+    }
+}
+
+/// Loss as it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum LossWords {
+    /// Each packet on its own.
+    Random(Probability),
+    /// A share of all, in runs of this mean length.
+    Bursts {
+        /// Lost packets of all.
+        rate: Probability,
+        /// The mean run, packets.
+        burst: f64,
+    },
+    /// The four numbers of Gilbert and Elliott.
+    States(GilbertElliott),
+    /// By number.
+    List(NumberList),
+    /// By number, in a file.
+    ListFile(PathBuf),
+}
+
+/// Reads `1%`, `1%,burst=5`, `ge:…`, `list:3,7,10-12/100`, `list:@FILE`.
+impl Word for LossWords {
+    fn read(text: &str) -> Result<Self> {
+        if let Some(file) = text.strip_prefix("list:@") {
+            return Ok(LossWords::ListFile(file.into()));
+        }
+        if let Some(list) = text.strip_prefix("list:") {
+            return NumberList::read(list).map(LossWords::List);
+        }
+        if let Some(states) = text.strip_prefix("ge:") {
+            const FORM: &str = "ge:to_bad=1%,to_good=20%";
+            let mut options = Options::read(states)?;
+            let states = GilbertElliott {
+                to_bad: options.needed("to_bad", FORM)?,
+                to_good: options.needed("to_good", FORM)?,
+                loss_good: options.word("loss_good")?.unwrap_or(Probability::ZERO),
+                loss_bad: options.word("loss_bad")?.unwrap_or_else(certain),
+            };
+            options.finish("ge", "to_bad, to_good, loss_good=0% and loss_bad=100%")?;
+            return Ok(LossWords::States(states));
+        }
+        let (rate, rest) = text.split_once(',').unwrap_or((text, ""));
+        let rate: Probability = rate.parse().with_context(
+            || "a loss is `1%`, `1%,burst=5`, `ge:to_bad=1%,to_good=20%` or `list:3,7,10-12`",
+        )?;
+        let mut options = Options::read(rest)?;
+        let burst = options.number("burst")?;
+        options.finish("a loss", "burst=5 (the mean run, packets)")?;
+        Ok(match burst {
+            Some(burst) => LossWords::Bursts { rate, burst },
+            None => LossWords::Random(rate),
+        })
+    }
+
+    fn write(&self) -> String {
+        match self {
+            LossWords::Random(rate) => rate.write(),
+            LossWords::Bursts { rate, burst } => format!("{},burst={burst}", rate.write()),
+            LossWords::States(states) => format!(
+                "ge:to_bad={},to_good={},loss_good={},loss_bad={}",
+                states.to_bad.write(),
+                states.to_good.write(),
+                states.loss_good.write(),
+                states.loss_bad.write()
+            ),
+            LossWords::List(list) => format!("list:{}", list.write()),
+            LossWords::ListFile(path) => format!("list:@{}", path.display()),
+        }
+    }
+}
+
+/// A probability of one.
+pub(super) fn certain() -> Probability {
+    Probability::from_fraction(1.0).expect("one is a probability")
+}
+
+/// Numbers of packets, perhaps repeated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NumberList {
+    pub(super) packets: Vec<u64>,
+    pub(super) period: Option<u64>,
+}
+
+/// What a list may name: enough for each second packet of ten million, 80 MB of memory.
+const LISTED_MAX: usize = 10_000_000;
+
+/// Reads `3,7,10-12/100`; white space and lines separate as commas do, `#` begins a comment.
+impl Word for NumberList {
+    fn read(text: &str) -> Result<Self> {
+        let mut list = NumberList::default();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("");
+            list.read_line(line)
+                .with_context(|| format!("line {}", index + 1))?;
+        }
+        if list.packets.is_empty() {
+            bail!("the list names no packet; write it as `3,7,10-12`");
+        }
+        Ok(list)
+    }
+
+    fn write(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        let mut rest = self.packets.as_slice();
+        while let Some(first) = rest.first() {
+            let run = rest
+                .windows(2)
+                .take_while(|pair| pair[1] == pair[0].wrapping_add(1))
+                .count();
+            parts.push(match run {
+                0 => first.to_string(),
+                _ => format!("{first}-{}", rest[run]),
+            });
+            rest = &rest[run + 1..];
+        }
+        let period = self.period.map(|period| format!("/{period}"));
+        parts.join(",") + &period.unwrap_or_default()
+    }
+}
+
+impl NumberList {
+    fn read_line(&mut self, line: &str) -> Result<()> {
+        let (numbers, period) = match line.split_once('/') {
+            Some((numbers, period)) => (numbers, Some(period.trim())),
+            None => (line, None),
+        };
+        let separator = |character: char| character == ',' || character.is_whitespace();
+        for part in numbers.split(separator).filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (Ok(first), Ok(last)) = (first.parse::<u64>(), last.parse::<u64>()) else {
+                bail!("`{part}` is no packet number; write `7`, or `10-12`, counted from 0");
+            };
+            if last < first {
+                bail!("`{part}` goes backwards; write it as `{last}-{first}`");
+            }
+            if last - first >= (LISTED_MAX - self.packets.len()) as u64 {
+                bail!("a list names at most {LISTED_MAX} packets; give it a period (`/1000`)");
+            }
+            self.packets.extend(first..=last);
+        }
+        if let Some(period) = period {
+            let number = period.parse().ok().filter(|period| *period > 0);
+            self.period = Some(number.ok_or_else(|| {
+                anyhow!("`{period}` is no period; write a number of packets, as in `3,7/100`")
+            })?);
+        }
+        Ok(())
+    }
+}
+
+/// One outage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outage {
+    pub(super) at: Duration,
+    pub(super) lasts: Duration,
+    pub(super) every: Option<Duration>,
+    /// Whether packets wait for its end, instead of being lost.
+    pub(super) hold: bool,
+}
+
+/// Outages, in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outages(pub(super) Vec<Outage>);
+
+/// Reads `at=10s,for=5s`, perhaps with `every=60s` and `hold`; several are parted by `;`.
+impl Word for Outages {
+    fn read(text: &str) -> Result<Self> {
+        const FORM: &str = "at=10s,for=5s";
+        let read = |text: &str| {
+            let mut options = Options::read(text)?;
+            let outage = Outage {
+                at: options.needed("at", FORM)?,
+                lasts: options.needed("for", FORM)?,
+                every: options.word("every")?,
+                hold: options.flag("hold"),
+            };
+            options.finish("an outage", "at, for, every=60s and hold")?;
+            if outage.lasts.is_zero() {
+                bail!("an outage that lasts no time is none; leave it out");
+            }
+            Ok(outage)
+        };
+        text.split(';').map(read).collect::<Result<_>>().map(Self)
+    }
+
+    fn write(&self) -> String {
+        let write = |outage: &Outage| {
+            let every = outage
+                .every
+                .map(|every| format!(",every={}", every.write()));
+            format!(
+                "at={},for={}{}{}",
+                outage.at.write(),
+                outage.lasts.write(),
+                every.unwrap_or_default(),
+                if outage.hold { ",hold" } else { "" }
+            )
+        };
+        self.0.iter().map(write).collect::<Vec<_>>().join(";")
+    }
+}
+
+/// A file that holds a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Source(pub(super) PathBuf);
+
+impl Word for Source {
+    fn read(text: &str) -> Result<Self> {
+        if text.is_empty() {
+            bail!("the name of a file is missing");
+        }
+        Ok(Self(text.into()))
+    }
+
+    fn write(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+/// The parts between commas, `KEY=VALUE` or a bare word; each may be taken once.
+struct Options<'a>(Vec<(&'a str, Option<&'a str>)>);
+
+impl<'a> Options<'a> {
+    fn read(text: &'a str) -> Result<Self> {
+        let mut parts: Vec<(&str, Option<&str>)> = Vec::new();
+        for part in text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let (key, value) = match part.split_once('=') {
+                Some((key, value)) => (key.trim(), Some(value.trim())),
+                None => (part, None),
+            };
+            if parts.iter().any(|(other, _)| *other == key) {
+                bail!("`{key}` is there twice; leave one of them out");
+            }
+            parts.push((key, value));
+        }
+        Ok(Self(parts))
+    }
+
+    fn take(&mut self, key: &str) -> Option<Option<&'a str>> {
+        let place = self.0.iter().position(|(name, _)| *name == key)?;
+        Some(self.0.remove(place).1)
+    }
+
+    fn flag(&mut self, key: &str) -> bool {
+        match self.take(key) {
+            Some(None) => true,
+            // A value where none belongs: put back, so that `finish` complains of it.
+            Some(Some(value)) => {
+                self.0.push(("", Some(value)));
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn word<T: Word>(&mut self, key: &str) -> Result<Option<T>> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(None) => bail!("`{key}` needs a value: `{key}=…`"),
+            Some(Some(value)) => T::read(value).with_context(|| key.to_owned()).map(Some),
+        }
+    }
+
+    fn needed<T: Word>(&mut self, key: &str, form: &str) -> Result<T> {
+        self.word(key)?
+            .ok_or_else(|| anyhow!("`{key}` is missing; write it as `{form}`"))
+    }
+
+    fn number(&mut self, key: &str) -> Result<Option<f64>> {
+        let Some(value) = self.take(key) else {
+            return Ok(None);
+        };
+        let number = value.and_then(|value| value.parse::<f64>().ok());
+        match number.filter(|number| number.is_finite()) {
+            Some(number) => Ok(Some(number)),
+            None => bail!("`{key}` needs a number: `{key}=3`"),
+        }
+    }
+
+    fn finish(self, what: &str, known: &str) -> Result<()> {
+        match self.0.first() {
+            None => Ok(()),
+            Some(("", Some(value))) => bail!("`={value}` is too much; {what} takes {known}"),
+            Some((key, _)) => bail!("`{key}` is unknown here; {what} takes {known}"),
+        }
+    }
+}
