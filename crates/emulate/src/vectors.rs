@@ -53,17 +53,17 @@ impl Ending {
 
 #[test]
 fn codel_is_that_of_rfc_8289() {
-    check_bottleneck("codel", 7, |vector| Discipline::CoDel(codel(vector)));
+    check_bottleneck("codel", 9, |vector| Discipline::CoDel(codel(vector)));
 }
 
 #[test]
 fn pie_is_that_of_rfc_8033() {
-    check_bottleneck("pie", 9, |vector| Discipline::Pie(pie(vector)));
+    check_bottleneck("pie", 13, |vector| Discipline::Pie(pie(vector)));
 }
 
 #[test]
 fn red_is_that_of_floyd_and_jacobson() {
-    check_bottleneck("red", 8, |vector| Discipline::Red(red(vector)));
+    check_bottleneck("red", 11, |vector| Discipline::Red(red(vector)));
 }
 
 #[test]

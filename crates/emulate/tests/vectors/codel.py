@@ -24,6 +24,7 @@ class CoDel(Model):
         "empty",
         "enter",
         "enter_with_count",
+        "enter_with_two",
         "leave_at_once",
         "leave_in_loop",
         "drop_in_loop",
@@ -108,7 +109,7 @@ class CoDel(Model):
             delta = self.count - self.lastcount
             self.count = 1
             if delta > 1 and now - self.drop_next < 16 * self.interval:
-                self.note("enter_with_count")
+                self.note("enter_with_two" if delta == 2 else "enter_with_count")
                 self.count = delta
             else:
                 self.note("enter")

@@ -4,6 +4,7 @@
 The same bytes come out each time. It fails when a model has a branch that no vector takes.
 """
 
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 # Nothing but vectors is left behind in this folder.
 sys.dont_write_bytecode = True
 
-from bottleneck import paced, run, traffic, write
+from bottleneck import Packet, paced, run, traffic, write
 from codel import CoDel
 from pie import Pie
 from policer import Bucket, police
@@ -22,6 +23,8 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 FULL_SIZE = [1500]
 MIXED = [64, 576, 1500, range(64, 1501)]
+# A prime: no packet takes a whole number of nanoseconds.
+ODD_RATE = 3_999_971
 
 
 def codel_cases():
@@ -35,6 +38,12 @@ def codel_cases():
     fast = {"target": 2 * MS, "interval": 20 * MS, "maxpacket": 1500, "ecn": True}
     steady = [(2 * SECOND, 8_000_000)]
     over = [(2_500 * MS, 11_000_000)]
+    # Dropping stops after the third drop, and begins again soon.
+    returns = [
+        phase
+        for length in range(200, 320, 20)
+        for phase in ((length * MS, 13_000_000), (260 * MS, 2_000_000))
+    ]
     return [
         ("codel_light", slow, 150_000, settings, traffic(11, steady, FULL_SIZE)),
         ("codel_overload", slow, 150_000, settings, traffic(12, over, FULL_SIZE)),
@@ -43,6 +52,8 @@ def codel_cases():
         ("codel_ecn", slower, 300_000, ecn, traffic(15, hard, MIXED, ect_share=0.5)),
         ("codel_ecn_fast", slower, 200_000, fast, traffic(17, swell, MIXED, ect_share=0.3)),
         ("codel_ties", 12_000_000, 400_000, ecn, ties),
+        ("codel_returns", slow, 400_000, settings, traffic(18, returns, FULL_SIZE)),
+        ("codel_odd_rate", ODD_RATE, 200_000, ecn, traffic(19, hard, MIXED, ect_share=0.3)),
     ]
 
 
@@ -51,6 +62,31 @@ def unlucky(packets):
     for packet in packets:
         packet.uniform = 1.0 - (1.0 - packet.uniform) / 64.0
     return packets
+
+
+def eager(packets):
+    """The same packets with uniforms near 0: a packet is dropped as soon as chance may decide."""
+    for packet in packets:
+        packet.uniform /= 64.0
+    return packets
+
+
+def standing(seed, line_time):
+    """A queue that stands at 40 packets, then at 10, then at 60, while one packet comes for each
+    that the line takes away."""
+    uniforms = random.Random(seed)
+    arrivals = []
+    now = 0
+    for count, packets in ((40, 200), (-30, 300), (50, 400)):
+        arrivals += [now] * max(0, count)
+        now += max(0, -count) * line_time
+        for _ in range(packets):
+            now += line_time
+            arrivals.append(now)
+    return [
+        Packet(index, arrival, 1500, False, uniforms.random())
+        for index, arrival in enumerate(arrivals)
+    ]
 
 
 def pie_cases():
@@ -69,6 +105,7 @@ def pie_cases():
         "mark_ecnth": 0.1,
     }
     ecn = {**settings, "ecn": True}
+    generous = {**settings, "update": 5 * MS}
     often = {**ecn, "update": 5 * MS, "target": 5 * MS, "max_burst": 30 * MS}
     steady = [(2 * SECOND, 8_000_000)]
     over = [(3 * SECOND, 11_000_000)]
@@ -82,6 +119,11 @@ def pie_cases():
         ("pie_flood", slower, 60_000, settings, traffic(28, flood, MIXED)),
         ("pie_unlucky", slow, 400_000, settings, unlucky(traffic(29, over, FULL_SIZE))),
         ("pie_ties", 12_000_000, 400_000, ecn, ties),
+        ("pie_standing", 12_000_000, 400_000, settings, eager(standing(51, MS))),
+        ("pie_eager", slower, 90_000, generous, eager(traffic(52, climb, MIXED))),
+        # A packet takes exactly twelve updates.
+        ("pie_slow", 64_000, 60_000, settings, eager(paced(53, 600, 150 * MS, 1440))),
+        ("pie_odd_rate", ODD_RATE, 90_000, ecn, traffic(54, climb, MIXED, 0.5)),
     ]
 
 
@@ -104,6 +146,9 @@ def red_cases():
     quick_ecn = {**quick, "ecn": True}
     gentle = {**quick, "gentle": True}
     gentle_ecn = {**gentle, "ecn": True}
+    # No average at all: from below min_th one packet leads to between 1.5 and 2 max_th.
+    steep = {**gentle, "w_q": 1.0, "min_th": 1_600, "max_th": 1_900}
+    flood = [(200 * MS, 20_000_000), (200 * MS, 50_000_000), (100 * MS, 150_000_000)]
     steady = [(2 * SECOND, 8_500_000)]
     over = [(2 * SECOND, 13_000_000)]
     return [
@@ -115,6 +160,9 @@ def red_cases():
         ("red_gentle_ecn", slower, 90_000, gentle_ecn, traffic(37, swell, MIXED, 0.5)),
         ("red_ecn", slower, 90_000, quick_ecn, traffic(38, gaps, MIXED, 0.7)),
         ("red_ties", 12_000_000, 90_000, quick_ecn, ties),
+        ("red_flood", slow, 150_000, gentle, traffic(55, flood, FULL_SIZE)),
+        ("red_steep", slow, 90_000, steep, traffic(57, over, FULL_SIZE, together=0.3)),
+        ("red_odd_rate", ODD_RATE, 90_000, quick_ecn, traffic(56, swell, MIXED, 0.5)),
     ]
 
 

@@ -42,6 +42,7 @@ class Pie(Model):
         "burst_covers",
         "safe_by_delay",
         "safe_by_length",
+        "accu_forgotten",
         "accu_low",
         "accu_high",
         "spared",
@@ -110,6 +111,8 @@ class Pie(Model):
             self.note("safe_by_length")
             return False
         if self.drop_prob == 0:
+            if self.accu_prob > 0:
+                self.note("accu_forgotten")
             self.accu_prob = 0.0
         self.accu_prob += self.drop_prob
         if self.accu_prob < ACCU_LOW:

@@ -40,7 +40,9 @@ class Red(Model):
         "certain",
         "gentle",
         "gentle_hit",
+        "gentle_late",
         "above_max",
+        "above_twice_max",
         "mark",
         "drop",
     ]
@@ -76,12 +78,12 @@ class Red(Model):
             hit = self.chance(p_b, packet.uniform)
             self.note("between_hit" if hit else "between_miss")
         elif self.gentle and self.avg < 2.0 * self.max_th:
-            self.note("gentle")
+            self.note("gentle" if self.avg < 1.5 * self.max_th else "gentle_late")
             p_b = self.max_p + (1.0 - self.max_p) * (self.avg - self.max_th) / self.max_th
             hit = self.chance(p_b, packet.uniform)
             self.note("gentle_hit" if hit else "gentle_miss")
         else:
-            self.note("above_max")
+            self.note("above_twice_max" if self.gentle else "above_max")
             hit = True
         if not hit:
             return "pass"
