@@ -173,26 +173,22 @@ mod tests {
         assert!(gaps.iter().all(|gap| *gap == gaps[0]), "{gaps:?}");
     }
 
+    /// What becomes of the first packet of all, whose number of chance is as high as one can be.
+    fn lucky(config: RedConfig, occupancy: u64) -> Verdict {
+        Red::new(config).on_enqueue(Time::ZERO, occupancy, false, 1.0 - f64::EPSILON)
+    }
+
     #[test]
     fn everything_above_the_maximum_is_dropped_unless_it_is_gentle() {
-        let mut red = Red::new(config());
-        let almost_one = 1.0 - f64::EPSILON;
-        assert_eq!(
-            red.on_enqueue(Time::ZERO, 30_000, false, almost_one),
-            Verdict::Drop
-        );
-        red.set(RedConfig {
+        assert_eq!(lucky(config(), 29_999), Verdict::Pass);
+        assert_eq!(lucky(config(), 30_000), Verdict::Drop);
+        let gentle = RedConfig {
             gentle: true,
             ..config()
-        });
-        assert_eq!(
-            red.on_enqueue(Time::ZERO, 30_001, false, almost_one),
-            Verdict::Pass
-        );
-        assert_eq!(
-            red.on_enqueue(Time::ZERO, 60_000, false, almost_one),
-            Verdict::Drop
-        );
+        };
+        assert_eq!(lucky(gentle, 30_000), Verdict::Pass);
+        assert_eq!(lucky(gentle, 59_999), Verdict::Pass);
+        assert_eq!(lucky(gentle, 60_000), Verdict::Drop);
     }
 
     #[test]

@@ -105,6 +105,7 @@ def pie_cases():
         "mark_ecnth": 0.1,
     }
     ecn = {**settings, "ecn": True}
+    slowly = {**settings, "target": 400 * MS}
     generous = {**settings, "update": 5 * MS}
     often = {**ecn, "update": 5 * MS, "target": 5 * MS, "max_burst": 30 * MS}
     steady = [(2 * SECOND, 8_000_000)]
@@ -121,8 +122,8 @@ def pie_cases():
         ("pie_ties", 12_000_000, 400_000, ecn, ties),
         ("pie_standing", 12_000_000, 400_000, settings, eager(standing(51, MS))),
         ("pie_eager", slower, 90_000, generous, eager(traffic(52, climb, MIXED))),
-        # A packet takes exactly twelve updates.
-        ("pie_slow", 64_000, 60_000, settings, eager(paced(53, 600, 150 * MS, 1440))),
+        # A packet takes exactly twelve updates, and one comes after each eleven.
+        ("pie_slow", 64_000, 60_000, slowly, paced(53, 900, 165 * MS, 1440)),
         ("pie_odd_rate", ODD_RATE, 90_000, ecn, traffic(54, climb, MIXED, 0.5)),
     ]
 
