@@ -1,0 +1,291 @@
+//! An interface that exists already and is lent to a bridge.
+//!
+//! It is looked at first: what could not carry Ethernet frames to and fro, or would cut this host
+//! off, is refused before anything is changed. Then it is brought up, made to show packets as
+//! they are on the wire, and hidden from this host's own network stack; what was changed is put
+//! back when it is given back. What the kernel undoes by itself when a process dies (hearing all
+//! frames, the hiding) is left to the kernel; only `up` and the offloads stay changed then.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::bpf::{self, Attached, Way};
+use super::interface_system::{self as system, Feature};
+use super::namespace::{Namespace, within};
+
+/// An interface in use; dropping it puts it back as it was.
+#[derive(Debug)]
+pub(super) struct Interface {
+    name: String,
+    index: i32,
+    mtu: usize,
+    /// Which namespace it is in, as the kernel numbers them.
+    namespace_id: u64,
+    driver: String,
+    receive_queues: u32,
+    socket: OwnedFd,
+    was_up: bool,
+    switched_off: Vec<Feature>,
+    /// What keeps this host out, both ways.
+    hidden: Vec<Attached>,
+}
+
+impl Interface {
+    /// Looks at an interface without changing it.
+    ///
+    /// # Errors
+    /// When there is none of this name, or it cannot be an end of a bridge.
+    pub(super) fn find(name: &str, namespace: Option<&Namespace>) -> Result<Self> {
+        in_namespace(namespace, || Self::find_here(name)).with_context(|| match namespace {
+            Some(namespace) => format!("cannot bridge {name} in {namespace}"),
+            None => format!("cannot bridge {name}"),
+        })
+    }
+
+    fn find_here(name: &str) -> Result<Self> {
+        let socket = system::question_socket().context("cannot open a socket")?;
+        let index = system::index(&socket, name).map_err(|error| explain_missing(&error))?;
+        let flags = system::flags(&socket, name)?;
+        let hardware = system::hardware(&socket, name)?;
+        if flags & libc::IFF_LOOPBACK != 0 {
+            bail!("it is the loopback device, which leads nowhere; name an Ethernet interface");
+        }
+        if hardware != libc::ARPHRD_ETHER {
+            bail!(
+                "it carries no Ethernet frames (a TUN device or a tunnel, hardware type {hardware}); name an Ethernet interface, or let `trunkline emulate run` make its own TUN devices with --device-a and --device-b"
+            );
+        }
+        if flags & libc::IFF_SLAVE != 0 {
+            bail!(
+                "it is part of a bond; name the bond, or take it out: ip link set {name} nomaster"
+            );
+        }
+        if carries_default_route(name) {
+            bail!(
+                "this host's default route leads through it, and a bridge there would cut the host off; name another interface, or remove the route: ip route del default dev {name}"
+            );
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            index,
+            mtu: system::mtu(&socket, name)?,
+            namespace_id: fs::metadata("/proc/thread-self/ns/net")
+                .context("/proc is not there")?
+                .ino(),
+            // Not every driver answers; the answers only choose among messages and queues.
+            driver: system::driver(&socket, name).unwrap_or_default(),
+            receive_queues: system::receive_queues(&socket, name).map_or(1, |count| count.max(1)),
+            was_up: flags & libc::IFF_UP != 0,
+            switched_off: Vec::new(),
+            hidden: Vec::new(),
+            socket,
+        })
+    }
+
+    /// Brings it up, switches `features` off, and hides it from this host.
+    ///
+    /// # Errors
+    /// When the user may not.
+    pub(super) fn take(
+        &mut self,
+        namespace: Option<&Namespace>,
+        features: &[Feature],
+    ) -> Result<()> {
+        // Before it comes up, so that this host announces no address of its own on it.
+        self.hide(namespace);
+        for feature in features {
+            self.switch_off(*feature);
+        }
+        if !self.was_up {
+            system::set_up(&self.socket, &self.name, true).with_context(|| {
+                format!(
+                    "cannot bring {} up; it takes CAP_NET_ADMIN: run as root",
+                    self.name
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn hide(&mut self, namespace: Option<&Namespace>) {
+        let index = self.index;
+        for way in [Way::In, Way::Out] {
+            match in_namespace(namespace, || Ok(bpf::keep_host_out(index, way)?)) {
+                Ok(attached) => self.hidden.push(attached),
+                Err(error) => tracing::info!(
+                    interface = self.name,
+                    ?way,
+                    error = format!("{error:#}"),
+                    "this host's own network stack hears or speaks on a bridged interface; before Linux 6.6 it cannot be kept out"
+                ),
+            }
+        }
+    }
+
+    fn switch_off(&mut self, feature: Feature) {
+        if !matches!(system::feature(&self.socket, &self.name, feature), Ok(true)) {
+            return;
+        }
+        match system::set_feature(&self.socket, &self.name, feature, false) {
+            Ok(()) => self.switched_off.push(feature),
+            Err(error) => {
+                tracing::warn!(interface = self.name, ?feature, %error, "an offload stays on");
+            }
+        }
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number.
+    pub(super) fn index(&self) -> i32 {
+        self.index
+    }
+
+    /// The longest payload of its frames.
+    pub(super) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// How many queues frames come in by.
+    pub(super) fn receive_queues(&self) -> u32 {
+        self.receive_queues
+    }
+
+    /// Whether its other end is an interface of this machine, too.
+    pub(super) fn is_veth(&self) -> bool {
+        self.driver == "veth"
+    }
+
+    /// Whether it and `other` are one.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        self.index == other.index && self.namespace_id == other.namespace_id
+    }
+
+    /// Says whether large packets may be handed to it to be split.
+    pub(super) fn splits_large_packets(&self) -> bool {
+        matches!(
+            system::feature(&self.socket, &self.name, Feature::TcpSegmentation),
+            Ok(true)
+        )
+    }
+
+    /// Judges what a socket of this interface was told.
+    ///
+    /// # Errors
+    /// When the interface is gone. One that is only down may come up again.
+    pub(super) fn judge(&self, error: &io::Error) -> Result<()> {
+        if !system::exists(&self.socket, self.index) {
+            bail!(
+                "the interface {} is gone ({error}); it was deleted or moved to another network namespace, and the link has ended",
+                self.name
+            );
+        }
+        tracing::warn!(interface = self.name, %error, "nothing passes until the interface is up again");
+        Ok(())
+    }
+}
+
+impl Drop for Interface {
+    fn drop(&mut self) {
+        if !system::exists(&self.socket, self.index) {
+            return;
+        }
+        for feature in self.switched_off.drain(..) {
+            if let Err(error) = system::set_feature(&self.socket, &self.name, feature, true) {
+                tracing::warn!(interface = self.name, ?feature, %error, "an offload stays off");
+            }
+        }
+        if !self.was_up
+            && let Err(error) = system::set_up(&self.socket, &self.name, false)
+        {
+            tracing::warn!(interface = self.name, %error, "the interface stays up");
+        }
+    }
+}
+
+/// Runs `work` where the interface is.
+pub(super) fn in_namespace<T: Send>(
+    namespace: Option<&Namespace>,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let file = namespace.map(Namespace::open).transpose()?;
+    within(file.as_ref().map(AsFd::as_fd), work)
+}
+
+fn explain_missing(error: &io::Error) -> anyhow::Error {
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => {
+            anyhow!("there is no such interface; `ip link` shows those there are")
+        }
+        _ => anyhow!("the kernel does not say which interface that is: {error}"),
+    }
+}
+
+/// Whether a default route of the calling thread's namespace leads through an interface.
+fn carries_default_route(name: &str) -> bool {
+    // A kernel without IPv6, say, has no such file and no such routes.
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    ipv4_default_routes(&read("/proc/thread-self/net/route")).any(|device| device == name)
+        || ipv6_default_routes(&read("/proc/thread-self/net/ipv6_route"))
+            .any(|device| device == name)
+}
+
+/// The devices of routes to 0.0.0.0/0: device, destination, …, mask as the eighth column.
+fn ipv4_default_routes(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let (device, destination, mask) = (columns.first()?, columns.get(1)?, columns.get(7)?);
+        (*destination == "00000000" && *mask == "00000000").then_some(*device)
+    })
+}
+
+/// The devices of routes to ::/0: destination, its length, …, the device as the last column.
+fn ipv6_default_routes(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let is_default =
+            *columns.first()? == "00000000000000000000000000000000" && *columns.get(1)? == "00";
+        // Every table ends in a route that refuses, through the loopback device.
+        columns
+            .last()
+            .copied()
+            .filter(|device| is_default && *device != "lo")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_routes_are_found() {
+        let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth1\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+            eth2\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0\n";
+        assert_eq!(ipv4_default_routes(table).collect::<Vec<_>>(), ["eth0"]);
+        let zeros = "0".repeat(32);
+        let table = format!(
+            "{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 1 0 00000003 eth3\n\
+             {zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200 lo\n\
+             fe80{} 40 {zeros} 00 {zeros} 00000100 1 0 00000001 eth4\n",
+            "0".repeat(28)
+        );
+        assert_eq!(ipv6_default_routes(&table).collect::<Vec<_>>(), ["eth3"]);
+    }
+
+    #[test]
+    fn what_cannot_be_bridged_is_refused_with_the_reason() {
+        let missing = Interface::find("no-such-device", None).unwrap_err();
+        assert!(format!("{missing:#}").contains("no such interface"));
+        let loopback = Interface::find("lo", None).unwrap_err();
+        assert!(format!("{loopback:#}").contains("loopback"));
+    }
+}

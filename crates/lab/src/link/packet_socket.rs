@@ -1,0 +1,273 @@
+//! One end of a bridge over packet sockets, which every kernel and every driver has.
+//!
+//! ```text
+//!   interface ──► ring of received frames ──► real frames ──► driver
+//!             ◄── batches, runs put together ◄── real frames ◄──┘
+//! ```
+//! Received frames carry the kernel's stamp, so that the time they waited in the ring is part of
+//! nobody's delay. Frames that are sent at the same moment go in one system call, and a run of one
+//! TCP or UDP flow goes as one big packet where the interface takes it.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use emulate::{Delivery, Framing};
+
+use super::device::{Device, Received};
+use super::frame;
+use super::interface::{Interface, in_namespace};
+use super::namespace::Namespace;
+use super::offload::{Group, Merging};
+use super::packet_system::{BATCH_FRAMES, FrameRing, FrameSender};
+
+/// A stamp that is older was made by a clock that has been set since.
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Looks at an empty ring, of which one asks whether the interface is in error: it shows in a
+/// wait that ends at once and finds nothing, over and over.
+const EMPTY_TURNS: u32 = 64;
+
+/// Pauses, and how many of them a batch may have, while the other end's kernel has no room: time
+/// for its soft interrupts to run on the processor that this thread keeps from them.
+const PAUSE: Duration = Duration::from_micros(20);
+const PAUSES_MAX: u32 = 25;
+
+/// A pair of sockets on one interface.
+#[derive(Debug)]
+pub(super) struct PacketSocket {
+    ring: FrameRing,
+    sender: FrameSender,
+    waiting: Vec<Bytes>,
+    run: Run,
+    merging: Merging,
+    /// Frames that the kernel showed and that could not be told apart.
+    unsplittable: u64,
+    failed: u64,
+    empty_turns: u32,
+    // Last, so that it is put back once the sockets are closed.
+    interface: Interface,
+}
+
+/// Frames that may go as one.
+#[derive(Debug, Default)]
+struct Run {
+    /// The frames, whole.
+    frames: Vec<Bytes>,
+    /// The packets in them, of which each continues the one before.
+    packets: Group,
+    /// Where in a frame the packet begins.
+    start: usize,
+}
+
+impl PacketSocket {
+    /// Begins to receive what comes into an interface that has been taken.
+    ///
+    /// # Errors
+    /// When the user may not.
+    pub(super) fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
+        let frame_bytes = interface.mtu() + frame::HEADER + frame::TAG;
+        let index = interface.index();
+        let (ring, sender) = in_namespace(namespace, || {
+            Ok((
+                FrameRing::open(index, frame_bytes)?,
+                FrameSender::open(index)?,
+            ))
+        })
+        .with_context(|| {
+            format!(
+                "cannot open packet sockets on {}; it takes CAP_NET_RAW: run as root",
+                interface.name()
+            )
+        })?;
+        let splits = interface.splits_large_packets();
+        Ok(Self {
+            ring,
+            sender,
+            waiting: Vec::with_capacity(BATCH_FRAMES),
+            run: Run::default(),
+            merging: Merging {
+                tcp: splits,
+                udp: splits,
+            },
+            unsplittable: 0,
+            failed: 0,
+            empty_turns: 0,
+            interface,
+        })
+    }
+
+    /// Sends `waiting`, in order, as the frames they are.
+    fn send_waiting(&mut self) {
+        let mut sent = 0;
+        let mut pauses = 0;
+        while sent < self.waiting.len() {
+            match self.sender.send(&self.waiting[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if is_for_now(&error) && pauses < PAUSES_MAX => {
+                    pauses += 1;
+                    thread::sleep(PAUSE);
+                }
+                Err(error) => {
+                    self.count_failure(&error);
+                    sent += 1;
+                }
+            }
+        }
+        self.waiting.clear();
+    }
+
+    /// Ends the run: sends it as one if it is more than one frame.
+    fn end_run(&mut self) {
+        if self.run.frames.len() > 1 {
+            self.send_waiting();
+            match self.run.send(&self.sender) {
+                Ok(()) => self.run.frames.clear(),
+                Err(error) => {
+                    tracing::debug!(interface = self.interface.name(), %error, "a run goes frame by frame");
+                }
+            }
+        }
+        self.waiting.append(&mut self.run.frames);
+        self.run.packets.clear();
+    }
+
+    fn count_failure(&mut self, error: &io::Error) {
+        if self.failed == 0 {
+            tracing::warn!(interface = self.interface.name(), %error, "the kernel does not take frames");
+        }
+        self.failed += 1;
+    }
+
+    /// Asks what is wrong when waits find nothing.
+    fn look_for_error(&mut self) -> Result<()> {
+        self.empty_turns += 1;
+        if self.empty_turns < EMPTY_TURNS {
+            return Ok(());
+        }
+        self.empty_turns = 0;
+        match self.ring.error()? {
+            Some(error) => self.interface.judge(&error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Device for PacketSocket {
+    fn name(&self) -> &str {
+        self.interface.name()
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::Ethernet
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+
+    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
+        // Taken before the frames, so that no age is too long; one that came since has none.
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let before = into.len();
+        let unsplittable = &mut self.unsplittable;
+        let mut found = false;
+        while into.len() - before < max
+            && self.ring.take(|shown| {
+                let age = now.saturating_sub(shown.stamp);
+                let age = if age > AGE_MAX { Duration::ZERO } else { age };
+                let each = |packet| into.push(Received { packet, age });
+                if !frame::make_real(shown.offload, shown.tag, shown.bytes, each) {
+                    *unsplittable += 1;
+                }
+            })
+        {
+            found = true;
+        }
+        if found {
+            self.empty_turns = 0;
+            return Ok(());
+        }
+        self.look_for_error()
+    }
+
+    fn send(&mut self, delivery: Delivery) {
+        let frame = delivery.packet;
+        if !self.merging.tcp && !self.merging.udp {
+            self.waiting.push(frame);
+            return;
+        }
+        let Some(start) = frame::packet_offset(&frame) else {
+            self.end_run();
+            self.waiting.push(frame);
+            return;
+        };
+        if !self.run.takes(&frame, start) {
+            self.end_run();
+            self.run.begin(frame, start, self.merging);
+        }
+    }
+
+    fn flush(&mut self) -> u64 {
+        self.end_run();
+        self.send_waiting();
+        std::mem::take(&mut self.failed)
+    }
+
+    fn unread_packets(&mut self) -> u64 {
+        self.ring.dropped() + self.unsplittable
+    }
+}
+
+impl Run {
+    fn begin(&mut self, frame: Bytes, start: usize, merging: Merging) {
+        self.packets.begin(frame.slice(start..), true, merging);
+        self.start = start;
+        self.frames.push(frame);
+    }
+
+    /// Takes a frame that continues the run. A damaged frame has a wrong check sum, or other
+    /// headers than those before it, and so continues none.
+    fn takes(&mut self, frame: &Bytes, start: usize) -> bool {
+        let continues = start == self.start
+            && self
+                .frames
+                .first()
+                .is_some_and(|first| first[..start] == frame[..start])
+            && self.packets.extend(frame.slice(start..), true).is_ok();
+        if continues {
+            self.frames.push(frame.clone());
+        }
+        continues
+    }
+
+    fn send(&self, sender: &FrameSender) -> io::Result<()> {
+        self.packets.write(|pieces| {
+            let too_long = || io::Error::from_raw_os_error(libc::EMSGSIZE);
+            let [offload, rest @ ..] = pieces else {
+                return Err(too_long());
+            };
+            let offload = <[u8; _]>::try_from(&offload[..]).map_err(|_| too_long())?;
+            let offload = frame::moved(offload, self.start as i32).ok_or_else(too_long)?;
+            let header = &self.frames[0][..self.start];
+            let mut pieces = Vec::with_capacity(rest.len() + 2);
+            pieces.push(IoSlice::new(&offload));
+            pieces.push(IoSlice::new(header));
+            pieces.extend_from_slice(rest);
+            sender.send_pieces(&pieces)
+        })
+    }
+}
+
+/// Whether the same frame may be taken a moment later.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
+    )
+}

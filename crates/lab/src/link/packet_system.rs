@@ -1,0 +1,480 @@
+//! The kernel's side of a packet socket: a ring of received frames, and batches to send.
+//!
+//! ```text
+//!   kernel writes slot n ──► status USER ──► read in place ──► status KERNEL ──► … slot n + 1
+//!        longer than a slot: the slot says so, and the whole frame waits in the socket's queue
+//! ```
+//! The ring is version 2 of packet(7): every frame is visible at once, while version 3 shows a
+//! block of frames only when it is full or a millisecond or more has passed. Its slots have one
+//! size, for an ordinary frame; a big offloaded one comes through the socket's queue
+//! (PACKET_COPY_THRESH), without copying in between.
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::system::checked;
+
+/// `struct virtio_net_hdr` of linux/virtio_net.h, as PACKET_VNET_HDR puts it before each frame.
+const OFFLOAD_HEADER: usize = super::offload::HEADER_LENGTH;
+
+/// A block of the ring: contiguous memory that the kernel has to find in one piece.
+const BLOCK_BYTES: usize = 64 * 1_024;
+
+/// What the ring takes of memory that is never paged out. At 2 KiB a slot it holds 8,192 frames:
+/// 27 ms at 300,000 frames a second, for when other threads have the processor.
+const RING_BYTES: usize = 16 * 1_024 * 1_024;
+
+/// What waits of big frames beside the ring: 64 ms at 1 Gbit/s.
+const BIG_FRAMES_BYTES: libc::c_int = 16 * 1_024 * 1_024;
+
+/// What the kernel takes of frames at once before it has sent them.
+const SEND_BYTES: libc::c_int = 4 * 1_024 * 1_024;
+
+/// The longest frame that the kernel makes of many: 64 KiB of IP, and room for its tags.
+pub(super) const FRAME_MAX: usize = 65_536 + 64;
+
+/// Frames handed over in one system call.
+pub(super) const BATCH_FRAMES: usize = 64;
+
+/// A raw socket that carries nothing yet.
+fn raw_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed; a new descriptor is ours alone.
+    unsafe {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        Ok(OwnedFd::from_raw_fd(checked(libc::socket(
+            libc::AF_PACKET,
+            kind,
+            0,
+        ))?))
+    }
+}
+
+/// Sets an option of a socket to a plain value.
+fn set_option<T>(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the value lives through the call, and its size is told.
+    checked(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            ptr::from_ref(value).cast(),
+            mem::size_of::<T>() as libc::socklen_t,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Binds a socket to a device; frames of `protocol` are received from then on.
+fn bind(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {
+    // SAFETY: the address is plain data, for which all zeros is a value.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = index;
+    // SAFETY: the address lives through the call, and its size is told.
+    checked(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            ptr::from_ref(&address).cast(),
+            mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Makes the device hear what is meant for others, as long as the socket is open.
+fn hear_all(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(
+        socket,
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+        &request,
+    )
+}
+
+/// The error that a socket has been given, if any; it is taken away by asking.
+fn pending_error(socket: &OwnedFd) -> io::Result<Option<io::Error>> {
+    let mut error: libc::c_int = 0;
+    let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: both live through the call, and the length is the value's.
+    checked(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            ptr::from_mut(&mut error).cast(),
+            &raw mut length,
+        )
+    })?;
+    Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
+}
+
+/// A socket that keeps a device promiscuous, receives nothing, and is in error once the device
+/// goes down or away.
+#[derive(Debug)]
+pub(super) struct Guardian(OwnedFd);
+
+impl Guardian {
+    pub(super) fn of(index: i32) -> io::Result<Self> {
+        let socket = raw_socket()?;
+        // The kernel tells only sockets that receive something; this filter keeps it all away.
+        let nothing = [libc::sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }];
+        let program = libc::sock_fprog {
+            len: 1,
+            filter: nothing.as_ptr().cast_mut(),
+        };
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        set_option(
+            &socket,
+            libc::SOL_PACKET,
+            libc::PACKET_IGNORE_OUTGOING,
+            &1_i32,
+        )?;
+        bind(&socket, index, libc::ETH_P_LOOPBACK as u16)?;
+        hear_all(&socket, index)?;
+        Ok(Self(socket))
+    }
+
+    /// What has happened to the device since the last call.
+    pub(super) fn error(&self) -> io::Result<Option<io::Error>> {
+        pending_error(&self.0)
+    }
+}
+
+impl AsFd for Guardian {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A frame as the kernel hands it over.
+#[derive(Debug)]
+pub(super) struct Frame<'a> {
+    /// The virtio_net_hdr.
+    pub(super) offload: [u8; OFFLOAD_HEADER],
+    /// From the destination address on.
+    pub(super) bytes: &'a [u8],
+    /// The tag that the kernel has taken out: protocol and control information.
+    pub(super) tag: Option<(u16, u16)>,
+    /// When it came, by CLOCK_REALTIME.
+    pub(super) stamp: Duration,
+}
+
+/// Received frames of one device.
+#[derive(Debug)]
+pub(super) struct FrameRing {
+    socket: OwnedFd,
+    memory: *mut u8,
+    length: usize,
+    slot_bytes: usize,
+    slots: usize,
+    /// The slot that the kernel fills, or has filled, next.
+    next: usize,
+    /// Where big frames are put together.
+    big: Box<[u8]>,
+    dropped: u64,
+}
+
+// SAFETY: the memory belongs to this value alone, on our side; the kernel's side is kept apart by
+// the status words, whichever thread reads them.
+unsafe impl Send for FrameRing {}
+
+impl FrameRing {
+    /// Begins to receive all frames that come into a device, of which an ordinary one is up to
+    /// `frame_bytes` long.
+    pub(super) fn open(index: i32, frame_bytes: usize) -> io::Result<Self> {
+        let socket = raw_socket()?;
+        let packet = libc::SOL_PACKET;
+        set_option(
+            &socket,
+            packet,
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V2 as libc::c_int),
+        )?;
+        set_option(&socket, packet, libc::PACKET_VNET_HDR, &1_i32)?;
+        set_option(&socket, packet, libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+        set_option(&socket, packet, libc::PACKET_COPY_THRESH, &1_i32)?;
+        set_buffer(
+            &socket,
+            libc::SO_RCVBUFFORCE,
+            libc::SO_RCVBUF,
+            BIG_FRAMES_BYTES,
+        )?;
+        // The kernel's own header, its alignment and the virtio_net_hdr come before the frame.
+        let slot_bytes = (libc::TPACKET2_HDRLEN + 64 + frame_bytes).next_power_of_two();
+        let block_bytes = BLOCK_BYTES.max(slot_bytes);
+        let blocks = RING_BYTES / block_bytes;
+        let slots = blocks * (block_bytes / slot_bytes);
+        let request = libc::tpacket_req {
+            tp_block_size: block_bytes as libc::c_uint,
+            tp_block_nr: blocks as libc::c_uint,
+            tp_frame_size: slot_bytes as libc::c_uint,
+            tp_frame_nr: slots as libc::c_uint,
+        };
+        set_option(&socket, packet, libc::PACKET_RX_RING, &request)?;
+        let length = blocks * block_bytes;
+        // SAFETY: a new mapping of the ring that was just asked for, in its whole length.
+        let memory = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                socket.as_raw_fd(),
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let ring = Self {
+            socket,
+            memory: memory.cast(),
+            length,
+            slot_bytes,
+            slots,
+            next: 0,
+            big: vec![0; OFFLOAD_HEADER + FRAME_MAX].into_boxed_slice(),
+            dropped: 0,
+        };
+        hear_all(&ring.socket, index)?;
+        bind(&ring.socket, index, libc::ETH_P_ALL as u16)?;
+        Ok(ring)
+    }
+
+    /// Takes the next frame if there is one; says whether there was. A frame that the kernel could
+    /// not keep whole is counted as dropped and not shown.
+    pub(super) fn take(&mut self, take: impl FnOnce(Frame<'_>)) -> bool {
+        // SAFETY: `next` is below the number of slots, so the header lies inside the mapping. Its
+        // first field is the status word, which the kernel and we write by turns.
+        let (slot, status_word) = unsafe {
+            let slot = self.memory.add(self.next * self.slot_bytes);
+            (slot, AtomicU32::from_ptr(slot.cast()))
+        };
+        let status = status_word.load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return false;
+        }
+        self.next = (self.next + 1) % self.slots;
+        // SAFETY: with status USER the kernel has written the header and leaves the slot alone.
+        let header = unsafe { ptr::read(slot.cast::<libc::tpacket2_hdr>()) };
+        let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
+            let protocol = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
+                header.tp_vlan_tpid
+            } else {
+                libc::ETH_P_8021Q as u16
+            };
+            (protocol, header.tp_vlan_tci)
+        });
+        let stamp = Duration::new(u64::from(header.tp_sec), header.tp_nsec.min(999_999_999));
+        let start = usize::from(header.tp_mac);
+        let held = header.tp_snaplen as usize;
+        if status & libc::TP_STATUS_COPY != 0 {
+            if let Some(length) = receive(&self.socket, &mut self.big) {
+                let (offload, bytes) = self.big[..length].split_at(OFFLOAD_HEADER);
+                take(Frame {
+                    offload: offload.try_into().expect("it was split there"),
+                    bytes,
+                    tag,
+                    stamp,
+                });
+            } else {
+                self.dropped += 1;
+            }
+        } else if held < header.tp_len as usize
+            || start < OFFLOAD_HEADER
+            || start + held > self.slot_bytes
+        {
+            self.dropped += 1;
+        } else {
+            // SAFETY: header and frame lie inside the slot, as was just checked, and the kernel
+            // does not write there until the status is given back below.
+            let (offload, bytes) = unsafe {
+                (
+                    ptr::read(slot.add(start - OFFLOAD_HEADER).cast()),
+                    slice::from_raw_parts(slot.add(start), held),
+                )
+            };
+            take(Frame {
+                offload,
+                bytes,
+                tag,
+                stamp,
+            });
+        }
+        status_word.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        true
+    }
+
+    /// Frames that found no room, from the start on.
+    pub(super) fn dropped(&mut self) -> u64 {
+        let mut statistics = libc::tpacket_stats {
+            tp_packets: 0,
+            tp_drops: 0,
+        };
+        let mut length = mem::size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: both live through the call, and the length is the structure's.
+        let answered = checked(unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                ptr::from_mut(&mut statistics).cast(),
+                &raw mut length,
+            )
+        });
+        // The kernel starts from zero after each answer.
+        if answered.is_ok() {
+            self.dropped += u64::from(statistics.tp_drops);
+        }
+        self.dropped
+    }
+
+    /// What has happened to the device since the last call.
+    pub(super) fn error(&self) -> io::Result<Option<io::Error>> {
+        pending_error(&self.socket)
+    }
+}
+
+impl AsFd for FrameRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for FrameRing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrowed from it outlives this value.
+        unsafe {
+            libc::munmap(self.memory.cast(), self.length);
+        }
+    }
+}
+
+/// Reads the next frame of a socket's queue; `None` if there is none or it is no frame.
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
+    // SAFETY: the buffer lives through the call, and its length is told.
+    let length = unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+        )
+    };
+    let length = usize::try_from(length).ok()?;
+    (OFFLOAD_HEADER..=buffer.len())
+        .contains(&length)
+        .then_some(length)
+}
+
+/// Asks for a buffer, beyond the host's limit where that is allowed.
+fn set_buffer(
+    socket: &OwnedFd,
+    forced: libc::c_int,
+    asked: libc::c_int,
+    bytes: libc::c_int,
+) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, forced, &bytes)
+        .or_else(|_| set_option(socket, libc::SOL_SOCKET, asked, &bytes))
+}
+
+/// Sends frames out of one device, around its queueing discipline.
+#[derive(Debug)]
+pub(super) struct FrameSender {
+    socket: OwnedFd,
+}
+
+impl FrameSender {
+    pub(super) fn open(index: i32) -> io::Result<Self> {
+        let socket = raw_socket()?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)?;
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)?;
+        set_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BYTES)?;
+        // Protocol 0: this one receives nothing.
+        bind(&socket, index, 0)?;
+        Ok(Self { socket })
+    }
+
+    /// Hands over up to [`BATCH_FRAMES`] frames that need nothing done; says how many were taken
+    /// before the first that was not.
+    ///
+    /// # Errors
+    /// When the first one is not taken.
+    pub(super) fn send(&self, frames: &[Bytes]) -> io::Result<usize> {
+        static NO_OFFLOAD: [u8; OFFLOAD_HEADER] = [0; OFFLOAD_HEADER];
+        const EMPTY: libc::iovec = libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        let count = frames.len().min(BATCH_FRAMES);
+        let mut pieces = [[EMPTY; 2]; BATCH_FRAMES];
+        // SAFETY: mmsghdr is plain data, for which all zeros is a value.
+        let mut messages: [libc::mmsghdr; BATCH_FRAMES] = unsafe { mem::zeroed() };
+        for ((message, pieces), frame) in messages.iter_mut().zip(&mut pieces).zip(frames) {
+            pieces[0].iov_base = NO_OFFLOAD.as_ptr().cast_mut().cast();
+            pieces[0].iov_len = NO_OFFLOAD.len();
+            pieces[1].iov_base = frame.as_ptr().cast_mut().cast();
+            pieces[1].iov_len = frame.len();
+            message.msg_hdr.msg_iov = pieces.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = pieces.len() as _;
+        }
+        // SAFETY: messages, pieces, and the borrowed bytes that they point at live through the
+        // call; the kernel only reads the bytes.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        checked(sent).map(|sent| sent as usize)
+    }
+
+    /// Hands over one frame in pieces, the first of which is its virtio_net_hdr.
+    pub(super) fn send_pieces(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        // SAFETY: msghdr is plain data, for which all zeros is a value.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut().cast();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: an IoSlice is an iovec to the kernel; all that they point at lives through the
+        // call and is only read.
+        let sent = unsafe {
+            libc::sendmsg(
+                self.socket.as_raw_fd(),
+                &raw const message,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        if sent < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One end of a bridge over AF_XDP, which takes frames out of the driver before the kernel has
+//! made anything of them.
+//!
+//! A program of a few instructions (`bpf.rs`) leads every frame of every receive queue to the
+//! socket of that queue; frames are sent through the first queue's. Where the driver can, it runs
+//! the program and shares its memory with the sockets; otherwise the kernel does both in its
+//! stead. The sockets go with the process, and the program with them: from then on the interface
+//! works as it did before, and bridges nothing.
+//!
+//! What is behind a veth pair's other end is this machine's own kernel, which leaves work to a
+//! hardware that there is not: check sums are completed here, large packets are switched off by
+//! the kernel while a program is attached natively. Tags of a VLAN interface there travel beside
+//! the frame, where no program of this kind sees them; only its owner can switch that off.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use emulate::{Delivery, Framing};
+
+use super::bpf::{self, Attached, Mode, SocketMap};
+use super::device::{Device, Received};
+use super::frame;
+use super::interface::{Interface, in_namespace};
+use super::namespace::Namespace;
+use super::packet_system::Guardian;
+use super::xdp_system::{self as system, Copying, FRAME_MAX, Gathering, QueueSocket};
+
+/// Calls that send nothing before frames are left for the next flush.
+const IDLE_PUSHES_MAX: u32 = 3;
+
+/// Looks at empty rings, of which one asks whether the interface is in error.
+const EMPTY_TURNS: u32 = 64;
+
+/// A stamp that is older is none.
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// The sockets of one interface.
+#[derive(Debug)]
+pub(super) struct XdpSocket {
+    /// What a wait waits for: all sockets and the guardian.
+    gathering: Gathering,
+    guardian: Guardian,
+    // The program goes before the sockets that it leads to.
+    _program: Attached,
+    _map: SocketMap,
+    queues: Vec<QueueSocket>,
+    /// The queue to look at first, so that each has its turn.
+    first: usize,
+    failed: u64,
+    empty_turns: u32,
+    // Last, so that it is put back once the sockets are closed.
+    interface: Interface,
+}
+
+impl XdpSocket {
+    /// Leads what comes into an interface that has been taken to sockets of its own.
+    ///
+    /// # Errors
+    /// When the user may not, the kernel has no AF_XDP, or the interface's frames are too long.
+    pub(super) fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
+        let frame_bytes = interface.mtu() + frame::HEADER + frame::TAG;
+        if frame_bytes > FRAME_MAX {
+            bail!(
+                "{} has an MTU of {}, and AF_XDP takes frames of one memory page: set it to {} or less, or use --io packet",
+                interface.name(),
+                interface.mtu(),
+                FRAME_MAX - frame::HEADER - frame::TAG
+            );
+        }
+        if interface.is_veth() {
+            tracing::info!(
+                interface = interface.name(),
+                "tags of a VLAN interface on the other end of this veth pair are lost with AF_XDP unless they are written into the frames there (ethtool -K DEVICE txvlan off)"
+            );
+        }
+        in_namespace(namespace, || Self::open_here(&interface, frame_bytes)).map(|parts| Self {
+            gathering: parts.gathering,
+            guardian: parts.guardian,
+            _program: parts.program,
+            _map: parts.map,
+            queues: parts.queues,
+            first: 0,
+            failed: 0,
+            empty_turns: 0,
+            interface,
+        })
+    }
+
+    fn open_here(interface: &Interface, frame_bytes: usize) -> Result<Parts> {
+        let index = interface.index();
+        let name = interface.name();
+        let guardian = Guardian::of(index).context("cannot make the interface hear all frames")?;
+        let count = interface.receive_queues();
+        let map = SocketMap::new(count).map_err(explain)?;
+        let (program, mode) = match bpf::lead_to(&map, index, Mode::Native) {
+            Ok(program) => (program, Mode::Native),
+            Err(error) => {
+                tracing::info!(interface = name, %error, "the driver runs no XDP program; the kernel does in its stead");
+                let program = bpf::lead_to(&map, index, Mode::Generic).map_err(explain)?;
+                (program, Mode::Generic)
+            }
+        };
+        let mut queues = Vec::new();
+        for queue in 0..count {
+            let socket = QueueSocket::new(frame_bytes).map_err(explain)?;
+            let copying = bind(&socket, index, queue, mode).map_err(explain)?;
+            map.insert(queue, &socket).map_err(explain)?;
+            tracing::info!(
+                interface = name,
+                queue,
+                ?mode,
+                ?copying,
+                "AF_XDP socket bound"
+            );
+            queues.push(socket);
+        }
+        let files = queues.iter().map(AsFd::as_fd);
+        let gathering = Gathering::of(files.chain([guardian.as_fd()]))
+            .context("cannot wait for several sockets")?;
+        Ok(Parts {
+            gathering,
+            guardian,
+            program,
+            map,
+            queues,
+        })
+    }
+
+    fn count_failures(&mut self, count: u64, error: &io::Error) {
+        if self.failed == 0 {
+            tracing::warn!(interface = self.interface.name(), %error, "the kernel does not take frames");
+        }
+        self.failed += count;
+    }
+
+    fn look_for_error(&mut self) -> Result<()> {
+        self.empty_turns += 1;
+        if self.empty_turns < EMPTY_TURNS {
+            return Ok(());
+        }
+        self.empty_turns = 0;
+        match self.guardian.error()? {
+            Some(error) => self.interface.judge(&error),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the kernel to send, again while it gets on.
+    fn push(&mut self) {
+        let mut idle = 0;
+        while idle < IDLE_PUSHES_MAX {
+            let queue = &mut self.queues[0];
+            let before = queue.unsent();
+            let result = queue.push();
+            let after = queue.unsent();
+            match result {
+                Ok(()) if after == 0 => return,
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    self.count_failures(1, &error);
+                }
+                Err(error) if !is_for_now(&error) => {
+                    // What is in the ring is sent, or not, once the interface is up again.
+                    self.count_failures(0, &error);
+                    return;
+                }
+                _ => {}
+            }
+            idle = if after < before { 0 } else { idle + 1 };
+        }
+    }
+}
+
+/// What is made in the interface's namespace.
+struct Parts {
+    gathering: Gathering,
+    guardian: Guardian,
+    program: Attached,
+    map: SocketMap,
+    queues: Vec<QueueSocket>,
+}
+
+fn bind(socket: &QueueSocket, index: i32, queue: u32, mode: Mode) -> io::Result<Copying> {
+    if mode == Mode::Native && socket.bind(index, queue, Copying::None).is_ok() {
+        return Ok(Copying::None);
+    }
+    socket.bind(index, queue, Copying::ByKernel)?;
+    Ok(Copying::ByKernel)
+}
+
+fn explain(error: io::Error) -> anyhow::Error {
+    let advice = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "it takes CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: run as root, or use --io packet"
+        }
+        Some(libc::EAFNOSUPPORT | libc::ENOSYS) => {
+            "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS): use --io packet"
+        }
+        Some(libc::EBUSY | libc::EEXIST) => {
+            "another program has this interface's XDP hook; `ip link` shows it as prog/xdp: stop it, or use --io packet"
+        }
+        _ => "use --io packet, which works with every interface",
+    };
+    anyhow::anyhow!("cannot set up AF_XDP: {error}; {advice}")
+}
+
+impl Device for XdpSocket {
+    fn name(&self) -> &str {
+        self.interface.name()
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::Ethernet
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.gathering.as_fd()
+    }
+
+    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
+        let before = into.len();
+        let now = system::monotonic_ns();
+        let count = self.queues.len();
+        for turn in 0..count {
+            let left = max.saturating_sub(into.len() - before);
+            let queue = &mut self.queues[(self.first + turn) % count];
+            queue.receive(left, |frame, arrived| {
+                frame::complete_checksum(frame);
+                let age = Duration::from_nanos(now.saturating_sub(arrived));
+                into.push(Received {
+                    packet: Bytes::copy_from_slice(frame),
+                    age: if age > AGE_MAX { Duration::ZERO } else { age },
+                });
+            });
+        }
+        self.first = (self.first + 1) % count;
+        if into.len() > before {
+            self.empty_turns = 0;
+            return Ok(());
+        }
+        self.look_for_error()
+    }
+
+    fn send(&mut self, delivery: Delivery) {
+        if self.queues[0].put(&delivery.packet) {
+            return;
+        }
+        // All frames are with the kernel: it has to send some first.
+        self.push();
+        if !self.queues[0].put(&delivery.packet) {
+            self.count_failures(1, &io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
+    }
+
+    fn flush(&mut self) -> u64 {
+        self.push();
+        std::mem::take(&mut self.failed)
+    }
+
+    fn unread_packets(&mut self) -> u64 {
+        self.queues.iter().map(QueueSocket::lost).sum()
+    }
+}
+
+/// Whether the kernel may take more a moment later.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
+    )
+}
