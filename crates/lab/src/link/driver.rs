@@ -38,10 +38,13 @@ const BATCH_PACKETS: usize = 64;
 /// end within 5 µs.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
+/// Packets that are held for longer than this after the end have no end in the log: those behind
+/// a line that stands still.
+const HELD_AT_MOST: Duration = Duration::from_secs(3_600);
+
 /// What the handle asks of the thread.
 pub(super) enum Command {
     Configure(Box<LinkConfig>),
-    Record(Option<Box<dyn RecordSink>>),
     Report(mpsc::Sender<LinkReport>),
     Stop,
 }
@@ -106,6 +109,13 @@ impl Driver {
         }
     }
 
+    /// Hands the record of every packet, from the first on, to this sink.
+    pub(super) fn record(&mut self, sink: Option<Box<dyn RecordSink>>) {
+        self.link.forward.keep_records(sink.is_some());
+        self.link.back.keep_records(sink.is_some());
+        self.records = sink;
+    }
+
     /// Relays until it is told to stop or a device is gone.
     pub(super) fn run(mut self) -> Result<LinkReport> {
         system::sharpen_timers();
@@ -139,7 +149,9 @@ impl Driver {
                 }
             }
             if commanded && matches!(self.obey(now), Flow::Stop) {
-                return Ok(self.report());
+                let report = self.report();
+                self.record_the_rest(now);
+                return Ok(report);
             }
             now = self.deliver(0, now);
             now = self.deliver(1, now);
@@ -252,19 +264,48 @@ impl Driver {
         self.waker.clear();
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Configure(config)) => {
-                    let config = framed(*config, &self.devices);
-                    self.link.set_config(now, config);
-                }
-                Ok(Command::Record(sink)) => {
-                    self.link.forward.keep_records(sink.is_some());
-                    self.link.back.keep_records(sink.is_some());
-                    self.records = sink;
-                }
+                Ok(Command::Configure(config)) => self.configure(now, *config),
                 // Whoever asked may have given up waiting.
                 Ok(Command::Report(sender)) => drop(sender.send(self.report())),
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return Flow::Stop,
                 Err(mpsc::TryRecvError::Empty) => return Flow::Continue,
+            }
+        }
+    }
+
+    fn configure(&mut self, now: Time, config: LinkConfig) {
+        let config = framed(config, &self.devices);
+        self.link.set_config(now, config);
+        for index in [0, 1] {
+            self.hand_out_records(index);
+        }
+        let next = [&self.link.forward, &self.link.back]
+            .map(|direction| direction.counters().offered.packets);
+        if let Some(sink) = &mut self.records {
+            sink.changed(now, next);
+        }
+    }
+
+    /// Gives the packets that are still held their end in the log, as if the link had gone on:
+    /// without them the fate of others could not be told again from the log.
+    fn record_the_rest(&mut self, now: Time) {
+        if self.records.is_none() {
+            return;
+        }
+        let until = now + HELD_AT_MOST;
+        for index in [0, 1] {
+            while let Some(at) = direction(&mut self.link, index)
+                .poll_timeout()
+                .filter(|at| *at <= until)
+            {
+                while direction(&mut self.link, index).poll_output(at).is_some() {}
+                let heading = self.relays[index].heading;
+                while let Some(record) = direction(&mut self.link, index).poll_record() {
+                    let Some(sink) = &mut self.records else {
+                        return;
+                    };
+                    sink.offer_last(LinkRecord { heading, record });
+                }
             }
         }
     }

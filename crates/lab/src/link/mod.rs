@@ -17,11 +17,20 @@
 //!
 //! It needs /dev/net/tun and CAP_NET_ADMIN, no kernel module beyond tun, and no netem.
 
+mod bpf;
+mod bridge;
 mod device;
 mod driver;
+mod frame;
+mod interface;
+mod interface_system;
 mod namespace;
 mod offload;
+pub mod packet_log;
 mod pace;
+mod packet_socket;
+mod packet_system;
+mod pcapng;
 pub mod presets;
 mod record;
 mod report;
@@ -29,6 +38,8 @@ pub mod settings;
 mod signals;
 mod system;
 mod tun;
+mod xdp;
+mod xdp_system;
 mod watch;
 
 use std::sync::mpsc;
@@ -38,10 +49,11 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, anyhow};
 pub use emulate::{DirectionConfig, Line, LinkConfig, Loss};
 
+pub use bridge::{BridgeEnd, BridgeIo};
 use device::Device;
 use driver::{Command, Driver};
 pub use namespace::Namespace;
-pub use record::{Heading, LinkRecord, RecordSink, record_channel};
+pub use record::{Heading, LinkRecord, RecordSink};
 pub use report::{DirectionReport, LinkReport};
 pub use signals::StopSignals;
 use system::Waker;
@@ -79,6 +91,15 @@ pub enum Devices {
         /// Whether packets may come and go in runs.
         offloads: Offloads,
     },
+    /// Two interfaces that are there already: frames of the link layer.
+    Bridge {
+        /// One end.
+        a: BridgeEnd,
+        /// The other.
+        b: BridgeEnd,
+        /// How frames come and go.
+        io: BridgeIo,
+    },
 }
 
 /// Whether the kernel may hand a run of packets to a TUN device as one, and is handed such runs.
@@ -100,6 +121,7 @@ impl Devices {
                 Box::new(Tun::create(a, *offloads)?),
                 Box::new(Tun::create(b, *offloads)?),
             ]),
+            Devices::Bridge { a, b, io } => bridge::open(a, b, *io),
         }
     }
 }
@@ -120,12 +142,25 @@ impl LinkHandle {
     /// When the settings are out of bounds, or the devices cannot be made; the message says what
     /// is missing and what to do.
     pub fn start(devices: &Devices, config: LinkConfig) -> Result<Self> {
+        Self::start_recorded(devices, config, None)
+    }
+
+    /// The same, and hands the record of every packet, from the first on, to a sink.
+    ///
+    /// # Errors
+    /// As [`LinkHandle::start`].
+    pub fn start_recorded(
+        devices: &Devices,
+        config: LinkConfig,
+        records: Option<Box<dyn RecordSink>>,
+    ) -> Result<Self> {
         config.check()?;
         let devices = devices.open()?;
         let waker = Waker::new().context("cannot create an eventfd")?;
         let (commands, receiver) = mpsc::channel();
         let (start, started_at) = (Instant::now(), SystemTime::now());
-        let driver = Driver::new(devices, config, receiver, waker.try_clone()?, start);
+        let mut driver = Driver::new(devices, config, receiver, waker.try_clone()?, start);
+        driver.record(records);
         let thread = thread::Builder::new()
             .name("link".to_owned())
             .spawn(move || driver.run())
@@ -157,15 +192,6 @@ impl LinkHandle {
     pub fn set_config(&self, config: LinkConfig) -> Result<()> {
         config.check()?;
         self.send(Command::Configure(Box::new(config)))
-    }
-
-    /// Hands the record of each packet whose end becomes certain from now on to `sink`; `None`
-    /// ends that.
-    ///
-    /// # Errors
-    /// When the link has ended by itself.
-    pub fn records(&self, sink: Option<Box<dyn RecordSink>>) -> Result<()> {
-        self.send(Command::Record(sink))
     }
 
     /// The time of day at which the link's own time began: the zero of a record's times.

@@ -4,13 +4,8 @@
 //! gone. The arrivals in the records are those that the model was told, so that they are all it
 //! takes, with settings and seed, to have every fate again.
 
-use std::sync::mpsc;
-
 use emulate::Record;
-
-/// The records that wait for a writer: 0.3 s of 100,000 packets per second, some 50 MB if they
-/// are of full size.
-const WAITING_MAX: usize = 32_768;
+use vocab::Time;
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,22 +31,11 @@ pub struct LinkRecord {
 pub trait RecordSink: Send {
     /// Takes a record, without waiting for anything; says whether there was room.
     fn offer(&mut self, record: LinkRecord) -> bool;
-}
 
-/// A sink for [`LinkHandle::records`] and where its records come out, in the order in which they
-/// became certain.
-///
-/// [`LinkHandle::records`]: super::LinkHandle::records
-#[must_use]
-pub fn record_channel() -> (Box<dyn RecordSink>, mpsc::Receiver<LinkRecord>) {
-    let (sender, receiver) = mpsc::sync_channel(WAITING_MAX);
-    (Box::new(Channel(sender)), receiver)
-}
+    /// Takes a record after the link's end, and waits until there is room; says whether it could.
+    fn offer_last(&mut self, record: LinkRecord) -> bool;
 
-struct Channel(mpsc::SyncSender<LinkRecord>);
-
-impl RecordSink for Channel {
-    fn offer(&mut self, record: LinkRecord) -> bool {
-        self.0.try_send(record).is_ok()
-    }
+    /// Is told that other settings hold from `at` on, for the packets from these numbers on,
+    /// forward and back.
+    fn changed(&mut self, at: Time, next: [u64; 2]);
 }

@@ -96,22 +96,27 @@ impl Key {
     /// Its name, as a flag without dashes.
     #[must_use]
     pub fn name(self) -> &'static str {
+        self.names().0
+    }
+
+    /// Its name, and that of its twin for the way back.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Key::Rate => "rate",
-            Key::Overhead => "overhead",
-            Key::Delay => "delay",
-            Key::Jitter => "jitter",
-            Key::Loss => "loss",
-            Key::Duplicate => "duplicate",
-            Key::Corrupt => "corrupt",
-            Key::Reorder => "reorder",
-            Key::Queue => "queue",
-            Key::Aqm => "aqm",
-            Key::Shaper => "shaper",
-            Key::Police => "police",
-            Key::Trace => "trace",
-            Key::Schedule => "schedule",
-            Key::Outage => "outage",
+            Key::Rate => ("rate", "rate-back"),
+            Key::Overhead => ("overhead", "overhead-back"),
+            Key::Delay => ("delay", "delay-back"),
+            Key::Jitter => ("jitter", "jitter-back"),
+            Key::Loss => ("loss", "loss-back"),
+            Key::Duplicate => ("duplicate", "duplicate-back"),
+            Key::Corrupt => ("corrupt", "corrupt-back"),
+            Key::Reorder => ("reorder", "reorder-back"),
+            Key::Queue => ("queue", "queue-back"),
+            Key::Aqm => ("aqm", "aqm-back"),
+            Key::Shaper => ("shaper", "shaper-back"),
+            Key::Police => ("police", "police-back"),
+            Key::Trace => ("trace", "trace-back"),
+            Key::Schedule => ("schedule", "schedule-back"),
+            Key::Outage => ("outage", "outage-back"),
         }
     }
 
@@ -229,15 +234,20 @@ impl Name {
             .into_iter()
             .flat_map(|way| Key::ALL.into_iter().map(move |key| Name { key, way }))
     }
+
+    /// `rate`, or `rate-back`.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self.way {
+            Way::Forward => self.key.names().0,
+            Way::Back => self.key.names().1,
+        }
+    }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.key.name())?;
-        match self.way {
-            Way::Forward => Ok(()),
-            Way::Back => out.write_str("-back"),
-        }
+        out.write_str(self.text())
     }
 }
 

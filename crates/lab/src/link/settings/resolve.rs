@@ -12,7 +12,7 @@ use emulate::{
     Change, DeliveryTrace, DirectionConfig, Discipline, GilbertElliott, Jitter, Line, LinkConfig,
     Loss, LossList, Peak, Queue, QueueLimit, RedConfig, Reordering, Schedule, Step, TokenBucket,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::words::{
@@ -40,7 +40,7 @@ pub struct Resolved {
 }
 
 /// A file that settings came from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedFile {
     /// Where it was.
     pub path: PathBuf,

@@ -1,0 +1,204 @@
+//! Writing captures in the pcapng format (draft-ietf-opsawg-pcapng): what Wireshark opens.
+//!
+//! One section with one interface for each end of the link, stamps in nanoseconds, and comments
+//! on packets. All blocks are little-endian; each option is padded to four bytes.
+//!
+//! ```text
+//!   section header ─ interface (end A) ─ interface (end B) ─ packet ─ packet ─ …
+//! ```
+//! It writes only what a link's log needs, and reads nothing.
+
+use std::io::{self, Write};
+
+/// draft-ietf-opsawg-pcapng §4.1 (Section Header Block).
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+/// §4.2 (Interface Description Block).
+const INTERFACE_DESCRIPTION: u32 = 1;
+/// §4.3 (Enhanced Packet Block).
+const ENHANCED_PACKET: u32 = 6;
+
+/// §3.5 (Options).
+const END_OF_OPTIONS: u16 = 0;
+const COMMENT: u16 = 1;
+const USER_APPLICATION: u16 = 4;
+const INTERFACE_NAME: u16 = 2;
+const INTERFACE_DESCRIPTION_TEXT: u16 = 3;
+const TIME_RESOLUTION: u16 = 9;
+const PACKET_FLAGS: u16 = 2;
+
+/// 10^-9 s.
+const NANOSECONDS: u8 = 9;
+
+/// What the packets of an interface begin with, as tcpdump.org's list of link types numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkType {
+    /// LINKTYPE_ETHERNET.
+    Ethernet = 1,
+    /// LINKTYPE_RAW: IPv4 or IPv6.
+    Raw = 101,
+}
+
+/// Which way a packet went, seen from the interface; §4.3.1 (Enhanced Packet Block Flags Word).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heading {
+    /// Out of the interface's host into the link.
+    Inbound = 1,
+    /// Out of the link.
+    Outbound = 2,
+}
+
+/// One end of the link.
+#[derive(Clone, Debug)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) description: String,
+    pub(super) link_type: LinkType,
+}
+
+/// A capture being written.
+pub(super) struct Pcapng<W> {
+    out: W,
+    block: Vec<u8>,
+}
+
+impl<W: Write> Pcapng<W> {
+    /// Writes the section and its interfaces.
+    pub(super) fn begin(
+        out: W,
+        program: &str,
+        comment: &str,
+        interfaces: &[Interface],
+    ) -> io::Result<Self> {
+        let mut capture = Self {
+            out,
+            block: Vec::with_capacity(2_048),
+        };
+        capture.put_u32(BYTE_ORDER_MAGIC);
+        // Version 1.0, and a length that is not stated (§4.1).
+        capture.put_u16(1);
+        capture.put_u16(0);
+        capture.block.extend(u64::MAX.to_le_bytes());
+        capture.put_option(COMMENT, comment.as_bytes());
+        capture.put_option(USER_APPLICATION, program.as_bytes());
+        capture.put_option(END_OF_OPTIONS, &[]);
+        capture.write_block(SECTION_HEADER)?;
+        for interface in interfaces {
+            capture.put_u16(interface.link_type as u16);
+            capture.put_u16(0);
+            // No limit on what is kept of a packet.
+            capture.put_u32(0);
+            capture.put_option(INTERFACE_NAME, interface.name.as_bytes());
+            capture.put_option(INTERFACE_DESCRIPTION_TEXT, interface.description.as_bytes());
+            capture.put_option(TIME_RESOLUTION, &[NANOSECONDS]);
+            capture.put_option(END_OF_OPTIONS, &[]);
+            capture.write_block(INTERFACE_DESCRIPTION)?;
+        }
+        Ok(capture)
+    }
+
+    /// Writes one packet; `at` is nanoseconds since 1970.
+    pub(super) fn packet(
+        &mut self,
+        interface: u32,
+        at: u64,
+        heading: Heading,
+        packet: &[u8],
+        comment: &str,
+    ) -> io::Result<()> {
+        let length = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        self.put_u32(interface);
+        self.put_u32((at >> 32) as u32);
+        self.put_u32(at as u32);
+        self.put_u32(length);
+        self.put_u32(length);
+        self.put_padded(packet);
+        self.put_option(PACKET_FLAGS, &(heading as u32).to_le_bytes());
+        self.put_option(COMMENT, comment.as_bytes());
+        self.put_option(END_OF_OPTIONS, &[]);
+        self.write_block(ENHANCED_PACKET)
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// A block says its length before and behind its body (§3.1, General Block Structure).
+    fn write_block(&mut self, kind: u32) -> io::Result<()> {
+        const FRAME: u32 = 12;
+        let length = (self.block.len() as u32 + FRAME).to_le_bytes();
+        self.out.write_all(&kind.to_le_bytes())?;
+        self.out.write_all(&length)?;
+        self.out.write_all(&self.block)?;
+        self.out.write_all(&length)?;
+        self.block.clear();
+        Ok(())
+    }
+
+    fn put_u16(&mut self, value: u16) {
+        self.block.extend(value.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.block.extend(value.to_le_bytes());
+    }
+
+    fn put_padded(&mut self, bytes: &[u8]) {
+        self.block.extend(bytes);
+        let padding = bytes.len().next_multiple_of(4) - bytes.len();
+        self.block.extend(&[0; 3][..padding]);
+    }
+
+    /// An option longer than its length field can say is cut.
+    fn put_option(&mut self, code: u16, value: &[u8]) {
+        let value = &value[..value.len().min(usize::from(u16::MAX))];
+        self.put_u16(code);
+        self.put_u16(value.len() as u16);
+        self.put_padded(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(name: &str) -> Interface {
+        Interface {
+            name: name.to_owned(),
+            description: "an end".to_owned(),
+            link_type: LinkType::Raw,
+        }
+    }
+
+    #[test]
+    fn blocks_frame_each_other_to_the_end() {
+        let mut bytes = Vec::new();
+        let mut capture = Pcapng::begin(&mut bytes, "test", "{}", &[end("a"), end("bb")]).unwrap();
+        let at = 1_700_000_000_123_456_789;
+        capture
+            .packet(1, at, Heading::Outbound, &[0x45, 0, 0, 0, 1], "delivered")
+            .unwrap();
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let (mut position, mut kinds) = (0, Vec::new());
+        while position < bytes.len() {
+            let length = word(position + 4) as usize;
+            assert_eq!(length % 4, 0);
+            assert_eq!(word(position + length - 4) as usize, length);
+            kinds.push((word(position), position));
+            position += length;
+        }
+        assert_eq!(position, bytes.len());
+        let [_, _, _, (kind, packet)] = kinds[..] else {
+            panic!("{kinds:?}");
+        };
+        assert_eq!(kind, ENHANCED_PACKET);
+        assert_eq!(word(packet + 8), 1);
+        let stamp = u64::from(word(packet + 12)) << 32 | u64::from(word(packet + 16));
+        assert_eq!(stamp, at);
+        assert_eq!((word(packet + 20), word(packet + 24)), (5, 5));
+        assert_eq!(
+            &bytes[packet + 28..packet + 36],
+            [0x45, 0, 0, 0, 1, 0, 0, 0]
+        );
+    }
+}
