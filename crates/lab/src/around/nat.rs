@@ -1,0 +1,501 @@
+//! The way from the link into a host's network: forwarding, and addresses translated.
+//!
+//! All of it stands in one nftables table, named after the link's device on the host's side, and
+//! in settings of the kernel that let the host forward at all. Forwarding is switched on for each
+//! device alone, not for the whole host, and the table lets through the newly switched devices
+//! only what a link sent or waits for, so the host does not become a router for its neighbours.
+//!
+//! What has been changed is noted in the table itself, as comments of the rules of a chain that
+//! nothing runs, before it is changed: "forwarding of eth0 was 0". [`Nat::remove`] puts it back. When
+//! a process is killed its device goes but the table stays; the next start finds a table without
+//! its device, takes over what it owes, and removes it. Of several links at once the last one to
+//! end puts back what the first one changed. The notes are in the network namespace that they
+//! are about, so nobody settles them in the wrong one.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow};
+
+use super::addresses::Addresses;
+use crate::command;
+
+/// What the names of all tables begin with; the device's name follows.
+const TABLE: &str = "trunkline_emulate_";
+
+/// What the names of the host's ends of all links begin with.
+pub(super) const DEVICE: &str = "tlw-";
+
+/// Held while tables and settings are looked at and changed.
+const LOCK: &str = "/run/trunkline-emulate.lock";
+
+/// Keeps other links from changing the host until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn(Option<File>);
+
+impl Turn {
+    /// Waits until no other link is being set up or removed.
+    pub(super) fn wait() -> Self {
+        let lock = || {
+            let file = File::create(LOCK)?;
+            file.lock()?;
+            Ok::<_, std::io::Error>(file)
+        };
+        match lock() {
+            Ok(file) => Self(Some(file)),
+            Err(error) => {
+                // A /run that cannot be written to keeps nobody from running a single link.
+                tracing::debug!(path = LOCK, %error, "no lock");
+                Self(None)
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            // Closing it has the same effect.
+            let _ = file.unlock();
+        }
+    }
+}
+
+/// A setting of the kernel that was changed for a device, and what it was.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Debt {
+    /// "ipv4" or "ipv6".
+    family: String,
+    /// The device, or "all".
+    device: String,
+    /// "forwarding" and its like.
+    setting: String,
+    was: String,
+}
+
+impl Debt {
+    fn path(&self) -> PathBuf {
+        setting(&self.family, &self.device, &self.setting)
+    }
+
+    /// Whether the whole host has been made a router since: what this device is set to is then
+    /// whoever did that's.
+    fn is_forgiven(&self) -> bool {
+        self.setting == "forwarding"
+            && self.device != "all"
+            && read(&setting(&self.family, "all", "forwarding")).as_deref() == Some("1")
+    }
+}
+
+impl fmt::Display for Debt {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            family,
+            device,
+            setting,
+            was,
+        } = self;
+        write!(out, "{family} {device} {setting} was {was}")
+    }
+}
+
+impl FromStr for Debt {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.split(' ').collect::<Vec<_>>().as_slice() {
+            [family @ ("ipv4" | "ipv6"), device, setting, "was", was] => Ok(Self {
+                family: (*family).to_owned(),
+                device: (*device).to_owned(),
+                setting: (*setting).to_owned(),
+                was: (*was).to_owned(),
+            }),
+            _ => Err(()),
+        }
+    }
+}
+
+fn setting(family: &str, device: &str, name: &str) -> PathBuf {
+    ["/proc/sys/net", family, "conf", device, name]
+        .iter()
+        .collect()
+}
+
+fn read(path: &std::path::Path) -> Option<String> {
+    fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_owned())
+}
+
+/// What the gateway's own address answers with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Services {
+    /// Where TCP and UDP to the gateway's address go instead.
+    pub(super) v4: Option<std::net::Ipv4Addr>,
+    /// Whether questions for names stay at the gateway.
+    pub(super) names: bool,
+}
+
+/// One link's rules and changed settings.
+#[derive(Debug)]
+pub(super) struct Nat {
+    device: String,
+}
+
+impl Nat {
+    /// Makes rules for what comes from `device` of this thread's network namespace.
+    pub(super) fn set_up(
+        turn: &Turn,
+        device: &str,
+        addresses: &Addresses,
+        services: &Services,
+    ) -> Result<Self> {
+        let nat = Self {
+            device: device.to_owned(),
+        };
+        let done = nat.make(addresses, services);
+        done.inspect_err(|_| nat.remove(turn)).map(|()| nat)
+    }
+
+    fn make(&self, addresses: &Addresses, services: &Services) -> Result<()> {
+        let device = &self.device;
+        let tables = all_tables()?;
+        let mut debts: BTreeSet<Debt> = tables.into_iter().flat_map(|table| table.debts).collect();
+        let changes = changes();
+        debts.extend(changes.iter().map(|(debt, _)| debt.clone()));
+        nft(&rules(device, addresses, services, &debts)).map_err(|error| {
+            anyhow!("{error:#}; translating addresses takes nftables with NAT: load nft_masq (modprobe nft_masq), or use --gateway user")
+        })?;
+        for (debt, value) in changes {
+            let path = debt.path();
+            fs::write(&path, value).with_context(|| {
+                format!(
+                    "cannot set {} to {value}; forwarding takes root in the host's network namespace, and in a container a writable /proc/sys: use --gateway user",
+                    path.display()
+                )
+            })?;
+        }
+        // The link's own device takes its settings with it when it goes.
+        let mut own = vec![("ipv4", "forwarding"), ("ipv6", "force_forwarding")];
+        if services.v4.is_some_and(|address| address.is_loopback()) {
+            own.push(("ipv4", "route_localnet"));
+        }
+        for (family, name) in own {
+            let path = setting(family, device, name);
+            if path.exists() {
+                fs::write(&path, "1").with_context(|| format!("cannot set {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back all that was made, in this thread's network namespace.
+    pub(super) fn remove(&self, _turn: &Turn) {
+        if let Err(error) = settle(|table| table.device == self.device) {
+            tracing::warn!(
+                table = format!("{TABLE}{}", self.device),
+                error = format!("{error:#}"),
+                "the link's rules could not be removed"
+            );
+        }
+    }
+}
+
+/// Removes what killed processes have left in this thread's network namespace.
+pub(super) fn sweep(_turn: &Turn) -> Result<()> {
+    let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+    let exists = |device: &str| {
+        devices
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .any(|(name, _)| name.trim() == device)
+    };
+    settle(|table| !exists(&table.device))
+}
+
+/// Removes the chosen tables, and puts back what no other table still needs.
+fn settle(is_chosen: impl Fn(&Table) -> bool) -> Result<()> {
+    let (chosen, others): (Vec<Table>, Vec<Table>) = all_tables()?.into_iter().partition(is_chosen);
+    for table in &chosen {
+        for debt in &table.debts {
+            let is_needed = others.iter().any(|other| other.debts.contains(debt));
+            if is_needed || debt.is_forgiven() {
+                continue;
+            }
+            if let Err(error) = fs::write(debt.path(), &debt.was) {
+                // A device that has gone has taken its settings along.
+                tracing::debug!(%debt, %error, "not put back");
+            }
+        }
+        nft(&format!("delete table inet {TABLE}{}\n", table.device))?;
+    }
+    Ok(())
+}
+
+/// A table of a link, this one's or another's.
+#[derive(Debug)]
+struct Table {
+    device: String,
+    debts: BTreeSet<Debt>,
+}
+
+/// The tables of all links in this network namespace.
+fn all_tables() -> Result<Vec<Table>> {
+    let list = command::run("nft", ["--json", "list", "tables", "inet"])?;
+    let mut tables = Vec::new();
+    for device in parse_tables(&list)? {
+        let name = format!("{TABLE}{device}");
+        let chain = command::run("nft", ["--json", "list", "chain", "inet", &name, "debts"]);
+        // Without that chain it is not complete, and nothing had been changed yet.
+        let debts = chain.map_or_else(|_| Ok(BTreeSet::new()), |text| parse_debts(&text))?;
+        tables.push(Table { device, debts });
+    }
+    Ok(tables)
+}
+
+fn parse_tables(json: &str) -> Result<Vec<String>> {
+    let list: serde_json::Value = serde_json::from_str(json).context("nft's list of tables")?;
+    let items = list["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    Ok(items
+        .iter()
+        .filter_map(|item| item["table"]["name"].as_str()?.strip_prefix(TABLE))
+        .map(str::to_owned)
+        .collect())
+}
+
+fn parse_debts(json: &str) -> Result<BTreeSet<Debt>> {
+    let list: serde_json::Value = serde_json::from_str(json).context("nft's list of rules")?;
+    let items = list["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    Ok(items
+        .iter()
+        .filter_map(|item| item["rule"]["comment"].as_str()?.parse().ok())
+        .collect())
+}
+
+fn nft(rules: &str) -> Result<()> {
+    command::run_with_input("nft", ["-f", "-"], rules).map(drop)
+}
+
+/// The settings that have to be changed for this namespace to forward, and what to.
+fn changes() -> Vec<(Debt, &'static str)> {
+    let mut changes = Vec::new();
+    for family in ["ipv4", "ipv6"] {
+        let is_router =
+            read(&setting(family, "all", "forwarding")).is_none_or(|value| value != "0");
+        // Before Linux 6.17 IPv6 was forwarded by the whole host or not at all.
+        let of_device = match family {
+            "ipv6" if setting(family, "lo", "force_forwarding").exists() => {
+                Some("force_forwarding")
+            }
+            "ipv6" => None,
+            _ => Some("forwarding"),
+        };
+        if family == "ipv6" && is_router {
+            continue;
+        }
+        for device in devices(family) {
+            let mut want = |name: &str, is_wanted: fn(&str) -> bool, value| {
+                let was = read(&setting(family, &device, name)).unwrap_or_default();
+                if is_wanted(&was) {
+                    let debt = Debt {
+                        family: family.to_owned(),
+                        device: device.clone(),
+                        setting: name.to_owned(),
+                        was,
+                    };
+                    changes.push((debt, value));
+                }
+            };
+            match of_device {
+                Some(name) => want(name, |was| was == "0", "1"),
+                // A host that forwards stops listening to its router's advertisements, and loses
+                // the routes it has from them, unless it is told to go on.
+                None => want("accept_ra", |was| was == "1", "2"),
+            }
+        }
+        if of_device.is_none() {
+            let debt = Debt {
+                family: family.to_owned(),
+                device: "all".to_owned(),
+                setting: "forwarding".to_owned(),
+                was: "0".to_owned(),
+            };
+            changes.push((debt, "1"));
+        }
+    }
+    changes
+}
+
+/// The devices of this namespace, loopback, ends of links and oddly named ones apart.
+fn devices(family: &str) -> Vec<String> {
+    let directory: PathBuf = ["/proc/sys/net", family, "conf"].iter().collect();
+    let mut devices: Vec<String> = fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| !["all", "default", "lo"].contains(&name.as_str()))
+        .filter(|name| is_plain(name) && !name.starts_with(DEVICE))
+        .collect();
+    devices.sort();
+    devices
+}
+
+/// Whether a device's name stands in a rule as it is.
+fn is_plain(name: &str) -> bool {
+    name.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte))
+}
+
+/// The text of a link's table.
+fn rules(
+    device: &str,
+    addresses: &Addresses,
+    services: &Services,
+    debts: &BTreeSet<Debt>,
+) -> String {
+    let Addresses {
+        gateway,
+        command,
+        command_v6,
+        ..
+    } = addresses;
+    let mut notes = String::new();
+    for debt in debts {
+        notes += &format!("    counter comment \"{debt}\"\n");
+    }
+    let mut destinations = String::new();
+    if services.names {
+        destinations += &format!(
+            "    iifname \"{device}\" ip daddr {gateway} meta l4proto {{ tcp, udp }} th dport 53 accept\n"
+        );
+    }
+    if let Some(address) = services.v4 {
+        destinations += &format!(
+            "    iifname \"{device}\" ip daddr {gateway} meta l4proto {{ tcp, udp }} dnat ip to {address}\n"
+        );
+    }
+    let mut strangers = String::new();
+    for family in ["ipv4", "ipv6"] {
+        let switched: Vec<&str> = debts
+            .iter()
+            .filter(|debt| debt.family == family && debt.setting.ends_with("forwarding"))
+            .map(|debt| debt.device.as_str())
+            .collect();
+        let from = if switched.contains(&"all") {
+            format!("iifname != \"{DEVICE}*\"")
+        } else if switched.is_empty() {
+            continue;
+        } else {
+            format!("iifname {{ \"{}\" }}", switched.join("\", \""))
+        };
+        strangers += &format!("    meta nfproto {family} {from} oifname != \"{DEVICE}*\" drop\n");
+    }
+    format!(
+        "table inet {TABLE}{device} {{\n\
+         \x20 chain debts {{\n{notes}  }}\n\
+         \x20 chain destinations {{\n\
+         \x20   type nat hook prerouting priority -100;\n{destinations}  }}\n\
+         \x20 chain sources {{\n\
+         \x20   type nat hook postrouting priority 100;\n\
+         \x20   ip saddr {command} oifname != \"{device}\" masquerade\n\
+         \x20   ip6 saddr {command_v6} oifname != \"{device}\" masquerade\n  }}\n\
+         \x20 chain forwarding {{\n\
+         \x20   type filter hook forward priority -10;\n\
+         \x20   iifname \"{device}\" ip saddr != {command} drop\n\
+         \x20   iifname \"{device}\" ip6 saddr != {command_v6} drop\n{strangers}  }}\n}}\n"
+    )
+}
+
+/// What in the host's firewall may stand in the link's way, in words; none if nothing was found.
+pub(super) fn obstacles() -> Vec<String> {
+    let Ok(text) = command::run("nft", ["--json", "list", "chains"]) else {
+        return Vec::new();
+    };
+    parse_obstacles(&text)
+}
+
+fn parse_obstacles(json: &str) -> Vec<String> {
+    let list: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    let items = list["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    items
+        .iter()
+        .map(|item| &item["chain"])
+        .filter(|chain| chain["policy"] == "drop" && chain["hook"] == "forward")
+        .filter_map(|chain| {
+            let word = |key: &str| chain[key].as_str();
+            Some(format!(
+                "{} {} {}",
+                word("family")?,
+                word("table")?,
+                word("name")?
+            ))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn debt(text: &str) -> Debt {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_debt_reads_back_as_it_was_written() {
+        for text in [
+            "ipv4 eth0 forwarding was 0",
+            "ipv6 eth0.10 force_forwarding was 0",
+            "ipv6 all forwarding was 0",
+        ] {
+            assert_eq!(debt(text).to_string(), text);
+        }
+        assert!("somebody else's comment".parse::<Debt>().is_err());
+        assert_eq!(
+            debt("ipv6 eth0.10 accept_ra was 1").path(),
+            PathBuf::from("/proc/sys/net/ipv6/conf/eth0.10/accept_ra")
+        );
+    }
+
+    #[test]
+    fn a_newly_switched_device_forwards_for_links_alone() {
+        let addresses = Addresses::choose("").unwrap();
+        let debts = BTreeSet::from([
+            debt("ipv4 eth0 forwarding was 0"),
+            debt("ipv4 wlan0 forwarding was 0"),
+        ]);
+        let text = rules("tlw-7", &addresses, &Services::default(), &debts);
+        assert!(text.contains(
+            "meta nfproto ipv4 iifname { \"eth0\", \"wlan0\" } oifname != \"tlw-*\" drop"
+        ));
+        assert!(!text.contains("nfproto ipv6"));
+        assert!(text.contains("counter comment \"ipv4 eth0 forwarding was 0\""));
+    }
+
+    #[test]
+    fn chains_that_drop_what_is_forwarded_are_named() {
+        let json = r#"{"nftables":[{"metainfo":{}},
+            {"chain":{"family":"ip","table":"filter","name":"FORWARD","hook":"forward","policy":"drop"}},
+            {"chain":{"family":"ip","table":"filter","name":"INPUT","hook":"input","policy":"drop"}},
+            {"chain":{"family":"inet","table":"x","name":"y","hook":"forward","policy":"accept"}}]}"#;
+        assert_eq!(parse_obstacles(json), ["ip filter FORWARD"]);
+        assert!(parse_obstacles("not json").is_empty());
+    }
+
+    #[test]
+    fn only_tables_of_links_are_seen() {
+        let json = r#"{"nftables":[{"table":{"family":"inet","name":"trunkline_emulate_tlw-9"}},
+            {"table":{"family":"inet","name":"trunkline"}}]}"#;
+        assert_eq!(parse_tables(json).unwrap(), ["tlw-9"]);
+        let json =
+            r#"{"nftables":[{"rule":{"comment":"ipv4 eth0 forwarding was 0"}},{"rule":{}}]}"#;
+        assert_eq!(
+            parse_debts(json).unwrap(),
+            BTreeSet::from([debt("ipv4 eth0 forwarding was 0")])
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! A network namespace without a name, and the thread that lives in it.
+//!
+//! A namespace lasts as long as something is in it. Here that is a thread of this process, so the
+//! namespace goes when the process does, however it ends. What is to happen inside is sent to the
+//! thread; programs that it starts are inside as well.
+
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+
+use super::kernel::{self, Unshare};
+use crate::link::Namespace;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A namespace and its thread; dropping it ends both.
+#[derive(Debug)]
+pub(super) struct Room {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<thread::JoinHandle<()>>,
+    thread_id: u32,
+}
+
+impl Room {
+    /// Makes a namespace with nothing in it but a loopback device that is down.
+    pub(super) fn open(name: &str) -> Result<Self> {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (opened, opening) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let made = kernel::unshare(Unshare::Network).map(|()| kernel::thread_id());
+                let is_made = made.is_ok();
+                if opened.send(made).is_ok() && is_made {
+                    for job in inbox {
+                        job();
+                    }
+                }
+            })
+            .context("cannot start a namespace's thread")?;
+        let thread_id = opening
+            .recv()
+            .context("a namespace's thread ended early")?
+            .map_err(super::user_namespace::explain_refusal)
+            .context("cannot make a network namespace")?;
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+            thread_id,
+        })
+    }
+
+    /// Does something inside and returns what came of it.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, answers) = mpsc::channel();
+        let job: Job = Box::new(move || {
+            // Whoever asked waits for it.
+            let _ = answer.send(work());
+        });
+        self.jobs
+            .as_ref()
+            .and_then(|jobs| jobs.send(job).ok())
+            .context("a namespace's thread has ended")?;
+        answers
+            .recv()
+            .unwrap_or_else(|_| Err(anyhow!("a namespace's thread panicked")))
+    }
+
+    /// Where other processes find the namespace.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.thread_id)
+    }
+
+    /// The namespace as the link takes it.
+    pub(super) fn namespace(&self) -> Namespace {
+        Namespace::new(self.path())
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been reported to whoever had asked.
+            let _ = thread.join();
+        }
+    }
+}
