@@ -126,6 +126,9 @@ impl Driver {
                 Priority::Ordinary
             }
         };
+        if let Err(error) = system::raise_session() {
+            tracing::info!(%error, "link's session runs at ordinary priority");
+        }
         let [a, b] = &self.devices;
         tracing::debug!(a = a.name(), b = b.name(), "link relays");
         let mut pace = Pace::new(priority);

@@ -19,11 +19,13 @@
 
 mod bpf;
 mod bridge;
+pub mod control;
 mod device;
 mod driver;
 mod frame;
 mod interface;
 mod interface_system;
+pub mod metrics;
 mod namespace;
 mod offload;
 pub mod packet_log;
@@ -33,6 +35,7 @@ mod packet_system;
 mod pcapng;
 pub mod presets;
 mod record;
+pub mod replay;
 mod report;
 pub mod settings;
 mod signals;
@@ -123,6 +126,15 @@ impl Devices {
             ]),
             Devices::Bridge { a, b, io } => bridge::open(a, b, *io),
         }
+    }
+}
+
+/// Lets a link of this process keep its times beside busy programs of the same session; for a
+/// process that is there for the link alone, before it starts one. Nothing happens where a
+/// terminal's keys are meant for this process, which would no longer reach it.
+pub fn stand_apart() {
+    if !system::stand_apart() {
+        tracing::debug!("the link shares its part of the processors with its session");
     }
 }
 

@@ -185,6 +185,48 @@ pub(super) fn raise_priority() -> io::Result<()> {
     }
 }
 
+/// Puts this process into a session of its own, unless a terminal's keys are meant for it.
+///
+/// Where Linux shares out processors by session (`sched_autogroup_enabled`), a thread's priority
+/// counts inside its session only: a link in the session of a busy program shares that one's
+/// part. Says whether this process now leads a session.
+pub(super) fn stand_apart() -> bool {
+    if leads_its_session() {
+        return true;
+    }
+    // SAFETY: these take and return numbers; each may fail, which is looked at or harmless.
+    unsafe {
+        let group = libc::getpgrp();
+        let listens_to_terminal = File::open("/dev/tty")
+            .is_ok_and(|terminal| libc::tcgetpgrp(terminal.as_raw_fd()) == group);
+        if listens_to_terminal {
+            return false;
+        }
+        if group == libc::getpid() {
+            // The leader of a group cannot leave its session; one of its parent's group can.
+            libc::setpgid(0, libc::getpgid(libc::getppid()));
+        }
+        libc::setsid() >= 0
+    }
+}
+
+/// Whether all other processes in this one's session were started by it.
+fn leads_its_session() -> bool {
+    // SAFETY: these take and return numbers, and do not fail for the calling process.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// Puts this process's session before others, if it is its own and sessions are what processors
+/// are shared out by.
+pub(super) fn raise_session() -> io::Result<()> {
+    let path = "/proc/self/autogroup";
+    if leads_its_session() && std::path::Path::new(path).exists() {
+        std::fs::write(path, "-20")
+    } else {
+        Ok(())
+    }
+}
+
 /// Waits until one of the files can be read or is in error, up to `span`; says which.
 ///
 /// The kernel rounds the span up by a thousandth of it, so a caller who wants microseconds
