@@ -34,6 +34,9 @@ const WAITING_MAX: usize = 32_768;
 /// How soon a row is in the file on a quiet link.
 const FLUSH_AFTER: Duration = Duration::from_millis(300);
 
+/// How many records may be lost at once with a disk that fills up.
+const FLUSH_RECORDS: u64 = 4_096;
+
 /// The first line of a log.
 pub(super) const MAGIC: &str = "# trunkline packet log, version 1";
 
@@ -251,36 +254,44 @@ fn write_all(
             None
         }
     };
+    // Records that are in no file for certain yet.
+    let mut unflushed = 0;
     loop {
-        let step = match entries.recv_timeout(FLUSH_AFTER) {
-            Ok(entry) => write_one(&mut files, &entry, shared),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                files.as_mut().map_or(Ok(()), |files| files.flush())
+        let is_over = match entries.recv_timeout(FLUSH_AFTER) {
+            Ok(entry) => {
+                if files.is_none() {
+                    shared.lost.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                unflushed += u64::from(matches!(entry, Entry::Packet(_)));
+                let written = files.as_mut().map_or(Ok(()), |files| files.entry(&entry));
+                if written.is_ok() && unflushed < FLUSH_RECORDS {
+                    continue;
+                }
+                if let Err(error) = written {
+                    shared.fail(error.to_string());
+                    files = None;
+                }
+                false
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => false,
+            Err(mpsc::RecvTimeoutError::Disconnected) => true,
         };
-        if let Err(error) = step {
+        if let Some(Err(error)) = files.as_mut().map(Files::flush) {
             shared.fail(error.to_string());
             files = None;
+        }
+        let counter = match files {
+            Some(_) => &shared.written,
+            None => &shared.lost,
+        };
+        counter.fetch_add(std::mem::take(&mut unflushed), Ordering::Relaxed);
+        if is_over {
+            break;
         }
     }
     if let Some(Err(error)) = files.map(|files| files.end(&shared.report())) {
         shared.fail(error.to_string());
-    }
-}
-
-fn write_one(files: &mut Option<Files>, entry: &Entry, shared: &Shared) -> io::Result<()> {
-    let Some(files) = files else {
-        shared.lost.fetch_add(1, Ordering::Relaxed);
-        return Ok(());
-    };
-    match entry {
-        Entry::Packet(record) => {
-            files.packet(record)?;
-            shared.written.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        }
-        Entry::Changed(row) => files.changed(row),
     }
 }
 
@@ -323,6 +334,13 @@ impl Files {
             framing: head.framing,
             epoch: u64::try_from(since.as_nanos()).unwrap_or(0),
         })
+    }
+
+    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+        match entry {
+            Entry::Packet(record) => self.packet(record),
+            Entry::Changed(row) => self.changed(row),
+        }
     }
 
     fn packet(&mut self, LinkRecord { heading, record }: &LinkRecord) -> io::Result<()> {

@@ -1,0 +1,698 @@
+//! Having a log's every fate again: its arrivals through the same models, in virtual time.
+//!
+//! The two directions have nothing to do with each other, so each is replayed for itself: the
+//! packets are handed in by number at the times at which they arrived, settings change where the
+//! log says so, and each fate, its moment, and the order of deliveries are compared with what the
+//! log says happened. A packet's bytes are not in the log; what the models look at, its length
+//! and its two bits of congestion notification, is.
+//!
+//! A log that lacks records (a writer that was too slow, a line that stood still at the end) is
+//! replayed up to the first packet that is missing.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use emulate::{Direction, DirectionConfig, Framing, Link, LinkConfig, Record};
+use serde::Serialize;
+use vocab::Time;
+
+use super::packet_log::{COLUMNS, MAGIC, SettingsRow, fate, framing_name};
+use super::record::Heading;
+
+/// What a row takes in memory is about 100 bytes; this is 10 GB of them.
+const ROWS_MAX: usize = 100_000_000;
+
+/// Differences that are told one by one; the others are counted.
+const TOLD_MAX: usize = 20;
+
+/// What came of a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReplayReport {
+    /// Forward.
+    pub forward: WayReport,
+    /// Back.
+    pub back: WayReport,
+    /// The first differences, in words.
+    pub differences: Vec<String>,
+    /// Why parts of the log were not compared, in words.
+    pub left_out: Vec<String>,
+}
+
+/// What came of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WayReport {
+    /// Packets handed in.
+    pub packets: u64,
+    /// Fates that are the same in all: what, when, how.
+    pub agreeing: u64,
+    /// Fates that are not.
+    pub differing: u64,
+    /// Rows that were not compared.
+    pub not_compared: u64,
+}
+
+impl ReplayReport {
+    /// Whether all that was compared is the same.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        self.forward.differing + self.back.differing == 0
+    }
+}
+
+/// Replays the log in this file.
+///
+/// # Errors
+/// When it cannot be read, is no log, or names files that are no longer what they were.
+pub fn replay(path: &Path) -> Result<ReplayReport> {
+    let log = Log::read(path).with_context(|| path.display().to_string())?;
+    let mut report = ReplayReport::default();
+    let mut configs = Vec::new();
+    for row in &log.changes {
+        configs.push(config(row, log.framing)?);
+    }
+    let Some(first) = configs.first() else {
+        bail!("the log has no settings; is its head missing?");
+    };
+    let link = Link::new(first.clone());
+    let [forward_rows, back_rows] = log.rows;
+    let of = |way: usize| -> Vec<Change> {
+        log.changes
+            .iter()
+            .zip(&configs)
+            .skip(1)
+            .map(|(row, config)| Change {
+                at: Time::from_nanos(row.at_ns),
+                next: row.next[way],
+                config: match way {
+                    0 => config.forward.clone(),
+                    _ => config.back.clone(),
+                },
+            })
+            .collect()
+    };
+    let replay = |direction, rows, changes, heading, report: &mut ReplayReport| {
+        Replay {
+            direction,
+            framing: log.framing,
+            heading,
+            packets: HashMap::new(),
+        }
+        .run(rows, changes, report)
+    };
+    report.forward = replay(
+        link.forward,
+        forward_rows,
+        of(0),
+        Heading::Forward,
+        &mut report,
+    );
+    report.back = replay(link.back, back_rows, of(1), Heading::Back, &mut report);
+    Ok(report)
+}
+
+fn config(row: &SettingsRow, framing: Framing) -> Result<LinkConfig> {
+    for file in &row.files {
+        let content = fs::read(&file.path).with_context(|| {
+            format!(
+                "the settings lie in {}, which cannot be read",
+                file.path.display()
+            )
+        })?;
+        if blake3::hash(&content).to_hex().as_str() != file.blake3 {
+            bail!(
+                "{} is no longer what it was when the log was written; bring that file back",
+                file.path.display()
+            );
+        }
+    }
+    let mut config = row.settings.resolve()?.config;
+    config.forward.framing = framing;
+    config.back.framing = framing;
+    Ok(config)
+}
+
+/// A log in memory.
+struct Log {
+    framing: Framing,
+    /// The first is what the link was started with.
+    changes: Vec<SettingsRow>,
+    rows: [Vec<Row>; 2],
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    index: u64,
+    arrived: u64,
+    length: u32,
+    ecn: u8,
+    fate: Fate,
+    at: u64,
+}
+
+/// What and how, as the log writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fate {
+    what: Box<str>,
+    flags: Box<str>,
+}
+
+impl Fate {
+    fn is_copy(&self) -> bool {
+        self.flags.split('+').any(|flag| flag == "copy")
+    }
+
+    fn is_marked(&self) -> bool {
+        self.flags.split('+').any(|flag| flag == "marked")
+    }
+}
+
+impl Log {
+    fn read(path: &Path) -> Result<Self> {
+        let file = File::open(path).context("cannot open the log")?;
+        let mut lines = BufReader::with_capacity(1 << 20, file).lines();
+        match lines.next() {
+            Some(Ok(first)) if first == MAGIC => {}
+            _ => bail!("this is no packet log; its first line would be `{MAGIC}`"),
+        }
+        let mut log = Self {
+            framing: Framing::Ip,
+            changes: Vec::new(),
+            rows: [Vec::new(), Vec::new()],
+        };
+        for (index, line) in lines.enumerate() {
+            let line = line.context("cannot read the log")?;
+            log.take_line(&line)
+                .with_context(|| format!("line {}", index + 2))?;
+        }
+        for rows in &mut log.rows {
+            // The order of deliveries is that of the rows, so it must outlive the sorting.
+            rows.shrink_to_fit();
+        }
+        Ok(log)
+    }
+
+    fn take_line(&mut self, line: &str) -> Result<()> {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let (name, value) = comment.split_once(": ").unwrap_or((comment, ""));
+            match name {
+                "framing" => {
+                    self.framing = [Framing::Ip, Framing::Ethernet]
+                        .into_iter()
+                        .find(|framing| framing_name(*framing) == value)
+                        .ok_or_else(|| anyhow!("`{value}` is no framing"))?;
+                }
+                "set" => self
+                    .changes
+                    .push(serde_json::from_str(value).context("these are no settings")?),
+                _ => {}
+            }
+            return Ok(());
+        }
+        if line == COLUMNS {
+            return Ok(());
+        }
+        let (way, row) = read_row(line)?;
+        if self.rows[way].len() == ROWS_MAX {
+            bail!("a log of more than {ROWS_MAX} packets is not replayed; log for a shorter time");
+        }
+        self.rows[way].push(row);
+        Ok(())
+    }
+}
+
+fn read_row(line: &str) -> Result<(usize, Row)> {
+    let fields: Vec<&str> = line.split(',').collect();
+    let [direction, index, arrived, length, ecn, what, at, flags] = fields[..] else {
+        bail!(
+            "a row has {} fields, and not {}",
+            COLUMNS.split(',').count(),
+            fields.len()
+        );
+    };
+    let way = match direction {
+        "forward" => 0,
+        "back" => 1,
+        other => bail!("`{other}` is no direction"),
+    };
+    let number = |text: &str| -> Result<u64> {
+        text.parse()
+            .map_err(|_| anyhow!("`{text}` is no whole number"))
+    };
+    let row = Row {
+        index: number(index)?,
+        arrived: number(arrived)?,
+        length: u32::try_from(number(length)?).context("too long for a packet")?,
+        ecn: u8::try_from(number(ecn)?).context("no code point")? & 0b11,
+        fate: Fate {
+            what: what.into(),
+            flags: flags.into(),
+        },
+        at: number(at)?,
+    };
+    if row.length > PACKET_MAX {
+        bail!("{} bytes are more than a packet can have", row.length);
+    }
+    Ok((way, row))
+}
+
+/// The longest IP packet behind a header of Ethernet and two tags.
+const PACKET_MAX: u32 = 65_535 + 22;
+
+/// A change of settings, seen from one way.
+struct Change {
+    at: Time,
+    next: u64,
+    config: DirectionConfig,
+}
+
+/// One direction being replayed.
+struct Replay {
+    direction: Direction,
+    framing: Framing,
+    heading: Heading,
+    /// Packets of each length and code point, made once.
+    packets: HashMap<(u32, u8), Bytes>,
+}
+
+impl Replay {
+    fn run(mut self, rows: Vec<Row>, changes: Vec<Change>, report: &mut ReplayReport) -> WayReport {
+        let mut way = WayReport::default();
+        let arrivals = arrivals(&rows);
+        let name = super::packet_log::heading_name(self.heading);
+        let whole = arrivals
+            .iter()
+            .enumerate()
+            .take_while(|(number, row)| row.index == *number as u64)
+            .count();
+        if whole < arrivals.len() {
+            report.left_out.push(format!(
+                "{name}: packet {whole} is not in the log; the {} packets behind it are not compared",
+                arrivals.len() - whole
+            ));
+        }
+        // A packet that is missing may have pushed out others, but none that had ended before it
+        // can have come.
+        let certain_until = match whole.checked_sub(1) {
+            Some(last) if whole < arrivals.len() => arrivals[last].arrived,
+            _ => u64::MAX,
+        };
+        let last_at = rows.iter().map(|row| row.at).max().unwrap_or(0);
+        let made = self.play(&arrivals[..whole], &changes, last_at);
+        way.packets = whole as u64;
+        compare(
+            name,
+            &rows,
+            &made,
+            whole as u64,
+            certain_until,
+            &mut way,
+            report,
+        );
+        way
+    }
+
+    /// Hands everything in and collects every record.
+    fn play(&mut self, arrivals: &[&Row], changes: &[Change], last_at: u64) -> Vec<Record> {
+        let mut made = Vec::new();
+        self.direction.keep_records(true);
+        let mut changes = changes.iter().peekable();
+        for row in arrivals {
+            while let Some(change) = changes.next_if(|change| change.next <= row.index) {
+                self.change(change, &mut made);
+            }
+            let packet = self.packet(row);
+            let now = Time::from_nanos(row.arrived);
+            self.direction.handle(now, packet);
+            self.drain(now, &mut made);
+        }
+        for change in changes {
+            self.change(change, &mut made);
+        }
+        while let Some(at) = self
+            .direction
+            .poll_timeout()
+            .filter(|at| at.as_nanos() <= last_at)
+        {
+            self.drain(at, &mut made);
+        }
+        made
+    }
+
+    fn change(&mut self, change: &Change, made: &mut Vec<Record>) {
+        self.direction.set_config(change.at, change.config.clone());
+        self.drain(change.at, made);
+    }
+
+    fn drain(&mut self, now: Time, made: &mut Vec<Record>) {
+        while self.direction.poll_output(now).is_some() {}
+        while let Some(record) = self.direction.poll_record() {
+            made.push(record);
+        }
+    }
+
+    /// An IPv4 header as far as the models look, and zeros.
+    fn packet(&mut self, row: &Row) -> Bytes {
+        const ECN_CAPABLE: u8 = 0b10;
+        // The log shows a marked packet as it left; whoever was marked could read a mark before.
+        let ecn = if row.fate.is_marked() {
+            ECN_CAPABLE
+        } else {
+            row.ecn
+        };
+        let framing = self.framing;
+        let make = || {
+            let mut packet = vec![0; row.length as usize];
+            let at = framing.header();
+            if at > 0
+                && let Some(kind) = packet.get_mut(at - 2..at)
+            {
+                kind.copy_from_slice(&[0x08, 0x00]);
+            }
+            if let Some(header) = packet.get_mut(at..at + 2) {
+                header.copy_from_slice(&[0x45, ecn]);
+            }
+            Bytes::from(packet)
+        };
+        self.packets
+            .entry((row.length, ecn))
+            .or_insert_with(make)
+            .clone()
+    }
+}
+
+/// One row for each packet, by number.
+fn arrivals(rows: &[Row]) -> Vec<&Row> {
+    let mut arrivals: Vec<&Row> = rows.iter().filter(|row| !row.fate.is_copy()).collect();
+    arrivals.sort_by_key(|row| row.index);
+    arrivals
+}
+
+/// Compares each fate by number, and the deliveries by order.
+fn compare(
+    name: &str,
+    rows: &[Row],
+    made: &[Record],
+    whole: u64,
+    certain_until: u64,
+    way: &mut WayReport,
+    report: &mut ReplayReport,
+) {
+    let key = |index: u64, is_copy: bool| (index, is_copy);
+    let mut again: HashMap<(u64, bool), (&Record, usize)> = HashMap::with_capacity(made.len());
+    let mut place = 0;
+    for record in made {
+        let (what, _, flags) = fate(&record.ending);
+        let is_copy = flags.ends_with("copy");
+        again.insert(key(record.index, is_copy), (record, place));
+        place += usize::from(what == "delivered");
+    }
+    let mut last_place = None;
+    for row in rows {
+        if row.index >= whole || row.at >= certain_until {
+            way.not_compared += 1;
+            continue;
+        }
+        let label = || {
+            let copy = if row.fate.is_copy() { ", copy" } else { "" };
+            format!("{name} packet {}{copy}", row.index)
+        };
+        let mut differ = |difference: String| {
+            way.differing += 1;
+            if report.differences.len() < TOLD_MAX {
+                report.differences.push(difference);
+            }
+        };
+        let Some((record, place)) = again.remove(&key(row.index, row.fate.is_copy())) else {
+            differ(format!(
+                "{}: {} at {} ns in the log, and no fate in the replay",
+                label(),
+                row.fate.what,
+                row.at
+            ));
+            continue;
+        };
+        let (what, at, flags) = fate(&record.ending);
+        if (what, at.as_nanos(), flags) != (&*row.fate.what, row.at, &*row.fate.flags) {
+            differ(format!(
+                "{}: {} {} at {} ns in the log, {what} {flags} at {} ns in the replay",
+                label(),
+                row.fate.what,
+                row.fate.flags,
+                row.at,
+                at.as_nanos()
+            ));
+            continue;
+        }
+        if what == "delivered" {
+            if last_place.is_some_and(|last| place < last) {
+                differ(format!("{}: delivered in another order", label()));
+                continue;
+            }
+            last_place = Some(place);
+        }
+        way.agreeing += 1;
+    }
+    // What the replay has beyond the log: a copy, for instance, that the log does not know.
+    let is_compared = |record: &Record| {
+        let (_, at, _) = fate(&record.ending);
+        let last = rows.iter().map(|row| row.at).max().unwrap_or(0);
+        record.index < whole && at.as_nanos() < certain_until.min(last)
+    };
+    for (record, _) in again
+        .into_values()
+        .filter(|(record, _)| is_compared(record))
+    {
+        way.differing += 1;
+        if report.differences.len() < TOLD_MAX {
+            let (what, at, _) = fate(&record.ending);
+            report.differences.push(format!(
+                "{name} packet {}: {what} at {} ns in the replay, and not in the log",
+                record.index,
+                at.as_nanos()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use vocab::Random;
+
+    use super::*;
+    use crate::link::packet_log::{LogFiles, LogHead, LogReport, PacketLog};
+    use crate::link::record::{LinkRecord, RecordSink};
+    use crate::link::settings::Settings;
+
+    fn settings(words: &[(&str, &str)]) -> Settings {
+        let mut settings = Settings::default();
+        for (name, word) in words {
+            settings.set_by_name(name, word).unwrap();
+        }
+        settings
+    }
+
+    fn hand_out(link: &mut Link, sink: &mut dyn RecordSink) {
+        for (heading, direction) in [
+            (Heading::Forward, &mut link.forward),
+            (Heading::Back, &mut link.back),
+        ] {
+            while let Some(record) = direction.poll_record() {
+                assert!(sink.offer_last(LinkRecord { heading, record }));
+            }
+        }
+    }
+
+    /// A link in virtual time, polled at odd moments, with its log.
+    fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> LogReport {
+        let mut settings = settings(words);
+        let resolved = settings.resolve().unwrap();
+        let (log, mut sink) = PacketLog::create(files).unwrap();
+        log.begin(LogHead {
+            started: SystemTime::now(),
+            ends: ["left".to_owned(), "right".to_owned()],
+            framing: Framing::Ip,
+            settings: settings.clone(),
+            files: resolved.files,
+        });
+        let mut link = Link::new(resolved.config);
+        link.forward.keep_records(true);
+        link.back.keep_records(true);
+        let mut random = Random::from_seed(9);
+        let mut now = Time::ZERO;
+        for number in 0..4_000_u64 {
+            now += Duration::from_nanos(random.below(600_000));
+            let mut packet = vec![0; 40 + random.below(1_461) as usize];
+            packet[0] = 0x45;
+            packet[1] = (number % 4) as u8;
+            let direction = match number % 3 {
+                0 => &mut link.back,
+                _ => &mut link.forward,
+            };
+            direction.handle(now, packet.into());
+            if random.below(4) == 0 {
+                while link.forward.poll_output(now).is_some() {}
+                while link.back.poll_output(now).is_some() {}
+                hand_out(&mut link, sink.as_mut());
+            }
+            if number == 2_000 && !changes.is_empty() {
+                for (name, word) in changes {
+                    let mut change = Settings::default();
+                    change.set_by_name(name, word).unwrap();
+                    settings.overlay(change);
+                }
+                let resolved = settings.resolve().unwrap();
+                log.announce(&settings, &resolved);
+                link.set_config(now, resolved.config);
+                let next = [&link.forward, &link.back]
+                    .map(|direction| direction.counters().offered.packets);
+                sink.changed(now, next);
+            }
+        }
+        while let Some(at) = link.poll_timeout() {
+            while link.forward.poll_output(at).is_some() {}
+            while link.back.poll_output(at).is_some() {}
+            hand_out(&mut link, sink.as_mut());
+        }
+        drop(sink);
+        log.finish()
+    }
+
+    const EVERYTHING: [(&str, &str); 12] = [
+        ("seed", "77"),
+        ("rate", "20Mbit"),
+        ("rate-back", "3Mbit"),
+        ("delay", "8ms"),
+        ("jitter", "3ms,lognormal,reorder"),
+        ("loss", "2%,burst=3"),
+        ("duplicate", "1%"),
+        ("corrupt", "1%"),
+        ("reorder", "2%,4ms"),
+        ("queue", "30kB,25packets"),
+        ("aqm-back", "codel:target=1ms,interval=10ms,ecn"),
+        ("police", "rate=12Mbit,burst=4kB"),
+    ];
+
+    #[test]
+    fn every_fate_is_had_again_through_a_change_of_settings() {
+        let directory = tempfile::tempdir().unwrap();
+        let csv = directory.path().join("log.csv");
+        let files = LogFiles {
+            csv: Some(csv.clone()),
+            pcapng: None,
+        };
+        let changes = [("rate", "5Mbit"), ("loss", "none"), ("delay-back", "1ms")];
+        let written = run(&files, &EVERYTHING, &changes);
+        assert_eq!((written.lost_records, &written.error), (0, &None));
+        let report = replay(&csv).unwrap();
+        assert!(report.agrees(), "{report:#?}");
+        assert_eq!(report.left_out, Vec::<String>::new());
+        assert_eq!(report.forward.packets + report.back.packets, 4_000);
+        let agreeing = report.forward.agreeing + report.back.agreeing;
+        assert_eq!(agreeing, written.records, "{report:#?}");
+        // It would prove little if nothing happened to the packets.
+        let text = fs::read_to_string(&csv).unwrap();
+        for word in [
+            "queue_full",
+            "policed",
+            "lost",
+            "copy",
+            "corrupted",
+            "marked",
+            "delivered",
+        ] {
+            assert!(text.contains(word), "no packet was {word}");
+        }
+    }
+
+    #[test]
+    fn a_fate_that_was_tampered_with_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let csv = directory.path().join("log.csv");
+        let files = LogFiles {
+            csv: Some(csv.clone()),
+            pcapng: None,
+        };
+        run(&files, &EVERYTHING, &[]);
+        let text = fs::read_to_string(&csv).unwrap();
+        let row = text
+            .lines()
+            .find(|line| line.starts_with("forward") && line.ends_with("delivered,"))
+            .unwrap_or_else(|| {
+                text.lines()
+                    .find(|line| line.contains(",delivered,"))
+                    .unwrap()
+            });
+        let fields: Vec<&str> = row.split(',').collect();
+        let later = (fields[6].parse::<u64>().unwrap() + 1).to_string();
+        let mut tampered: Vec<&str> = fields.clone();
+        tampered[6] = &later;
+        fs::write(&csv, text.replace(row, &tampered.join(","))).unwrap();
+        let report = replay(&csv).unwrap();
+        assert_eq!(report.forward.differing, 1, "{report:#?}");
+        assert!(!report.agrees());
+        assert!(report.differences[0].contains(&later), "{report:#?}");
+
+        // A packet that is missing ends what is compared.
+        let number = fields[1];
+        let missing: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with(&format!("forward,{number},")))
+            .collect();
+        fs::write(&csv, missing.join("\n")).unwrap();
+        let report = replay(&csv).unwrap();
+        assert!(report.agrees(), "{report:#?}");
+        assert!(report.left_out[0].contains(&format!("packet {number} is not")));
+        assert!(report.forward.not_compared > 0);
+    }
+
+    #[test]
+    fn what_is_no_log_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log.csv");
+        let refused = |text: &str| {
+            fs::write(&path, text).unwrap();
+            format!("{:#}", replay(&path).unwrap_err())
+        };
+        let head = |rest: &str| {
+            format!(
+                "{MAGIC}\n# set: {{\"at_ns\":0,\"next\":[0,0],\"settings\":{{}},\"files\":[]}}\n{rest}\n"
+            )
+        };
+        assert!(refused("time,rate\n").contains("no packet log"));
+        assert!(refused(MAGIC).contains("no settings"));
+        assert!(refused(&head("forward,1,2")).contains("line 3"));
+        assert!(refused(&head("up,0,1,40,0,delivered,2,")).contains("`up` is no direction"));
+        assert!(refused(&head("back,0,1,99999,0,delivered,2,")).contains("more than a packet"));
+        assert!(refused(&format!("{MAGIC}\n# set: {{}}\n")).contains("no settings"));
+    }
+
+    #[test]
+    fn a_capture_is_written_beside_the_rows() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = LogFiles {
+            csv: None,
+            pcapng: Some(directory.path().join("log.pcapng")),
+        };
+        let written = run(&files, &EVERYTHING, &[]);
+        let length = fs::metadata(files.pcapng.unwrap()).unwrap().len();
+        assert!(length > written.records * 60, "{length} bytes");
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_log_and_not_the_link() {
+        let files = LogFiles {
+            csv: Some("/dev/full".into()),
+            pcapng: None,
+        };
+        let report = run(&files, &EVERYTHING, &[]);
+        assert!(report.error.is_some(), "{report:?}");
+        assert!(report.lost_records > 0, "{report:?}");
+    }
+}
