@@ -4,7 +4,9 @@
 //! was skipped, and passes. They take turns: the link is timed by this machine's processors.
 
 mod addresses;
+mod bridge;
 mod demo;
+mod emulator;
 mod failures;
 mod leftovers;
 mod many;
