@@ -345,6 +345,10 @@ pub(super) fn start_behind_first_process(
             libc::sigprocmask(libc::SIG_BLOCK, &all, &mut before);
             match checked(libc::fork())? {
                 0 => {
+                    // The command gets the signals that this process keeps for itself.
+                    for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+                        libc::sigdelset(&mut before, signal);
+                    }
                     libc::sigprocmask(libc::SIG_SETMASK, &before, ptr::null_mut());
                     // The command is as privileged as its caller was, and no more.
                     if passed_on == PassedOn::NetAdmin {
