@@ -1,0 +1,341 @@
+//! How much the emulator carries on this machine, sender and receiver running beside it.
+//!
+//! Two ways to ask. [`carried`] keeps a window of packets under way, so nothing is lost and what
+//! comes through is what can be carried; it takes seconds and stands in the certificate. The
+//! search of [`highest_load`] is what `trunkline bench emulator` reports: the highest even load of
+//! which at most 0.01 % is lost, with the link set to lose nothing, found by steps and halving and
+//! confirmed by a longer trial. Losses are what was sent less what the receiver got.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::certificate::Capacity;
+use super::stand::{Stamped, Stand, Way};
+use super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
+
+/// Full-size packets and the shortest that are usual, in IP bytes.
+pub(super) const FULL: u16 = 1_500;
+pub(super) const SMALL: u16 = 64;
+
+/// Packets lost outside the model, at most, for a load to count as carried.
+const LOST_SHARE_MAX: f64 = 0.000_1;
+
+/// How long a load is tried, and the last one.
+const TRIAL: Duration = Duration::from_secs(2);
+const CONFIRMATION: Duration = Duration::from_secs(5);
+
+/// Loads are told apart down to this ratio.
+const RESOLUTION: f64 = 1.03;
+
+/// The most steps up, down and between, each: 1.25^16 spans a factor of 35.
+const STEPS_MAX: u32 = 16;
+
+/// A sender that does not reach this share of its load is the limit itself.
+const GENERATOR_REACHES: f64 = 0.98;
+
+/// Packets that a sender which was held up makes up for at once: no more than any queue before
+/// the emulator holds.
+const DEBT_MAX: u64 = 256;
+
+/// Pauses of the sender at high load: as short as a timer is punctual.
+const PAUSES_PER_SECOND: f64 = 8_000.0;
+
+/// Packets under way with a window; see the cells of loss.
+const WINDOW: u64 = 400;
+
+/// Nothing comes later than this.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// TCP's slow start is over by then.
+const TCP_LEAD: Duration = Duration::from_millis(500);
+
+/// A load and what became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Trial {
+    /// What was aimed at.
+    pub aimed_packets_per_second: f64,
+    /// What the sender reached.
+    pub sent_packets_per_second: f64,
+    /// What was sent.
+    pub sent_packets: u64,
+    /// What the receiver did not get.
+    pub lost_packets: u64,
+    /// Of these, what the receiver's own socket had no room for.
+    pub receiver_dropped_packets: u64,
+    /// Whether the sender stayed behind its aim, so that it and not the emulator is the limit.
+    pub limited_by_sender: bool,
+}
+
+impl Trial {
+    fn of(aimed: f64, outcome: &Outcome) -> Self {
+        let reached = outcome.sent as f64 / outcome.sending_took.as_secs_f64().max(1e-9);
+        Self {
+            aimed_packets_per_second: aimed,
+            sent_packets_per_second: reached,
+            sent_packets: outcome.sent,
+            lost_packets: outcome.sent.saturating_sub(outcome.received),
+            receiver_dropped_packets: outcome.receiver_dropped,
+            limited_by_sender: reached < aimed * GENERATOR_REACHES,
+        }
+    }
+
+    fn carried(&self) -> bool {
+        self.lost_packets as f64 <= self.sent_packets as f64 * LOST_SHARE_MAX
+    }
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Search {
+    /// The highest load carried, as it was confirmed.
+    pub packets_per_second: f64,
+    /// The IP length of its packets.
+    pub ip_length: u16,
+    /// Whether a faster sender might have found more.
+    pub limited_by_sender: bool,
+    /// Every trial, in order.
+    pub trials: Vec<Trial>,
+}
+
+impl Search {
+    /// In IP bits.
+    #[must_use]
+    pub fn gbit_s(&self) -> f64 {
+        gbit_s(self.packets_per_second, self.ip_length)
+    }
+}
+
+fn gbit_s(packets_per_second: f64, ip_length: u16) -> f64 {
+    packets_per_second * f64::from(ip_length) * 8.0 / 1e9
+}
+
+/// Finds the highest even load that the running emulator carries.
+///
+/// # Errors
+/// When a socket fails, or nothing at all is carried.
+pub(super) fn highest_load(stand: &Stand, ip_length: u16, sending: Sending) -> Result<Search> {
+    let (sender, receiver) = stand.sockets(Way::Forward, Stamped::Nothing)?;
+    let mut trials = Vec::new();
+    let start = window_rate(stand, ip_length, sending, Duration::from_millis(300))?;
+    let found = search(start, |per_second, span| {
+        let load = Load {
+            packets: (per_second * span.as_secs_f64()) as u64,
+            ip_length,
+            pace: Pace::Even {
+                per_second,
+                head_start: 1,
+                debt_max: DEBT_MAX,
+                together: (per_second / PAUSES_PER_SECOND).ceil() as u64,
+            },
+            sending,
+        };
+        let outcome = traffic::run(&sender, &receiver, &load, Keep::Numbers, PATIENCE)?;
+        let trial = Trial::of(per_second, &outcome);
+        trials.push(trial);
+        Ok(trial)
+    })?;
+    Ok(Search {
+        packets_per_second: found.sent_packets_per_second,
+        ip_length,
+        limited_by_sender: found.limited_by_sender,
+        trials,
+    })
+}
+
+/// Steps from `start` to a load that is carried and one that is not, halves between them, and
+/// confirms; returns the confirmed trial.
+fn search(start: f64, mut attempt: impl FnMut(f64, Duration) -> Result<Trial>) -> Result<Trial> {
+    // A load that fails may have met a hiccup of the host; it has to fail twice.
+    let mut twice = |load: f64, span: Duration| -> Result<Trial> {
+        let first = attempt(load, span)?;
+        if first.carried() {
+            return Ok(first);
+        }
+        attempt(load, span)
+    };
+    let mut load = start;
+    let mut good: Option<f64> = None;
+    let mut bad: Option<f64> = None;
+    let mut limited_by_sender = false;
+    for _ in 0..STEPS_MAX {
+        let trial = twice(load, TRIAL)?;
+        if trial.carried() {
+            good = Some(trial.sent_packets_per_second.min(load));
+            if trial.limited_by_sender {
+                // More cannot be offered: nothing above is known to fail, nor to be carried.
+                limited_by_sender = true;
+                break;
+            }
+        } else {
+            bad = Some(load);
+        }
+        load = match (good, bad) {
+            (Some(_), None) => load * 1.25,
+            (None, _) => load * 0.8,
+            (Some(good), Some(bad)) if bad / good > RESOLUTION => (good * bad).sqrt(),
+            (Some(_), Some(_)) => break,
+        };
+    }
+    let Some(mut load) = good else {
+        bail!("no load is carried with at most 0.01 % lost; this host is too busy to tell");
+    };
+    for _ in 0..STEPS_MAX {
+        let mut trial = twice(load, CONFIRMATION)?;
+        if trial.carried() {
+            trial.limited_by_sender |= limited_by_sender;
+            return Ok(trial);
+        }
+        load *= 0.97;
+    }
+    bail!("no load was carried for {CONFIRMATION:?}; this host is too busy to tell")
+}
+
+/// Packets in a second with a window under way.
+fn window_rate(stand: &Stand, ip_length: u16, sending: Sending, span: Duration) -> Result<f64> {
+    let (sender, receiver) = stand.sockets(Way::Forward, Stamped::Nothing)?;
+    let mut load = Load {
+        packets: 10_000,
+        ip_length,
+        pace: Pace::Window(WINDOW),
+        sending,
+    };
+    let mut rate = 0.0;
+    // The first go tells how many packets the second one needs to take as long as it should.
+    for _ in 0..2 {
+        let outcome = traffic::run(&sender, &receiver, &load, Keep::Numbers, PATIENCE)?;
+        rate = outcome.received as f64 / outcome.receiving_took.as_secs_f64().max(1e-6);
+        if outcome.received == 0 {
+            bail!("nothing came through the emulator");
+        }
+        load.packets = (rate * span.as_secs_f64()) as u64 + 1_000;
+    }
+    Ok(rate)
+}
+
+/// Bits of payload that one TCP connection brings through in a second.
+///
+/// # Errors
+/// When it does not come about, or breaks.
+pub(super) fn tcp_rate(stand: &Stand, span: Duration) -> Result<f64> {
+    let (mut sender, mut receiver) = stand.connection(Way::Forward)?;
+    let stop = AtomicBool::new(false);
+    let received = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let block = vec![0_u8; 256 << 10];
+            while !stop.load(Ordering::Relaxed) && sender.write_all(&block).is_ok() {}
+            // Whoever waits has been told to go; nobody is left to hear of a failure.
+            let _ = sender.shutdown(Shutdown::Both);
+        });
+        scope.spawn(|| {
+            let mut room = vec![0_u8; 512 << 10];
+            while let Ok(count @ 1..) = receiver.read(&mut room) {
+                received.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        });
+        thread::sleep(TCP_LEAD);
+        let (before, start) = (received.load(Ordering::Relaxed), Instant::now());
+        thread::sleep(span);
+        let bytes = received.load(Ordering::Relaxed) - before;
+        let rate = bytes as f64 * 8.0 / start.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        if bytes == 0 {
+            bail!("nothing came through the TCP connection");
+        }
+        Ok(rate)
+    })
+}
+
+/// What comes through with a window, each way of sending for `span`.
+///
+/// # Errors
+/// When nothing does.
+pub(super) fn carried(stand: &mut Stand, span: Duration) -> Result<Capacity> {
+    stand.start(&[])?;
+    let rate = |ip_length, sending| window_rate(stand, ip_length, sending, span);
+    let capacity = Capacity {
+        gbit_s: gbit_s(rate(FULL, Sending::Plain)?, FULL),
+        kpps: rate(SMALL, Sending::Plain)? / 1e3,
+        gbit_s_offloaded: gbit_s(rate(FULL, Sending::Offloaded)?, FULL),
+        kpps_offloaded: rate(SMALL, Sending::Offloaded)? / 1e3,
+        tcp_gbit_s: tcp_rate(stand, span)? / 1e9,
+    };
+    stand.stop()?;
+    Ok(capacity)
+}
+
+/// The most that comes through of full-size packets, in bits per second: a quick look.
+///
+/// # Errors
+/// When nothing does.
+pub(super) fn glance(stand: &mut Stand, span: Duration) -> Result<f64> {
+    stand.start(&[])?;
+    let plain = window_rate(stand, FULL, Sending::Plain, span)?;
+    let offloaded = window_rate(stand, FULL, Sending::Offloaded, span)?;
+    stand.stop()?;
+    Ok(gbit_s(plain.max(offloaded), FULL) * 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link that carries `capacity` and loses all above, with a sender that reaches `reach`.
+    fn link(capacity: f64, reach: f64) -> impl FnMut(f64, Duration) -> Result<Trial> {
+        move |load, span| {
+            let reached = load.min(reach);
+            let sent = (reached * span.as_secs_f64()) as u64;
+            let lost = ((reached - capacity).max(0.0) * span.as_secs_f64()) as u64;
+            Ok(Trial {
+                aimed_packets_per_second: load,
+                sent_packets_per_second: reached,
+                sent_packets: sent,
+                lost_packets: lost,
+                receiver_dropped_packets: 0,
+                limited_by_sender: reached < load * GENERATOR_REACHES,
+            })
+        }
+    }
+
+    #[test]
+    fn the_search_finds_the_capacity_from_below_and_from_above() {
+        for start in [10_000.0, 100_000.0, 900_000.0] {
+            let found = search(start, link(100_000.0, f64::INFINITY)).unwrap();
+            let load = found.sent_packets_per_second;
+            assert!((96_000.0..=100_011.0).contains(&load), "{start}: {load}");
+            assert!(!found.limited_by_sender);
+        }
+    }
+
+    #[test]
+    fn a_slow_sender_is_named_as_the_limit() {
+        let found = search(10_000.0, link(100_000.0, 50_000.0)).unwrap();
+        assert!(found.sent_packets_per_second <= 50_000.0);
+        assert!(found.sent_packets_per_second > 48_000.0);
+        assert!(found.limited_by_sender);
+    }
+
+    #[test]
+    fn one_hiccup_does_not_spoil_a_load() {
+        let mut steady = link(100_000.0, f64::INFINITY);
+        let mut count = 0;
+        let found = search(90_000.0, |load, span| {
+            count += 1;
+            let mut trial = steady(load, span)?;
+            trial.lost_packets += if count % 3 == 1 { 1_000 } else { 0 };
+            Ok(trial)
+        });
+        assert!(found.unwrap().sent_packets_per_second > 96_000.0);
+    }
+
+    #[test]
+    fn a_link_that_carries_nothing_is_an_error() {
+        assert!(search(1_000.0, link(0.0, f64::INFINITY)).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! Jitter: how the one-way delay is distributed, where packets may overtake each other.
+//!
+//! Order kept would change the distribution (a packet waits for the one before it), so the cell
+//! sets `reorder` and looks at each packet alone.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::super::certificate::{Cell, Quantity};
+use super::super::stand::{Stamped, Way};
+use super::super::statistics::{
+    CONFIDENCE, Moments, kolmogorov_bar, kolmogorov_distance, normal_share,
+};
+use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
+use super::delay::{rows, spans_us};
+use super::{Bench, words};
+
+/// The delay that it varies about; ten deviations from zero, so that none is cut off.
+const DELAY_MS: f64 = 50.0;
+
+/// What is set: the normal's deviation, and half of the uniform's width.
+const SPREAD_MS: f64 = 5.0;
+
+/// Packets in a second; few enough that each is alone in the emulator.
+const PACKETS_PER_SECOND: f64 = 1_000.0;
+
+/// How far the mean may be from the interval, as every delay may.
+const MEAN_BAR_MS: f64 = 0.05;
+
+/// A distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::calibrate) enum Shape {
+    /// Normal.
+    Normal,
+    /// Uniform.
+    Uniform,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Normal => "normal",
+            Shape::Uniform => "uniform",
+        }
+    }
+
+    fn deviation_ms(self) -> f64 {
+        match self {
+            Shape::Normal => SPREAD_MS,
+            Shape::Uniform => SPREAD_MS / 3.0_f64.sqrt(),
+        }
+    }
+
+    /// The share of packets with at most this delay.
+    fn share(self, delay_ms: f64) -> f64 {
+        let beyond = (delay_ms - DELAY_MS) / SPREAD_MS;
+        match self {
+            Shape::Normal => normal_share(beyond),
+            Shape::Uniform => ((beyond + 1.0) / 2.0).clamp(0.0, 1.0),
+        }
+    }
+}
+
+/// A distribution to be measured with so many packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::calibrate) struct JitterCell {
+    pub(in crate::calibrate) shape: Shape,
+    pub(in crate::calibrate) packets: u64,
+}
+
+impl JitterCell {
+    pub(super) fn title(&self) -> String {
+        format!("jitter, {}", self.shape.name())
+    }
+
+    pub(super) fn expected_s(&self) -> f64 {
+        self.packets as f64 / PACKETS_PER_SECOND + 0.5
+    }
+
+    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+        let jitter = format!("{SPREAD_MS}ms,{},reorder", self.shape.name());
+        let delay = format!("{DELAY_MS}ms");
+        let settings = bench.start(&words(&["--delay", &delay, "--jitter", &jitter]))?;
+        let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Both)?;
+        let load = Load {
+            packets: self.packets,
+            ip_length: 100,
+            pace: Pace::Even {
+                per_second: PACKETS_PER_SECOND,
+                head_start: 1,
+                debt_max: 100,
+                together: 1,
+            },
+            sending: Sending::Plain,
+        };
+        let patience = Duration::from_millis(500);
+        let outcome = traffic::run(&sender, &receiver, &load, Keep::Arrivals, patience)?;
+        let mut cell = self.judge(&outcome)?;
+        cell.settings = settings;
+        cell.emulator = bench.stand.stop()?;
+        let mut cells = [cell];
+        bench.keep(
+            &mut cells,
+            "number,left_ns,received_after_ns",
+            rows(&outcome),
+        )?;
+        Ok(cells.into())
+    }
+
+    fn judge(&self, outcome: &Outcome) -> Result<Cell> {
+        let mut delays: Vec<f64> = spans_us(outcome).iter().map(|span| span / 1e3).collect();
+        if delays.len() < 2 {
+            bail!("no packets arrived with both stamps");
+        }
+        delays.sort_by(f64::total_cmp);
+        let moments = Moments::of(&delays);
+        let set = self.shape.deviation_ms();
+        let interval = moments.deviation_interval(CONFIDENCE);
+        let [low, high] = moments.mean_interval(CONFIDENCE);
+        let distance = kolmogorov_distance(&delays, |delay| self.shape.share(delay));
+        let bar = kolmogorov_bar(delays.len());
+        Ok(Cell::new(
+            Quantity::Jitter,
+            (set, "ms"),
+            moments.deviation,
+            interval,
+            delays.len() as u64,
+        )
+        .under(format!("deviation, {}", self.shape.name()))
+        .must(
+            "the set deviation inside the 99.9 % interval",
+            (interval[0]..=interval[1]).contains(&set),
+        )
+        .must(
+            format!("mean within {MEAN_BAR_MS} ms of its 99.9 % interval"),
+            low - MEAN_BAR_MS <= DELAY_MS && DELAY_MS <= high + MEAN_BAR_MS,
+        )
+        .must(
+            "distance from the distribution below Kolmogorov's bar for 99.9 %",
+            distance <= bar,
+        )
+        .figure("mean_ms", moments.mean)
+        .figure("mean_low_ms", low)
+        .figure("mean_high_ms", high)
+        .figure("kolmogorov_distance_share", distance)
+        .figure("kolmogorov_bar_share", bar))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::Random;
+
+    use super::super::super::system::Received;
+    use super::*;
+
+    fn outcome(delay_ms: impl Fn(&mut Random) -> f64) -> Outcome {
+        let mut random = Random::from_seed(11);
+        let left = |number: u64| 1_000_000_000 + number * 1_000_000;
+        Outcome {
+            left_ns: (0..5_000).map(left).collect(),
+            arrivals: (0..5_000)
+                .map(|number| Received {
+                    number,
+                    length: 72,
+                    stamp_ns: left(number) + (delay_ms(&mut random) * 1e6) as u64,
+                })
+                .collect(),
+            ..Outcome::default()
+        }
+    }
+
+    #[test]
+    fn each_distribution_passes_as_itself_only() {
+        let uniform = outcome(|random| 45.0 + 10.0 * random.next_f64());
+        // The sum of twelve uniforms is normal enough for 5,000 samples.
+        let normal = outcome(|random| {
+            let sum: f64 = (0..12).map(|_| random.next_f64()).sum();
+            50.0 + 5.0 * (sum - 6.0)
+        });
+        for (shape, outcome, good) in [
+            (Shape::Uniform, &uniform, true),
+            (Shape::Normal, &normal, true),
+            (Shape::Normal, &uniform, false),
+            (Shape::Uniform, &normal, false),
+        ] {
+            let cell = JitterCell {
+                shape,
+                packets: 5_000,
+            };
+            let judged = cell.judge(outcome).unwrap();
+            assert_eq!(judged.within_bars, good, "{shape:?} {:?}", judged.bars);
+        }
+    }
+}

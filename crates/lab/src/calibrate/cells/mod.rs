@@ -1,0 +1,147 @@
+//! The cells of a certificate: a file for each quantity, which sends, receives and judges.
+//!
+//! Each starts the emulator with the setting that it is about, and looks at it through sockets
+//! alone. What the host lost beside the model (the receiver's own socket, the kernel in front of
+//! the emulator) spoils a cell that counts losses; such a cell is measured again, and not reported
+//! if it is spoilt again.
+
+mod delay;
+mod jitter;
+mod loss;
+mod queue;
+mod rate;
+
+use anyhow::Result;
+use serde_json::Value;
+use vocab::Random;
+
+pub(super) use delay::{Beside, DelayCell, added_delay};
+pub(super) use jitter::{JitterCell, Shape};
+pub(super) use loss::{LossCell, Pattern, SeedsCell};
+pub(super) use queue::{QueueCell, QueueUnit};
+pub(super) use rate::RateCell;
+
+use super::certificate::{Cell, Quantity};
+use super::raw::Raw;
+use super::stand::Stand;
+
+/// How often a cell is measured again that the host has spoilt.
+const ATTEMPTS: u32 = 3;
+
+/// What a cell measures with.
+pub(super) struct Bench<'a> {
+    pub(super) stand: &'a mut Stand,
+    pub(super) raw: Option<&'a mut Raw>,
+    pub(super) chance: Random,
+}
+
+impl Bench<'_> {
+    /// Starts the emulator with these settings and a seed of its own; returns both.
+    fn start(&mut self, settings: &[String]) -> Result<Vec<String>> {
+        let mut settings = settings.to_vec();
+        // Seeds of at most 53 bits survive any reader of JSON.
+        let seed = self.chance.next_u64() >> 11;
+        settings.extend(["--seed".to_owned(), seed.to_string()]);
+        self.stand.start(&settings)?;
+        Ok(settings)
+    }
+
+    fn keep<R: std::fmt::Display>(
+        &mut self,
+        cells: &mut [Cell],
+        columns: &str,
+        rows: impl IntoIterator<Item = R>,
+    ) -> Result<()> {
+        let (Some(raw), Some(first)) = (self.raw.as_deref_mut(), cells.first()) else {
+            return Ok(());
+        };
+        let name = raw.write(&first.title(), columns, rows)?;
+        for cell in cells {
+            cell.raw = Some(name.clone());
+        }
+        Ok(())
+    }
+}
+
+/// Something to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Task {
+    Rate(RateCell),
+    Delay(DelayCell),
+    Jitter(JitterCell),
+    Loss(LossCell),
+    Queue(QueueCell),
+    Seeds(SeedsCell),
+}
+
+impl Task {
+    /// What its cells are about; a loss in bursts gives a cell for the bursts as well.
+    pub(super) fn quantities(&self) -> &'static [Quantity] {
+        match self {
+            Task::Rate(_) => &[Quantity::Rate],
+            Task::Delay(_) => &[Quantity::Delay],
+            Task::Jitter(_) => &[Quantity::Jitter],
+            Task::Loss(cell) => cell.quantities(),
+            Task::Queue(_) => &[Quantity::Queue],
+            Task::Seeds(_) => &[Quantity::Seeds],
+        }
+    }
+
+    /// What a person who waits reads.
+    pub(super) fn title(&self) -> String {
+        match self {
+            Task::Rate(cell) => cell.title(),
+            Task::Delay(cell) => cell.title(),
+            Task::Jitter(cell) => cell.title(),
+            Task::Loss(cell) => cell.title(),
+            Task::Queue(cell) => cell.title(),
+            Task::Seeds(cell) => cell.title(),
+        }
+    }
+
+    /// About how long it takes, in seconds.
+    pub(super) fn expected_s(&self) -> f64 {
+        match self {
+            Task::Rate(cell) => cell.expected_s(),
+            Task::Delay(cell) => cell.expected_s(),
+            Task::Jitter(cell) => cell.expected_s(),
+            Task::Loss(cell) => cell.expected_s(),
+            Task::Queue(cell) => cell.expected_s(),
+            Task::Seeds(cell) => cell.expected_s(),
+        }
+    }
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// When the emulator does not start, or the host spoils the cell again and again.
+    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+        match self {
+            Task::Rate(cell) => cell.measure(bench),
+            Task::Delay(cell) => cell.measure(bench),
+            Task::Jitter(cell) => cell.measure(bench),
+            Task::Loss(cell) => cell.measure(bench),
+            Task::Queue(cell) => cell.measure(bench),
+            Task::Seeds(cell) => cell.measure(bench),
+        }
+    }
+}
+
+/// Packets that the emulator says the host has lost: a reason to measure again, never a figure.
+fn lost_by_the_host(account: &Value) -> u64 {
+    ["forward", "back"]
+        .iter()
+        .flat_map(|way| {
+            [
+                "unread_packets",
+                "dropped_by_limit_packets",
+                "failed_writes_packets",
+            ]
+            .map(|key| account[*way][key].as_u64().unwrap_or_default())
+        })
+        .sum()
+}
+
+fn words(settings: &[&str]) -> Vec<String> {
+    settings.iter().map(|word| (*word).to_owned()).collect()
+}

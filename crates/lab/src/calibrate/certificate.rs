@@ -1,0 +1,442 @@
+//! The certificate: what was set, what was measured, on which machine, and whether it is good.
+//!
+//! It is a JSON file (docs/formats/certificate.md). Whoever reads it gets the same structures
+//! back, so that a report can cite it and `emulate run` can judge by it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::host::Host;
+use super::stand::Device;
+use super::statistics::{CONFIDENCE, Interval};
+
+/// The version of the file's format.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The file's name in the state directory.
+pub const FILE_NAME: &str = "emulator-certificate.json";
+
+/// What a cell is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quantity {
+    /// The line's rate.
+    Rate,
+    /// The one-way delay.
+    Delay,
+    /// Its variation.
+    Jitter,
+    /// The share of packets lost.
+    Loss,
+    /// The mean length of a run of losses.
+    Burst,
+    /// The queue's limit.
+    Queue,
+    /// How many of many seeds have their loss inside its interval.
+    Seeds,
+}
+
+impl Quantity {
+    /// Every one, in the order in which they are measured.
+    pub const ALL: [Quantity; 7] = [
+        Quantity::Rate,
+        Quantity::Delay,
+        Quantity::Jitter,
+        Quantity::Loss,
+        Quantity::Burst,
+        Quantity::Queue,
+        Quantity::Seeds,
+    ];
+
+    /// Its name in the file and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantity::Rate => "rate",
+            Quantity::Delay => "delay",
+            Quantity::Jitter => "jitter",
+            Quantity::Loss => "loss",
+            Quantity::Burst => "burst",
+            Quantity::Queue => "queue",
+            Quantity::Seeds => "seeds",
+        }
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|quantity| quantity.name() == text)
+            .ok_or_else(|| format!("`{text}` is not measured; use one of {names}"))
+    }
+}
+
+/// One setting and what was measured of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// What it is about.
+    pub quantity: Quantity,
+    /// What was asked for, in `unit`.
+    pub configured: f64,
+    /// The unit of `configured`, `measured` and `interval`.
+    pub unit: String,
+    /// What came out.
+    pub measured: f64,
+    /// (measured − configured) / configured; null where that is 0.
+    pub error_percent: Option<f64>,
+    /// Where the true value lies with `confidence`.
+    pub interval: Interval,
+    /// 0 to 1.
+    pub confidence: f64,
+    /// Packets, or events, that it rests on.
+    pub samples: u64,
+    /// What tells this cell from others of the same setting.
+    pub condition: String,
+    /// Whether all of `bars` hold.
+    pub within_bars: bool,
+    /// What had to hold, and whether it did.
+    pub bars: Vec<Bar>,
+    /// Further figures; each name ends in its unit.
+    pub figures: BTreeMap<String, f64>,
+    /// The options of `trunkline emulate run`.
+    pub settings: Vec<String>,
+    /// The file of the raw samples, in the directory that the certificate names.
+    pub raw: Option<String>,
+    /// Beside all this, what the emulator says of itself; nothing above comes from it.
+    pub emulator: Value,
+}
+
+/// Something that has to hold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bar {
+    /// What, in words.
+    pub what: String,
+    /// Whether it does.
+    pub holds: bool,
+}
+
+impl Cell {
+    pub(super) fn new(
+        quantity: Quantity,
+        (configured, unit): (f64, &str),
+        measured: f64,
+        interval: Interval,
+        samples: u64,
+    ) -> Self {
+        let error_percent =
+            (configured != 0.0).then(|| (measured - configured) / configured * 100.0);
+        Self {
+            quantity,
+            configured,
+            unit: unit.to_owned(),
+            measured,
+            error_percent,
+            interval,
+            confidence: CONFIDENCE,
+            samples,
+            condition: String::new(),
+            within_bars: true,
+            bars: Vec::new(),
+            figures: BTreeMap::new(),
+            settings: Vec::new(),
+            raw: None,
+            emulator: Value::Null,
+        }
+    }
+
+    pub(super) fn under(mut self, condition: impl Into<String>) -> Self {
+        self.condition = condition.into();
+        self
+    }
+
+    pub(super) fn figure(mut self, name: &str, value: f64) -> Self {
+        self.figures.insert(name.to_owned(), value);
+        self
+    }
+
+    pub(super) fn must(mut self, what: impl Into<String>, holds: bool) -> Self {
+        let what = what.into();
+        self.within_bars &= holds;
+        self.bars.push(Bar { what, holds });
+        self
+    }
+
+    /// What it is of, in words: `rate 64 kbit/s`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let condition = match self.condition.as_str() {
+            "" => String::new(),
+            condition => format!(", {condition}"),
+        };
+        format!(
+            "{} {} {}{condition}",
+            self.quantity, self.configured, self.unit
+        )
+    }
+}
+
+/// What the machine carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// 1500-byte UDP packets, each handed over as a packet of its own.
+    pub gbit_s: f64,
+    /// 64-byte UDP packets, likewise; thousands in a second.
+    pub kpps: f64,
+    /// 1500-byte UDP packets by segmentation offload.
+    pub gbit_s_offloaded: f64,
+    /// 64-byte UDP packets by segmentation offload.
+    pub kpps_offloaded: f64,
+    /// One TCP connection.
+    pub tcp_gbit_s: f64,
+}
+
+impl Capacity {
+    /// The highest rate that anything has come through with.
+    #[must_use]
+    pub fn best_gbit_s(&self) -> f64 {
+        self.gbit_s.max(self.gbit_s_offloaded).max(self.tcp_gbit_s)
+    }
+}
+
+/// All of one calibration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// When it began (RFC 3339).
+    pub date: String,
+    /// How long it took.
+    pub took_s: f64,
+    /// Whether it was the short form, with fewer and shorter cells.
+    pub quick: bool,
+    /// How the emulator was joined to the measuring ends.
+    pub device: Device,
+    /// All chance follows from it.
+    pub seed: u64,
+    /// The machine, and how it behaved meanwhile.
+    pub host: Host,
+    /// What the machine carries, at most a window of packets under way and none lost.
+    pub capacity: Option<Capacity>,
+    /// Every cell that was measured.
+    pub cells: Vec<Cell>,
+    /// Whether all cells are within their bars.
+    pub within_bars: bool,
+    /// Cells that could not be measured, and why.
+    pub failures: Vec<String>,
+    /// Where the raw samples are.
+    pub raw: Option<String>,
+}
+
+impl Certificate {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is not there, or not a certificate of this version.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        Self::parse(&text).with_context(|| {
+            format!(
+                "{} is not a certificate; make a new one with `trunkline emulate calibrate`",
+                path.display()
+            )
+        })
+    }
+
+    /// Reads one from its text.
+    ///
+    /// # Errors
+    /// When it is not a certificate of this version.
+    pub fn parse(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Head {
+            format_version: u32,
+        }
+        let head: Head = serde_json::from_str(text)?;
+        if head.format_version != FORMAT_VERSION {
+            bail!(
+                "it is of format {}, and this program reads {FORMAT_VERSION}",
+                head.format_version
+            );
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+        {
+            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        let beside = path.with_extension("json.new");
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        fs::write(&beside, text)
+            .and_then(|()| fs::rename(&beside, path))
+            .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Cells that miss a bar.
+    pub fn missed(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().filter(|cell| !cell.within_bars)
+    }
+
+    /// One sentence for a report that rests on this emulator.
+    #[must_use]
+    pub fn citation(&self) -> String {
+        let worst = |quantity: Quantity| {
+            self.cells
+                .iter()
+                .filter(|cell| cell.quantity == quantity)
+                .filter_map(|cell| cell.error_percent)
+                .map(f64::abs)
+                .fold(None, |worst: Option<f64>, error| {
+                    Some(worst.map_or(error, |worst| worst.max(error)))
+                })
+        };
+        let worsts: Vec<String> = [Quantity::Rate, Quantity::Delay, Quantity::Loss]
+            .into_iter()
+            .filter_map(|quantity| Some(format!("{quantity} {:.3} %", worst(quantity)?)))
+            .collect();
+        let missed = self.missed().count();
+        format!(
+            "{} over {}, {} ({} × {}, Linux {}); largest errors: {}; {}",
+            self.date,
+            self.device,
+            if self.quick {
+                "short form"
+            } else {
+                "full form"
+            },
+            self.host.processors,
+            self.host.processor_model,
+            self.host.kernel,
+            if worsts.is_empty() {
+                "none measured".to_owned()
+            } else {
+                worsts.join(", ")
+            },
+            match missed {
+                0 if self.failures.is_empty() =>
+                    format!("all {} cells within their bars", self.cells.len()),
+                _ => format!(
+                    "{missed} of {} cells miss a bar, {} could not be measured",
+                    self.cells.len(),
+                    self.failures.len()
+                ),
+            }
+        )
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::calibrate) fn sample() -> Certificate {
+        let rate = Cell::new(
+            Quantity::Rate,
+            (64.0, "kbit/s"),
+            64.001,
+            [63.999, 64.003],
+            106,
+        )
+        .must("within 0.02 %", true)
+        .figure("lateness_p99_us", 12.0);
+        let loss = Cell::new(
+            Quantity::Loss,
+            (0.05, "percent"),
+            0.06,
+            [0.055, 0.065],
+            2_400,
+        )
+        .under("bursts of 5")
+        .must("0.05 inside the 99.9 % interval", false);
+        Certificate {
+            format_version: FORMAT_VERSION,
+            date: "2026-11-21T12:00:00+00:00".to_owned(),
+            took_s: 61.5,
+            quick: true,
+            device: Device::Tun,
+            seed: 7,
+            host: Host::default(),
+            capacity: Some(Capacity {
+                gbit_s: 1.5,
+                kpps: 140.0,
+                gbit_s_offloaded: 3.0,
+                kpps_offloaded: 300.0,
+                tcp_gbit_s: 3.5,
+            }),
+            cells: vec![rate, loss],
+            within_bars: false,
+            failures: Vec::new(),
+            raw: None,
+        }
+    }
+
+    #[test]
+    fn a_certificate_reads_back_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/down/certificate.json");
+        sample().write(&path).unwrap();
+        assert_eq!(Certificate::read(&path).unwrap(), sample());
+    }
+
+    #[test]
+    fn cells_have_the_agreed_keys() {
+        let document = serde_json::to_value(sample()).unwrap();
+        let cell = &document["cells"][0];
+        assert_eq!(cell["quantity"], "rate");
+        assert_eq!(cell["unit"], "kbit/s");
+        for key in ["configured", "measured", "error_percent"] {
+            assert!(cell[key].is_f64(), "{key}");
+        }
+        assert_eq!(cell["interval"].as_array().unwrap().len(), 2);
+        assert!(document["host"].is_object());
+    }
+
+    #[test]
+    fn what_is_not_a_certificate_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.json");
+        for text in ["", "{}", "[1,2]", r#"{"format_version":1}"#, "\u{0}"] {
+            fs::write(&path, text).unwrap();
+            let error = Certificate::read(&path).unwrap_err();
+            assert!(error.to_string().contains("emulate calibrate"), "{error}");
+        }
+        let newer = serde_json::to_string(&Certificate {
+            format_version: 99,
+            ..sample()
+        });
+        let error = Certificate::parse(&newer.unwrap()).unwrap_err();
+        assert!(error.to_string().contains("format 99"), "{error}");
+    }
+
+    #[test]
+    fn the_citation_names_the_worst_and_what_missed() {
+        let text = sample().citation();
+        assert!(text.contains("loss 20.000 %"), "{text}");
+        assert!(text.contains("1 of 2 cells miss a bar"), "{text}");
+    }
+}

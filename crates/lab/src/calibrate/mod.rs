@@ -1,0 +1,472 @@
+//! The emulator's certificate and its capacity, measured from outside its process.
+//!
+//! ```text
+//!   plan ─► for each task: start the emulator (stand.rs) ─► send and receive (traffic.rs)
+//!           ─► judge (cells/) ─► raw samples (raw.rs)            ─► Certificate ─► table, JSON
+//! ```
+//! The measuring side has sockets with kernel stamps at both ends of the link and nothing else;
+//! the emulator runs as a process of its own, as its users run it. What it says of itself stands
+//! beside a cell and is never a figure of it. All chance follows from one seed, which is printed.
+//!
+//! [`calibrate`] makes a [`Certificate`], [`bench`] finds what the emulator carries, and
+//! [`holds`] judges by both whether this host can hold a setting.
+
+mod capacity;
+mod cells;
+mod certificate;
+pub mod holds;
+mod host;
+mod published;
+mod raw;
+mod stand;
+mod statistics;
+mod system;
+mod table;
+mod traffic;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use vocab::{Bitrate, Probability, Random};
+
+pub use capacity::{Search, Trial};
+pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
+pub use host::{Host, Lateness};
+pub use stand::Device;
+pub use table::table;
+
+use crate::progress::Progress;
+use crate::rootless::Privileges;
+use crate::{Environment, wait};
+use cells::{
+    Bench, Beside, DelayCell, JitterCell, LossCell, Pattern, QueueCell, QueueUnit, RateCell,
+    SeedsCell, Shape, Task,
+};
+use host::Watch;
+use raw::Raw;
+use stand::Stand;
+use traffic::Sending;
+
+/// What is to be measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How the emulator is joined to the measuring ends.
+    pub device: Device,
+    /// Fewer and shorter cells, in about a minute.
+    pub quick: bool,
+    /// Only these; all when empty.
+    pub only: Vec<Quantity>,
+    /// All chance follows from it.
+    pub seed: u64,
+    /// How many seeds the last cells try; `None` is the form's own number.
+    pub seeds: Option<u32>,
+    /// Where raw samples go; `None` keeps none.
+    pub raw: Option<PathBuf>,
+}
+
+/// A seed that nobody has used before, of at most 53 bits so that any reader of JSON keeps it.
+#[must_use]
+pub fn fresh_seed() -> u64 {
+    // The standard library seeds its hashers from the system's chance.
+    RandomState::new().build_hasher().finish() >> 11
+}
+
+/// Seconds that [`calibrate`] takes, about.
+#[must_use]
+pub fn expected_s(options: &Options) -> f64 {
+    let tasks: f64 = plan(options).iter().map(Task::expected_s).sum();
+    tasks + STARTING_S
+}
+
+/// Listening to the host's timers, and what it carries.
+const STARTING_S: f64 = 10.0;
+
+/// How many sleeps of 1 ms the host's timers are judged by.
+const TIMER_SAMPLES: usize = 3_000;
+const QUICK_TIMER_SAMPLES: usize = 1_000;
+
+/// How long each way of sending is tried for what the host carries.
+const CARRIED_SPAN: Duration = Duration::from_millis(800);
+
+/// Measures what `options` say. A cell that cannot be measured is named in the certificate; the
+/// others are measured all the same.
+///
+/// # Errors
+/// When the namespaces cannot be made, nothing can be measured, or the lab is interrupted.
+pub fn calibrate(
+    environment: &Environment,
+    privileges: Privileges,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Certificate> {
+    let began = Instant::now();
+    let tasks = plan(options);
+    let whole: f64 = tasks.iter().map(Task::expected_s).sum::<f64>() + STARTING_S;
+    progress.step(0.0, "listening to this host's timers");
+    let samples = if options.quick {
+        QUICK_TIMER_SAMPLES
+    } else {
+        TIMER_SAMPLES
+    };
+    let watch = Watch::begin(privileges.explain(), samples);
+    let mut certificate = Certificate {
+        format_version: FORMAT_VERSION,
+        date: now(),
+        took_s: 0.0,
+        quick: options.quick,
+        device: options.device,
+        seed: options.seed,
+        host: Host::default(),
+        capacity: None,
+        cells: Vec::new(),
+        within_bars: false,
+        failures: Vec::new(),
+        raw: options.raw.as_ref().map(|path| path.display().to_string()),
+    };
+    let mut raw = options.raw.as_deref().map(Raw::into).transpose()?;
+    let mut stand = Stand::create(environment, options.device)?;
+    let mut done = STARTING_S;
+    if options.only.is_empty() {
+        progress.step(done / 2.0 / whole, "what this host carries");
+        match capacity::carried(&mut stand, CARRIED_SPAN) {
+            Ok(capacity) => certificate.capacity = Some(capacity),
+            Err(error) => certificate.failures.push(format!("capacity: {error:#}")),
+        }
+    }
+    for (index, task) in tasks.iter().enumerate() {
+        wait::not_interrupted()?;
+        progress.step(done / whole, &task.title());
+        let mut bench = Bench {
+            stand: &mut stand,
+            raw: raw.as_mut(),
+            chance: Random::for_stream(options.seed, index as u64),
+        };
+        match task.measure(&mut bench) {
+            Ok(cells) => certificate.cells.extend(
+                cells
+                    .into_iter()
+                    .filter(|cell| wanted(options, &[cell.quantity])),
+            ),
+            Err(error) => {
+                wait::not_interrupted()?;
+                progress.note(&format!("{}: {error:#}", task.title()));
+                certificate
+                    .failures
+                    .push(format!("{}: {error:#}", task.title()));
+            }
+        }
+        done += task.expected_s();
+    }
+    if certificate.cells.is_empty() {
+        bail!(
+            "nothing could be measured: {}",
+            certificate.failures.join("; ")
+        );
+    }
+    certificate.host = watch.end();
+    certificate.took_s = began.elapsed().as_secs_f64();
+    certificate.within_bars =
+        certificate.failures.is_empty() && certificate.cells.iter().all(|cell| cell.within_bars);
+    Ok(certificate)
+}
+
+fn wanted(options: &Options, quantities: &[Quantity]) -> bool {
+    options.only.is_empty() || quantities.iter().any(|one| options.only.contains(one))
+}
+
+/// The date and time as certificates have it.
+fn now() -> String {
+    jiff::Timestamp::now()
+        .round(jiff::Unit::Second)
+        .map_or_else(|_| String::new(), |now| now.to_string())
+}
+
+fn plan(options: &Options) -> Vec<Task> {
+    let mut tasks = match options.quick {
+        true => quick_plan(),
+        false => full_plan(),
+    };
+    let seeds = options
+        .seeds
+        .unwrap_or(if options.quick { 0 } else { SEEDS });
+    if seeds > 0 {
+        for pattern in [Pattern::Random, Pattern::Bursts(BURST)] {
+            tasks.push(Task::Seeds(SeedsCell { seeds, pattern }));
+        }
+    }
+    tasks.retain(|task| wanted(options, task.quantities()));
+    tasks
+}
+
+/// The mean length of bursts, packets.
+const BURST: f64 = 5.0;
+
+/// How many seeds the full form tries.
+const SEEDS: u32 = 200;
+
+const KILOBIT: u64 = 1_000;
+const MEGABIT: u64 = 1_000_000;
+
+fn rate(bits_per_second: u64, seconds: u64) -> Task {
+    Task::Rate(RateCell {
+        rate: Bitrate::from_bits_per_second(bits_per_second),
+        span: Duration::from_secs(seconds),
+    })
+}
+
+fn delay(milliseconds: u64, packets_per_second: f64, seconds: u64, beside: Beside) -> Task {
+    Task::Delay(DelayCell {
+        delay: Duration::from_millis(milliseconds),
+        packets_per_second,
+        span: Duration::from_secs(seconds),
+        beside,
+    })
+}
+
+fn loss(percent: f64, pattern: Pattern) -> Task {
+    Task::Loss(LossCell {
+        loss: Probability::from_fraction(percent / 100.0).expect("the plans stay below 100 %"),
+        pattern,
+    })
+}
+
+fn queue(limit: u64, unit: QueueUnit, ip_length: u16) -> Task {
+    Task::Queue(QueueCell {
+        limit,
+        unit,
+        ip_length,
+    })
+}
+
+/// All settings of the published calibration, those that a WAN has beside, and each of the
+/// emulator's promises.
+fn full_plan() -> Vec<Task> {
+    let mut tasks: Vec<Task> = [
+        64 * KILOBIT,
+        256 * KILOBIT,
+        1_024 * KILOBIT,
+        4_096 * KILOBIT,
+        10 * MEGABIT,
+        51_840 * KILOBIT,
+        100 * MEGABIT,
+        155_520 * KILOBIT,
+        1_000 * MEGABIT,
+    ]
+    .into_iter()
+    .map(|bits| rate(bits, 21))
+    .collect();
+    for milliseconds in [0, 2, 10, 40, 100, 200, 2_000] {
+        for packets_per_second in [100.0, 10_000.0] {
+            tasks.push(delay(milliseconds, packets_per_second, 10, Beside::Nothing));
+        }
+    }
+    tasks.push(delay(10, 1_000.0, 20, Beside::Tcp));
+    for shape in [Shape::Normal, Shape::Uniform] {
+        tasks.push(Task::Jitter(JitterCell {
+            shape,
+            packets: 10_000,
+        }));
+    }
+    for pattern in [Pattern::Random, Pattern::Bursts(BURST)] {
+        for percent in [0.05, 0.1, 0.5, 1.0, 5.0, 10.0] {
+            tasks.push(loss(percent, pattern));
+        }
+    }
+    for (limit, unit, ip_length) in [
+        (15_000, QueueUnit::Bytes, 1_500),
+        (30_000, QueueUnit::Bytes, 700),
+        (125_000, QueueUnit::Bytes, 1_500),
+        (1, QueueUnit::Packets, 1_500),
+        (10, QueueUnit::Packets, 100),
+        (100, QueueUnit::Packets, 1_500),
+    ] {
+        tasks.push(queue(limit, unit, ip_length));
+    }
+    tasks
+}
+
+/// A minute's worth of the same.
+fn quick_plan() -> Vec<Task> {
+    vec![
+        rate(256 * KILOBIT, 3),
+        rate(10 * MEGABIT, 3),
+        rate(51_840 * KILOBIT, 3),
+        rate(155_520 * KILOBIT, 3),
+        rate(1_000 * MEGABIT, 3),
+        delay(0, 10_000.0, 2, Beside::Nothing),
+        delay(10, 10_000.0, 2, Beside::Nothing),
+        delay(200, 100.0, 3, Beside::Nothing),
+        delay(10, 1_000.0, 3, Beside::Tcp),
+        Task::Jitter(JitterCell {
+            shape: Shape::Normal,
+            packets: 2_000,
+        }),
+        Task::Jitter(JitterCell {
+            shape: Shape::Uniform,
+            packets: 2_000,
+        }),
+        loss(1.0, Pattern::Random),
+        loss(5.0, Pattern::Random),
+        loss(10.0, Pattern::Random),
+        loss(5.0, Pattern::Bursts(BURST)),
+        loss(10.0, Pattern::Bursts(BURST)),
+        queue(30_000, QueueUnit::Bytes, 700),
+        queue(10, QueueUnit::Packets, 1_500),
+    ]
+}
+
+/// What [`bench`] found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BenchReport {
+    /// When it began (RFC 3339).
+    pub date: String,
+    /// How the emulator was joined to the measuring ends.
+    pub device: Device,
+    /// The machine, and how it behaved meanwhile.
+    pub host: Host,
+    /// With every processor of this machine.
+    pub all_cores: BenchFigures,
+    /// With one processor for emulator, sender and receiver together.
+    pub one_core: BenchFigures,
+}
+
+/// The figures of one arrangement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct BenchFigures {
+    /// The highest loads, each datagram handed over as one.
+    pub full: Search,
+    /// The same of short packets.
+    pub small: Search,
+    /// The highest loads, handed over by segmentation offload.
+    pub full_offloaded: Search,
+    /// The same of short packets.
+    pub small_offloaded: Search,
+    /// One TCP connection's payload.
+    pub tcp_gbit_s: f64,
+    /// What the emulator adds at 10,000 packets a second.
+    pub added_delay_us: Lateness,
+}
+
+/// How long TCP, and the added delay, are looked at.
+const BENCH_SPAN: Duration = Duration::from_secs(5);
+
+/// Finds what the emulator carries over `device`, on all processors and on one.
+///
+/// # Errors
+/// When the namespaces cannot be made, the emulator does not start, or the host is too busy.
+pub fn bench(
+    environment: &Environment,
+    privileges: Privileges,
+    device: Device,
+    progress: &dyn Progress,
+) -> Result<BenchReport> {
+    let date = now();
+    let watch = Watch::begin(privileges.explain(), QUICK_TIMER_SAMPLES);
+    let mut stand = Stand::create(environment, device)?;
+    let processors = system::processors().context("asking for this process's processors")?;
+    let all_cores = figures(&mut stand, progress, 0.0, "all cores")?;
+    // What is started from here on stays on one; threads and processes inherit it.
+    let one = processors.get(..1).unwrap_or_default();
+    system::bind_to(one).context("binding to one processor")?;
+    let one_core = figures(&mut stand, progress, 0.5, "one core");
+    system::bind_to(&processors).context("unbinding from one processor")?;
+    Ok(BenchReport {
+        date,
+        device,
+        all_cores,
+        one_core: one_core?,
+        host: watch.end(),
+    })
+}
+
+fn figures(
+    stand: &mut Stand,
+    progress: &dyn Progress,
+    done: f64,
+    cores: &str,
+) -> Result<BenchFigures> {
+    let device = stand.device();
+    let step = |part: f64, what: &str| {
+        progress.step(done + part / 2.0, &format!("{device}, {cores}: {what}"));
+    };
+    stand.start(&[])?;
+    step(0.0, "full-size packets");
+    let full = capacity::highest_load(stand, capacity::FULL, Sending::Plain)?;
+    step(0.22, "short packets");
+    let small = capacity::highest_load(stand, capacity::SMALL, Sending::Plain)?;
+    step(0.44, "full-size packets by offload");
+    let full_offloaded = capacity::highest_load(stand, capacity::FULL, Sending::Offloaded)?;
+    step(0.66, "short packets by offload");
+    let small_offloaded = capacity::highest_load(stand, capacity::SMALL, Sending::Offloaded)?;
+    step(0.88, "TCP");
+    let tcp_gbit_s = capacity::tcp_rate(stand, BENCH_SPAN)? / 1e9;
+    step(0.95, "added delay");
+    let added_delay_us = Lateness::of(cells::added_delay(stand, BENCH_SPAN)?);
+    Ok(BenchFigures {
+        full,
+        small,
+        full_offloaded,
+        small_offloaded,
+        tcp_gbit_s,
+        added_delay_us,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(quick: bool, only: &[Quantity]) -> Options {
+        Options {
+            device: Device::Tun,
+            quick,
+            only: only.to_vec(),
+            seed: 1,
+            seeds: None,
+            raw: None,
+        }
+    }
+
+    #[test]
+    fn the_short_form_takes_about_a_minute() {
+        let expected = expected_s(&options(true, &[]));
+        assert!((30.0..90.0).contains(&expected), "{expected}");
+        assert!(expected_s(&options(false, &[])) > 10.0 * expected);
+    }
+
+    #[test]
+    fn the_full_form_measures_all_that_was_published() {
+        let tasks = plan(&options(false, &[]));
+        for quantity in Quantity::ALL {
+            assert!(
+                tasks
+                    .iter()
+                    .any(|task| task.quantities().contains(&quantity))
+            );
+        }
+        let titles: Vec<String> = tasks.iter().map(Task::title).collect();
+        for title in ["rate 51.84Mbit", "loss 0.05%, random", "rate 1Gbit"] {
+            assert!(titles.iter().any(|found| found == title), "{titles:?}");
+        }
+    }
+
+    #[test]
+    fn a_choice_of_quantities_is_kept_to() {
+        let tasks = plan(&options(true, &[Quantity::Burst]));
+        assert!(!tasks.is_empty());
+        assert!(
+            tasks
+                .iter()
+                .all(|task| task.quantities().contains(&Quantity::Burst))
+        );
+    }
+
+    #[test]
+    fn fresh_seeds_differ() {
+        assert_ne!(fresh_seed(), fresh_seed());
+    }
+}

@@ -1,0 +1,99 @@
+//! Raw samples: a CSV file for each cell, so that every figure of a certificate can be computed
+//! again from what the sockets saw. The columns are described in docs/formats/certificate.md.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Where raw samples go.
+#[derive(Debug)]
+pub(super) struct Raw {
+    directory: PathBuf,
+    files: u32,
+}
+
+impl Raw {
+    /// Into this directory, which is made, and from which the raw samples of an earlier
+    /// certificate are removed.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn into(directory: &Path) -> Result<Self> {
+        let make = || -> Result<()> {
+            fs::create_dir_all(directory)?;
+            for entry in fs::read_dir(directory)? {
+                let path = entry?.path();
+                if is_ours(&path) {
+                    fs::remove_file(&path)?;
+                }
+            }
+            Ok(())
+        };
+        make().with_context(|| format!("preparing {} for raw samples", directory.display()))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            files: 0,
+        })
+    }
+
+    /// Writes one cell's samples and returns the file's name.
+    ///
+    /// # Errors
+    /// When the disk is full or the directory gone.
+    pub(super) fn write<R: Display>(
+        &mut self,
+        what: &str,
+        columns: &str,
+        rows: impl IntoIterator<Item = R>,
+    ) -> Result<String> {
+        self.files += 1;
+        let plain: String = what
+            .chars()
+            .map(|letter| match letter {
+                'a'..='z' | 'A'..='Z' | '0'..='9' | '.' => letter,
+                _ => '-',
+            })
+            .collect();
+        let name = format!("{:03}-{plain}.csv", self.files);
+        let path = self.directory.join(&name);
+        let write = || -> std::io::Result<()> {
+            let mut file = BufWriter::new(File::create(&path)?);
+            writeln!(file, "{columns}")?;
+            for row in rows {
+                writeln!(file, "{row}")?;
+            }
+            file.flush()
+        };
+        write().with_context(|| format!("writing raw samples to {}", path.display()))?;
+        Ok(name)
+    }
+}
+
+/// Whether this is a name that [`Raw::write`] gives.
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let digits = name.chars().take_while(char::is_ascii_digit).count();
+    digits >= 3 && name[digits..].starts_with('-') && name.ends_with(".csv")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_earlier_certificates_samples_go_and_other_files_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut raw = Raw::into(folder.path()).unwrap();
+        let name = raw.write("rate 64 kbit/s", "a,b", ["1,2", "3,4"]).unwrap();
+        assert_eq!(name, "001-rate-64-kbit-s.csv");
+        let path = folder.path().join(name);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a,b\n1,2\n3,4\n");
+        fs::write(folder.path().join("notes.csv"), "mine").unwrap();
+        Raw::into(folder.path()).unwrap();
+        assert!(!path.exists());
+        assert!(folder.path().join("notes.csv").exists());
+    }
+}

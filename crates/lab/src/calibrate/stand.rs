@@ -1,0 +1,347 @@
+//! The place where the emulator is measured: it alone in the middle, sockets at both ends.
+//!
+//! ```text
+//!   TUN      sending ═tc..a═╡ emulator ╞═tc..b═ receiving       (devices of the emulator's own)
+//!   bridge   sending ─tc..a─── emulator ───tc..b─ receiving     (veth pairs, one end in the middle)
+//! ```
+//! Each side is a network namespace of its own. The emulator is a process of its own, this very
+//! program; the measuring side has nothing of it but the sockets at both ends. Its own account is
+//! read when it has ended and stands beside what was measured.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::system::{self, Stamps};
+use crate::kernel::{self, Signal};
+use crate::process::{Launch, Process};
+use crate::run::{Run, namespace_path};
+use crate::{Environment, command, wait};
+
+/// The ends' addresses, from the range for benchmarks (RFC 2544 appendix C.2.2).
+const SENDING: Ipv4Addr = Ipv4Addr::new(198, 18, 21, 1);
+const RECEIVING: Ipv4Addr = Ipv4Addr::new(198, 18, 21, 2);
+
+/// The Ethernet addresses of a bridge's ends, locally administered: fixed, so that the ends need
+/// not ask over the measured link.
+const SENDING_STATION: &str = "02:54:4c:00:00:01";
+const RECEIVING_STATION: &str = "02:54:4c:00:00:02";
+
+/// How long the emulator may take to open its devices.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// How the emulator is joined to the two ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// Two TUN devices.
+    #[default]
+    Tun,
+    /// A bridge by packet sockets.
+    Packet,
+    /// A bridge by AF_XDP.
+    Xdp,
+}
+
+impl Device {
+    /// Every one.
+    pub const ALL: [Device; 3] = [Device::Tun, Device::Packet, Device::Xdp];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Tun => "tun",
+            Device::Packet => "packet",
+            Device::Xdp => "xdp",
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Device::Tun => "TUN",
+            Device::Packet => "AF_PACKET",
+            Device::Xdp => "AF_XDP",
+        })
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|device| device.name() == text)
+            .ok_or_else(|| format!("`{text}` is no device; use tun, packet or xdp"))
+    }
+}
+
+/// The namespaces, and the emulator between them while it runs.
+#[derive(Debug)]
+pub(super) struct Stand {
+    // Before `run`, which deletes the namespaces: fields are dropped in this order.
+    emulator: Option<Process>,
+    device: Device,
+    sending: String,
+    middle: String,
+    receiving: String,
+    logs: PathBuf,
+    starts: u32,
+    run: Run,
+}
+
+impl Stand {
+    /// Makes the namespaces.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn create(environment: &Environment, device: Device) -> Result<Self> {
+        let run = Run::create(environment)?;
+        let [sending, middle, receiving] = [
+            run.make_namespace("sending")?,
+            run.make_namespace("middle")?,
+            run.make_namespace("receiving")?,
+        ];
+        for name in [&sending, &middle, &receiving] {
+            // Neighbour discovery would cross the measured link.
+            kernel::in_network_namespace(&namespace_path(name), || {
+                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
+            })
+            .with_context(|| format!("keeping {name} quiet"))?;
+            command::run("ip", ["-n", name, "link", "set", "lo", "up"])?;
+        }
+        let stand = Self {
+            emulator: None,
+            device,
+            sending,
+            middle,
+            receiving,
+            logs: run.subdirectory("logs")?,
+            starts: 0,
+            run,
+        };
+        if device != Device::Tun {
+            stand.connect_bridge()?;
+        }
+        Ok(stand)
+    }
+
+    /// Where the emulator is joined.
+    pub(super) fn device(&self) -> Device {
+        self.device
+    }
+
+    /// A device name that no other run has.
+    fn device_name(&self, end: char) -> String {
+        format!("tc{}{end}", self.run.id())
+    }
+
+    fn connect_bridge(&self) -> Result<()> {
+        let ends = [
+            ('a', &self.sending, SENDING_STATION),
+            ('b', &self.receiving, RECEIVING_STATION),
+        ];
+        for (end, namespace, station) in ends {
+            let (inner, outer) = (self.device_name(end), format!("{}0", self.device_name(end)));
+            let middle = &self.middle;
+            let batch = format!(
+                "link add {inner} type veth peer name {outer} address {station} netns {namespace}\n\
+                 link set {inner} up\n"
+            );
+            command::run_with_input("ip", ["-n", middle, "-batch", "-"], &batch)?;
+            command::run(
+                "ip",
+                ["-n", namespace, "link", "set", &outer, "name", &inner],
+            )?;
+        }
+        self.address_ends()?;
+        let neighbours = [
+            ('a', &self.sending, RECEIVING, RECEIVING_STATION),
+            ('b', &self.receiving, SENDING, SENDING_STATION),
+        ];
+        for (end, namespace, address, station) in neighbours {
+            let batch = format!(
+                "neigh replace {address} lladdr {station} dev {} nud permanent\n",
+                self.device_name(end)
+            );
+            command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)?;
+        }
+        Ok(())
+    }
+
+    fn address_ends(&self) -> Result<()> {
+        let ends = [
+            ('a', &self.sending, SENDING),
+            ('b', &self.receiving, RECEIVING),
+        ];
+        for (end, namespace, address) in ends {
+            let name = self.device_name(end);
+            let batch = format!("address add {address}/30 dev {name}\nlink set {name} up\n");
+            command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)
+                .with_context(|| format!("giving the measuring end {name} its address"))?;
+        }
+        Ok(())
+    }
+
+    /// Starts the emulator with these settings.
+    ///
+    /// # Errors
+    /// When it does not come up; the message holds what it said.
+    pub(super) fn start(&mut self, settings: &[String]) -> Result<()> {
+        self.stop()?;
+        self.starts += 1;
+        let name = format!("emulator-{}", self.starts);
+        let (a, b) = (self.device_name('a'), self.device_name('b'));
+        let mut arguments: Vec<String> = ["emulate", "run", "--json"].map(str::to_owned).to_vec();
+        match self.device {
+            Device::Tun => {
+                let ends = [
+                    ("--device-a", a),
+                    ("--namespace-a", self.sending.clone()),
+                    ("--device-b", b),
+                    ("--namespace-b", self.receiving.clone()),
+                ];
+                arguments.extend(
+                    ends.into_iter()
+                        .flat_map(|(key, end)| [key.to_owned(), end]),
+                );
+            }
+            Device::Packet | Device::Xdp => {
+                let io = self.device.name().to_owned();
+                arguments.extend(["--bridge".to_owned(), format!("{a},{b}")]);
+                arguments.extend(["--io".to_owned(), io]);
+            }
+        }
+        arguments.extend(settings.iter().cloned());
+        let launch = Launch {
+            name: &name,
+            namespace: &self.middle,
+            program: &self.run.environment().program,
+            logs: &self.logs,
+        };
+        let mut emulator = Process::start(&self.run, &launch, arguments)?;
+        let log = emulator.log().to_owned();
+        emulator.wait_ready(START_LIMIT, "to print \"ready\"", || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            Ok(text.lines().any(|line| line.trim_end() == "ready"))
+        })?;
+        self.emulator = Some(emulator);
+        if self.device == Device::Tun {
+            self.address_ends()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the emulator and returns its own account; null when it does not run.
+    ///
+    /// # Errors
+    /// When it had ended by itself.
+    pub(super) fn stop(&mut self) -> Result<Value> {
+        let Some(mut emulator) = self.emulator.take() else {
+            return Ok(Value::Null);
+        };
+        emulator.check()?;
+        emulator.stop(Signal::Terminate)?;
+        let text = std::fs::read_to_string(emulator.log()).unwrap_or_default();
+        let account = text
+            .lines()
+            .rev()
+            .find(|line| line.starts_with('{'))
+            .and_then(|line| serde_json::from_str(line).ok());
+        Ok(account.unwrap_or_default())
+    }
+
+    /// Two sockets, the first connected to the second, both stamping what `stamped` says.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub(super) fn sockets(&self, way: Way, stamped: Stamped) -> Result<(UdpSocket, UdpSocket)> {
+        let ((from, from_address), (to, to_address)) = self.ends(way);
+        let receiver =
+            kernel::in_network_namespace(&namespace_path(to), || UdpSocket::bind((to_address, 0)))
+                .context("opening the receiving socket")?;
+        let address = receiver.local_addr()?;
+        let sender = kernel::in_network_namespace(&namespace_path(from), || {
+            let socket = UdpSocket::bind((from_address, 0))?;
+            socket.connect(address)?;
+            Ok(socket)
+        })
+        .context("opening the sending socket")?;
+        if matches!(stamped, Stamped::Arrivals | Stamped::Both) {
+            system::stamp(&receiver, Stamps::Received).context("stamping what arrives")?;
+        }
+        if stamped == Stamped::Both {
+            system::stamp(&sender, Stamps::Sent).context("stamping what leaves")?;
+        }
+        Ok((sender, receiver))
+    }
+
+    /// A TCP connection over the link: the sending end first.
+    ///
+    /// # Errors
+    /// When it does not come about.
+    pub(super) fn connection(&self, way: Way) -> Result<(TcpStream, TcpStream)> {
+        let ((from, _), (to, to_address)) = self.ends(way);
+        let listener = kernel::in_network_namespace(&namespace_path(to), || {
+            TcpListener::bind((to_address, 0))
+        })?;
+        let address: SocketAddr = listener.local_addr()?;
+        let sender = kernel::in_network_namespace(&namespace_path(from), || {
+            TcpStream::connect_timeout(&address, START_LIMIT)
+        })
+        .context("connecting over the link")?;
+        listener.set_nonblocking(true)?;
+        let receiver = wait::until(
+            START_LIMIT,
+            "the connection over the link",
+            || match listener.accept() {
+                Ok((receiver, _)) => Ok(Some(receiver)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+                Err(error) => Err(error.into()),
+            },
+        )?;
+        receiver.set_nonblocking(false)?;
+        Ok((sender, receiver))
+    }
+
+    fn ends(&self, way: Way) -> ((&str, Ipv4Addr), (&str, Ipv4Addr)) {
+        let (a, b) = (
+            (self.sending.as_str(), SENDING),
+            (self.receiving.as_str(), RECEIVING),
+        );
+        match way {
+            Way::Forward => (a, b),
+            Way::Back => (b, a),
+        }
+    }
+}
+
+/// A direction of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From end A to end B.
+    Forward,
+    /// From end B to end A.
+    Back,
+}
+
+/// What the kernel stamps; each stamp costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stamped {
+    /// Nothing.
+    Nothing,
+    /// What arrives.
+    Arrivals,
+    /// What leaves and what arrives.
+    Both,
+}

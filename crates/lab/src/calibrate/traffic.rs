@@ -1,0 +1,472 @@
+//! Numbered UDP datagrams from one socket to another, and what became of each.
+//!
+//! ```text
+//!   sender thread ──socket──► (the emulator, a process of its own) ──socket──► receiver thread
+//!        ▲        stamps of leaving                           stamps of arriving    │
+//!        └────────────── highest number that has arrived (window pace only) ────────┘
+//! ```
+//! The sender keeps a pace: an even one, or as many under way as a window allows, so that nothing
+//! but the model can lose a packet. Nothing here asks the emulator anything.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use super::system::{self, ReceiveBatch, Received, SendBatch};
+use crate::wait;
+
+/// An IPv4 header without options and a UDP header.
+pub(super) const HEADERS: u16 = 28;
+
+/// How long a receiver waits in the kernel before it looks whether it is done.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// With a window: packets that have not arrived this long after the last sign of life are taken
+/// as lost, all of them. Longer than any delay that a window is used with.
+const WINDOW_STALL: Duration = Duration::from_millis(300);
+
+/// With a window: how long the sender sleeps when it is full, about the time that 20 packets take.
+const WINDOW_PAUSE: Duration = Duration::from_micros(100);
+
+/// Sockets keep up to this while the receiver is not running: 64 MiB, half a second at 1 Gbit/s.
+const SOCKET_BUFFER_BYTES: i32 = 64 << 20;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Load {
+    /// How many packets.
+    pub(super) packets: u64,
+    /// The length of each, from its first IP header byte.
+    pub(super) ip_length: u16,
+    /// When.
+    pub(super) pace: Pace,
+    /// How they are handed to the kernel.
+    pub(super) sending: Sending,
+}
+
+/// When packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// `per_second`, `head_start` of them at once at the beginning. A sender that was held up
+    /// makes up for at most `debt_max` packets.
+    Even {
+        /// Packets in a second.
+        per_second: f64,
+        /// Packets that are sent before the first pause.
+        head_start: u64,
+        /// The most that is sent late.
+        debt_max: u64,
+        /// Packets between two pauses.
+        together: u64,
+    },
+    /// As fast as possible with at most so many under way.
+    Window(u64),
+}
+
+/// How packets are handed to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// Each as a datagram of its own.
+    Plain,
+    /// Some 60 kB at once, for whoever comes after to cut into datagrams.
+    Offloaded,
+}
+
+impl Sending {
+    /// Datagrams handed over as one, at most 64 (`UDP_MAX_SEGMENTS` before Linux 6.9).
+    fn segments(self, payload: usize) -> usize {
+        match self {
+            Sending::Plain => 1,
+            Sending::Offloaded => (60_000 / payload).clamp(1, 64),
+        }
+    }
+}
+
+/// What the receiver keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Every arrival with its stamp.
+    Arrivals,
+    /// Which numbers have arrived.
+    Numbers,
+}
+
+/// What became of a load.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Handed to the kernel.
+    pub(super) sent: u64,
+    /// How long that took.
+    pub(super) sending_took: Duration,
+    /// When each left, by number, where the socket stamps; zero for those without a stamp.
+    pub(super) left_ns: Vec<u64>,
+    /// In the order of their arrival; only with [`Keep::Arrivals`].
+    pub(super) arrivals: Vec<Received>,
+    /// By number; only with [`Keep::Numbers`].
+    pub(super) numbers: Numbers,
+    /// All that came.
+    pub(super) received: u64,
+    /// What the receiver's own socket had no room for.
+    pub(super) receiver_dropped: u64,
+    /// From the first arrival to the last, by the receiver's watch.
+    pub(super) receiving_took: Duration,
+}
+
+/// A set of numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Numbers {
+    words: Vec<u64>,
+}
+
+impl Numbers {
+    fn up_to(count: u64) -> Self {
+        Self {
+            words: vec![0; usize::try_from(count.div_ceil(64)).unwrap_or(usize::MAX)],
+        }
+    }
+
+    fn insert(&mut self, number: u64) {
+        let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
+        if let Some(word) = self.words.get_mut(word) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        let word = usize::try_from(number / 64).unwrap_or(usize::MAX);
+        self.words
+            .get(word)
+            .is_some_and(|word| word & (1 << (number % 64)) != 0)
+    }
+
+    /// How many of the numbers below `count` are in it.
+    pub(super) fn len_below(&self, count: u64) -> u64 {
+        (0..count).filter(|number| self.contains(*number)).count() as u64
+    }
+
+    /// Runs of numbers below `count` that are not in it: first number and length of each.
+    pub(super) fn missing_runs(&self, count: u64) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for number in (0..count).filter(|number| !self.contains(*number)) {
+            match runs.last_mut() {
+                Some((first, length)) if *first + *length == number => *length += 1,
+                _ => runs.push((number, 1)),
+            }
+        }
+        runs
+    }
+}
+
+/// Prepares both ends for a load.
+///
+/// # Errors
+/// When the kernel has no such option.
+pub(super) fn prepare(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Result<()> {
+    for socket in [sender, receiver] {
+        system::enlarge_buffers(socket, SOCKET_BUFFER_BYTES).context("enlarging socket buffers")?;
+    }
+    if load.sending == Sending::Offloaded {
+        system::segment(sender, load.ip_length - HEADERS)
+            .context("UDP segmentation offload (Linux 4.18)")?;
+        system::coalesce(receiver).context("UDP receive offload (Linux 5.0)")?;
+    }
+    receiver.set_read_timeout(Some(LOOK_AGAIN_AFTER))?;
+    Ok(())
+}
+
+/// Sends a load and waits until all of it has come or nothing has for `patience`.
+///
+/// # Errors
+/// When a socket fails, or the lab is interrupted.
+pub(super) fn run(
+    sender: &UdpSocket,
+    receiver: &UdpSocket,
+    load: &Load,
+    keep: Keep,
+    patience: Duration,
+) -> Result<Outcome> {
+    prepare(sender, receiver, load)?;
+    let shared = Shared::default();
+    let drops_before = system::receive_drops(receiver)?;
+    let mut outcome = thread::scope(|scope| -> Result<Outcome> {
+        let receiving = scope.spawn(|| receive(receiver, load, keep, patience, &shared));
+        let sending = scope.spawn(|| {
+            let result = send(sender, load, &shared);
+            shared.sent_all.store(true, Ordering::Release);
+            result
+        });
+        let sent = join(sending)?;
+        let mut outcome = join(receiving)?;
+        outcome.sent = sent.sent;
+        outcome.sending_took = sent.took;
+        outcome.left_ns = sent.left_ns;
+        Ok(outcome)
+    })?;
+    outcome.receiver_dropped = system::receive_drops(receiver)?.saturating_sub(drops_before);
+    Ok(outcome)
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(anyhow!("a measuring thread panicked")))
+}
+
+#[derive(Default)]
+struct Shared {
+    /// One more than the highest number that has arrived.
+    arrived: AtomicU64,
+    sent: AtomicU64,
+    sent_all: AtomicBool,
+}
+
+struct Sent {
+    sent: u64,
+    took: Duration,
+    left_ns: Vec<u64>,
+}
+
+fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
+    system::sharpen_timers();
+    let payload = usize::from(load.ip_length - HEADERS);
+    let mut batch = SendBatch::new(payload, load.sending.segments(payload));
+    let mut stamps = Stamps::new(load.packets);
+    let start = Instant::now();
+    let mut next = 0;
+    let mut forgiven = 0;
+    let mut sign_of_life = (0, start);
+    while next < load.packets {
+        wait::not_interrupted()?;
+        let may = match load.pace {
+            Pace::Even {
+                per_second,
+                head_start,
+                debt_max,
+                ..
+            } => {
+                let due = head_start + (start.elapsed().as_secs_f64() * per_second) as u64;
+                let debt = due.saturating_sub(forgiven).saturating_sub(next);
+                forgiven += debt.saturating_sub(debt_max.max(head_start));
+                debt.min(debt_max.max(head_start))
+            }
+            Pace::Window(window) => {
+                let arrived = shared.arrived.load(Ordering::Acquire);
+                if arrived > sign_of_life.0 {
+                    sign_of_life = (arrived, Instant::now());
+                } else if sign_of_life.1.elapsed() > WINDOW_STALL {
+                    sign_of_life = (next, Instant::now());
+                }
+                (sign_of_life.0.max(arrived) + window).saturating_sub(next)
+            }
+        };
+        let mut left = may.min(load.packets - next);
+        if left == 0 {
+            stamps.collect(socket)?;
+            pause(load.pace, start, next + 1 + forgiven);
+            continue;
+        }
+        while left > 0 {
+            let sent = batch
+                .send(socket, next, left)
+                .context("sending a measuring packet")?;
+            next += sent;
+            left -= sent;
+            shared.sent.store(next, Ordering::Release);
+        }
+    }
+    let took = start.elapsed();
+    stamps.collect_rest(socket, next)?;
+    Ok(Sent {
+        sent: next,
+        took,
+        left_ns: stamps.left_ns,
+    })
+}
+
+/// Sleeps until the packet with this count may be sent.
+fn pause(pace: Pace, start: Instant, count: u64) {
+    match pace {
+        Pace::Even {
+            per_second,
+            head_start,
+            together,
+            ..
+        } => {
+            let last = (count + together).saturating_sub(1 + head_start);
+            let due = Duration::from_secs_f64(last as f64 / per_second);
+            if let Some(left) = due.checked_sub(start.elapsed()) {
+                thread::sleep(left);
+            }
+        }
+        Pace::Window(_) => thread::sleep(WINDOW_PAUSE),
+    }
+}
+
+/// The moments at which packets left, as they come back.
+struct Stamps {
+    batch: ReceiveBatch,
+    left_ns: Vec<u64>,
+    packets: u64,
+    found: u64,
+}
+
+impl Stamps {
+    fn new(packets: u64) -> Self {
+        Self {
+            batch: ReceiveBatch::new(64),
+            left_ns: Vec::new(),
+            packets,
+            found: 0,
+        }
+    }
+
+    fn collect(&mut self, socket: &UdpSocket) -> Result<()> {
+        let (left_ns, packets) = (&mut self.left_ns, self.packets as usize);
+        let found = &mut self.found;
+        self.batch
+            .sent_stamps(socket, |place, stamp| {
+                left_ns.resize(packets, 0);
+                if let Some(left) = left_ns.get_mut(place as usize) {
+                    *left = stamp;
+                    *found += 1;
+                }
+            })
+            .context("reading the stamps of sent packets")
+    }
+
+    /// Waits a little for those that are still with the device.
+    fn collect_rest(&mut self, socket: &UdpSocket, sent: u64) -> Result<()> {
+        let start = Instant::now();
+        self.collect(socket)?;
+        while self.found > 0 && self.found < sent && start.elapsed() < WINDOW_STALL {
+            thread::sleep(Duration::from_millis(1));
+            self.collect(socket)?;
+        }
+        Ok(())
+    }
+}
+
+fn receive(
+    socket: &UdpSocket,
+    load: &Load,
+    keep: Keep,
+    patience: Duration,
+    shared: &Shared,
+) -> Result<Outcome> {
+    system::sharpen_timers();
+    let room = match load.sending {
+        Sending::Plain => 2_048,
+        Sending::Offloaded => 65_536,
+    };
+    let mut batch = ReceiveBatch::new(room);
+    let mut outcome = Outcome::default();
+    match keep {
+        Keep::Arrivals => outcome.arrivals.reserve(load.packets as usize),
+        Keep::Numbers => outcome.numbers = Numbers::up_to(load.packets),
+    }
+    let mut highest = 0;
+    let mut first = None;
+    let mut last = None;
+    let mut quiet_since = Instant::now();
+    loop {
+        let count = batch
+            .receive(socket, |one| {
+                highest = highest.max(one.number + 1);
+                match keep {
+                    Keep::Arrivals => outcome.arrivals.push(one),
+                    Keep::Numbers => outcome.numbers.insert(one.number),
+                }
+            })
+            .context("receiving measuring packets")?;
+        let now = Instant::now();
+        let sent_all = shared.sent_all.load(Ordering::Acquire);
+        if count > 0 {
+            first.get_or_insert(now);
+            last = Some(now);
+            outcome.received += count as u64;
+            shared.arrived.store(highest, Ordering::Release);
+        }
+        // Patience begins with the last packet that was sent or has come.
+        if count > 0 || !sent_all {
+            quiet_since = now;
+        }
+        let complete = outcome.received >= shared.sent.load(Ordering::Acquire);
+        if sent_all && (complete || quiet_since.elapsed() >= patience) {
+            outcome.receiving_took = match (first, last) {
+                (Some(first), Some(last)) => last - first,
+                _ => Duration::ZERO,
+            };
+            return Ok(outcome);
+        }
+        wait::not_interrupted()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (UdpSocket, UdpSocket) {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        (sender, receiver)
+    }
+
+    fn load(packets: u64, pace: Pace, sending: Sending) -> Load {
+        Load {
+            packets,
+            ip_length: 128,
+            pace,
+            sending,
+        }
+    }
+
+    #[test]
+    fn a_window_loses_nothing_and_every_number_is_seen() {
+        for sending in [Sending::Plain, Sending::Offloaded] {
+            let (sender, receiver) = pair();
+            let load = load(5_000, Pace::Window(500), sending);
+            let patience = Duration::from_secs(5);
+            let outcome = run(&sender, &receiver, &load, Keep::Numbers, patience).unwrap();
+            assert_eq!((outcome.sent, outcome.received), (5_000, 5_000));
+            assert_eq!(outcome.numbers.len_below(5_000), 5_000);
+            assert_eq!(outcome.numbers.missing_runs(5_002), [(5_000, 2)]);
+        }
+    }
+
+    #[test]
+    fn an_even_pace_sends_all_and_stamps_both_ends() {
+        let (sender, receiver) = pair();
+        system::stamp(&sender, system::Stamps::Sent).unwrap();
+        system::stamp(&receiver, system::Stamps::Received).unwrap();
+        let pace = Pace::Even {
+            per_second: 2_000.0,
+            head_start: 10,
+            debt_max: 1_000,
+            together: 1,
+        };
+        let load = load(200, pace, Sending::Plain);
+        let patience = Duration::from_secs(5);
+        let outcome = run(&sender, &receiver, &load, Keep::Arrivals, patience).unwrap();
+        assert_eq!(outcome.received, 200);
+        assert!(outcome.sending_took >= Duration::from_millis(90));
+        for one in &outcome.arrivals {
+            let left = outcome.left_ns[one.number as usize];
+            assert!(0 < left && left <= one.stamp_ns);
+        }
+    }
+
+    #[test]
+    fn missing_numbers_are_runs() {
+        let mut numbers = Numbers::up_to(200);
+        for number in (0..200).filter(|number| ![0, 63, 64, 65, 199].contains(number)) {
+            numbers.insert(number);
+        }
+        assert_eq!(numbers.missing_runs(200), [(0, 1), (63, 3), (199, 1)]);
+        assert_eq!(numbers.len_below(200), 195);
+    }
+}
