@@ -1,21 +1,30 @@
-//! An emulated link in real time, between two TUN devices of this machine.
+//! An emulated link in real time, between two devices of this machine.
 //!
 //! ```text
 //!   device A ──read──► emulate::Link forward ──write──► device B
 //!            ◄─write── emulate::Link back    ◄──read──
 //! ```
 //!
-//! One thread (`driver.rs`) reads packets that the kernel routes into a device, hands them to the
-//! model with the time, and writes them out of the other device when the model says so. Both
-//! devices come up without an address; whoever owns the namespaces gives them one. They may be
-//! opened in different namespaces, or moved later: the file descriptor stays with them, and they
-//! vanish with it, even when the process is killed.
+//! One thread (`driver.rs`) reads packets that come to a device, hands them to the model with the
+//! time, and hands them to the other device when the model says so. The devices are two new TUN
+//! devices (`tun.rs`), between whatever routes packets into them, or two interfaces that are there
+//! already and between which the link is a bridge (`bridge.rs`).
+//!
+//! TUN devices come up without an address; whoever owns the namespaces gives them one. They may be
+//! opened in different namespaces, or moved later: the file descriptor stays with them. They take
+//! /dev/net/tun and CAP_NET_ADMIN, no kernel module beyond tun, and no netem.
+//!
+//! A link that ends, and also one whose process is killed, is a cable pulled out: what was queued
+//! or under way is gone, new packets arrive nowhere, and nothing passes around it. TUN devices
+//! vanish with their last file descriptor, and the addresses and routes that name them with them,
+//! so that senders are told "unreachable" at once; a bridge's interfaces stay as they are, up and
+//! with nobody who carries anything between them. A device that is deleted under a running link
+//! ends it with an error.
 //!
 //! Nothing is hidden: packets delivered late and packets that the kernel dropped before they were
 //! read are in the [`LinkReport`], because a figure measured over a link that could not keep up
-//! is worth nothing.
-//!
-//! It needs /dev/net/tun and CAP_NET_ADMIN, no kernel module beyond tun, and no netem.
+//! is worth nothing. Where that goes so far that the link is not what it was set to, it is said at
+//! once (`watch.rs`).
 
 mod bpf;
 mod bridge;

@@ -143,6 +143,12 @@ impl Tun {
     }
 }
 
+fn is_ip(packet: &[u8]) -> bool {
+    packet
+        .first()
+        .is_some_and(|first| matches!(first >> 4, 4 | 6))
+}
+
 fn write_group(file: &File, group: &Group) -> io::Result<()> {
     let mut file = file;
     group
@@ -176,6 +182,10 @@ impl Device for Tun {
 
     fn send(&mut self, delivery: Delivery) {
         let intact = !delivery.corrupted;
+        if !intact && !is_ip(&delivery.packet) {
+            // The kernel takes no packet whose version was damaged, and its receiver would drop it.
+            return;
+        }
         if let Err(packet) = self.group.extend(delivery.packet, intact) {
             self.write();
             self.group.begin(packet, intact, self.merging);
