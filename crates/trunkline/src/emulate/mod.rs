@@ -1,6 +1,12 @@
 //! `trunkline emulate`: a WAN link between two devices of this machine, a file for each action.
 
+mod account;
+mod flags;
+mod presets;
+mod replay;
 mod run;
+mod set;
+mod status;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -14,12 +20,21 @@ pub(crate) struct Emulate {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Relays packets between two new TUN devices as a WAN link would, until it is told to stop.
+    /// Relays packets between two devices as a WAN link would, until it is told to stop.
     ///
     /// Route traffic into one device and it comes out of the other, after the queue, the rate,
-    /// the loss and the delay that were asked for. Both devices are up and have no address; give
-    /// them addresses, or put them into namespaces of their own.
+    /// the loss and the delay that were asked for. Two new TUN devices are up and have no address;
+    /// give them addresses, or put them into namespaces of their own. With --bridge the link is
+    /// between two interfaces that are there already.
     Run(Box<run::Run>),
+    /// Shows how a running link is: what it is set to, what it counted, whether this host holds it.
+    Status(status::Status),
+    /// Changes settings of a running link; only those that are named, and no packet is lost.
+    Set(Box<set::Set>),
+    /// Lists links that have a name, with their numbers and where these come from.
+    Presets(presets::Presets),
+    /// Has every fate of a packet log again, in virtual time, and compares.
+    Replay(replay::Replay),
 }
 
 impl Emulate {
@@ -30,6 +45,10 @@ impl Emulate {
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
             Action::Run(run) => run.run(),
+            Action::Status(status) => status.run(),
+            Action::Set(set) => set.run(),
+            Action::Presets(presets) => presets.run(),
+            Action::Replay(replay) => replay.run(),
         }
     }
 }

@@ -1,236 +1,277 @@
 //! `trunkline emulate run`: the link itself, between two devices of this machine.
 //!
-//! It prints `ready` on standard output when both devices are up, relays until SIGTERM, SIGINT or
-//! SIGHUP, then prints what it counted. Both devices vanish with the process.
+//! It prints `ready` on standard output when the link stands, relays until SIGTERM, SIGINT or
+//! SIGHUP, then prints what it counted. New devices vanish with the process; bridged ones bridge
+//! nothing from then on.
 
+use std::env;
 use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use clap::Args;
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use lab::link::control::{ControlSocket, ControlledLink, LinkStart};
+use lab::link::packet_log::{LogFiles, LogReport};
+use lab::link::settings::{Settings, described};
 use lab::link::{
-    Devices, DirectionConfig, DirectionReport, Endpoint, Line, LinkConfig, LinkHandle, LinkReport,
-    Loss, Namespace, Offloads, StopSignals,
+    BridgeEnd, BridgeIo, Devices, DirectionConfig, Endpoint, LinkReport, Namespace, Offloads,
+    StopSignals, metrics,
 };
-use vocab::{Bitrate, ByteCount, ParseUnitError, Probability, format_duration, parse_duration};
 
-/// What `trunkline emulate run` is told. Everything `--…-back` is the same as forward if absent.
+use super::account;
+use super::flags::SettingFlags;
+
+/// What `trunkline emulate run` is told.
 #[derive(Debug, Args)]
 pub(super) struct Run {
-    /// Name of the device at end A.
-    #[arg(long, value_name = "NAME", default_value = "wan-a")]
-    device_a: String,
-    /// Name of the device at end B.
-    #[arg(long, value_name = "NAME", default_value = "wan-b")]
-    device_b: String,
-    /// Network namespace for device A, by name or path [default: this one].
-    #[arg(long, value_name = "NAMESPACE")]
-    namespace_a: Option<String>,
-    /// Network namespace for device B, by name or path [default: this one].
-    #[arg(long, value_name = "NAMESPACE")]
-    namespace_b: Option<String>,
-    /// Rate from A to B, counted on IP packets, as "10Mbit" [default: no limit].
-    #[arg(long)]
-    rate: Option<Bitrate>,
-    /// Rate from B to A.
-    #[arg(long, value_name = "RATE")]
-    rate_back: Option<Bitrate>,
-    /// One-way delay from A to B, as "15ms".
-    #[arg(long, value_parser = duration, default_value = "0")]
-    delay: Duration,
-    /// One-way delay from B to A.
-    #[arg(long, value_name = "DELAY", value_parser = duration)]
-    delay_back: Option<Duration>,
-    /// Random loss from A to B behind the queue, as "0.1%".
-    #[arg(long, default_value = "0%")]
-    loss: Probability,
-    /// Random loss from B to A.
-    #[arg(long, value_name = "LOSS")]
-    loss_back: Option<Probability>,
-    /// Queue from A to B, as "125kB", drop-tail [default: rate times round trip, at least 15 kB].
-    #[arg(long)]
-    queue: Option<ByteCount>,
-    /// Queue from B to A [default: as --queue, or rate times round trip].
-    #[arg(long, value_name = "QUEUE")]
-    queue_back: Option<ByteCount>,
-    /// Bytes added to each packet's IP length, both ways: 14 to state the rate as Ethernet's.
-    #[arg(long, value_name = "BYTES", default_value = "0")]
-    overhead: ByteCount,
-    /// Seed of all chance; the same seed loses the same packets.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    ends: Ends,
+    #[command(flatten)]
+    watched: Watched,
+    #[command(flatten)]
+    settings: SettingFlags,
     /// Prints what was counted as one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// What the link is between.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Devices")]
+struct Ends {
+    /// Name of the new TUN device at end A.
+    #[arg(long, value_name = "NAME", default_value = "wan-a")]
+    device_a: String,
+    /// Name of the new TUN device at end B.
+    #[arg(long, value_name = "NAME", default_value = "wan-b")]
+    device_b: String,
+    /// Network namespace for end A, by name or path [default: this one].
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace_a: Option<String>,
+    /// Network namespace for end B, by name or path [default: this one].
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace_b: Option<String>,
+    /// Joins two interfaces that are there already, end A and end B, as a transparent bridge,
+    /// instead of making two devices.
+    #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
+    bridge: Option<String>,
+    /// How a bridge takes frames: by packet sockets, or by AF_XDP, which is faster.
+    #[arg(long, value_enum, default_value_t = Io::Packet, requires = "bridge")]
+    io: Io,
+    /// Hands each packet to a TUN device alone, and takes it so, instead of in runs: slower, and
+    /// captures at the devices show single packets.
+    #[arg(long, conflicts_with = "bridge")]
+    no_offloads: bool,
+}
+
+/// How a bridge takes frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Io {
+    /// AF_PACKET.
+    Packet,
+    /// AF_XDP.
+    Xdp,
+}
+
+/// How the link is watched and told.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Watching and changing it")]
+pub(super) struct Watched {
+    /// Writes a row for each packet with its fate (docs/formats/packet-log.md), which
+    /// `trunkline emulate replay` has again.
+    #[arg(long, value_name = "FILE.csv")]
+    log: Option<PathBuf>,
+    /// Writes a capture of each packet at both ends with its fate as a comment.
+    #[arg(long, value_name = "FILE.pcapng")]
+    pcapng: Option<PathBuf>,
+    /// Where to listen for `status` and `set` [default: emulate-DEVICE_A.sock in /run/trunkline
+    /// or in $XDG_RUNTIME_DIR/trunkline].
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Serves Prometheus metrics at this address; a port alone is one of the loopback address.
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
+    metrics: Option<SocketAddr>,
 }
 
 impl Run {
     pub(super) fn run(self) -> Result<()> {
         // Before any thread starts, so that all of them leave the signals to this one.
         let signals = StopSignals::block()?;
-        let config = self.config()?;
-        let a = endpoint(self.device_a, self.namespace_a);
-        let b = endpoint(self.device_b, self.namespace_b);
-        let link = LinkHandle::start(
-            &Devices::Tun {
-                a: a.clone(),
-                b: b.clone(),
-                offloads: Offloads::default(),
-            },
-            config.clone(),
-        )?;
-        let names = (a.device.as_str(), b.device.as_str());
-        eprintln!("{}", describe(names, &config.forward));
-        eprintln!("{}", describe((names.1, names.0), &config.back));
+        let (devices, ends) = self.ends.devices()?;
+        let running = Running::start(devices, ends, self.settings.settings()?, &self.watched)?;
         let mut out = io::stdout();
         writeln!(out, "ready")?;
         out.flush()?;
 
-        while link.is_running() && !signals.wait(LOOK_AGAIN_AFTER) {}
-        let report = link.stop()?;
+        while running.link.is_running() && !signals.wait(LOOK_AGAIN_AFTER) {}
+        let ends = running.link.ends().map(str::to_owned);
+        let (report, log) = running.stop()?;
         if self.json {
             serde_json::to_writer(&mut out, &report)?;
             writeln!(out)?;
         } else {
-            print_report(&mut out, names, &report)?;
+            account::print(
+                &mut out,
+                (&ends[0], &ends[1]),
+                &serde_json::to_value(&report)?,
+            )?;
         }
-        warn_of_losses(&report);
+        warn(&report, log.as_ref());
         Ok(())
     }
+}
 
-    fn config(&self) -> Result<LinkConfig> {
-        let delay_back = self.delay_back.unwrap_or(self.delay);
-        let round_trip = self.delay + delay_back;
-        let direction = |rate: Option<Bitrate>, delay, loss, queue: Option<ByteCount>| {
-            let mut direction = DirectionConfig {
-                line: rate.map_or(Line::Unlimited, Line::Rate),
-                delay,
-                loss: Probability::into(loss),
-                overhead: self.overhead,
-                ..DirectionConfig::default()
-            };
-            direction.queue = queue
-                .unwrap_or(direction.bandwidth_delay_product(round_trip).max(QUEUE_MIN))
-                .into();
-            direction
-        };
-        let config = LinkConfig {
-            forward: direction(self.rate, self.delay, self.loss, self.queue),
-            back: direction(
-                self.rate_back.or(self.rate),
-                delay_back,
-                self.loss_back.unwrap_or(self.loss),
-                self.queue_back.or(self.queue),
-            ),
-            seed: self.seed,
-        };
-        for queue in [&config.forward, &config.back] {
-            let queue = queue.queue.limit.bytes.unwrap_or_default();
-            let least = FULL_PACKET.bytes() + self.overhead.bytes();
-            if queue.bytes() < least {
-                bail!(
-                    "a queue of {queue} lets no full-size packet pass, because the packet on the line counts too; make it {least}B or more"
-                );
+/// A link that stands, with all by which it is watched.
+pub(super) struct Running {
+    pub(super) link: Arc<ControlledLink>,
+    /// Removed when the link is.
+    control: Option<ControlSocket>,
+}
+
+impl Running {
+    /// Starts the link and says on standard error what it is set to.
+    pub(super) fn start(
+        devices: Devices,
+        ends: [String; 2],
+        settings: Settings,
+        watched: &Watched,
+    ) -> Result<Self> {
+        let config = settings.resolve()?.config;
+        let link = ControlledLink::start(LinkStart {
+            devices,
+            ends: ends.clone(),
+            settings,
+            log: LogFiles {
+                csv: watched.log.clone(),
+                pcapng: watched.pcapng.clone(),
+            },
+            host_check: Box::new(|_| Ok(())),
+        })?;
+        let link = Arc::new(link);
+        let [a, b] = &ends;
+        eprintln!("{}", describe((a, b), &config.forward));
+        eprintln!("{}", describe((b, a), &config.back));
+        let control = match &watched.control {
+            Some(path) => Some(ControlSocket::listen(path, Arc::clone(&link))?),
+            None => {
+                let control = ControlSocket::listen_in(&control_directories(), a, &link);
+                if control.is_none() {
+                    tracing::debug!("no place for a control socket; --control names one");
+                }
+                control
             }
+        };
+        if let Some(address) = watched.metrics {
+            let address = metrics::serve(address, Arc::clone(&link))?;
+            eprintln!("metrics at http://{address}/metrics");
         }
-        for line in [&config.forward.line, &config.back.line] {
-            if *line == Line::Rate(Bitrate::default()) {
-                bail!("a rate of zero lets nothing pass; leave --rate out for no limit");
-            }
-        }
-        Ok(config)
+        Ok(Self { link, control })
+    }
+
+    /// Stops the link and gives its account, and its log's.
+    pub(super) fn stop(self) -> Result<(LinkReport, Option<LogReport>)> {
+        drop(self.control);
+        self.link.stop()
     }
 }
 
 /// How soon a link whose device was deleted is noticed. Signals are noticed at once.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// The devices' MTU.
-const FULL_PACKET: ByteCount = ByteCount::new(1_500);
-
-/// Ten full-size packets: an initial window of TCP (RFC 6928) passes even a link without delay.
-const QUEUE_MIN: ByteCount = ByteCount::new(15_000);
-
-fn endpoint(device: String, namespace: Option<String>) -> Endpoint {
-    Endpoint {
-        device,
-        namespace: namespace.map(Namespace::new),
+impl Ends {
+    /// The devices, and what to call the two ends.
+    fn devices(self) -> Result<(Devices, [String; 2])> {
+        let namespace = |name: Option<String>| name.map(Namespace::new);
+        let (a, b) = (namespace(self.namespace_a), namespace(self.namespace_b));
+        let Some(bridge) = self.bridge else {
+            let ends = [self.device_a.clone(), self.device_b.clone()];
+            let end = |device, namespace| Endpoint { device, namespace };
+            let devices = Devices::Tun {
+                a: end(self.device_a, a),
+                b: end(self.device_b, b),
+                offloads: if self.no_offloads {
+                    Offloads::Off
+                } else {
+                    Offloads::On
+                },
+            };
+            return Ok((devices, ends));
+        };
+        let Some((first, second)) = bridge.split_once(',') else {
+            bail!("--bridge joins two interfaces: --bridge eth1,eth2");
+        };
+        let ends = [first.to_owned(), second.to_owned()];
+        let end = |interface: &str, namespace| BridgeEnd {
+            interface: interface.to_owned(),
+            namespace,
+        };
+        let devices = Devices::Bridge {
+            a: end(first, a),
+            b: end(second, b),
+            io: match self.io {
+                Io::Packet => BridgeIo::Packet,
+                Io::Xdp => BridgeIo::Xdp,
+            },
+        };
+        Ok((devices, ends))
     }
 }
 
-fn duration(text: &str) -> Result<Duration, ParseUnitError> {
-    parse_duration(text)
+/// Where control sockets are: the system's, then the user's own.
+pub(super) fn control_directories() -> Vec<PathBuf> {
+    let own = env::var_os("XDG_RUNTIME_DIR").map(|own| PathBuf::from(own).join("trunkline"));
+    [PathBuf::from("/run/trunkline")]
+        .into_iter()
+        .chain(own)
+        .collect()
+}
+
+fn metrics_address(text: &str) -> Result<SocketAddr> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    text.parse()
+        .map_err(|_| anyhow!("`{text}` is no address; write a port, as 9101, or 127.0.0.1:9101"))
 }
 
 fn describe((from, to): (&str, &str), direction: &DirectionConfig) -> String {
-    let rate = direction
-        .line
-        .rate()
-        .map_or("no rate limit".to_owned(), |rate| rate.to_string());
-    format!(
-        "{from} to {to}: {rate}, delay {}, loss {}, queue {}, overhead {}",
-        format_duration(direction.delay),
-        describe_loss(&direction.loss),
-        direction.queue.limit.bytes.unwrap_or_default(),
-        direction.overhead
-    )
+    let words: Vec<String> = described(direction)
+        .into_iter()
+        .map(|(name, word)| format!("{name} {word}"))
+        .collect();
+    format!("{from} to {to}: {}", words.join(", "))
 }
-
-fn describe_loss(loss: &Loss) -> String {
-    match loss {
-        Loss::Random(probability) => probability.to_string(),
-        other => format!("{other:?}"),
-    }
-}
-
-fn print_report(out: &mut impl Write, (a, b): (&str, &str), report: &LinkReport) -> Result<()> {
-    let forward = format!("{a} to {b}");
-    let back = format!("{b} to {a}");
-    writeln!(out, "{:<34}{forward:>24}{back:>24}", "")?;
-    for (label, value) in ROWS {
-        writeln!(
-            out,
-            "{label:<34}{:>24}{:>24}",
-            value(&report.forward),
-            value(&report.back)
-        )?;
-    }
-    Ok(())
-}
-
-type Row = (&'static str, fn(&DirectionReport) -> u64);
-
-const ROWS: [Row; 15] = [
-    ("offered, packets", |way| way.offered_packets),
-    ("offered, bytes", |way| way.offered_bytes),
-    ("delivered, packets", |way| way.delivered_packets),
-    ("delivered, bytes", |way| way.delivered_bytes),
-    ("dropped by the queue, packets", |way| {
-        way.dropped_by_queue_packets
-    }),
-    ("dropped by the queue, bytes", |way| {
-        way.dropped_by_queue_bytes
-    }),
-    ("lost by chance, packets", |way| way.dropped_by_loss_packets),
-    ("lost by chance, bytes", |way| way.dropped_by_loss_bytes),
-    ("still held, packets", |way| way.held_packets),
-    ("still held, bytes", |way| way.held_bytes),
-    ("lost by this host, packets", |way| {
-        way.lost_outside_the_model()
-    }),
-    ("over 1 ms late, packets", |way| way.late_packets),
-    ("lateness, median, us", |way| way.lateness_p50_us),
-    ("lateness, 99 of 100, us", |way| way.lateness_p99_us),
-    ("lateness, largest, us", |way| way.lateness_max_us),
-];
 
 /// Says on standard error what makes a measurement over this run doubtful.
-fn warn_of_losses(report: &LinkReport) {
+pub(super) fn warn(report: &LinkReport, log: Option<&LogReport>) {
     let lost = report.lost_outside_the_model();
     let offered = report.forward.offered_packets + report.back.offered_packets;
     if lost > 0 {
         eprintln!(
             "warning: this host lost {lost} packets beside {offered} that met the emulation; it was too slow or a device was down, and figures measured over this run are not the link's"
+        );
+    }
+    for (way, account) in [("forward", &report.forward), ("back", &report.back)] {
+        if let Some(reason) = &account.not_held {
+            eprintln!(
+                "warning: {way}, the link was not what it was set to in {} seconds; last: {reason}",
+                account.not_held_seconds
+            );
+        }
+    }
+    let Some(log) = log else {
+        return;
+    };
+    if let Some(error) = &log.error {
+        eprintln!("warning: the packet log ended early: {error}");
+    }
+    if log.lost_records > 0 {
+        eprintln!(
+            "warning: the packet log lacks {} records beside {}",
+            log.lost_records, log.records
         );
     }
 }

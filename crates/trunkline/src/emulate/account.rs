@@ -1,0 +1,76 @@
+//! The account of a link as a table: what `run` prints at its end and `status` on the way.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+/// Label, and the key under which both directions have it.
+type Row = (&'static str, &'static str);
+
+/// Always shown.
+const ROWS: [Row; 8] = [
+    ("offered, packets", "offered_packets"),
+    ("offered, bytes", "offered_bytes"),
+    ("delivered, packets", "delivered_packets"),
+    ("delivered, bytes", "delivered_bytes"),
+    ("dropped by the queue, packets", "dropped_by_queue_packets"),
+    ("dropped by the queue, bytes", "dropped_by_queue_bytes"),
+    ("lost by chance, packets", "dropped_by_loss_packets"),
+    ("lost by chance, bytes", "dropped_by_loss_bytes"),
+];
+
+/// Shown where there were any.
+const ROWS_IF_ANY: [Row; 6] = [
+    (
+        "dropped by the policer, packets",
+        "dropped_by_policer_packets",
+    ),
+    ("dropped by AQM, packets", "dropped_by_aqm_packets"),
+    ("marked by AQM, packets", "marked_packets"),
+    ("duplicated, packets", "duplicated_packets"),
+    ("corrupted, packets", "corrupted_packets"),
+    ("sent late, packets", "reordered_packets"),
+];
+
+/// Always shown, behind the others.
+const LAST_ROWS: [Row; 6] = [
+    ("still held, packets", "held_packets"),
+    ("still held, bytes", "held_bytes"),
+    ("over 1 ms late, packets", "late_packets"),
+    ("lateness, median, us", "lateness_p50_us"),
+    ("lateness, 99 of 100, us", "lateness_p99_us"),
+    ("lateness, largest, us", "lateness_max_us"),
+];
+
+/// What the host and not the model lost is several counters.
+const LOST_OUTSIDE: [&str; 3] = [
+    "unread_packets",
+    "dropped_by_limit_packets",
+    "failed_writes_packets",
+];
+
+/// Prints the table of a report, as JSON has it.
+pub(super) fn print(out: &mut impl Write, (a, b): (&str, &str), report: &Value) -> io::Result<()> {
+    let value = |way: &str, key: &str| report[way][key].as_u64().unwrap_or(0);
+    let mut row = |label: &str, forward: &str, back: &str| {
+        writeln!(out, "{label:<34}{forward:>22}{back:>22}")
+    };
+    row("", &format!("{a} to {b}"), &format!("{b} to {a}"))?;
+    let shown_if_any = ROWS_IF_ANY
+        .iter()
+        .filter(|(_, key)| value("forward", key) + value("back", key) > 0);
+    for (label, key) in ROWS.iter().chain(shown_if_any) {
+        let [forward, back] = ["forward", "back"].map(|way| value(way, key).to_string());
+        row(label, &forward, &back)?;
+    }
+    let [forward, back] = ["forward", "back"].map(|way| {
+        let lost: u64 = LOST_OUTSIDE.iter().map(|key| value(way, key)).sum();
+        lost.to_string()
+    });
+    row("lost by this host, packets", &forward, &back)?;
+    for (label, key) in &LAST_ROWS {
+        let [forward, back] = ["forward", "back"].map(|way| value(way, key).to_string());
+        row(label, &forward, &back)?;
+    }
+    Ok(())
+}

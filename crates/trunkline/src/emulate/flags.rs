@@ -1,0 +1,118 @@
+//! The flags of a link's settings: one for each name that the settings have, so that `run` and
+//! `set` take the same, and the same as files and presets do.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use lab::link::settings::{Key, Name, Settings, Way};
+
+/// Settings named by flags.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SettingFlags {
+    file: Option<PathBuf>,
+    named: Settings,
+}
+
+/// A file of settings.
+const CONFIG: &str = "config";
+/// A link with a name.
+const PRESET: &str = "preset";
+/// The number that all chance follows from.
+const SEED: &str = "seed";
+
+/// Under which the help lists them.
+const HEADING: &str = "Settings of the link";
+
+impl SettingFlags {
+    /// All that is named: the file, and over it the flags. Names of files become absolute.
+    pub(super) fn settings(self) -> Result<Settings> {
+        let mut settings = match &self.file {
+            Some(file) => Settings::from_file(file)?,
+            None => Settings::default(),
+        };
+        settings.overlay(self.named);
+        let here = env::current_dir().context("cannot tell the current directory")?;
+        settings.anchor(&here);
+        Ok(settings)
+    }
+}
+
+impl Args for SettingFlags {
+    fn augment_args(command: Command) -> Command {
+        let first = [
+            Arg::new(PRESET)
+                .long(PRESET)
+                .value_name("NAME")
+                .help("A link that has a name, as \"lte\"; flags override it (see `trunkline emulate presets`)"),
+            Arg::new(CONFIG)
+                .long(CONFIG)
+                .value_name("FILE")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("A TOML file with settings under [forward] and [back]; flags override it"),
+            Arg::new(SEED)
+                .long(SEED)
+                .value_name("NUMBER")
+                .help("Seed of all chance; the same seed loses the same packets [default: 1]"),
+        ];
+        let all = first.into_iter().chain(Name::all().map(argument));
+        command.args(all.map(|argument| argument.help_heading(HEADING)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(name: Name) -> Arg {
+    let argument = Arg::new(name.text())
+        .long(name.text())
+        .value_name(name.key.value_name())
+        .allow_hyphen_values(false)
+        .action(if name.key == Key::Outage {
+            ArgAction::Append
+        } else {
+            ArgAction::Set
+        });
+    match name.way {
+        Way::Forward => argument.help(name.key.help()),
+        Way::Back => argument
+            .help(format!(
+                "The same from B to A [default: as --{}]",
+                name.key.name()
+            ))
+            .hide_short_help(true),
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self {
+            file: matches.get_one::<PathBuf>(CONFIG).cloned(),
+            named: Settings::default(),
+        };
+        for name in [PRESET, SEED]
+            .into_iter()
+            .chain(Name::all().map(Name::text))
+        {
+            let Some(values) = matches.get_many::<String>(name) else {
+                continue;
+            };
+            let values: Vec<&str> = values.map(String::as_str).collect();
+            flags
+                .named
+                .set_by_name(name, &values.join(";"))
+                .map_err(|error| {
+                    clap::Error::raw(ErrorKind::ValueValidation, format!("{error:#}\n"))
+                })?;
+        }
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! `trunkline emulate replay`: the fates in a packet log, had again in virtual time.
+//!
+//! Exit codes: 0 all that was compared is the same, 1 something is not or the log cannot be read.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lab::link::replay::{self, ReplayReport};
+
+/// What `trunkline emulate replay` is told.
+#[derive(Debug, Args)]
+pub(super) struct Replay {
+    /// The log that `trunkline emulate run --log` wrote.
+    log: PathBuf,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Replay {
+    pub(super) fn run(self) -> Result<()> {
+        let report = replay::replay(&self.log)?;
+        let mut out = io::stdout();
+        if self.json {
+            serde_json::to_writer(&mut out, &report)?;
+            writeln!(out)?;
+        } else {
+            print(&mut out, &report)?;
+        }
+        out.flush()?;
+        if !report.agrees() {
+            bail!("the replay does not have every fate of the log");
+        }
+        Ok(())
+    }
+}
+
+fn print(out: &mut impl Write, report: &ReplayReport) -> io::Result<()> {
+    for (way, account) in [("forward", report.forward), ("back", report.back)] {
+        writeln!(
+            out,
+            "{way:<8} {} packets: {} fates the same, {} different, {} not compared",
+            account.packets, account.agreeing, account.differing, account.not_compared
+        )?;
+    }
+    for line in report.left_out.iter().chain(&report.differences) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

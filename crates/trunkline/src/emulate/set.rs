@@ -1,0 +1,39 @@
+//! `trunkline emulate set`: other settings for a running link, which loses no packet by it.
+
+use std::io;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lab::link::control::{self, Request};
+
+use super::flags::SettingFlags;
+use super::status::{Which, print_status};
+
+/// What `trunkline emulate set` is told.
+#[derive(Debug, Args)]
+pub(super) struct Set {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    settings: SettingFlags,
+    /// Prints the link's status as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Set {
+    pub(super) fn run(self) -> Result<()> {
+        let settings = self.settings.settings()?;
+        if settings.is_empty() {
+            bail!("name what should be otherwise, as in `trunkline emulate set --rate 5Mbit`");
+        }
+        let socket = self.which.socket()?;
+        let status = control::ask(&socket, &Request::Set { settings })?;
+        if self.json {
+            println!("{status}");
+            Ok(())
+        } else {
+            print_status(&mut io::stdout(), &status)
+        }
+    }
+}

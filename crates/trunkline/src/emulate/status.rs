@@ -1,0 +1,187 @@
+//! `trunkline emulate status`: how a running link is.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lab::link::control::{self, Request};
+use lab::link::metrics;
+use serde_json::Value;
+
+use super::account;
+use super::run::control_directories;
+
+/// Which link is meant.
+#[derive(Debug, Args)]
+pub(super) struct Which {
+    /// The link of this name: its device A [default: the only one that runs].
+    #[arg(long, value_name = "NAME", conflicts_with = "control")]
+    name: Option<String>,
+    /// The link that listens at this socket.
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+/// What `trunkline emulate status` is told.
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    #[command(flatten)]
+    which: Which,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+    /// Prints Prometheus metrics.
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+    /// Prints again each second, until the link ends.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Between two looks of `--watch`.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+impl Which {
+    /// The socket of the link.
+    pub(super) fn socket(&self) -> Result<PathBuf> {
+        if let Some(control) = &self.control {
+            return Ok(control.clone());
+        }
+        let running = control::running_links(&control_directories());
+        let names = || {
+            let names: Vec<&str> = running.iter().map(|(name, _)| name.as_str()).collect();
+            names.join(", ")
+        };
+        if let Some(name) = &self.name {
+            return match running.iter().find(|(other, _)| other == name) {
+                Some((_, path)) => Ok(path.clone()),
+                None if running.is_empty() => bail!(NONE_RUNS),
+                None => bail!(
+                    "no link of the name {name} runs here; there are {}",
+                    names()
+                ),
+            };
+        }
+        match running.as_slice() {
+            [] => bail!(NONE_RUNS),
+            [(_, path)] => Ok(path.clone()),
+            _ => bail!(
+                "several links run here; choose one with --name: {}",
+                names()
+            ),
+        }
+    }
+}
+
+const NONE_RUNS: &str = "no link runs here, or none that this user may ask; `trunkline emulate run` starts one, and --control names the socket of one that listens elsewhere";
+
+impl Status {
+    pub(super) fn run(self) -> Result<()> {
+        let socket = self.which.socket()?;
+        let mut out = io::stdout();
+        let mut before = None;
+        loop {
+            let status = match control::ask(&socket, &Request::Status) {
+                Ok(status) => status,
+                // It has ended while it was watched.
+                Err(_) if before.is_some() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            self.print(&mut out, &status, before.as_ref())?;
+            out.flush()?;
+            if !self.watch {
+                return Ok(());
+            }
+            before = Some(status);
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
+    }
+
+    fn print(&self, out: &mut impl Write, status: &Value, before: Option<&Value>) -> Result<()> {
+        if self.json {
+            serde_json::to_writer(&mut *out, status)?;
+            writeln!(out)?;
+        } else if self.prometheus {
+            write!(out, "{}", metrics::prometheus(status))?;
+        } else if let Some(before) = before {
+            writeln!(out)?;
+            print_change(out, status, before)?;
+        } else {
+            print_status(out, status)?;
+        }
+        Ok(())
+    }
+}
+
+/// All there is to say, on the first look.
+pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let (a, b) = (text(&status["ends"][0]), text(&status["ends"][1]));
+    writeln!(
+        out,
+        "{a} to {b}: process {}, for {} s, seed {}",
+        status["process"], status["uptime_s"], status["seed"]
+    )?;
+    for (way, label) in [("forward", "forward"), ("back", "back   ")] {
+        let words: Vec<String> = status["in_force"][way]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, word)| format!("{name} {}", text(word)))
+            .collect();
+        writeln!(out, "{label}  {}", words.join(", "))?;
+    }
+    match status["not_held"].as_str() {
+        None => writeln!(out, "held: yes, the link is what it is set to")?,
+        Some(reason) => writeln!(
+            out,
+            "held: NO, the link was not what it is set to: {reason}"
+        )?,
+    }
+    if let Some(log) = status["log"].as_object() {
+        let error = log["error"]
+            .as_str()
+            .map(|error| format!("; ended: {error}"));
+        writeln!(
+            out,
+            "log: {} records, {} lost{}",
+            log["records"],
+            log["lost_records"],
+            error.unwrap_or_default()
+        )?;
+    }
+    writeln!(out)?;
+    account::print(out, (&a, &b), status)?;
+    Ok(())
+}
+
+/// What passed since the look before.
+fn print_change(out: &mut impl Write, status: &Value, before: &Value) -> Result<()> {
+    let since = |way: &str, key: &str| {
+        let value = |status: &Value| status[way][key].as_u64().unwrap_or(0);
+        value(status).saturating_sub(value(before))
+    };
+    for way in ["forward", "back"] {
+        let drops: u64 = [
+            "dropped_by_queue_packets",
+            "dropped_by_policer_packets",
+            "dropped_by_aqm_packets",
+        ]
+        .iter()
+        .map(|key| since(way, key))
+        .sum();
+        writeln!(
+            out,
+            "{way:<8} {:>10.3} Mbit/s {:>9} packets delivered {:>7} dropped {:>7} lost {:>7} held",
+            since(way, "delivered_bytes") as f64 * 8.0 / 1e6 / LOOK_AGAIN_AFTER.as_secs_f64(),
+            since(way, "delivered_packets"),
+            drops,
+            since(way, "dropped_by_loss_packets"),
+            status[way]["held_packets"]
+        )?;
+    }
+    Ok(())
+}
