@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 
 /// `TUNGETDEVNETNS` of linux/if_tun.h, `_IO('T', 227)`: opens the namespace the device is in.
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -185,7 +185,8 @@ pub(super) fn raise_priority() -> io::Result<()> {
     }
 }
 
-/// Puts this process into a session of its own, unless a terminal's keys are meant for it.
+/// Puts this process into a session of its own, unless a terminal's keys are meant for it, now or
+/// once a shell puts it into the foreground.
 ///
 /// Where Linux shares out processors by session (`sched_autogroup_enabled`), a thread's priority
 /// counts inside its session only: a link in the session of a busy program shares that one's
@@ -197,8 +198,9 @@ pub(super) fn stand_apart() -> bool {
     // SAFETY: these take and return numbers; each may fail, which is looked at or harmless.
     unsafe {
         let group = libc::getpgrp();
-        let listens_to_terminal = File::open("/dev/tty")
-            .is_ok_and(|terminal| libc::tcgetpgrp(terminal.as_raw_fd()) == group);
+        let listens_to_terminal = io::stdin().is_terminal()
+            || File::open("/dev/tty")
+                .is_ok_and(|terminal| libc::tcgetpgrp(terminal.as_raw_fd()) == group);
         if listens_to_terminal {
             return false;
         }

@@ -9,7 +9,7 @@
 //! the other, and only then are they routed to the other side. With the emulator stopped the
 //! devices are gone and an `unreachable` route of last resort is what is left: nothing arrives.
 //!
-//! All veth devices have their segmentation offloads off, so that captures and the emulator see
+//! All veth devices and the emulator have their segmentation offloads off, so that captures see
 //! the packets of at most 1500 bytes that a wire would carry. Client and server use CUBIC by a
 //! route attribute (`congctl`), which holds for unmodified programs where the sysctl is refused.
 //! Every setting that the kernel may silently ignore is read back.
@@ -293,6 +293,8 @@ impl Topology {
         };
         let mut arguments: Vec<String> = ["emulate", "run"].map(str::to_owned).to_vec();
         arguments.extend(["--device-a", TUN_NEAR, "--device-b", TUN_FAR].map(str::to_owned));
+        // WAN bytes are counted in a capture at its device, which must hold single packets.
+        arguments.push("--no-offloads".to_owned());
         arguments.extend(link.0.iter().cloned());
         let log = logs.join("emulator.log");
         let before = std::fs::read_to_string(&log).unwrap_or_default().len();

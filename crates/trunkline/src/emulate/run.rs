@@ -18,7 +18,7 @@ use lab::link::packet_log::{LogFiles, LogReport};
 use lab::link::settings::{Settings, described};
 use lab::link::{
     BridgeEnd, BridgeIo, Devices, DirectionConfig, Endpoint, LinkReport, Namespace, Offloads,
-    StopSignals, metrics,
+    StopSignals, metrics, stand_apart,
 };
 
 use super::account;
@@ -100,6 +100,7 @@ impl Run {
     pub(super) fn run(self) -> Result<()> {
         // Before any thread starts, so that all of them leave the signals to this one.
         let signals = StopSignals::block()?;
+        stand_apart();
         let (devices, ends) = self.ends.devices()?;
         let running = Running::start(devices, ends, self.settings.settings()?, &self.watched)?;
         let mut out = io::stdout();
