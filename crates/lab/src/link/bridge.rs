@@ -99,3 +99,6 @@ fn open_one(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
