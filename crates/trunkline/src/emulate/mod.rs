@@ -1,6 +1,7 @@
 //! `trunkline emulate`: a WAN link between two devices of this machine, a file for each action.
 
 mod account;
+mod around;
 mod flags;
 mod presets;
 mod replay;

@@ -22,6 +22,7 @@ use lab::link::{
 };
 
 use super::account;
+use super::around;
 use super::flags::SettingFlags;
 
 /// What `trunkline emulate run` is told.
@@ -36,6 +37,8 @@ pub(super) struct Run {
     /// Prints what was counted as one JSON object.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    around: around::Command,
 }
 
 /// What the link is between.
@@ -98,11 +101,23 @@ pub(super) struct Watched {
 
 impl Run {
     pub(super) fn run(self) -> Result<()> {
+        if self.around.is_given() {
+            let settings = self.settings.settings();
+            let offloads = self.ends.offloads();
+            self.around
+                .run(settings, &self.watched, offloads, self.json);
+        }
         // Before any thread starts, so that all of them leave the signals to this one.
         let signals = StopSignals::block()?;
         stand_apart();
         let (devices, ends) = self.ends.devices()?;
-        let running = Running::start(devices, ends, self.settings.settings()?, &self.watched)?;
+        let running = Running::start(
+            devices,
+            ends,
+            self.settings.settings()?,
+            &self.watched,
+            Announce::Yes,
+        )?;
         let mut out = io::stdout();
         writeln!(out, "ready")?;
         out.flush()?;
@@ -125,6 +140,15 @@ impl Run {
     }
 }
 
+/// Whether a link's settings are said on standard error when it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Announce {
+    /// They are.
+    Yes,
+    /// Standard error is somebody else's.
+    No,
+}
+
 /// A link that stands, with all by which it is watched.
 pub(super) struct Running {
     pub(super) link: Arc<ControlledLink>,
@@ -139,6 +163,7 @@ impl Running {
         ends: [String; 2],
         settings: Settings,
         watched: &Watched,
+        announce: Announce,
     ) -> Result<Self> {
         let config = settings.resolve()?.config;
         let link = ControlledLink::start(LinkStart {
@@ -153,8 +178,10 @@ impl Running {
         })?;
         let link = Arc::new(link);
         let [a, b] = &ends;
-        eprintln!("{}", describe((a, b), &config.forward));
-        eprintln!("{}", describe((b, a), &config.back));
+        if announce == Announce::Yes {
+            eprintln!("{}", describe((a, b), &config.forward));
+            eprintln!("{}", describe((b, a), &config.back));
+        }
         let control = match &watched.control {
             Some(path) => Some(ControlSocket::listen(path, Arc::clone(&link))?),
             None => {
@@ -183,8 +210,17 @@ impl Running {
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 impl Ends {
+    fn offloads(&self) -> Offloads {
+        if self.no_offloads {
+            Offloads::Off
+        } else {
+            Offloads::On
+        }
+    }
+
     /// The devices, and what to call the two ends.
     fn devices(self) -> Result<(Devices, [String; 2])> {
+        let offloads = self.offloads();
         let namespace = |name: Option<String>| name.map(Namespace::new);
         let (a, b) = (namespace(self.namespace_a), namespace(self.namespace_b));
         let Some(bridge) = self.bridge else {
@@ -193,11 +229,7 @@ impl Ends {
             let devices = Devices::Tun {
                 a: end(self.device_a, a),
                 b: end(self.device_b, b),
-                offloads: if self.no_offloads {
-                    Offloads::Off
-                } else {
-                    Offloads::On
-                },
+                offloads,
             };
             return Ok((devices, ends));
         };

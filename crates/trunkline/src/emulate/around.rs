@@ -1,0 +1,190 @@
+//! `trunkline emulate run … -- COMMAND`: the link around one command.
+//!
+//! What is written on standard output is the command's alone, and so is the exit code: 125 is
+//! ours, 126 and 127 say that the command could not be started or was not found, as with env(1)
+//! and timeout(1). What the link counted is printed on standard error, and only when asked for.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use lab::around::{Around, Ended};
+use lab::link::control::ControlledLink;
+use lab::link::settings::Settings;
+use lab::link::{Devices, LinkReport, Offloads};
+
+use super::account;
+use super::run::{Announce, Running, Watched, warn};
+
+/// What concerns the command that is put behind the link.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A link around one command")]
+pub(super) struct Command {
+    /// How the command's packets get from the link into the host's network.
+    #[arg(long, value_enum, default_value_t = Gateway::Auto, requires = "command")]
+    gateway: Gateway,
+    /// Prints on standard error what the link counted, once the command has ended; so does
+    /// --json, as JSON.
+    #[arg(long, requires = "command")]
+    report: bool,
+    /// Writes what the link counted to this file, and not to standard error.
+    #[arg(long, value_name = "FILE", requires = "command")]
+    report_to: Option<PathBuf>,
+    /// Runs this command behind the link, as the same user, in the same directory and terminal.
+    ///
+    /// Forward (A to B) is what the command sends, back is what it receives. The command is in a
+    /// network namespace of its own, whose default route leads through the link to the network of
+    /// this host; the gateway's address (198.19.0.1 unless that is taken: `ip route`) reaches the
+    /// host's own services over IPv4, also those that listen on its loopback only. Packets are of
+    /// 1500 bytes at most. As root the way on is NAT in this host's network; without root a
+    /// gateway program must be installed (pasta, of the package passt, or slirp4netns).
+    ///
+    /// The exit code is the command's (128 and the signal's number if one ended it); 125 if the
+    /// link failed, 126 if the command could not be started, 127 if it was not found. INT, TERM,
+    /// HUP, QUIT, USR1 and USR2 are passed on to it. What it started ends when it ends.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = NOT_WITH_COMMAND)]
+    command: Vec<OsString>,
+}
+
+/// The devices of a link around a command are its own.
+const NOT_WITH_COMMAND: [&str; 5] = [
+    "device_a",
+    "device_b",
+    "namespace_a",
+    "namespace_b",
+    "bridge",
+];
+
+/// The way into the host's network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Gateway {
+    /// NAT as root, else a program.
+    Auto,
+    /// NAT by this host's kernel: rules in a table of their own, forwarding switched on; both are
+    /// taken back in the end.
+    Nat,
+    /// A program, pasta or slirp4netns: nothing of this host's network is changed.
+    User,
+}
+
+impl Command {
+    /// Whether there is a command at all.
+    pub(super) fn is_given(&self) -> bool {
+        !self.command.is_empty()
+    }
+
+    /// Makes the link, runs the command behind it, and ends this process with its exit code. To
+    /// be called before any thread starts.
+    pub(super) fn run(
+        self,
+        settings: Result<Settings>,
+        watched: &Watched,
+        offloads: Offloads,
+        json: bool,
+    ) -> ! {
+        let code = self
+            .run_to_end(settings, watched, offloads, json)
+            .unwrap_or_else(|error| {
+                eprintln!("trunkline: {error:#}");
+                FAILED
+            });
+        process::exit(code.into())
+    }
+
+    /// All that was made has been removed when it returns.
+    fn run_to_end(
+        self,
+        settings: Result<Settings>,
+        watched: &Watched,
+        offloads: Offloads,
+        json: bool,
+    ) -> Result<u8> {
+        let settings = settings?;
+        let gateway = match self.gateway {
+            Gateway::Auto => lab::around::Gateway::Automatic,
+            Gateway::Nat => lab::around::Gateway::Nat,
+            Gateway::User => lab::around::Gateway::User,
+        };
+        let mut around = Around::prepare(gateway, std::env::var_os("PATH").as_ref())?;
+        let (a, b) = around.devices();
+        let ends = [a.device.clone(), b.device.clone()];
+        let devices = Devices::Tun { a, b, offloads };
+        let running = Running::start(devices, ends, settings, watched, Announce::No)?;
+        around.connect()?;
+        if let Some(obstacles) = around.obstacles() {
+            eprintln!("trunkline: warning: {obstacles}");
+        }
+        let ended = around.run(&self.command, || running.link.is_running())?;
+        if let Ended::Code(code) = ended
+            // What a signal has ended has no last words.
+            && code < 128
+        {
+            around.drain(|| holds_nothing(&running.link));
+        }
+        let code = self.exit_code(ended);
+        let (report, log) = running.stop()?;
+        self.report(&report, json)?;
+        warn(&report, log.as_ref());
+        Ok(code)
+    }
+
+    fn exit_code(&self, ended: Ended) -> u8 {
+        let name = self.command[0].to_string_lossy();
+        match ended {
+            Ended::Code(code) => code,
+            Ended::NotStarted(error) => {
+                eprintln!("trunkline: cannot run {name}: {error}");
+                match error.kind() {
+                    ErrorKind::NotFound => NOT_FOUND,
+                    _ => NOT_STARTED,
+                }
+            }
+            Ended::WithoutLink => {
+                eprintln!("trunkline: {name} was ended because its link failed");
+                FAILED
+            }
+        }
+    }
+
+    /// Prints what the link counted, if that was asked for.
+    fn report(&self, report: &LinkReport, json: bool) -> Result<()> {
+        match &self.report_to {
+            Some(path) => {
+                let file = File::create(path)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                print(file, report, json)
+            }
+            None if self.report || json => print(io::stderr(), report, json),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether all that the command sent has left the link, or nobody can tell.
+fn holds_nothing(link: &ControlledLink) -> bool {
+    let held = link
+        .status()
+        .ok()
+        .and_then(|status| status["forward"]["held_packets"].as_u64());
+    held.unwrap_or(0) == 0
+}
+
+fn print(mut out: impl Write, report: &LinkReport, json: bool) -> Result<()> {
+    if json {
+        serde_json::to_writer(&mut out, report)?;
+        writeln!(out)?;
+    } else {
+        let report = serde_json::to_value(report)?;
+        account::print(&mut out, ("command", "world"), &report)?;
+    }
+    Ok(())
+}
+
+/// The link failed, not the command.
+const FAILED: u8 = 125;
+const NOT_STARTED: u8 = 126;
+const NOT_FOUND: u8 = 127;
