@@ -14,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod around;
+pub mod calibrate;
 pub mod campaign;
 pub mod capture;
 pub mod command;

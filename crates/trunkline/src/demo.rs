@@ -114,6 +114,7 @@ pub(crate) fn measure(plan: &Plan, seed: Option<u64>, output: &Output) -> Result
     let options = Options {
         seeds,
         keep: output.keep.clone(),
+        certificate: crate::emulate::calibrate::citation(),
     };
     let result = campaign::execute(&environment()?, plan, &options, &progress);
     progress.finish();

@@ -6,6 +6,7 @@
 //!
 //! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 misused (clap's).
 
+mod bench;
 mod completions;
 mod demo;
 mod emulate;
@@ -54,6 +55,8 @@ enum Command {
     Node(node::Node),
     /// Pairs two nodes with a one-time token, lists and removes pins.
     Peer(peer::Peer),
+    /// Finds what a part of Trunkline can do on this machine.
+    Bench(bench::Bench),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::Emulate),
 }
@@ -67,6 +70,7 @@ impl Command {
             Command::Man(command) => command.run(),
             Command::Node(command) => command.run(),
             Command::Peer(command) => command.run(),
+            Command::Bench(command) => command.run(),
             Command::Emulate(command) => command.run(),
         }
     }

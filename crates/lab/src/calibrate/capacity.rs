@@ -6,17 +6,14 @@
 //! which at most 0.01 % is lost, with the link set to lose nothing, found by steps and halving and
 //! confirmed by a longer trial. Losses are what was sent less what the receiver got.
 
-use std::io::{Read, Write};
-use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::certificate::Capacity;
 use super::stand::{Stamped, Stand, Way};
+use super::tcp;
 use super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
 
 /// Full-size packets and the shortest that are usual, in IP bytes.
@@ -51,9 +48,6 @@ const WINDOW: u64 = 400;
 
 /// Nothing comes later than this.
 const PATIENCE: Duration = Duration::from_millis(300);
-
-/// TCP's slow start is over by then.
-const TCP_LEAD: Duration = Duration::from_millis(500);
 
 /// A load and what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -218,40 +212,6 @@ fn window_rate(stand: &Stand, ip_length: u16, sending: Sending, span: Duration) 
     Ok(rate)
 }
 
-/// Bits of payload that one TCP connection brings through in a second.
-///
-/// # Errors
-/// When it does not come about, or breaks.
-pub(super) fn tcp_rate(stand: &Stand, span: Duration) -> Result<f64> {
-    let (mut sender, mut receiver) = stand.connection(Way::Forward)?;
-    let stop = AtomicBool::new(false);
-    let received = AtomicU64::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let block = vec![0_u8; 256 << 10];
-            while !stop.load(Ordering::Relaxed) && sender.write_all(&block).is_ok() {}
-            // Whoever waits has been told to go; nobody is left to hear of a failure.
-            let _ = sender.shutdown(Shutdown::Both);
-        });
-        scope.spawn(|| {
-            let mut room = vec![0_u8; 512 << 10];
-            while let Ok(count @ 1..) = receiver.read(&mut room) {
-                received.fetch_add(count as u64, Ordering::Relaxed);
-            }
-        });
-        thread::sleep(TCP_LEAD);
-        let (before, start) = (received.load(Ordering::Relaxed), Instant::now());
-        thread::sleep(span);
-        let bytes = received.load(Ordering::Relaxed) - before;
-        let rate = bytes as f64 * 8.0 / start.elapsed().as_secs_f64();
-        stop.store(true, Ordering::Relaxed);
-        if bytes == 0 {
-            bail!("nothing came through the TCP connection");
-        }
-        Ok(rate)
-    })
-}
-
 /// What comes through with a window, each way of sending for `span`.
 ///
 /// # Errors
@@ -264,7 +224,7 @@ pub(super) fn carried(stand: &mut Stand, span: Duration) -> Result<Capacity> {
         kpps: rate(SMALL, Sending::Plain)? / 1e3,
         gbit_s_offloaded: gbit_s(rate(FULL, Sending::Offloaded)?, FULL),
         kpps_offloaded: rate(SMALL, Sending::Offloaded)? / 1e3,
-        tcp_gbit_s: tcp_rate(stand, span)? / 1e9,
+        tcp_gbit_s: tcp::rate(stand, span)? / 1e9,
     };
     stand.stop()?;
     Ok(capacity)

@@ -22,6 +22,7 @@ mod stand;
 mod statistics;
 mod system;
 mod table;
+mod tcp;
 mod traffic;
 
 use std::collections::hash_map::RandomState;
@@ -403,7 +404,7 @@ fn figures(
     step(0.66, "short packets by offload");
     let small_offloaded = capacity::highest_load(stand, capacity::SMALL, Sending::Offloaded)?;
     step(0.88, "TCP");
-    let tcp_gbit_s = capacity::tcp_rate(stand, BENCH_SPAN)? / 1e9;
+    let tcp_gbit_s = tcp::rate(stand, BENCH_SPAN)? / 1e9;
     step(0.95, "added delay");
     let added_delay_us = Lateness::of(cells::added_delay(stand, BENCH_SPAN)?);
     Ok(BenchFigures {

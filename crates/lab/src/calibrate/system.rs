@@ -9,7 +9,7 @@
 
 use std::io;
 use std::mem;
-use std::net::UdpSocket;
+use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
@@ -115,6 +115,20 @@ pub(super) fn segment(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
 /// Lets the kernel hand over datagrams that follow each other as one (generic receive offload).
 pub(super) fn coalesce(socket: &UdpSocket) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1_i32)
+}
+
+/// Makes closing a connection give up what is unsent, at once and without a word more than a reset.
+pub(super) fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
+    let at_once = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    set_option(
+        connection.as_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_LINGER,
+        at_once,
+    )
 }
 
 /// Datagrams that the socket had no room for.

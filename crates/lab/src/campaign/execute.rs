@@ -39,6 +39,8 @@ pub struct Options {
     pub seeds: Seeds,
     /// Where captures, logs and results are left.
     pub keep: Option<PathBuf>,
+    /// What certifies the emulator on this machine, in one sentence.
+    pub certificate: Option<String>,
 }
 
 /// Runs `plan` and returns what was measured.
@@ -164,7 +166,11 @@ impl<'a> Campaign<'a> {
                 repeats: plan.repeats,
                 passes: plan.passes.clone(),
                 tests: Vec::new(),
-                notes: Vec::new(),
+                notes: options
+                    .certificate
+                    .iter()
+                    .map(|sentence| format!("Emulator certificate: {sentence}"))
+                    .collect(),
             },
             markers: MarkerPath::open(&topology)?,
             topology,

@@ -2,6 +2,7 @@
 
 mod account;
 mod around;
+pub(crate) mod calibrate;
 mod flags;
 mod presets;
 mod replay;
@@ -36,6 +37,8 @@ enum Action {
     Presets(presets::Presets),
     /// Has every fate of a packet log again, in virtual time, and compares.
     Replay(replay::Replay),
+    /// Measures the emulator on this machine from outside, and writes its certificate.
+    Calibrate(calibrate::Calibrate),
 }
 
 impl Emulate {
@@ -50,6 +53,7 @@ impl Emulate {
             Action::Set(set) => set.run(),
             Action::Presets(presets) => presets.run(),
             Action::Replay(replay) => replay.run(),
+            Action::Calibrate(calibrate) => calibrate.run(),
         }
     }
 }

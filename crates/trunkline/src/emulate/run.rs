@@ -23,6 +23,7 @@ use lab::link::{
 
 use super::account;
 use super::around;
+use super::calibrate;
 use super::flags::SettingFlags;
 
 /// What `trunkline emulate run` is told.
@@ -166,6 +167,7 @@ impl Running {
         announce: Announce,
     ) -> Result<Self> {
         let config = settings.resolve()?.config;
+        let host_check = calibrate::host_check(&devices);
         let link = ControlledLink::start(LinkStart {
             devices,
             ends: ends.clone(),
@@ -174,7 +176,7 @@ impl Running {
                 csv: watched.log.clone(),
                 pcapng: watched.pcapng.clone(),
             },
-            host_check: Box::new(|_| Ok(())),
+            host_check,
         })?;
         let link = Arc::new(link);
         let [a, b] = &ends;

@@ -4,18 +4,15 @@
 //! to B, and the packets that are measured go from B to A: through the same busy emulator, but not
 //! through the queue that TCP fills, whose waiting is no fault.
 
-use std::io::{Read, Write};
-use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use vocab::Bitrate;
 
 use super::super::certificate::{Cell, Quantity};
 use super::super::stand::{Stamped, Stand, Way};
 use super::super::statistics::{CONFIDENCE, median_interval, quantile};
+use super::super::tcp;
 use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
 use super::{Bench, words};
 
@@ -111,7 +108,7 @@ impl DelayCell {
                 let outcome = traffic::run(&sender, &receiver, &load, Keep::Arrivals, patience)?;
                 (outcome, None)
             }
-            Beside::Tcp => beside_tcp(bench.stand, || {
+            Beside::Tcp => tcp::beside(bench.stand, TCP_LEAD, || {
                 let (sender, receiver) = bench.stand.sockets(Way::Back, Stamped::Both)?;
                 traffic::run(&sender, &receiver, &self.load(), Keep::Arrivals, patience)
             })
@@ -227,35 +224,6 @@ pub(in crate::calibrate) fn added_delay(stand: &mut Stand, span: Duration) -> Re
     let mut spans = spans_us(&outcome);
     spans.sort_by(f64::total_cmp);
     Ok(spans)
-}
-
-/// Does `work` while one TCP connection fills the line from A to B; returns the connection's rate
-/// meanwhile, in bits of payload per second.
-fn beside_tcp<T>(stand: &Stand, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
-    let (mut sender, mut receiver) = stand.connection(Way::Forward)?;
-    let stop = AtomicBool::new(false);
-    let received = AtomicU64::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let block = vec![0_u8; 128 << 10];
-            while !stop.load(Ordering::Relaxed) && sender.write_all(&block).is_ok() {}
-            // The receiver has been told to go by now; nobody is left to hear of a failure.
-            let _ = sender.shutdown(Shutdown::Both);
-        });
-        scope.spawn(|| {
-            let mut room = vec![0_u8; 256 << 10];
-            while let Ok(count @ 1..) = receiver.read(&mut room) {
-                received.fetch_add(count as u64, Ordering::Relaxed);
-            }
-        });
-        thread::sleep(TCP_LEAD);
-        let (before, start) = (received.load(Ordering::Relaxed), Instant::now());
-        let done = work();
-        let bytes = received.load(Ordering::Relaxed) - before;
-        let rate = bytes as f64 * 8.0 / start.elapsed().as_secs_f64();
-        stop.store(true, Ordering::Relaxed);
-        Ok((done.context("measuring beside TCP")?, rate))
-    })
 }
 
 #[cfg(test)]

@@ -110,6 +110,9 @@ impl RateCell {
         if (arrivals.len() as f64) < PACKETS_LEAST {
             bail!("only {} packets arrived", arrivals.len());
         }
+        if arrivals.iter().any(|one| one.stamp_ns == 0) {
+            bail!("the kernel did not stamp every packet");
+        }
         let set = self.rate.bits_per_second() as f64;
         let rate = |arrivals: &[Received]| match (arrivals.first(), arrivals.last()) {
             (Some(first), Some(last)) => {

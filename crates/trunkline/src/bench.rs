@@ -1,0 +1,279 @@
+//! `trunkline bench`: what a part of Trunkline can do on this machine.
+//!
+//! The emulator's figures are of UDP packets handed to the kernel one by one (`gbit_s` of 1500-byte
+//! packets, `kpps` of 64-byte ones), of the same by segmentation offload (`..._offloaded`), of one
+//! TCP connection, and of the delay that the emulator adds at 10,000 packets a second; with every
+//! processor, and with one for emulator, sender and receiver together (`one_core`).
+
+use std::io::{self, Write};
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use lab::calibrate::{self, BenchFigures, BenchReport, Device, Search};
+use lab::{kernel, rootless};
+use serde_json::{Map, Value, json};
+
+use crate::lab::{environment, progress};
+
+/// Finds what a part of Trunkline can do on this machine.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The link emulator: the highest load of which at most 0.01 % is lost outside its model, and
+    /// the delay that it adds.
+    Emulator(Emulator),
+}
+
+#[derive(Debug, Args)]
+struct Emulator {
+    /// How the emulator is joined to the ends: tun, packet, xdp, or all of them.
+    #[arg(long, default_value = "tun", value_parser = devices)]
+    device: Devices,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--device` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Devices(Vec<Device>);
+
+fn devices(text: &str) -> Result<Devices, String> {
+    match text {
+        "all" => Ok(Devices(Device::ALL.to_vec())),
+        one => one
+            .parse()
+            .map(|device| Devices(vec![device]))
+            .map_err(|error| format!("{error}, or all")),
+    }
+}
+
+impl Bench {
+    /// Runs the chosen part's.
+    ///
+    /// # Errors
+    /// When it cannot be measured; the message says what to do.
+    pub(crate) fn run(self) -> Result<()> {
+        match self.part {
+            Part::Emulator(emulator) => emulator.run(),
+        }
+    }
+}
+
+impl Emulator {
+    fn run(self) -> Result<()> {
+        kernel::catch_interruptions();
+        let environment = environment()?;
+        let privileges = rootless::obtain(&environment)?;
+        let Devices(devices) = &self.device;
+        let display = progress();
+        let mut reports = Vec::new();
+        let mut failures = Map::new();
+        for device in devices {
+            match calibrate::bench(&environment, privileges, *device, &display) {
+                Ok(report) => reports.push(report),
+                Err(error) if devices.len() > 1 && !kernel::interrupted() => {
+                    failures.insert(device.name().to_owned(), json!(format!("{error:#}")));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        display.finish();
+        let Some(first) = reports.first() else {
+            bail!("no device could be measured: {}", Value::Object(failures));
+        };
+        let mut out = io::stdout().lock();
+        if self.json {
+            let mut document = document(first);
+            if devices.len() > 1 {
+                let each: Map<String, Value> = reports
+                    .iter()
+                    .map(|report| (report.device.name().to_owned(), figures(report)))
+                    .collect();
+                document["devices"] = Value::Object(each);
+                document["not_measured"] = Value::Object(failures);
+            }
+            writeln!(out, "{document}")?;
+        } else {
+            for report in &reports {
+                write!(out, "{}", table(report))?;
+            }
+            for (device, reason) in failures {
+                writeln!(out, "not measured: {device}: {reason}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn document(report: &BenchReport) -> Value {
+    json!({
+        "bench": "emulator",
+        "figures": figures(report),
+        "device": report.device.name(),
+        "date": report.date,
+        "host": report.host,
+        "lost_at_most_percent": 0.01,
+        "trials": { "all_cores": report.all_cores, "one_core": report.one_core },
+    })
+}
+
+fn figures(report: &BenchReport) -> Value {
+    let mut all = one(&report.all_cores);
+    all["one_core"] = one(&report.one_core);
+    all
+}
+
+fn one(figures: &BenchFigures) -> Value {
+    let limited: Vec<&str> = ROWS
+        .iter()
+        .filter_map(|row| {
+            let search = (row.search?)(figures);
+            search.limited_by_sender.then_some(row.key)
+        })
+        .collect();
+    let mut object: Map<String, Value> = ROWS
+        .iter()
+        .map(|row| (row.key.to_owned(), json!((row.value)(figures))))
+        .collect();
+    object.insert("limited_by_sender".to_owned(), json!(limited));
+    Value::Object(object)
+}
+
+/// A figure: its key, its name in the table, and where it stands.
+struct Row {
+    key: &'static str,
+    title: &'static str,
+    value: fn(&BenchFigures) -> f64,
+    search: Option<fn(&BenchFigures) -> &Search>,
+}
+
+const ROWS: [Row; 9] = [
+    Row {
+        key: "gbit_s",
+        title: "UDP, 1500-byte packets, Gbit/s",
+        value: |figures| figures.full.gbit_s(),
+        search: Some(|figures| &figures.full),
+    },
+    Row {
+        key: "kpps",
+        title: "UDP, 64-byte packets, thousands/s",
+        value: |figures| figures.small.packets_per_second / 1e3,
+        search: Some(|figures| &figures.small),
+    },
+    Row {
+        key: "gbit_s_offloaded",
+        title: "the same by segmentation offload, Gbit/s",
+        value: |figures| figures.full_offloaded.gbit_s(),
+        search: Some(|figures| &figures.full_offloaded),
+    },
+    Row {
+        key: "kpps_offloaded",
+        title: "the same by segmentation offload, thousands/s",
+        value: |figures| figures.small_offloaded.packets_per_second / 1e3,
+        search: Some(|figures| &figures.small_offloaded),
+    },
+    Row {
+        key: "tcp_gbit_s",
+        title: "one TCP connection, Gbit/s",
+        value: |figures| figures.tcp_gbit_s,
+        search: None,
+    },
+    Row {
+        key: "added_delay_us_p50",
+        title: "added delay at 10,000 packets/s, median, us",
+        value: |figures| figures.added_delay_us.p50,
+        search: None,
+    },
+    Row {
+        key: "added_delay_us_p99",
+        title: "added delay, 99 of 100, us",
+        value: |figures| figures.added_delay_us.p99,
+        search: None,
+    },
+    Row {
+        key: "added_delay_us_p99_9",
+        title: "added delay, 999 of 1000, us",
+        value: |figures| figures.added_delay_us.p99_9,
+        search: None,
+    },
+    Row {
+        key: "added_delay_us_max",
+        title: "added delay, worst, us",
+        value: |figures| figures.added_delay_us.max,
+        search: None,
+    },
+];
+
+fn table(report: &BenchReport) -> String {
+    let host = &report.host;
+    let mut text = format!(
+        "Emulator over {}, {}\n{} x {}, Linux {}\nstolen time {:.2} %, bare timers p99 {:.0} us\n{:<48}{:>14}{:>14}\n",
+        report.device,
+        report.date,
+        host.processors,
+        host.processor_model,
+        host.kernel,
+        host.stolen_percent,
+        host.bare_timer_lateness_us.p99,
+        "",
+        "all cores",
+        "one core"
+    );
+    for row in &ROWS {
+        let cell = |figures: &BenchFigures| {
+            let limited = row
+                .search
+                .is_some_and(|search| search(figures).limited_by_sender);
+            format!(
+                "{}{:.2}",
+                if limited { ">= " } else { "" },
+                (row.value)(figures)
+            )
+        };
+        text += &format!(
+            "{:<48}{:>14}{:>14}\n",
+            row.title,
+            cell(&report.all_cores),
+            cell(&report.one_core)
+        );
+    }
+    text + ">= : the sender could not offer more.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agreed_keys_are_there_for_all_cores_and_for_one() {
+        let mut figures = BenchFigures {
+            tcp_gbit_s: 3.5,
+            ..BenchFigures::default()
+        };
+        figures.small.limited_by_sender = true;
+        let object = one(&figures);
+        for key in [
+            "gbit_s",
+            "kpps",
+            "tcp_gbit_s",
+            "added_delay_us_p50",
+            "added_delay_us_p99",
+        ] {
+            assert!(object[key].is_f64(), "{key}");
+        }
+        assert_eq!(object["limited_by_sender"], json!(["kpps"]));
+    }
+
+    #[test]
+    fn devices_are_one_or_all() {
+        assert_eq!(devices("all").unwrap().0.len(), 3);
+        assert_eq!(devices("xdp").unwrap().0, [Device::Xdp]);
+        assert!(devices("usb").unwrap_err().contains("or all"));
+    }
+}

@@ -1,0 +1,163 @@
+//! `trunkline emulate calibrate`: the emulator's certificate on this machine.
+//!
+//! Exit codes: 0 every cell is within its bars, 1 some are not (they are named), 2 nothing could be
+//! measured (the reason is on standard error).
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lab::calibrate::holds::Refusal;
+use lab::calibrate::{Certificate, Device, FILE_NAME, Options, Quantity, holds};
+use lab::link::control::HostCheck;
+use lab::link::{BridgeIo, Devices, LinkConfig};
+use lab::{calibrate, kernel, rootless};
+
+use crate::lab::{environment, progress};
+
+/// What `trunkline emulate calibrate` is told.
+#[derive(Debug, Args)]
+pub(super) struct Calibrate {
+    /// How the emulator is joined to the ends: tun, packet (a bridge by AF_PACKET) or xdp.
+    #[arg(long, default_value = "tun")]
+    device: Device,
+    /// Measures fewer cells, and shorter ones, in about a minute instead of half an hour.
+    #[arg(long)]
+    quick: bool,
+    /// Measures only these: rate, delay, jitter, loss, burst, queue, seeds.
+    #[arg(long, value_name = "QUANTITY,...", value_delimiter = ',')]
+    only: Vec<Quantity>,
+    /// Seed of all chance [default: a fresh one, which is printed].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many seeds have their losses counted, each in a short run [default: 200; with --quick
+    /// none].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
+    seeds: Option<u32>,
+    /// Where the certificate is written [default: emulator-certificate.json in trunkline's state
+    /// directory; with --only it is not written by default].
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Where raw samples are written [default: the certificate's name with .raw].
+    #[arg(long, value_name = "DIR", conflicts_with = "no_raw")]
+    raw: Option<PathBuf>,
+    /// Keeps no raw samples.
+    #[arg(long)]
+    no_raw: bool,
+    /// Prints the certificate as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Calibrate {
+    pub(super) fn run(self) -> Result<()> {
+        let code = match self.measure() {
+            Ok(certificate) if certificate.within_bars => 0,
+            Ok(_) => 1,
+            Err(error) => {
+                eprintln!("trunkline: {error:#}");
+                2
+            }
+        };
+        // Everything that was made has been removed by now.
+        std::process::exit(code)
+    }
+
+    fn measure(&self) -> Result<Certificate> {
+        kernel::catch_interruptions();
+        let environment = environment()?;
+        let privileges = rootless::obtain(&environment)?;
+        let output = match &self.output {
+            Some(path) => Some(path.clone()),
+            // A certificate of a part must not stand where reports look for one of the whole.
+            None if self.only.is_empty() => Some(state_directory()?.join(FILE_NAME)),
+            None => None,
+        };
+        let options = Options {
+            device: self.device,
+            quick: self.quick,
+            only: self.only.clone(),
+            seed: self.seed.unwrap_or_else(calibrate::fresh_seed),
+            seeds: self.seeds,
+            raw: match (&self.raw, &output) {
+                (Some(path), _) => Some(path.clone()),
+                (None, Some(path)) if !self.no_raw => Some(path.with_extension("raw")),
+                (None, _) => None,
+            },
+        };
+        let expected = calibrate::expected_s(&options);
+        eprintln!(
+            "seed {}; this takes about {}; leave the machine otherwise idle",
+            options.seed,
+            in_words(expected)
+        );
+        let display = progress();
+        let certificate = calibrate::calibrate(&environment, privileges, &options, &display);
+        display.finish();
+        let certificate = certificate?;
+        if let Some(path) = &output {
+            certificate.write(path)?;
+            eprintln!("certificate: {}", path.display());
+        }
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer(&mut out, &certificate)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{}", calibrate::table(&certificate))?;
+        }
+        Ok(certificate)
+    }
+}
+
+fn in_words(seconds: f64) -> String {
+    if seconds < 90.0 {
+        format!("{seconds:.0} s")
+    } else {
+        format!("{:.0} min", (seconds / 60.0).ceil())
+    }
+}
+
+/// Where trunkline keeps what it has found out about this machine.
+///
+/// # Errors
+/// When the environment names no place.
+pub(crate) fn state_directory() -> Result<PathBuf> {
+    let named = |variable: &str| {
+        std::env::var_os(variable)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    named("XDG_STATE_HOME")
+        .or_else(|| Some(named("HOME")?.join(".local/state")))
+        .map(|base| base.join("trunkline"))
+        .context("neither XDG_STATE_HOME nor HOME names a directory; say where with --output")
+}
+
+/// The certificate of this machine, in one sentence, if there is one.
+pub(crate) fn citation() -> Option<String> {
+    let path = state_directory().ok()?.join(FILE_NAME);
+    Some(Certificate::read(&path).ok()?.citation())
+}
+
+/// What asks, before a link over these devices is set so, whether this host can hold it.
+pub(super) fn host_check(devices: &Devices) -> HostCheck {
+    let device = match devices {
+        Devices::Tun { .. } => Device::Tun,
+        Devices::Bridge { io, .. } => match io {
+            BridgeIo::Packet => Device::Packet,
+            BridgeIo::Xdp => Device::Xdp,
+        },
+    };
+    Box::new(move |config| check_holds(config, device).map_err(Into::into))
+}
+
+/// Says whether this host can hold the link.
+fn check_holds(config: &LinkConfig, device: Device) -> Result<(), Refusal> {
+    let (Ok(environment), Ok(state)) = (environment(), state_directory()) else {
+        // Without a place to remember anything, a daemon's environment for one, nothing is known.
+        return Ok(());
+    };
+    holds::check(config, device, &environment, &state)
+}
