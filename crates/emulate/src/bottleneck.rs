@@ -205,6 +205,9 @@ impl Bottleneck {
             self.forget(&packet);
             self.drop(now, packet, DropReason::TooLongForBucket);
             self.put_next_on_line(now, Line::begin);
+            if self.on_line.is_none() {
+                self.manager.on_idle(now);
+            }
         }
     }
 

@@ -25,6 +25,7 @@
 
 mod bottleneck;
 mod config;
+mod config_error;
 mod counters;
 mod delay;
 mod direction;
@@ -41,10 +42,11 @@ mod trace;
 mod vectors;
 
 pub use config::{
-    CoDelConfig, ConfigError, DirectionConfig, Discipline, Distribution, Ecn, Framing,
-    GilbertElliott, Jitter, Line, LinkConfig, Loss, LossList, Order, Peak, PieConfig, Queue,
-    QueueLimit, RATE_MAX, RedConfig, Reordering, TokenBucket,
+    CoDelConfig, DirectionConfig, Discipline, Distribution, Ecn, Framing, GilbertElliott, Jitter,
+    Line, LinkConfig, Loss, LossList, Order, Peak, PieConfig, Queue, QueueLimit, RATE_MAX,
+    RedConfig, Reordering, TokenBucket,
 };
+pub use config_error::ConfigError;
 pub use counters::{Counters, Tally};
 pub use direction::{
     Delivery, Direction, DropReason, Ending, Fate, HELD_BYTES_MAX, HELD_PACKETS_MAX, RECORDS_MAX,

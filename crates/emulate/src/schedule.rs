@@ -14,7 +14,8 @@ use std::time::Duration;
 use thiserror::Error;
 use vocab::{Bitrate, Probability, Time, parse_duration};
 
-use crate::config::{ConfigError, DirectionConfig, Line, Loss, check_delay, check_rate};
+use crate::config::{DirectionConfig, Line, Loss, check_delay, check_rate};
+use crate::config_error::ConfigError;
 
 /// The most changes in one schedule: one each second for eleven days.
 pub const STEPS_MAX: usize = 1_000_000;

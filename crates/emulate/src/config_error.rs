@@ -1,0 +1,131 @@
+//! Why a link cannot be set as it was asked for, and the nearest thing that would work.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use vocab::{Bitrate, ByteCount};
+
+use crate::config::{DELAY_MAX, LOG_SIGMA_MAX, RATE_MAX};
+
+/// Why a link cannot be set so: always misuse, with the nearest thing that would work.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ConfigError {
+    /// Beyond [`RATE_MAX`].
+    #[error(
+        "a rate of {rate} is more than the model's {RATE_MAX}; leave the rate out for a line without a limit"
+    )]
+    RateTooHigh {
+        /// What was asked for.
+        rate: Bitrate,
+    },
+    /// Beyond 10 minutes.
+    #[error("a delay of {delay:?} is more than the model's {DELAY_MAX:?}; check its unit")]
+    DelayTooLong {
+        /// What was asked for.
+        delay: Duration,
+    },
+    /// A queue that nothing fits into.
+    #[error(
+        "a queue of zero lets nothing pass, because the packet on the line counts too; the least is 1 packet"
+    )]
+    QueueOfZero,
+    /// No limit at all.
+    #[error("a queue needs a limit in bytes, in packets or in time")]
+    QueueWithoutLimit,
+    /// A time limit on a line without a rate.
+    #[error(
+        "a queue limited in time needs a rate to tell time by; set a rate, or limit it in bytes or packets"
+    )]
+    TimeLimitWithoutRate,
+    /// A time limit on a trace.
+    #[error(
+        "a queue limited in time needs a steady rate and a trace has none; limit it in bytes or packets"
+    )]
+    TimeLimitWithTrace,
+    /// A discipline that would divide by zero or never rest.
+    #[error("{name} needs a target and an interval above zero (1 ms or more between updates)")]
+    ZeroInDiscipline {
+        /// Which discipline.
+        name: &'static str,
+    },
+    /// RED's settings contradict each other.
+    #[error(
+        "RED needs minimum below maximum and a weight above 0 and up to 1; got {minimum}, {maximum} and {weight}"
+    )]
+    RedOutOfOrder {
+        /// What was asked for.
+        minimum: ByteCount,
+        /// What was asked for.
+        maximum: ByteCount,
+        /// What was asked for.
+        weight: f64,
+    },
+    /// A bucket that never fills.
+    #[error("a {what} needs a rate above zero; for an outage use a rate of 0 or a schedule")]
+    BucketWithoutRate {
+        /// Shaper or policer.
+        what: &'static str,
+    },
+    /// A bucket that a full-size packet does not fit into.
+    #[error("a {what}'s burst of {burst} lets no full-size packet pass; make it {least} or more")]
+    BurstBelowPacket {
+        /// Shaper or policer.
+        what: &'static str,
+        /// What was asked for.
+        burst: ByteCount,
+        /// What would work.
+        least: ByteCount,
+    },
+    /// A peak that contradicts the rate.
+    #[error(
+        "a {what}'s peak of {peak} is below its rate of {rate}; leave the peak out or raise it"
+    )]
+    PeakBelowRate {
+        /// Shaper or policer.
+        what: &'static str,
+        /// What was asked for.
+        peak: Bitrate,
+        /// What was asked for.
+        rate: Bitrate,
+    },
+    /// A mean burst below one packet.
+    #[error("a mean burst of {burst} packets cannot be; the least is 1")]
+    BurstTooShort {
+        /// What was asked for.
+        burst: f64,
+    },
+    /// A loss rate that these bursts cannot reach.
+    #[error(
+        "bursts of {burst} packets, each followed by at least one that passes, lose at most {:.1}% of all; lower the rate or lengthen the bursts",
+        most * 100.0
+    )]
+    BurstTooRare {
+        /// What was asked for.
+        burst: f64,
+        /// The highest share that would work.
+        most: f64,
+    },
+    /// A loss list that contradicts its period.
+    #[error("packet {packet} of the loss list is beyond its period of {period} packets")]
+    LossBeyondPeriod {
+        /// The packet's number.
+        packet: u64,
+        /// The period.
+        period: u64,
+    },
+    /// A Pareto distribution without a mean.
+    #[error("a Pareto distribution of shape {shape} has no mean; use a shape above 1, such as 3")]
+    ParetoShape {
+        /// What was asked for.
+        shape: f64,
+    },
+    /// A log-normal distribution that is no jitter.
+    #[error("a log-normal sigma of {sigma} is out of bounds; use 0 to {LOG_SIGMA_MAX}")]
+    LogNormalSigma {
+        /// What was asked for.
+        sigma: f64,
+    },
+    /// A schedule that goes back in time or never rests.
+    #[error("{0}")]
+    Schedule(String),
+}
