@@ -46,9 +46,8 @@ pub(super) fn make_real(
     frame: &[u8],
     mut each: impl FnMut(Bytes),
 ) -> bool {
-    let needs_nothing = offload[0] & offload::NEEDS_CHECKSUM == 0 && offload[1] == 0;
-    if needs_nothing && tag.is_none() {
-        each(Bytes::copy_from_slice(frame));
+    if offload[1] == 0 {
+        each(complete(offload, tag, frame));
         return true;
     }
     if frame.len() < HEADER {
@@ -74,6 +73,32 @@ pub(super) fn make_real(
         each(Bytes::from(real));
     })
     .is_ok()
+}
+
+/// A frame that stands for itself; as it is where what it says of its check sum leads outside.
+fn complete(offload: [u8; HEADER_LENGTH], tag: Option<(u16, u16)>, frame: &[u8]) -> Bytes {
+    let needs_checksum = offload[0] & offload::NEEDS_CHECKSUM != 0;
+    if !needs_checksum && tag.is_none() {
+        return Bytes::copy_from_slice(frame);
+    }
+    let mut real = Vec::with_capacity(frame.len() + tag.map_or(0, |_| TAG));
+    let (addresses, rest) = frame.split_at(ADDRESSES.min(frame.len()));
+    real.extend_from_slice(addresses);
+    if let Some((kind, control)) = tag {
+        real.extend_from_slice(&kind.to_be_bytes());
+        real.extend_from_slice(&control.to_be_bytes());
+    }
+    real.extend_from_slice(rest);
+    if needs_checksum {
+        let [.., a, b, c, d] = offload;
+        let behind_tag = real.len() - frame.len();
+        let start = usize::from(u16::from_ne_bytes([a, b])) + behind_tag;
+        let at = start + usize::from(u16::from_ne_bytes([c, d]));
+        if at + 2 <= real.len() {
+            offload::finish_checksum(&mut real, start, at);
+        }
+    }
+    Bytes::from(real)
 }
 
 /// A header for the kernel whose places count from elsewhere: from a frame's first byte instead of
@@ -252,6 +277,33 @@ mod tests {
         expected.extend(&frame[12..]);
         assert_eq!(seen, [expected.clone()]);
         assert_eq!(packet_offset(&expected), Some(18));
+    }
+
+    #[test]
+    fn a_checksum_is_completed_behind_a_tag() {
+        let mut frame = unfinished(b"odd length!");
+        let mut offload = [0; HEADER_LENGTH];
+        offload[0] = offload::NEEDS_CHECKSUM;
+        offload[6..8].copy_from_slice(&34_u16.to_ne_bytes());
+        offload[8..10].copy_from_slice(&6_u16.to_ne_bytes());
+        for tag in [None, Some((0x8100, 7))] {
+            let mut seen = Vec::new();
+            assert!(make_real(offload, tag, &frame, |real| seen.push(real)));
+            let start = packet_offset(&seen[0]).unwrap();
+            assert_eq!(start, HEADER + if tag.is_some() { TAG } else { 0 });
+            assert_eq!(transport_sum(&seen[0], start), 0xffff);
+        }
+        // Where it leads outside, nothing is written.
+        offload[6..8].copy_from_slice(&9_000_u16.to_ne_bytes());
+        assert!(make_real(offload, None, &frame, |real| assert_eq!(
+            real,
+            frame
+        )));
+        frame.truncate(5);
+        assert!(make_real(offload, Some((1, 1)), &frame, |real| assert_eq!(
+            real.len(),
+            9
+        )));
     }
 
     #[test]
