@@ -30,6 +30,7 @@ DEMO=(
 TEST=(
     "tshark:tshark"           # recomputes the demo's table from its captures
     "iperf3:iperf3"
+    "passt:pasta"             # a link around a command, without root
 )
 # What these packages would start on a machine with systemd.
 UNITS=(nginx.service vsftpd.service smbd.service nmbd.service samba-ad-dc.service iperf3.service)

@@ -182,7 +182,7 @@ impl Around {
         let local = local_resolvers();
         let is_needed = !local.local.is_empty();
         if let Outside::Behind(program, room) = &mut self.outside {
-            program.start(room)?;
+            program.start(room, addresses::leads_somewhere_v6(&routes("-6")))?;
         }
         let is_host = matches!(self.outside, Outside::Host);
         let world = self.outside.run(move || {

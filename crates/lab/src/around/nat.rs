@@ -15,7 +15,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
@@ -40,7 +41,9 @@ impl Turn {
     /// Waits until no other link is being set up or removed.
     pub(super) fn wait() -> Self {
         let lock = || {
-            let file = File::create(LOCK)?;
+            // Whoever can open it can hold everybody up.
+            let mut options = File::options();
+            let file = options.write(true).create(true).mode(0o600).open(LOCK)?;
             file.lock()?;
             Ok::<_, std::io::Error>(file)
         };
@@ -78,7 +81,7 @@ struct Debt {
 
 impl Debt {
     fn path(&self) -> PathBuf {
-        setting(&self.family, &self.device, &self.setting)
+        setting(SETTINGS, &self.family, &self.device, &self.setting)
     }
 
     /// Whether the whole host has been made a router since: what this device is set to is then
@@ -86,7 +89,7 @@ impl Debt {
     fn is_forgiven(&self) -> bool {
         self.setting == "forwarding"
             && self.device != "all"
-            && read(&setting(&self.family, "all", "forwarding")).as_deref() == Some("1")
+            && read(&setting(SETTINGS, &self.family, "all", "forwarding")).as_deref() == Some("1")
     }
 }
 
@@ -118,13 +121,14 @@ impl FromStr for Debt {
     }
 }
 
-fn setting(family: &str, device: &str, name: &str) -> PathBuf {
-    ["/proc/sys/net", family, "conf", device, name]
-        .iter()
-        .collect()
+/// Where the settings of this thread's network namespace are.
+const SETTINGS: &str = "/proc/sys/net";
+
+fn setting(root: &str, family: &str, device: &str, name: &str) -> PathBuf {
+    [root, family, "conf", device, name].iter().collect()
 }
 
-fn read(path: &std::path::Path) -> Option<String> {
+fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path)
         .ok()
         .map(|text| text.trim().to_owned())
@@ -164,7 +168,7 @@ impl Nat {
         let device = &self.device;
         let tables = all_tables()?;
         let mut debts: BTreeSet<Debt> = tables.into_iter().flat_map(|table| table.debts).collect();
-        let changes = changes();
+        let changes = changes(SETTINGS);
         debts.extend(changes.iter().map(|(debt, _)| debt.clone()));
         nft(&rules(device, addresses, services, &debts)).map_err(|error| {
             anyhow!("{error:#}; translating addresses takes nftables with NAT: load nft_masq (modprobe nft_masq), or use --gateway user")
@@ -184,7 +188,7 @@ impl Nat {
             own.push(("ipv4", "route_localnet"));
         }
         for (family, name) in own {
-            let path = setting(family, device, name);
+            let path = setting(SETTINGS, family, device, name);
             if path.exists() {
                 fs::write(&path, "1").with_context(|| format!("cannot set {}", path.display()))?;
             }
@@ -279,59 +283,50 @@ fn nft(rules: &str) -> Result<()> {
     command::run_with_input("nft", ["-f", "-"], rules).map(drop)
 }
 
-/// The settings that have to be changed for this namespace to forward, and what to.
-fn changes() -> Vec<(Debt, &'static str)> {
+/// The settings that have to be changed for this namespace to forward, and what to, in the order
+/// in which to change them. A host that is a router already stays as it is.
+fn changes(root: &str) -> Vec<(Debt, &'static str)> {
     let mut changes = Vec::new();
     for family in ["ipv4", "ipv6"] {
-        let is_router =
-            read(&setting(family, "all", "forwarding")).is_none_or(|value| value != "0");
-        // Before Linux 6.17 IPv6 was forwarded by the whole host or not at all.
-        let of_device = match family {
-            "ipv6" if setting(family, "lo", "force_forwarding").exists() => {
-                Some("force_forwarding")
-            }
-            "ipv6" => None,
-            _ => Some("forwarding"),
-        };
-        if family == "ipv6" && is_router {
+        if read(&setting(root, family, "all", "forwarding")).as_deref() != Some("0") {
             continue;
         }
-        for device in devices(family) {
-            let mut want = |name: &str, is_wanted: fn(&str) -> bool, value| {
-                let was = read(&setting(family, &device, name)).unwrap_or_default();
-                if is_wanted(&was) {
-                    let debt = Debt {
-                        family: family.to_owned(),
-                        device: device.clone(),
-                        setting: name.to_owned(),
-                        was,
-                    };
-                    changes.push((debt, value));
-                }
-            };
-            match of_device {
-                Some(name) => want(name, |was| was == "0", "1"),
-                // A host that forwards stops listening to its router's advertisements, and loses
-                // the routes it has from them, unless it is told to go on.
-                None => want("accept_ra", |was| was == "1", "2"),
+        let mut want = |device: &str, name: &str, from: &str, to| {
+            if read(&setting(root, family, device, name)).as_deref() == Some(from) {
+                let debt = Debt {
+                    family: family.to_owned(),
+                    device: device.to_owned(),
+                    setting: name.to_owned(),
+                    was: from.to_owned(),
+                };
+                changes.push((debt, to));
             }
-        }
-        if of_device.is_none() {
-            let debt = Debt {
-                family: family.to_owned(),
-                device: "all".to_owned(),
-                setting: "forwarding".to_owned(),
-                was: "0".to_owned(),
-            };
-            changes.push((debt, "1"));
+        };
+        let devices = devices(root, family);
+        if family == "ipv4" {
+            for device in &devices {
+                want(device, "forwarding", "0", "1");
+            }
+        } else if setting(root, family, "lo", "force_forwarding").exists() {
+            for device in &devices {
+                want(device, "force_forwarding", "0", "1");
+            }
+        } else {
+            // Before Linux 6.17 IPv6 is forwarded by the whole host or not at all. And a host that
+            // forwards stops listening to its router's advertisements, and loses the routes it has
+            // from them, unless it is told to go on.
+            for device in &devices {
+                want(device, "accept_ra", "1", "2");
+            }
+            want("all", "forwarding", "0", "1");
         }
     }
     changes
 }
 
 /// The devices of this namespace, loopback, ends of links and oddly named ones apart.
-fn devices(family: &str) -> Vec<String> {
-    let directory: PathBuf = ["/proc/sys/net", family, "conf"].iter().collect();
+fn devices(root: &str, family: &str) -> Vec<String> {
+    let directory: PathBuf = [root, family, "conf"].iter().collect();
     let mut devices: Vec<String> = fs::read_dir(directory)
         .into_iter()
         .flatten()
@@ -474,6 +469,76 @@ mod tests {
         ));
         assert!(!text.contains("nfproto ipv6"));
         assert!(text.contains("counter comment \"ipv4 eth0 forwarding was 0\""));
+    }
+
+    /// A directory like /proc/sys/net, with these files in it.
+    fn settings(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, value) in files {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{value}\n")).unwrap();
+        }
+        directory
+    }
+
+    fn changes_in(files: &[(&str, &str)]) -> Vec<String> {
+        let directory = settings(files);
+        changes(directory.path().to_str().unwrap())
+            .into_iter()
+            .map(|(debt, to)| format!("{debt}, becomes {to}"))
+            .collect()
+    }
+
+    #[test]
+    fn devices_forward_one_by_one_where_the_kernel_can() {
+        let changed = changes_in(&[
+            ("ipv4/conf/all/forwarding", "0"),
+            ("ipv4/conf/lo/forwarding", "0"),
+            ("ipv4/conf/eth0/forwarding", "0"),
+            ("ipv4/conf/virbr0/forwarding", "1"),
+            ("ipv4/conf/tlw-7/forwarding", "0"),
+            ("ipv6/conf/all/forwarding", "0"),
+            ("ipv6/conf/lo/force_forwarding", "0"),
+            ("ipv6/conf/eth0/force_forwarding", "0"),
+            ("ipv6/conf/eth0/accept_ra", "1"),
+        ]);
+        assert_eq!(
+            changed,
+            [
+                "ipv4 eth0 forwarding was 0, becomes 1",
+                "ipv6 eth0 force_forwarding was 0, becomes 1"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_older_kernel_keeps_listening_to_its_router() {
+        let changed = changes_in(&[
+            ("ipv6/conf/all/forwarding", "0"),
+            ("ipv6/conf/all/accept_ra", "1"),
+            ("ipv6/conf/lo/forwarding", "0"),
+            ("ipv6/conf/eth0/accept_ra", "1"),
+            ("ipv6/conf/eth1/accept_ra", "0"),
+        ]);
+        assert_eq!(
+            changed,
+            [
+                "ipv6 eth0 accept_ra was 1, becomes 2",
+                "ipv6 all forwarding was 0, becomes 1"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_router_stays_as_it_is() {
+        let files = [
+            ("ipv4/conf/all/forwarding", "1"),
+            ("ipv4/conf/eth0/forwarding", "0"),
+            ("ipv6/conf/all/forwarding", "1"),
+            ("ipv6/conf/eth0/accept_ra", "1"),
+        ];
+        assert!(changes_in(&files).is_empty());
     }
 
     #[test]

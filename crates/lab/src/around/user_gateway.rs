@@ -26,6 +26,9 @@ use crate::{command, wait};
 /// How long the program may take to configure its device; it takes some milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long IPv6 may take after IPv4.
+const V6_LIMIT: Duration = Duration::from_secs(2);
+
 /// The device that the program makes.
 pub(super) const DEVICE: &str = "gateway0";
 
@@ -72,7 +75,8 @@ impl UserGateway {
     }
 
     /// Starts the program in `room`, and waits until it has made its device and a default route.
-    pub(super) fn start(&mut self, room: &Room) -> Result<()> {
+    /// `host_leads_v6` says whether the host has a way into IPv6 to share.
+    pub(super) fn start(&mut self, room: &Room, host_leads_v6: bool) -> Result<()> {
         let user = format!("/proc/{}/ns/user", std::process::id());
         let line = format!("{user}\n{}\n", room.path());
         if let Some(pipe) = &mut self.wanted {
@@ -98,7 +102,20 @@ impl UserGateway {
                 self.kind.name(),
                 text.trim()
             )
-        })
+        })?;
+        // pasta configures IPv6 a moment after IPv4, and not on every host that has it.
+        if host_leads_v6 && self.kind == Kind::Pasta {
+            let v6 = wait::until(V6_LIMIT, "the gateway's IPv6 route", || {
+                room.run(|| {
+                    let routes = std::fs::read_to_string("/proc/thread-self/net/ipv6_route")?;
+                    Ok(has_default_route_v6(&routes).then_some(()))
+                })
+            });
+            if v6.is_err() {
+                tracing::info!("the gateway program offers no IPv6");
+            }
+        }
+        Ok(())
     }
 }
 
@@ -234,6 +251,13 @@ fn has_default_route(table: &str) -> bool {
     })
 }
 
+/// Whether /proc/net/ipv6_route has a route to ::/0 that is not the kernel's own refusal.
+fn has_default_route_v6(table: &str) -> bool {
+    table.lines().any(|line| {
+        line.starts_with("00000000000000000000000000000000 00 ") && line.ends_with(DEVICE)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,5 +271,12 @@ mod tests {
         assert!(has_default_route(&format!("{head}{lan}{default}")));
         assert!(!has_default_route(&format!("{head}{lan}")));
         assert!(!has_default_route(""));
+        let zeros = "00000000000000000000000000000000";
+        let refusal = format!("{zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200       lo\n");
+        let default = format!(
+            "{zeros} 00 {zeros} 00 20010db8000100000000000000000001 00000400 1 0 00000003 gateway0\n"
+        );
+        assert!(has_default_route_v6(&format!("{refusal}{default}")));
+        assert!(!has_default_route_v6(&refusal));
     }
 }
