@@ -135,7 +135,7 @@ impl Driver {
         let mut received = Vec::with_capacity(2 * BATCH_PACKETS);
         let mut now = self.now();
         loop {
-            let rest = self.rest(now, pace.margin());
+            let rest = self.rest(now, &mut pace);
             let [from_a, from_b, commanded] = self.wait(rest)?;
             let before = now;
             now = self.now();
@@ -149,6 +149,7 @@ impl Driver {
             for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
                 if has_come {
                     now = self.take_in(index, &mut received)?;
+                    pace.came(now);
                 }
             }
             if commanded && matches!(self.obey(now), Flow::Stop) {
@@ -168,18 +169,16 @@ impl Driver {
         Time::from_epoch(self.start.elapsed())
     }
 
-    fn rest(&self, now: Time, margin: Duration) -> Rest {
-        let Some(due) = self.link.poll_timeout() else {
-            return match self.watch_at {
-                Some(at) => Rest::Asleep(at.since(now)),
-                None => Rest::Idle,
-            };
+    fn rest(&self, now: Time, pace: &mut Pace) -> Rest {
+        let span = match self.link.poll_timeout() {
+            Some(due) => Some(due.since(now).saturating_sub(pace.margin()).min(WAIT_MAX)),
+            None => self.watch_at.map(|at| at.since(now)),
         };
-        let span = due.since(now).saturating_sub(margin);
-        if span.is_zero() {
-            Rest::Awake
-        } else {
-            Rest::Asleep(span.min(WAIT_MAX))
+        match span {
+            Some(Duration::ZERO) => Rest::Awake,
+            _ if pace.lingers(now) => Rest::Awake,
+            Some(span) => Rest::Asleep(span),
+            None => Rest::Idle,
         }
     }
 

@@ -1,17 +1,24 @@
-//! How long before a packet is due the link stops sleeping.
+//! When the link sleeps and when it stays awake.
 //!
 //! ```text
-//!   ├──────── asleep ────────┤── margin: awake, looking for packets ──┤ due
+//!   packets came ─► lingers ─► asleep ──────────────────► margin: awake ─► due
 //! ```
 //! A sleeper is woken late, by how much depends on the machine and on what else it does. The
-//! margin is what nearly all of the last wake-ups would have needed: a late one raises it by a
+//! **margin** is what nearly all of the last wake-ups would have needed: a late one raises it by a
 //! step, one in time lowers it by a fraction of that, so that it settles where one of fifty is
 //! late. A link on which nothing is due sleeps all the time, whatever the margin.
+//!
+//! Falling asleep and being woken costs as much as carrying a packet or two, half of it the sender.
+//! So the link **lingers** for a moment where packets follow each other closely, and stops trying,
+//! for longer each time, where they do not, or where lingering itself keeps the sender from its
+//! processor.
 //!
 //! Being awake helps only as long as the scheduler leaves the thread its processor. Where it does
 //! not, being awake is what makes it wait, and the margin is halved.
 
 use std::time::Duration;
+
+use vocab::Time;
 
 /// What the margin grows by when a wake-up came later, and its share when one came in time.
 const STEP: Duration = Duration::from_micros(5);
@@ -22,6 +29,13 @@ const MARGIN_MIN: Duration = Duration::from_micros(5);
 
 /// A look at all devices takes a microsecond; after ten times ten of them something else ran.
 const INTERRUPTED_AFTER: Duration = Duration::from_micros(100);
+
+/// How long to look for the next packet before sleeping: several times what a sleep costs, and
+/// shorter than the gaps of 10,000 packets per second.
+const LINGER: Duration = Duration::from_micros(20);
+
+/// How many times at most to sleep at once before lingering is tried again.
+const SLEEPS_MAX: u32 = 1_023;
 
 /// Whether the thread goes before others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +51,10 @@ pub(super) enum Priority {
 pub(super) struct Pace {
     margin: Duration,
     most: Duration,
+    linger_until: Option<Time>,
+    /// How many sleeps to go before lingering is tried again, and how many the last time.
+    sleeps_left: u32,
+    sleeps: u32,
 }
 
 impl Pace {
@@ -47,6 +65,9 @@ impl Pace {
                 Priority::Raised => Duration::from_micros(150),
                 Priority::Ordinary => MARGIN_AT_FIRST,
             },
+            linger_until: None,
+            sleeps_left: 0,
+            sleeps: 0,
         }
     }
 
@@ -64,6 +85,34 @@ impl Pace {
                 .saturating_sub(STEP / STEPS_BACK)
                 .max(MARGIN_MIN)
         };
+    }
+
+    /// Takes in that packets have come.
+    pub(super) fn came(&mut self, now: Time) {
+        if self.linger_until.is_some() {
+            self.sleeps = 0;
+        }
+        self.linger_until = match self.sleeps_left.checked_sub(1) {
+            Some(left) => {
+                self.sleeps_left = left;
+                None
+            }
+            None => Some(now + LINGER),
+        };
+    }
+
+    /// Whether to look for more packets before sleeping.
+    pub(super) fn lingers(&mut self, now: Time) -> bool {
+        let Some(until) = self.linger_until else {
+            return false;
+        };
+        if now < until {
+            return true;
+        }
+        self.linger_until = None;
+        self.sleeps = (self.sleeps * 2 + 1).min(SLEEPS_MAX);
+        self.sleeps_left = self.sleeps;
+        false
     }
 
     /// Takes in how long one look at the devices took without sleeping.
@@ -92,6 +141,43 @@ mod tests {
         // One of fifty is later than 80 µs.
         let margin = pace.margin().as_micros();
         assert!((60..=100).contains(&margin), "{margin} us");
+    }
+
+    /// How often a link lingers in vain while packets come with this gap.
+    fn lingered_in_vain(gap: Duration, packets: u32) -> u32 {
+        let mut pace = Pace::new(Priority::Raised);
+        let mut now = Time::ZERO;
+        let mut in_vain = 0;
+        for _ in 0..packets {
+            pace.came(now);
+            let started = pace.lingers(now);
+            now = now + gap;
+            in_vain += u32::from(started && !pace.lingers(now));
+        }
+        in_vain
+    }
+
+    #[test]
+    fn lingers_only_where_packets_follow_closely() {
+        assert_eq!(lingered_in_vain(Duration::from_micros(10), 100_000), 0);
+        let in_vain = lingered_in_vain(Duration::from_micros(100), 100_000);
+        assert!((10..=200).contains(&in_vain), "{in_vain}");
+    }
+
+    #[test]
+    fn lingers_again_once_it_pays() {
+        let mut pace = Pace::new(Priority::Raised);
+        let mut now = Time::ZERO;
+        for _ in 0..10_000 {
+            pace.came(now);
+            now = now + Duration::from_millis(1);
+            pace.lingers(now);
+        }
+        for _ in 0..=SLEEPS_MAX {
+            pace.came(now);
+            now = now + Duration::from_micros(5);
+        }
+        assert!(pace.lingers(now));
     }
 
     #[test]
