@@ -151,7 +151,7 @@ mod tests {
         for _ in 0..packets {
             pace.came(now);
             let started = pace.lingers(now);
-            now = now + gap;
+            now += gap;
             in_vain += u32::from(started && !pace.lingers(now));
         }
         in_vain
@@ -170,12 +170,12 @@ mod tests {
         let mut now = Time::ZERO;
         for _ in 0..10_000 {
             pace.came(now);
-            now = now + Duration::from_millis(1);
+            now += Duration::from_millis(1);
             pace.lingers(now);
         }
         for _ in 0..=SLEEPS_MAX {
             pace.came(now);
-            now = now + Duration::from_micros(5);
+            now += Duration::from_micros(5);
         }
         assert!(pace.lingers(now));
     }
