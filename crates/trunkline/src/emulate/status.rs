@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lab::link::control::{self, Request};
 use lab::link::metrics;
+use lab::link::settings::Key;
 use serde_json::Value;
 
 use super::account;
@@ -126,11 +127,13 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
         status["process"], status["uptime_s"], status["seed"]
     )?;
     for (way, label) in [("forward", "forward"), ("back", "back   ")] {
-        let words: Vec<String> = status["in_force"][way]
-            .as_object()
+        let in_force = &status["in_force"][way];
+        let words: Vec<String> = Key::ALL
             .into_iter()
-            .flatten()
-            .map(|(name, word)| format!("{name} {}", text(word)))
+            .filter_map(|key| {
+                let word = in_force[key.name()].as_str()?;
+                Some(format!("{} {word}", key.name()))
+            })
             .collect();
         writeln!(out, "{label}  {}", words.join(", "))?;
     }

@@ -374,13 +374,13 @@ impl Settings {
         if over.seed.is_some() {
             self.seed = over.seed;
         }
-        for (name, value) in over.words {
-            if name.key.is_line() {
-                self.words
-                    .retain(|other, _| other.way != name.way || !other.key.is_line());
+        for way in [Way::Forward, Way::Back] {
+            let is_line = |name: &Name| name.way == way && name.key.is_line();
+            if over.words.keys().any(is_line) {
+                self.words.retain(|name, _| !is_line(name));
             }
-            self.words.insert(name, value);
         }
+        self.words.extend(over.words);
     }
 
     /// Turns relative names of files into absolute ones, so that they are found from elsewhere.

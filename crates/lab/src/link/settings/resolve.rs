@@ -549,9 +549,28 @@ fn loss_words(loss: &Loss) -> String {
     match loss {
         Loss::None => "0%".to_owned(),
         Loss::Random(rate) => rate.write(),
-        Loss::GilbertElliott(states) => LossWords::States(*states).write(),
+        Loss::GilbertElliott(states) => {
+            bursts(states).unwrap_or(LossWords::States(*states)).write()
+        }
         Loss::List(_) => "list".to_owned(),
     }
+}
+
+/// The rate and the mean run, where the four numbers are no more than that.
+fn bursts(states: &GilbertElliott) -> Option<LossWords> {
+    const DIGITS: f64 = 1e9;
+    let rounded = |number: f64| (number * DIGITS).round() / DIGITS;
+    let rate = Probability::from_fraction(rounded(states.loss_rate()))?;
+    let burst = rounded(1.0 / states.to_good.as_fraction());
+    let again = GilbertElliott::from_rate_and_burst(rate, burst).ok()?;
+    let is_near = |one: Probability, other: Probability| {
+        (one.as_fraction() - other.as_fraction()).abs() < 1.0 / DIGITS
+    };
+    let is_same = is_near(again.to_bad, states.to_bad)
+        && is_near(again.to_good, states.to_good)
+        && again.loss_good == states.loss_good
+        && again.loss_bad == states.loss_bad;
+    is_same.then_some(LossWords::Bursts { rate, burst })
 }
 
 fn discipline_words(discipline: &Discipline) -> String {

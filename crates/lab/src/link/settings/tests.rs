@@ -201,6 +201,13 @@ fn the_default_queue_is_rate_times_round_trip() {
 fn two_words_for_the_line_contradict_each_other() {
     let both = refusal(&[("rate", "1Mbit"), ("shaper", "rate=1Mbit,burst=2kB")]);
     assert!(both.contains("`rate` and `shaper` contradict"), "{both}");
+    // Also when they are laid over something together.
+    let mut settings = Settings::default();
+    settings.overlay(self::settings(&[
+        ("rate", "1Mbit"),
+        ("shaper", "rate=1Mbit,burst=2kB"),
+    ]));
+    assert!(settings.resolve().is_err());
     // Each way for itself, they do not.
     let link = resolved(&[("rate", "1Mbit"), ("shaper-back", "rate=2Mbit,burst=2kB")]);
     assert!(matches!(link.forward.line, Line::Rate(_)));
@@ -359,6 +366,17 @@ fn the_parts_mean_what_the_models_call_them() {
         Aqm::read(&aqm.1).unwrap(),
         Aqm::Red(RedWords { .. })
     ));
+}
+
+#[test]
+fn losses_in_bursts_are_described_as_they_were_asked_for() {
+    for loss in ["2%,burst=3", "0.05%,burst=5", "10%,burst=1.5"] {
+        let link = resolved(&[("loss", loss)]);
+        assert!(described(&link.forward).contains(&("loss", loss.to_owned())));
+    }
+    let states = "ge:to_bad=1%,to_good=20%,loss_good=0.1%,loss_bad=90%";
+    let link = resolved(&[("loss", states)]);
+    assert!(described(&link.forward).contains(&("loss", states.to_owned())));
 }
 
 #[test]
