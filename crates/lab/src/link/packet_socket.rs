@@ -36,6 +36,13 @@ const EMPTY_TURNS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(20);
 const PAUSES_MAX: u32 = 25;
 
+/// Runs that the kernel refuses one after the other before it is asked for a while no more: an
+/// interface that does not split this kind, though it says so of TCP.
+const REFUSED_RUNS_MAX: u32 = 16;
+/// Frames that go alone then, before a run is tried again: a full queue at the other end may have
+/// been the reason as well.
+const ALONE_FRAMES: u32 = 10_000;
+
 /// A pair of sockets on one interface.
 #[derive(Debug)]
 pub(super) struct PacketSocket {
@@ -44,6 +51,9 @@ pub(super) struct PacketSocket {
     waiting: Vec<Bytes>,
     run: Run,
     merging: Merging,
+    refused_runs: u32,
+    /// Frames that are still to go alone.
+    alone: u32,
     /// Frames that the kernel showed and that could not be told apart.
     unsplittable: u64,
     failed: u64,
@@ -93,6 +103,8 @@ impl PacketSocket {
                 tcp: splits,
                 udp: splits,
             },
+            refused_runs: 0,
+            alone: 0,
             unsplittable: 0,
             failed: 0,
             empty_turns: 0,
@@ -125,9 +137,17 @@ impl PacketSocket {
         if self.run.frames.len() > 1 {
             self.send_waiting();
             match self.run.send(&self.sender) {
-                Ok(()) => self.run.frames.clear(),
+                Ok(()) => {
+                    self.refused_runs = 0;
+                    self.run.frames.clear();
+                }
                 Err(error) => {
-                    tracing::debug!(interface = self.interface.name(), %error, "a run goes frame by frame");
+                    tracing::trace!(interface = self.interface.name(), %error, "a run goes frame by frame");
+                    self.refused_runs += 1;
+                    if self.refused_runs == REFUSED_RUNS_MAX {
+                        self.refused_runs = 0;
+                        self.alone = ALONE_FRAMES;
+                    }
                 }
             }
         }
@@ -197,8 +217,10 @@ impl Device for PacketSocket {
     }
 
     fn send(&mut self, delivery: Delivery) {
-        let frame = delivery.packet;
-        if !self.merging.tcp && !self.merging.udp {
+        let (frame, intact) = (delivery.packet, !delivery.corrupted);
+        if self.alone > 0 {
+            self.alone -= 1;
+            self.end_run();
             self.waiting.push(frame);
             return;
         }
@@ -207,9 +229,9 @@ impl Device for PacketSocket {
             self.waiting.push(frame);
             return;
         };
-        if !self.run.takes(&frame, start) {
+        if !self.run.takes(&frame, start, intact) {
             self.end_run();
-            self.run.begin(frame, start, self.merging);
+            self.run.begin(frame, start, intact, self.merging);
         }
     }
 
@@ -219,27 +241,28 @@ impl Device for PacketSocket {
         std::mem::take(&mut self.failed)
     }
 
+    /// As the kernel counts them: a large packet that it dropped stands for one, because nobody
+    /// knows how many it was made of.
     fn unread_packets(&mut self) -> u64 {
         self.ring.dropped() + self.unsplittable
     }
 }
 
 impl Run {
-    fn begin(&mut self, frame: Bytes, start: usize, merging: Merging) {
-        self.packets.begin(frame.slice(start..), true, merging);
+    fn begin(&mut self, frame: Bytes, start: usize, intact: bool, merging: Merging) {
+        self.packets.begin(frame.slice(start..), intact, merging);
         self.start = start;
         self.frames.push(frame);
     }
 
-    /// Takes a frame that continues the run. A damaged frame has a wrong check sum, or other
-    /// headers than those before it, and so continues none.
-    fn takes(&mut self, frame: &Bytes, start: usize) -> bool {
+    /// Takes a frame that continues the run, behind the same addresses and tags.
+    fn takes(&mut self, frame: &Bytes, start: usize, intact: bool) -> bool {
         let continues = start == self.start
             && self
                 .frames
                 .first()
                 .is_some_and(|first| first[..start] == frame[..start])
-            && self.packets.extend(frame.slice(start..), true).is_ok();
+            && self.packets.extend(frame.slice(start..), intact).is_ok();
         if continues {
             self.frames.push(frame.clone());
         }
