@@ -4,6 +4,7 @@
 //! was skipped, and passes. They take turns: the link is timed by this machine's processors.
 
 mod addresses;
+mod control;
 mod around;
 mod bridge;
 mod demo;

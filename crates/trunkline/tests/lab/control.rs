@@ -1,0 +1,382 @@
+//! A running link that is asked and told over its socket, and its log that is had again.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::kernel;
+use lab::link::packet_log::{LogFiles, PacketLog};
+use serde_json::{Value, json};
+
+use crate::setting::turn;
+
+/// A wait that is longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn trunkline() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_trunkline"))
+}
+
+/// A link between two namespaces of its own, whose ends are 10.99.0.1 and 10.99.0.2.
+struct TestLink {
+    process: Child,
+    directory: tempfile::TempDir,
+    namespaces: [String; 2],
+    socket: PathBuf,
+}
+
+impl TestLink {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("control.sock");
+        let process = std::process::id();
+        let namespaces = ["a", "b"].map(|end| format!("E{name}{end}{process}"));
+        for namespace in &namespaces {
+            ip(&["netns", "add", namespace]);
+        }
+        let mut process = trunkline()
+            .args(["emulate", "run", "--json", "--namespace-a"])
+            .args([&namespaces[0], "--namespace-b", &namespaces[1]])
+            .args(["--device-a", "E-a", "--device-b", "E-b", "--control"])
+            .arg(&socket)
+            .args(arguments)
+            .current_dir(directory.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let out = process.stdout.as_mut().unwrap();
+        BufReader::with_capacity(6, out)
+            .read_line(&mut ready)
+            .unwrap();
+        assert_eq!(ready, "ready\n");
+        let link = Self {
+            process,
+            directory,
+            namespaces,
+            socket,
+        };
+        for (index, device) in ["E-a", "E-b"].into_iter().enumerate() {
+            let address = format!("10.99.0.{}/24", index + 1);
+            let namespace = &link.namespaces[index];
+            ip(&["-n", namespace, "addr", "add", &address, "dev", device]);
+        }
+        link
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn socket_in(&self, end: usize) -> UdpSocket {
+        let file = Path::new("/run/netns").join(&self.namespaces[end]);
+        let address = SocketAddr::from(([10, 99, 0, end as u8 + 1], 9));
+        let socket = kernel::in_network_namespace(&file, || UdpSocket::bind(address)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    fn command(&self, action: &str, arguments: &[&str]) -> Output {
+        trunkline()
+            .args(["emulate", action, "--control"])
+            .arg(&self.socket)
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    fn status(&self) -> Value {
+        let output = self.command("status", &["--json"]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Sends a line of one's own, and returns the answer.
+    fn say(&self, line: &[u8]) -> Value {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.write_all(line).unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// Stops the link and returns its account.
+    fn stop(&mut self) -> Value {
+        let process = self.process.id().to_string();
+        let killed = Command::new("kill").arg(&process).status().unwrap();
+        assert!(killed.success());
+        let mut account = String::new();
+        let out = self.process.stdout.as_mut().unwrap();
+        out.read_to_string(&mut account).unwrap();
+        assert!(self.process.wait().unwrap().success());
+        serde_json::from_str(&account).unwrap()
+    }
+}
+
+impl Drop for TestLink {
+    fn drop(&mut self) {
+        // Where the test has stopped it, there is nothing left to end.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        for namespace in &self.namespaces {
+            ip(&["netns", "delete", namespace]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "ip {arguments:?}: {said}");
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let limit = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < limit, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn settings_change_under_way_and_no_packet_is_lost() {
+    let Some(_turn) = turn("settings_change_under_way_and_no_packet_is_lost", &[]) else {
+        return;
+    };
+    // So slow that all packets wait in the queue while the settings change.
+    let mut link = TestLink::start("set", &["--rate", "8kbit", "--queue", "1000packets"]);
+    let (sender, receiver) = (link.socket_in(0), link.socket_in(1));
+    // Few enough that the receiver's buffer holds all of them.
+    const PACKETS: u32 = 100;
+    for number in 0..PACKETS {
+        let mut payload = [0; 500];
+        payload[..4].copy_from_slice(&number.to_be_bytes());
+        sender.send_to(&payload, "10.99.0.2:9").unwrap();
+    }
+    wait_until("all packets are in the link", || {
+        link.status()["forward"]["offered_packets"].as_u64() >= Some(PACKETS.into())
+    });
+    let before = link.status();
+    assert!(
+        before["forward"]["held_packets"].as_u64() > Some(50),
+        "{before}"
+    );
+    assert_eq!(before["in_force"]["forward"]["rate"], "8kbit");
+
+    let set = link.command("set", &["--rate", "1Gbit", "--delay", "1ms", "--json"]);
+    assert!(set.status.success(), "{set:?}");
+    let after: Value = serde_json::from_slice(&set.stdout).unwrap();
+    assert_eq!(after["in_force"]["forward"]["rate"], "1Gbit");
+    assert_eq!(after["in_force"]["back"]["delay"], "1ms");
+    assert_eq!(after["in_force"]["forward"]["queue"], "1000packets");
+
+    for number in 0..PACKETS {
+        let mut payload = [0; 600];
+        let length = receiver.recv(&mut payload).unwrap();
+        assert_eq!((length, &payload[..4]), (500, &number.to_be_bytes()[..]));
+    }
+    let account = link.stop();
+    assert_eq!(account["forward"]["dropped_by_queue_packets"], 0);
+    assert!(!link.socket.exists(), "the socket goes with the link");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let Some(_turn) = turn("what_cannot_be_is_refused_and_changes_nothing", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start("bad", &["--rate", "10Mbit", "--seed", "7"]);
+    let mode = fs::metadata(&link.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    for (arguments, hint) in [
+        (&["--rate", "0"][..], "no limit"),
+        (&["--shaper", "rate=1Mbit,burst=100B"], "or more"),
+        (
+            &["--rate", "1Mbit", "--shaper", "rate=1Mbit,burst=2kB"],
+            "contradict",
+        ),
+        (&["--seed", "8"], "the seed is 7"),
+        (&["--trace", "/nowhere/trace"], "/nowhere/trace"),
+        (&[], "name what should be otherwise"),
+    ] {
+        let output = link.command("set", arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(said.contains(hint), "{arguments:?}: {said}");
+    }
+    let long = [b" ".repeat(70_000), b"\n".to_vec()].concat();
+    for (line, hint) in [
+        (&b"nonsense\n"[..], "not a request"),
+        (b"\xff\xfe\n", "not a request"),
+        (b"{\"ask\":\"stop\"}\n", "not a request"),
+        (
+            b"{\"ask\":\"set\",\"settings\":{\"speed\":\"1\"}}\n",
+            "it has rate",
+        ),
+        (b"{\"ask\":\"set\",\"settings\":{}}\n", "nothing is named"),
+        (&long, "one line of less than"),
+    ] {
+        let answer = link.say(line);
+        let said = answer["error"].as_str().unwrap_or_default();
+        assert!(said.contains(hint), "{answer}");
+    }
+    assert_eq!(
+        link.status()["settings"],
+        json!({ "rate": "10Mbit", "seed": "7" })
+    );
+    link.stop();
+}
+
+#[test]
+fn the_log_of_a_live_link_gives_every_fate_again() {
+    let Some(_turn) = turn("the_log_of_a_live_link_gives_every_fate_again", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start(
+        "log",
+        &[
+            "--rate",
+            "20Mbit",
+            "--delay",
+            "2ms",
+            "--jitter",
+            "1ms,exponential,reorder",
+            "--loss",
+            "5%,burst=2",
+            "--duplicate",
+            "2%",
+            "--corrupt",
+            "2%",
+            "--queue",
+            "20packets",
+            "--aqm-back",
+            "codel",
+            "--log",
+            "log.csv",
+            "--pcapng",
+            "log.pcapng",
+        ],
+    );
+    let (a, b) = (link.socket_in(0), link.socket_in(1));
+    let send = |count: usize| {
+        for number in 0..count {
+            let payload = vec![0; 20 + number * 7 % 1_400];
+            a.send_to(&payload, "10.99.0.2:9").unwrap();
+            b.send_to(&payload, "10.99.0.1:9").unwrap();
+        }
+    };
+    send(400);
+    let set = link.command("set", &["--rate", "5Mbit", "--loss-back", "none"]);
+    assert!(set.status.success(), "{set:?}");
+    send(400);
+    let metrics = link.command("status", &["--prometheus"]);
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    assert!(
+        metrics.contains("trunkline_link_offered_packets_total{link=\"E-a\""),
+        "{metrics}"
+    );
+    let account = link.stop();
+
+    let replay = |log: &Path| {
+        let output = trunkline()
+            .args(["emulate", "replay", "--json"])
+            .arg(log)
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let (code, report) = replay(&link.path("log.csv"));
+    assert_eq!(code, Some(0), "{report:#}");
+    for way in ["forward", "back"] {
+        assert_eq!(report[way]["differing"], 0, "{report:#}");
+        assert_eq!(report[way]["not_compared"], 0, "{report:#}");
+        assert_eq!(
+            report[way]["packets"], account[way]["offered_packets"],
+            "{way}"
+        );
+    }
+    // One nanosecond is a difference.
+    let log = fs::read_to_string(link.path("log.csv")).unwrap();
+    let row = log
+        .lines()
+        .find(|line| line.contains(",delivered,"))
+        .unwrap();
+    let fields: Vec<&str> = row.split(',').collect();
+    let at: u64 = fields[6].parse().unwrap();
+    let mut other = fields.clone();
+    let later = (at + 1).to_string();
+    other[6] = &later;
+    fs::write(
+        link.path("other.csv"),
+        log.replacen(row, &other.join(","), 1),
+    )
+    .unwrap();
+    let (code, report) = replay(&link.path("other.csv"));
+    assert_eq!(code, Some(1), "{report:#}");
+
+    if let Ok(tshark) = Command::new("tshark")
+        .args(["-T", "fields", "-e", "frame.comment", "-r"])
+        .arg(link.path("log.pcapng"))
+        .output()
+    {
+        let said = String::from_utf8_lossy(&tshark.stderr).into_owned();
+        assert!(tshark.status.success(), "{said}");
+        let comments = String::from_utf8(tshark.stdout).unwrap();
+        let rows = log.lines().filter(|line| !line.starts_with('#')).count() - 1;
+        let dropped = comments
+            .lines()
+            .filter(|line| line.contains(": lost "))
+            .count();
+        let lost = log.lines().filter(|line| line.contains(",lost,")).count();
+        assert_eq!(dropped, lost);
+        assert!(
+            comments.lines().count() > rows,
+            "deliveries stand there twice"
+        );
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_made_is_refused_before_the_link_starts() {
+    let files = LogFiles {
+        csv: Some("/nowhere/log.csv".into()),
+        pcapng: None,
+    };
+    let error = PacketLog::create(&files)
+        .err()
+        .expect("there is no such directory");
+    assert!(
+        format!("{error:#}").contains("/nowhere/log.csv"),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn presets_are_listed_with_their_sources() {
+    let output = trunkline()
+        .args(["emulate", "presets", "--json"])
+        .output()
+        .unwrap();
+    let presets: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let presets = presets["presets"].as_array().unwrap();
+    let t1 = presets
+        .iter()
+        .find(|preset| preset["name"] == "t1")
+        .unwrap();
+    assert_eq!(t1["back"]["rate"], "1.544Mbit");
+    assert!(t1["sources"]["rate"].as_str().unwrap().contains("G.703"));
+    let unknown = trunkline()
+        .args(["emulate", "presets", "4g"])
+        .output()
+        .unwrap();
+    assert!(!unknown.status.success());
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("lte"));
+}
