@@ -17,6 +17,25 @@ use std::process::Command;
 use std::ptr;
 use std::time::Duration;
 
+/// `NS_GET_USERNS` of linux/nsfs.h, `_IO(0xb7, 1)`: opens the user namespace that owns another.
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
+/// Whether a namespace belongs to this process's user namespace or to one below it.
+pub(super) fn is_owner(namespace: &File) -> io::Result<bool> {
+    // SAFETY: this ioctl takes no argument and returns a new descriptor, which is ours alone.
+    let owner = checked(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) });
+    match owner {
+        Ok(descriptor) => {
+            // SAFETY: as above; dropping it closes it.
+            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            Ok(true)
+        }
+        // ioctl_ns(2): it is above or beside this one.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// What a process may be given of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unshare {
@@ -350,7 +369,7 @@ pub(super) fn start_behind_first_process(
                         libc::sigdelset(&mut before, signal);
                     }
                     libc::sigprocmask(libc::SIG_SETMASK, &before, ptr::null_mut());
-                    // The command is as privileged as its caller was, and no more.
+                    // An ordinary user's command is as privileged as its caller was, and no more.
                     if passed_on == PassedOn::NetAdmin {
                         change_inheritable(|set| set & !(1 << CAP_NET_ADMIN))?;
                     }

@@ -382,12 +382,11 @@ fn connect_command(device: &str, addresses: &Addresses, leads_v6: bool) -> Resul
     }
     // A new namespace lets nobody ping without privileges; most systems let everybody.
     let (_, group) = kernel::user_and_group();
-    let groups = if user_namespace::is_privileged() && group == 0 {
-        "0 2147483647".to_owned()
-    } else {
-        format!("{group} {group}")
-    };
-    if let Err(error) = fs::write("/proc/sys/net/ipv4/ping_group_range", groups) {
+    let allow = |groups: String| fs::write("/proc/sys/net/ipv4/ping_group_range", groups);
+    // In a user namespace there is the own group alone.
+    if let Err(error) =
+        allow("0 2147483647".to_owned()).or_else(|_| allow(format!("{group} {group}")))
+    {
         tracing::debug!(%error, "ping needs privileges");
     }
     Ok(())

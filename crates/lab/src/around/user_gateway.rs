@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 
 use super::kernel::{self, Forked};
 use super::room::Room;
-use crate::{command, wait};
+use crate::{command, rootless, wait};
 
 /// How long the program may take to configure its device; it takes some milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -172,8 +172,10 @@ impl Kind {
 
 /// The program to use, and where it is.
 fn find(search_path: Option<&OsString>) -> Result<(Kind, PathBuf)> {
-    // pasta drops what root needs to enter another one's namespaces.
-    let is_root = crate::kernel::effective_user() == 0 && super::user_namespace::is_privileged();
+    // Started by the host's root, pasta becomes nobody, who may not enter root's namespaces. The
+    // root of a user namespace, which maps part of all users only, stays who it is.
+    let is_root =
+        crate::kernel::effective_user() == 0 && rootless::mapped_user_ids() >= u64::from(u32::MAX);
     let candidates: &[Kind] = if is_root {
         &[Kind::Slirp4netns]
     } else {
@@ -186,7 +188,7 @@ fn find(search_path: Option<&OsString>) -> Result<(Kind, PathBuf)> {
     }
     if is_root {
         bail!(
-            "--gateway user as root takes slirp4netns, which is not installed (as root: apt-get install slirp4netns); --gateway nat needs no program but nft"
+            "for root the gateway program is slirp4netns, which is not installed (apt-get install slirp4netns); NAT needs no program but nft, and CAP_NET_ADMIN and CAP_SYS_ADMIN, which a container gets by --cap-add NET_ADMIN --cap-add SYS_ADMIN"
         );
     }
     bail!(

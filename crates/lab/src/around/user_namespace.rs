@@ -4,16 +4,20 @@
 //! made from here on; the host's own network is out of reach as before. The command is started
 //! without them, as the ordinary user it is.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 
 use anyhow::{Context, Result, anyhow};
 
 use super::kernel::{self, CAP_NET_ADMIN, CAP_SYS_ADMIN, Unshare};
 
-/// Whether this process can make namespaces and configure networks as it is.
+/// Whether this process can make namespaces, and configure the network that it is in.
 pub(super) fn is_privileged() -> bool {
-    kernel::has_capability(CAP_SYS_ADMIN) && kernel::has_capability(CAP_NET_ADMIN)
+    // The root of a user namespace may well be in a network namespace that is not its own.
+    let is_own = File::open("/proc/thread-self/ns/net")
+        .and_then(|network| kernel::is_owner(&network))
+        .unwrap_or(false);
+    kernel::has_capability(CAP_SYS_ADMIN) && kernel::has_capability(CAP_NET_ADMIN) && is_own
 }
 
 /// Moves this process, which has a single thread, into a user namespace of its own.
