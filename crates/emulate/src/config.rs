@@ -194,9 +194,9 @@ pub enum Ecn {
 /// Settings of CoDel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoDelConfig {
-    /// The waiting time that is fine for ever; RFC 8289 §4.4 advises 5 ms.
+    /// The waiting time that is fine for ever; RFC 8289 §4.3 advises 5 ms.
     pub target: Duration,
-    /// How long more than that is borne; RFC 8289 §4.3 advises 100 ms.
+    /// How long more than that is borne; RFC 8289 §4.2 advises 100 ms.
     pub interval: Duration,
     /// Mark or drop.
     pub ecn: Ecn,

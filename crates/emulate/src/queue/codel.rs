@@ -12,7 +12,7 @@
 //!                   below target, or no full packet waits
 //! ```
 //!
-//! The RFC's `deque()` drops in a loop. Here each turn of the loop is a call of
+//! The RFC's `dequeue()` drops in a loop. Here each turn of the loop is a call of
 //! [`CoDel::on_dequeue`]: after [`Verdict::Drop`] the caller asks again, at the same instant, about
 //! the next packet; [`Round`] remembers where the loop was left. Where the RFC drops, an
 //! ECN-capable packet is marked instead if the settings say so; it goes on to the line and ends the

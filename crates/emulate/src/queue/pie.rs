@@ -7,12 +7,13 @@
 //! update ──────► drop_prob += alpha·(delay − target) + beta·(delay − delay before)
 //! ```
 //!
-//! It is the pseudocode of appendix A with ECN (§5.1), de-randomization (§5.4) and the cap on the
-//! adjustment (§5.5), the last two as in appendix B. Left out are the estimate of the line's rate
-//! (§5.2; time stamps are there), switching it off (§5.3; at an idle queue all its numbers return
-//! to where they began), and scaling by packet size. A queue in which nothing waits has a delay of
-//! zero, as by Little's law in §4.2: the stamp of the last packet before a pause would count for
-//! ever. It holds no packets and draws no numbers.
+//! It is the pseudocode of appendix A with ECN (§5.1), derandomization (§5.4) and the cap on the
+//! adjustment (§5.5), the last two and the decay as in appendix B (appendix A and §4.2 decay only
+//! while both delays are zero). Left out are the estimate of the line's rate (§5.2; time stamps are
+//! there), switching it off (§5.3; at an idle queue all its numbers return to where they began),
+//! and scaling by packet size. A queue in which nothing waits has a delay of zero, as by Little's
+//! law in §4.3: the stamp of the last packet before a pause would count for ever. It holds no
+//! packets and draws no numbers.
 
 use std::time::Duration;
 
@@ -21,10 +22,10 @@ use vocab::Time;
 use super::Verdict;
 use crate::config::{Ecn, PieConfig};
 
-/// RFC 8033 §4.2: weight of the distance from the target, in 1/s, for [`UPDATE`].
+/// RFC 8033 appendix A: weight of the distance from the target, in 1/s, for [`UPDATE`].
 const ALPHA: f64 = 0.125;
 
-/// RFC 8033 §4.2: weight of the change since the last update, in 1/s, for [`UPDATE`].
+/// RFC 8033 appendix A: weight of the change since the last update, in 1/s, for [`UPDATE`].
 const BETA: f64 = 1.25;
 
 /// The time between updates for which the weights are given: RFC 8033 §4.2.
@@ -136,7 +137,7 @@ impl Pie {
         }
     }
 
-    /// RFC 8033 appendix A, `drop_early()`, with §5.4 (De-randomization) as in appendix B.
+    /// RFC 8033 appendix A, `drop_early()`, with §5.4 (Derandomization) as in appendix B.
     fn drops_early(&mut self, backlog: u64, uniform: f64) -> bool {
         let is_calm = self.weights.is_short(self.delay_before) && self.drop_probability < 0.2;
         if is_calm || backlog <= 2 * MEAN_PACKET {
@@ -152,7 +153,8 @@ impl Pie {
         self.accumulated >= ACCUMULATED_HIGH || uniform < self.drop_probability
     }
 
-    /// RFC 8033 appendix A, `calculate_drop_prob()`, with §5.5 (Cap Drop Adjustment).
+    /// RFC 8033 appendix A, `calculate_drop_prob()`, with §5.5 (Cap Drop Adjustment) and the decay
+    /// as in appendix B.
     fn update_once(&mut self) {
         let Weights {
             alpha,

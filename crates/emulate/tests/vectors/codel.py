@@ -72,7 +72,7 @@ class CoDel(Model):
         return packet, ok_to_drop
 
     def dequeue(self, now, queue):
-        """Section 5.5 (Dequeue Routine), deque()."""
+        """Section 5.5 (Dequeue Routine), dequeue()."""
         packet, ok_to_drop = self.dodequeue(now, queue)
         if self.dropping:
             if not ok_to_drop:

@@ -4,7 +4,7 @@
   Latency is taken from time stamps, as there and in section 4.3.
 * Section 5.1 (ECN Support): a packet that would be dropped is marked while drop_prob is below
   mark_ecnth and the packet is ECT.
-* Section 5.4 (De-randomization), as in appendix B: accu_prob.
+* Section 5.4 (Derandomization), as in appendix B: accu_prob.
 * Section 5.5 (Cap Drop Adjustment), as in appendix B.
 * Not taken: section 5.2 (rate estimation, time stamps are there), section 5.3 (on and off: at an
   idle queue burst_allowance and drop_prob come to the same), scaling by packet size.
@@ -12,9 +12,9 @@
 What the text leaves open:
 
 * A queue in which nothing waits once a packet has been taken out has a delay of 0, as by Little's
-  law in section 4.2; otherwise the stamp of the last packet before a pause would count for ever.
-* Section 4.2 decays the probability when both delays are 0, the pseudocode of the appendices when
-  both are below QDELAY_REF/2; the pseudocode is followed.
+  law in section 4.3; otherwise the stamp of the last packet before a pause would count for ever.
+* Section 4.2 and appendix A decay the probability when both delays are 0, appendix B when both are
+  below QDELAY_REF/2; appendix B is followed.
 * `queue_.byte_length()` includes the packet on the line.
 * burst_allowance is asked first (appendix A): a packet that it covers adds nothing to accu_prob.
 * accu_prob goes back to 0 with every packet that is dropped or marked by the model, and with
@@ -27,7 +27,7 @@ What the text leaves open:
 
 from bottleneck import Model
 
-# Section 4.2: in 1/s, for a T_UPDATE of 15 ms.
+# Appendix A: in 1/s, for a T_UPDATE of 15 ms.
 ALPHA = 0.125
 BETA = 1.25
 T_UPDATE = 15_000_000
@@ -139,7 +139,7 @@ class Pie(Model):
         return packet
 
     def update(self):
-        """Appendix A, calculate_drop_prob(), with section 5.5 as in appendix B."""
+        """Appendix A, calculate_drop_prob(), with section 5.5 and the decay as in appendix B."""
         p = self.alpha * (self.current_qdelay - self.qdelay_ref) + self.beta * (
             self.current_qdelay - self.qdelay_old
         )
