@@ -1,3 +1,5 @@
+//! What settings accept, refuse, and mean.
+
 use std::fs;
 
 use emulate::{DirectionConfig, Discipline, Distribution, Jitter, Line, Loss, Order, QueueLimit};
