@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use emulate::{DirectionConfig, Line, LinkConfig, RATE_MAX};
 use serde::Serialize;
+use vocab::ByteCount;
 
 use super::certificate::Capacity;
 use super::stand::{Stamped, Stand, Way};
@@ -42,6 +44,9 @@ const DEBT_MAX: u64 = 256;
 
 /// Pauses of the sender at high load: as short as a timer is punctual.
 const PAUSES_PER_SECOND: f64 = 8_000.0;
+
+/// How long each way of sending is tried in a quick look.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Packets under way with a window; see the cells of loss.
 const WINDOW: u64 = 400;
@@ -225,19 +230,32 @@ pub(super) fn carried(stand: &mut Stand, span: Duration) -> Result<Capacity> {
         gbit_s_offloaded: gbit_s(rate(FULL, Sending::Offloaded)?, FULL),
         kpps_offloaded: rate(SMALL, Sending::Offloaded)? / 1e3,
         tcp_gbit_s: tcp::rate(stand, span)? / 1e9,
+        line_gbit_s: 0.0,
     };
     stand.stop()?;
-    Ok(capacity)
+    Ok(Capacity {
+        line_gbit_s: through_a_line(stand)? / 1e9,
+        ..capacity
+    })
 }
 
-/// The most that comes through of full-size packets, in bits per second: a quick look.
+/// The most that comes through of full-size packets while a line of some rate spaces them, in bits
+/// per second: a look of less than a second.
+///
+/// The line is set to more than any host carries, so that each packet has an instant of its own
+/// and none waits for it.
 ///
 /// # Errors
 /// When nothing does.
-pub(super) fn glance(stand: &mut Stand, span: Duration) -> Result<f64> {
-    stand.start(&[])?;
-    let plain = window_rate(stand, FULL, Sending::Plain, span)?;
-    let offloaded = window_rate(stand, FULL, Sending::Offloaded, span)?;
+pub(super) fn through_a_line(stand: &mut Stand) -> Result<f64> {
+    let direction = DirectionConfig {
+        line: Line::Rate(RATE_MAX),
+        queue: ByteCount::mebibytes(64).into(),
+        ..DirectionConfig::default()
+    };
+    stand.start_within(LinkConfig::symmetric(direction, 1))?;
+    let plain = window_rate(stand, FULL, Sending::Plain, LOOK)?;
+    let offloaded = window_rate(stand, FULL, Sending::Offloaded, LOOK)?;
     stand.stop()?;
     Ok(gbit_s(plain.max(offloaded), FULL) * 1e9)
 }

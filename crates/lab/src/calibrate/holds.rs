@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, Line, LinkConfig};
+use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, LinkConfig};
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Time, format_duration};
 
@@ -28,9 +28,6 @@ use crate::host::Machine;
 /// Rates up to this are held by whatever runs this program, so that no slow link waits for a
 /// probe.
 pub const UNASKED: Bitrate = Bitrate::from_bits_per_second(100_000_000);
-
-/// How long each of a probe's two ways of sending is looked at.
-const PROBE_SPAN: Duration = Duration::from_millis(200);
 
 /// How long the models alone are looked at where no device can be made.
 const MODEL_SPAN: Duration = Duration::from_millis(100);
@@ -218,19 +215,18 @@ fn check_memory(way: &'static str, direction: &DirectionConfig) -> Result<(), Re
     let nearest = match most.checked_sub(under_way) {
         Some(room) if room >= FULL_PACKET => format!("use --queue {}B", room),
         _ => {
-            let half = ByteCount::new(most / 2);
-            let delay = match &direction.line {
-                Line::Rate(_) | Line::Shaper(_) | Line::Trace(_) => rate.time_for(half),
-                Line::Unlimited => Duration::ZERO,
-            };
-            let delay = Duration::from_millis(delay.as_millis() as u64);
-            let seconds = direction.delay.as_secs_f64().max(1e-9);
-            let slower =
-                Bitrate::from_bits_per_second((half.bytes() as f64 * 8.0 / seconds) as u64);
+            let (most, under_way, queue) = (most as f64, under_way as f64, queue as f64);
+            // A queue that nobody named grows with rate and delay, one that was named does not;
+            // what is advised works with either.
+            let grows = most / (under_way + queue);
+            let stays = (most - queue) / under_way;
+            let factor = if stays > 0.0 { grows.min(stays) } else { grows };
+            let milliseconds = direction.delay.as_secs_f64() * factor * 1e3;
+            let bits = rate.bits_per_second() as f64 * factor;
             format!(
                 "use --delay {} or --rate {}",
-                format_duration(delay),
-                rounded_down(slower)
+                format_duration(Duration::from_millis(milliseconds as u64)),
+                rounded_down(Bitrate::from_bits_per_second(bits as u64))
             )
         }
     };
@@ -255,7 +251,7 @@ fn rounded_down(rate: Bitrate) -> Bitrate {
 fn probe(environment: &Environment, device: Device) -> Seen {
     let over_devices = || -> Result<f64> {
         let mut stand = Stand::create(environment, device)?;
-        capacity::glance(&mut stand, PROBE_SPAN)
+        capacity::through_a_line(&mut stand)
     };
     let (bits, by) = match over_devices() {
         Ok(bits) => (bits, By::Probe),
@@ -332,7 +328,7 @@ impl Notes {
             .and_then(|certificate| {
                 Some(Seen {
                     rate: Bitrate::from_bits_per_second(
-                        (certificate.capacity?.best_gbit_s() * 1e9) as u64,
+                        (certificate.capacity?.line_gbit_s * 1e9) as u64,
                     ),
                     date: certificate.date,
                     by: By::Certificate,
@@ -389,7 +385,7 @@ impl Notes {
 
 #[cfg(test)]
 mod tests {
-    use emulate::{Queue, QueueLimit};
+    use emulate::{Line, Queue, QueueLimit};
 
     use super::*;
 
@@ -455,10 +451,22 @@ mod tests {
         assert!(text.contains("--queue 411870912B"), "{text}");
         let too_long = direction("10Gbit", second, queue(15_000));
         let text = check_memory("back", &too_long).unwrap_err().to_string();
-        assert!(text.contains("--delay 214ms"), "{text}");
-        assert!(text.contains("--rate 2.1Gbit"), "{text}");
+        assert!(text.contains("--delay 429ms"), "{text}");
+        assert!(text.contains("--rate 4.2Gbit"), "{text}");
         // What the text advises is accepted.
-        let nearest = direction("2.1Gbit", second, queue(15_000));
+        let nearest = direction("4.2Gbit", second, queue(15_000));
+        assert_eq!(check_memory("back", &nearest), Ok(()));
+        let nearest = direction("10Gbit", Duration::from_millis(429), queue(15_000));
+        assert_eq!(check_memory("back", &nearest), Ok(()));
+        // So it is where the queue is the default, a round trip of the line.
+        let text = check_memory(
+            "back",
+            &direction("1Gbit", 10 * second, queue(2_500_000_000)),
+        )
+        .unwrap_err()
+        .to_string();
+        assert!(text.contains("--rate 140Mbit"), "{text}");
+        let nearest = direction("140Mbit", 10 * second, queue(350_000_000));
         assert_eq!(check_memory("back", &nearest), Ok(()));
     }
 

@@ -279,8 +279,8 @@ fn full_plan() -> Vec<Task> {
     }
     for (limit, unit, ip_length) in [
         (15_000, QueueUnit::Bytes, 1_500),
-        (30_000, QueueUnit::Bytes, 700),
-        (125_000, QueueUnit::Bytes, 1_500),
+        (30_000, QueueUnit::Bytes, 750),
+        (125_000, QueueUnit::Bytes, 1_250),
         (1, QueueUnit::Packets, 1_500),
         (10, QueueUnit::Packets, 100),
         (100, QueueUnit::Packets, 1_500),
@@ -315,7 +315,7 @@ fn quick_plan() -> Vec<Task> {
         loss(10.0, Pattern::Random),
         loss(5.0, Pattern::Bursts(BURST)),
         loss(10.0, Pattern::Bursts(BURST)),
-        queue(30_000, QueueUnit::Bytes, 700),
+        queue(30_000, QueueUnit::Bytes, 750),
         queue(10, QueueUnit::Packets, 1_500),
     ]
 }

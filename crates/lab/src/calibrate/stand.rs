@@ -16,11 +16,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use emulate::LinkConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::system::{self, ReceiveBatch, SendBatch, Stamps};
 use crate::kernel::{self, Signal};
+use crate::link::{BridgeEnd, BridgeIo, Devices, Endpoint, LinkHandle, Namespace, Offloads};
 use crate::process::{Launch, Process};
 use crate::run::{Run, namespace_path};
 use crate::{Environment, command, wait};
@@ -91,6 +93,7 @@ impl FromStr for Device {
 pub(super) struct Stand {
     // Before `run`, which deletes the namespaces: fields are dropped in this order.
     emulator: Option<Process>,
+    within: Option<LinkHandle>,
     device: Device,
     sending: String,
     middle: String,
@@ -124,6 +127,7 @@ impl Stand {
         }
         let stand = Self {
             emulator: None,
+            within: None,
             device,
             sending,
             middle,
@@ -245,11 +249,57 @@ impl Stand {
         Ok(())
     }
 
+    /// Starts the emulator in this very process, where a child would ask in its turn whether this
+    /// host holds what it is set to. No cell is measured so.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub(super) fn start_within(&mut self, config: LinkConfig) -> Result<()> {
+        self.stop()?;
+        let (a, b) = (self.device_name('a'), self.device_name('b'));
+        let devices = match self.device {
+            Device::Tun => {
+                let end = |device, namespace: &String| Endpoint {
+                    device,
+                    namespace: Some(Namespace::new(namespace)),
+                };
+                Devices::Tun {
+                    a: end(a, &self.sending),
+                    b: end(b, &self.receiving),
+                    offloads: Offloads::default(),
+                }
+            }
+            Device::Packet | Device::Xdp => {
+                let end = |interface| BridgeEnd {
+                    interface,
+                    namespace: Some(Namespace::new(&self.middle)),
+                };
+                let io = match self.device {
+                    Device::Xdp => BridgeIo::Xdp,
+                    Device::Tun | Device::Packet => BridgeIo::Packet,
+                };
+                Devices::Bridge {
+                    a: end(a),
+                    b: end(b),
+                    io,
+                }
+            }
+        };
+        self.within = Some(LinkHandle::start(&devices, config)?);
+        if self.device == Device::Tun {
+            self.address_ends()?;
+        }
+        Ok(())
+    }
+
     /// Ends the emulator and returns its own account; null when it does not run.
     ///
     /// # Errors
     /// When it had ended by itself.
     pub(super) fn stop(&mut self) -> Result<Value> {
+        if let Some(link) = self.within.take() {
+            link.stop()?;
+        }
         let Some(mut emulator) = self.emulator.take() else {
             return Ok(Value::Null);
         };

@@ -46,15 +46,16 @@ pub fn table(certificate: &Certificate) -> String {
         "\n{:<26}{:>12}{:>10}{:>22}{:>10}",
         "set", "measured", "error %", "99.9 % interval", "2006 err%"
     );
+    let mut heading = None;
     for quantity in Quantity::ALL {
-        let cells: Vec<&Cell> = certificate
+        for cell in certificate
             .cells
             .iter()
             .filter(|cell| cell.quantity == quantity)
-            .collect();
-        let Some(first) = cells.first() else { continue };
-        let _ = writeln!(out, "{}\n{quantity}, {}", "-".repeat(WIDTH), first.unit);
-        for cell in cells {
+        {
+            if heading.replace((quantity, &cell.unit)) != Some((quantity, &cell.unit)) {
+                let _ = writeln!(out, "{}\n{quantity}, {}", "-".repeat(WIDTH), cell.unit);
+            }
             write_cell(&mut out, cell);
         }
     }
@@ -65,12 +66,14 @@ pub fn table(certificate: &Certificate) -> String {
             &mut out,
             &format!(
                 "Carried without a loss: {:.2} Gbit/s and {:.0} thousand packets/s of UDP \
-                 ({:.2} and {:.0} by segmentation offload), {:.2} Gbit/s of one TCP connection",
+                 ({:.2} and {:.0} by segmentation offload), {:.2} Gbit/s of one TCP connection; \
+                 {:.2} Gbit/s through a line that spaces packets",
                 capacity.gbit_s,
                 capacity.kpps,
                 capacity.gbit_s_offloaded,
                 capacity.kpps_offloaded,
-                capacity.tcp_gbit_s
+                capacity.tcp_gbit_s,
+                capacity.line_gbit_s
             ),
         );
     }

@@ -7,6 +7,7 @@ mod addresses;
 mod control;
 mod around;
 mod bridge;
+mod calibrate;
 mod demo;
 mod emulator;
 mod failures;

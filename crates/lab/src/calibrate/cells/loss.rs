@@ -273,7 +273,7 @@ impl SeedsCell {
     }
 
     pub(super) fn expected_s(&self) -> f64 {
-        f64::from(self.seeds) * (self.packets() as f64 / PACKETS_PER_SECOND + 0.1)
+        f64::from(self.seeds) * (self.packets() as f64 / PACKETS_PER_SECOND + 0.5)
     }
 
     fn packets(&self) -> u64 {

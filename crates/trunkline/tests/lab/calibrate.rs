@@ -1,0 +1,103 @@
+//! The certificate as a person makes it, and the refusal of what no host holds.
+//!
+//! Only what a busy machine cannot change is asserted: a queue never takes less than it holds, and
+//! what the certificate says follows from the raw samples beside it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use lab::calibrate::{Certificate, Quantity};
+use serde_json::Value;
+
+use crate::setting::turn;
+
+fn trunkline(state: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_trunkline"))
+        .args(arguments)
+        .env("XDG_STATE_HOME", state)
+        .output()
+        .expect("the program starts")
+}
+
+#[test]
+fn a_certificate_follows_from_the_raw_samples_beside_it() {
+    let Some(_turn) = turn("a_certificate_follows_from_the_raw_samples_beside_it", &[]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a directory for the certificate");
+    let path = folder.path().join("certificate.json");
+    let output = trunkline(
+        folder.path(),
+        &[
+            "emulate",
+            "calibrate",
+            "--quick",
+            "--only",
+            "queue",
+            "--seed",
+            "7",
+            "--json",
+            "--output",
+            path.to_str().expect("a path of plain letters"),
+        ],
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // A busy machine may miss a bar (1), but it can measure (not 2).
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{errors}");
+    assert!(errors.contains("seed 7;"), "{errors}");
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let certificate = Certificate::read(&path).expect("a certificate that reads back");
+    assert_eq!(printed["cells"][0]["quantity"], "queue");
+    assert_eq!(certificate.seed, 7);
+    assert!(!certificate.cells.is_empty());
+    for cell in &certificate.cells {
+        assert_eq!(cell.quantity, Quantity::Queue);
+        let raw = cell.raw.as_ref().expect("raw samples are kept");
+        let rows = std::fs::read_to_string(folder.path().join("certificate.raw").join(raw))
+            .expect("the raw samples are where the certificate says")
+            .lines()
+            .count()
+            - 1;
+        let (passed, fitting) = (
+            cell.figures["passed_packets"],
+            cell.figures["fitting_packets"],
+        );
+        assert!((rows as f64 - passed).abs() < 0.5, "{rows} of {passed}");
+        assert!(passed >= fitting, "{passed} of {fitting}");
+        assert!(
+            cell.samples as f64 > passed,
+            "all that was sent came through"
+        );
+    }
+}
+
+#[test]
+fn what_no_host_holds_is_refused_with_the_nearest() {
+    let Some(_turn) = turn("what_no_host_holds_is_refused_with_the_nearest", &[]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a directory for the probe's result");
+    let refused = |settings: &[&str], nearest: &str| {
+        let start = [
+            "emulate",
+            "run",
+            "--device-a",
+            "tlcal-a",
+            "--device-b",
+            "tlcal-b",
+        ];
+        let output = trunkline(folder.path(), &[&start[..], settings].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(nearest), "{errors}");
+    };
+    refused(&["--rate", "900Gbit"], "use --rate ");
+    refused(&["--rate", "1Gbit", "--delay", "60s"], "use --delay ");
+    assert!(
+        folder
+            .path()
+            .join("trunkline/emulator-probe-tun.json")
+            .exists(),
+        "the probe is remembered"
+    );
+}
