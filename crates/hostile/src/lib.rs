@@ -21,6 +21,7 @@ mod accelerator;
 mod configuration;
 mod cursor;
 mod engine_peer;
+mod offload;
 mod proxy;
 mod reduction;
 mod script;
@@ -120,6 +121,11 @@ pub const ENTRIES: &[Entry] = &[
         name: "node_http_connect",
         run: proxy::http_connect,
         seeds: proxy::http_connect_seeds,
+    },
+    Entry {
+        name: "link_offload",
+        run: offload::offload,
+        seeds: offload::offload_seeds,
     },
 ];
 

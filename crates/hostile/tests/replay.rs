@@ -55,6 +55,7 @@ replays! {
     node_pairing,
     node_socks5,
     node_http_connect,
+    link_offload,
 }
 
 #[test]

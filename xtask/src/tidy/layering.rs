@@ -47,7 +47,15 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     ),
     (
         "hostile",
-        &["vocab", "reduce", "tunnel", "accelerate", "engine", "node"],
+        &[
+            "vocab",
+            "reduce",
+            "tunnel",
+            "accelerate",
+            "engine",
+            "node",
+            "lab",
+        ],
     ),
     ("trunkline", &["vocab", "emulate", "engine", "node", "lab"]),
 ];

@@ -36,7 +36,7 @@ mod interface;
 mod interface_system;
 pub mod metrics;
 mod namespace;
-mod offload;
+pub mod offload;
 pub mod packet_log;
 mod pace;
 mod packet_socket;

@@ -23,6 +23,8 @@ mod split;
 #[cfg(test)]
 mod tests;
 
+use bytes::Bytes;
+
 pub(super) use merge::{Group, Merging};
 pub(super) use split::split;
 
@@ -93,6 +95,46 @@ impl Header {
         let [g, h] = self.checksum_offset.to_ne_bytes();
         [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
     }
+}
+
+/// What a TUN device that hands over `bytes` (a header and what it describes) is handed in turn:
+/// the real packets in them, and the bytes that are written, a header before each, if all of these
+/// are due at once. Nothing where they cannot be told apart.
+///
+/// It is what the link does to packets but for the model, for those who throw bytes at it.
+#[must_use]
+pub fn pass(bytes: &[u8]) -> (Vec<Bytes>, Vec<Vec<u8>>) {
+    let (mut packets, mut written) = (Vec::new(), Vec::new());
+    let Some((header, packet)) = bytes.split_first_chunk::<HEADER_LENGTH>() else {
+        return (packets, written);
+    };
+    if split(Header::parse(*header), packet, |packet| {
+        packets.push(packet);
+    })
+    .is_err()
+    {
+        return (packets, written);
+    }
+    let merging = Merging {
+        tcp: true,
+        udp: true,
+    };
+    let mut group = Group::default();
+    let mut write = |group: &Group| {
+        group.write(|pieces| written.push(pieces.iter().flat_map(|piece| piece.to_vec()).collect()))
+    };
+    for packet in &packets {
+        if let Err(packet) = group.extend(packet.clone(), true) {
+            if !group.is_empty() {
+                write(&group);
+            }
+            group.begin(packet, true, merging);
+        }
+    }
+    if !group.is_empty() {
+        write(&group);
+    }
+    (packets, written)
 }
 
 /// What is above IP.
