@@ -36,7 +36,7 @@ const RING_BYTES: usize = 32 * 1_024 * 1_024;
 const BIG_FRAMES_BYTES: libc::c_int = 16 * 1_024 * 1_024;
 
 /// What the kernel takes of frames at once before it has sent them.
-const SEND_BYTES: libc::c_int = 4 * 1_024 * 1_024;
+const SEND_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// The longest frame that the kernel makes of many: 64 KiB of IP, and room for its tags.
 pub(super) const FRAME_MAX: usize = 65_536 + 64;
@@ -58,7 +58,7 @@ fn raw_socket() -> io::Result<OwnedFd> {
 }
 
 /// Sets an option of a socket to a plain value.
-fn set_option<T>(
+pub(super) fn set_option<T>(
     socket: &OwnedFd,
     level: libc::c_int,
     option: libc::c_int,
@@ -403,6 +403,12 @@ fn set_buffer(
         .or_else(|_| set_option(socket, libc::SOL_SOCKET, asked, &bytes))
 }
 
+/// Lets a socket have so many bytes with the kernel that are not sent yet.
+pub(super) fn allow_to_send(socket: &OwnedFd, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
+}
+
 /// Sends frames out of one device, around its queueing discipline.
 #[derive(Debug)]
 pub(super) struct FrameSender {
@@ -414,7 +420,7 @@ impl FrameSender {
         let socket = raw_socket()?;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)?;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)?;
-        set_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BYTES)?;
+        allow_to_send(&socket, SEND_BYTES)?;
         // Protocol 0: this one receives nothing.
         bind(&socket, index, 0)?;
         Ok(Self { socket })

@@ -14,6 +14,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -28,8 +29,9 @@ use super::namespace::Namespace;
 use super::packet_system::Guardian;
 use super::xdp_system::{self as system, Copying, FRAME_MAX, Gathering, QueueSocket};
 
-/// Calls that send nothing before frames are left for the next flush.
-const IDLE_PUSHES_MAX: u32 = 3;
+/// Pauses, and how many of them a batch may have, while the device takes nothing.
+const PAUSE: Duration = Duration::from_micros(20);
+const PAUSES_MAX: u32 = 25;
 
 /// Looks at empty rings, of which one asks whether the interface is in error.
 const EMPTY_TURNS: u32 = 64;
@@ -148,27 +150,38 @@ impl XdpSocket {
         }
     }
 
-    /// Tells the kernel to send, again while it gets on.
+    /// Tells the kernel to send, again until it has taken all.
     fn push(&mut self) {
-        let mut idle = 0;
-        while idle < IDLE_PUSHES_MAX {
+        let mut pauses = 0;
+        loop {
             let queue = &mut self.queues[0];
             let before = queue.unsent();
-            let result = queue.push();
-            let after = queue.unsent();
-            match result {
-                Ok(()) if after == 0 => return,
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                    self.count_failures(1, &error);
-                }
-                Err(error) if !is_for_now(&error) => {
-                    // What is in the ring is sent, or not, once the interface is up again.
-                    self.count_failures(0, &error);
+            let Err(error) = queue.push() else {
+                return;
+            };
+            let gets_on = queue.unsent() < before;
+            if error.raw_os_error() == Some(libc::EBUSY) {
+                // The frame that it was at is lost.
+                self.count_failures(1, &error);
+            } else if !is_for_now(&error) {
+                // What is in the ring is sent once the interface is up again.
+                self.count_failures(0, &error);
+                return;
+            }
+            if !gets_on {
+                if pauses == PAUSES_MAX {
                     return;
                 }
-                _ => {}
+                pauses += 1;
+                thread::sleep(PAUSE);
             }
-            idle = if after < before { 0 } else { idle + 1 };
+        }
+    }
+
+    /// Tells the kernel once more of what it left in the ring.
+    fn push_what_is_left(&mut self) {
+        if self.queues[0].unsent() > 0 {
+            self.push();
         }
     }
 }
@@ -220,6 +233,7 @@ impl Device for XdpSocket {
     }
 
     fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
+        self.push_what_is_left();
         let before = into.len();
         let now = system::monotonic_ns();
         let count = self.queues.len();
@@ -244,13 +258,18 @@ impl Device for XdpSocket {
     }
 
     fn send(&mut self, delivery: Delivery) {
-        if self.queues[0].put(&delivery.packet) {
-            return;
-        }
-        // All frames are with the kernel: it has to send some first.
-        self.push();
-        if !self.queues[0].put(&delivery.packet) {
-            self.count_failures(1, &io::Error::from_raw_os_error(libc::ENOBUFS));
+        let mut pauses = 0;
+        while !self.queues[0].put(&delivery.packet) {
+            // All frames are with the kernel: it has to send some first.
+            if pauses == PAUSES_MAX {
+                self.count_failures(1, &io::Error::from_raw_os_error(libc::ENOBUFS));
+                return;
+            }
+            self.push();
+            if pauses > 0 {
+                thread::sleep(PAUSE);
+            }
+            pauses += 1;
         }
     }
 
@@ -260,6 +279,7 @@ impl Device for XdpSocket {
     }
 
     fn unread_packets(&mut self) -> u64 {
+        self.push_what_is_left();
         self.queues.iter().map(QueueSocket::lost).sum()
     }
 }

@@ -19,6 +19,7 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::bpf::STAMP_BYTES;
+use super::packet_system;
 use super::system::checked;
 
 /// Frames that wait in the receive ring while other threads have the processor: 27 ms at 300,000
@@ -98,6 +99,8 @@ impl QueueSocket {
         set_option(&socket, libc::XDP_RX_RING, &RECEIVE_FRAMES)?;
         set_option(&socket, libc::XDP_TX_RING, &SEND_FRAMES)?;
         let _ = set_option(&socket, SEND_BUDGET_OPTION, &SEND_BUDGET);
+        // Where the kernel copies, its packets count against this until the device has sent them.
+        packet_system::allow_to_send(&socket, SEND_FRAMES as usize * slot_bytes)?;
         let offsets: libc::xdp_mmap_offsets = option(&socket, libc::XDP_MMAP_OFFSETS)?;
         let descriptor = socket.as_raw_fd();
         let mut result = Self {
@@ -491,17 +494,7 @@ impl Drop for Mapping {
 }
 
 fn set_option<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value lives through the call, and its size is told.
-    checked(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            option,
-            ptr::from_ref(value).cast(),
-            mem::size_of::<T>() as libc::socklen_t,
-        )
-    })
-    .map(|_| ())
+    packet_system::set_option(socket, libc::SOL_XDP, option, value)
 }
 
 /// Reads one of the kernel's plain structures.
