@@ -145,6 +145,11 @@ struct Unfinished {
 fn unfinished_checksum(frame: &[u8], start: usize) -> Option<Unfinished> {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
+    /// Options for each hop and for the destination (RFC 8200 §4.3 and §4.6), which the sum does
+    /// not depend on.
+    const PASSED_OVER: [u8; 2] = [0, 60];
+    /// A packet has one of each, or two of the latter.
+    const EXTENSIONS_MAX: usize = 3;
     let word = |at: usize| -> Option<u16> {
         Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]))
     };
@@ -165,12 +170,16 @@ fn unfinished_checksum(frame: &[u8], start: usize) -> Option<Unfinished> {
         }
         IPV6 => {
             let end = start + 40 + usize::from(word(start + 4)?);
-            (
-                start + 8..start + 40,
-                *frame.get(start + 6)?,
-                start + 40,
-                end,
-            )
+            let mut protocol = *frame.get(start + 6)?;
+            let mut begin = start + 40;
+            for _ in 0..EXTENSIONS_MAX {
+                if !PASSED_OVER.contains(&protocol) {
+                    break;
+                }
+                protocol = *frame.get(begin)?;
+                begin += (usize::from(*frame.get(begin + 1)?) + 1) * 8;
+            }
+            (start + 8..start + 40, protocol, begin, end)
         }
         _ => return None,
     };
@@ -248,6 +257,27 @@ mod tests {
             complete_checksum(&mut frame);
             assert_eq!(frame, damaged);
         }
+    }
+
+    #[test]
+    fn options_of_ipv6_are_passed_over() {
+        let payload = b"behind options";
+        let part = 8 + payload.len() as u16;
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+        frame.extend([0x60, 0, 0, 0, 0, 16 + part as u8, 0, 64]);
+        let addresses = [[0xfd; 16], [0xfe; 16]].concat();
+        frame.extend(&addresses);
+        // Hop-by-hop options, then destination options, each of padding alone.
+        frame.extend([60, 0, 1, 4, 0, 0, 0, 0, 17, 0, 1, 4, 0, 0, 0, 0]);
+        let mut summed = addresses;
+        summed.extend([0, 17, 0, part as u8]);
+        let pseudo = slow_sum(&summed);
+        frame.extend([0x10, 0, 0x20, 0, 0, part as u8]);
+        frame.extend(pseudo.to_be_bytes());
+        frame.extend(payload);
+        complete_checksum(&mut frame);
+        summed.extend(&frame[14 + 40 + 16..]);
+        assert_eq!(slow_sum(&summed), 0xffff);
     }
 
     #[test]

@@ -8,9 +8,11 @@
 //! works as it did before, and bridges nothing.
 //!
 //! What is behind a veth pair's other end is this machine's own kernel, which leaves work to a
-//! hardware that there is not: check sums are completed here, large packets are switched off by
-//! the kernel while a program is attached natively. Tags of a VLAN interface there travel beside
-//! the frame, where no program of this kind sees them; only its owner can switch that off.
+//! hardware that there is not. The check sums of TCP and UDP are completed here, and large packets
+//! are switched off by the kernel while a program is attached natively. What no program of this
+//! kind sees, only the owner of that end can switch off (ethtool -K DEVICE txvlan off tx off): tags
+//! of a VLAN interface, which travel beside the frame, and the check sums of SCTP and of packets
+//! inside tunnels. Packet sockets see the tags, but not which of two check sums SCTP's is.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -75,7 +77,7 @@ impl XdpSocket {
         if interface.is_veth() {
             tracing::info!(
                 interface = interface.name(),
-                "tags of a VLAN interface on the other end of this veth pair are lost with AF_XDP unless they are written into the frames there (ethtool -K DEVICE txvlan off)"
+                "with AF_XDP, tags of a VLAN interface on the other end of this veth pair are lost, and SCTP and tunnels from there arrive damaged, unless offloads are off there (ethtool -K DEVICE txvlan off tx off)"
             );
         }
         in_namespace(namespace, || Self::open_here(&interface, frame_bytes)).map(|parts| Self {
@@ -102,6 +104,12 @@ impl XdpSocket {
             Err(error) => {
                 tracing::info!(interface = name, %error, "the driver runs no XDP program; the kernel does in its stead");
                 let program = bpf::lead_to(&map, index, Mode::Generic).map_err(explain)?;
+                if interface.is_veth() {
+                    tracing::warn!(
+                        interface = name,
+                        "large packets from the other end of this veth pair are lost unless they are off there (ethtool -K DEVICE tso off gso off), or use --io packet"
+                    );
+                }
                 (program, Mode::Generic)
             }
         };

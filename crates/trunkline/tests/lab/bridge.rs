@@ -326,6 +326,12 @@ fn what_cannot_be_bridged_is_refused() {
     let missing = hosts.refusal(hosts.end("inner-a"), hosts.end("inner-c"));
     assert!(missing.contains("no such interface"), "{missing}");
 
+    let loopback = hosts.refusal(hosts.end("lo"), hosts.end("inner-b"));
+    assert!(loopback.contains("loopback"), "{loopback}");
+    hosts.ip(MIDDLE, "tuntap add dev tunnel mode tun");
+    let tunnel = hosts.refusal(hosts.end("inner-a"), hosts.end("tunnel"));
+    assert!(tunnel.contains("no Ethernet frames"), "{tunnel}");
+
     hosts.ip(MIDDLE, "link set inner-b mtu 1400");
     let unequal = hosts.refusal(hosts.end("inner-a"), hosts.end("inner-b"));
     assert!(
