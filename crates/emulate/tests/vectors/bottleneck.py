@@ -15,6 +15,9 @@ DROPPED_FULL = "dropped_full"
 
 NANOSECONDS = 1_000_000_000
 
+# A full-size packet at the IP layer; what a line counts for it is more where it has an overhead.
+IP_PACKET = 1500
+
 
 class Packet:
     """What one row of a vector says."""

@@ -3,7 +3,8 @@
 Section 5 is followed line by line; names in comments are its own. What it leaves open:
 
 * `INTERVAL / sqrt(count)` is computed in IEEE double precision and cut to whole nanoseconds.
-* `maxpacket` is a parameter (section 5.3 says that it should be the interface's MTU).
+* `maxpacket` is a parameter (section 5.3 says that it should be the interface's MTU): a full-size
+  packet as the line counts it.
 * `bytes()` are the packets that still wait once the packet in question has been taken out.
 * The pseudocode only drops. With ECN, an ECT packet is marked where it would be dropped, goes on
   to the line, and ends the loop; all else stays as it is. That is how Linux does it
@@ -12,13 +13,14 @@ Section 5 is followed line by line; names in comments are its own. What it leave
 
 import math
 
-from bottleneck import DROPPED_DEQUEUE, Model
+from bottleneck import DROPPED_DEQUEUE, IP_PACKET, Model
 
 
 class CoDel(Model):
     branches = [
         "below_target",
         "below_maxpacket",
+        "below_by_overhead",
         "just_above",
         "still_above",
         "empty",
@@ -60,7 +62,11 @@ class CoDel(Model):
             return packet, ok_to_drop
         sojourn = now - packet.arrival
         if sojourn < self.target or queue.bytes <= self.maxpacket:
-            self.note("below_target" if sojourn < self.target else "below_maxpacket")
+            if sojourn < self.target:
+                self.note("below_target")
+            else:
+                overhead_counts = queue.bytes > IP_PACKET
+                self.note("below_by_overhead" if overhead_counts else "below_maxpacket")
             # Went below: stay below for at least INTERVAL.
             self.first_above_time = 0
         elif self.first_above_time == 0:

@@ -22,6 +22,9 @@ from shaper import shape
 MS = 1_000_000
 SECOND = 1_000_000_000
 FULL_SIZE = [1500]
+# What a full-size packet counts as on a line whose overhead is an Ethernet header.
+FULL_FRAME = [1514]
+MIXED_FRAMES = [78, 590, 1514, range(78, 1515)]
 MIXED = [64, 576, 1500, range(64, 1501)]
 # A prime: no packet takes a whole number of nanoseconds.
 ODD_RATE = 3_999_971
@@ -36,8 +39,12 @@ def codel_cases():
     settings = {"target": 5 * MS, "interval": 100 * MS, "maxpacket": 1500, "ecn": False}
     ecn = {**settings, "ecn": True}
     fast = {"target": 2 * MS, "interval": 20 * MS, "maxpacket": 1500, "ecn": True}
+    framed = {**settings, "maxpacket": 1514}
+    framed_ecn = {**ecn, "maxpacket": 1514}
     steady = [(2 * SECOND, 8_000_000)]
     over = [(2_500 * MS, 11_000_000)]
+    # So slow a line that one packet behind another is above the target.
+    crawl = [(2 * SECOND, 1_200_000), (1_500 * MS, 900_000), (1_200 * MS, 1_000_000)] * 2
     # Dropping stops after the third drop, and begins again soon.
     returns = [
         phase
@@ -53,6 +60,8 @@ def codel_cases():
         ("codel_ecn_fast", slower, 200_000, fast, traffic(17, swell, MIXED, ect_share=0.3)),
         ("codel_ties", 12_000_000, 400_000, ecn, ties),
         ("codel_returns", slow, 400_000, settings, traffic(18, returns, FULL_SIZE)),
+        ("codel_overhead", 1_000_000, 100_000, framed, traffic(10, crawl, FULL_FRAME)),
+        ("codel_overhead_mixed", slower, 300_000, framed_ecn, traffic(9, hard, MIXED_FRAMES, 0.5)),
         ("codel_odd_rate", ODD_RATE, 200_000, ecn, traffic(19, hard, MIXED, ect_share=0.3)),
     ]
 
@@ -108,8 +117,10 @@ def pie_cases():
     slowly = {**settings, "target": 400 * MS}
     generous = {**settings, "update": 5 * MS}
     often = {**ecn, "update": 5 * MS, "target": 5 * MS, "max_burst": 30 * MS}
+    framed = {**settings, "mean_packet": 1514}
     steady = [(2 * SECOND, 8_000_000)]
     over = [(3 * SECOND, 11_000_000)]
+    crawl = [(2 * SECOND, 1_300_000), (1_500 * MS, 900_000), (1_200 * MS, 1_000_000)] * 2
     return [
         ("pie_light", slow, 150_000, settings, traffic(21, steady, FULL_SIZE)),
         ("pie_overload", slow, 300_000, ecn, traffic(22, over, FULL_SIZE, ect_share=0.5)),
@@ -124,6 +135,7 @@ def pie_cases():
         ("pie_eager", slower, 90_000, generous, eager(traffic(52, climb, MIXED))),
         # A packet takes exactly twelve updates, and one comes after each eleven.
         ("pie_slow", 64_000, 60_000, slowly, paced(53, 900, 165 * MS, 1440)),
+        ("pie_overhead", 1_000_000, 100_000, framed, traffic(20, crawl, FULL_FRAME)),
         ("pie_odd_rate", ODD_RATE, 90_000, ecn, traffic(54, climb, MIXED, 0.5)),
     ]
 

@@ -6,16 +6,25 @@
   mark_ecnth and the packet is ECT.
 * Section 5.4 (Derandomization), as in appendix B: accu_prob.
 * Section 5.5 (Cap Drop Adjustment), as in appendix B.
-* Not taken: section 5.2 (rate estimation, time stamps are there), section 5.3 (on and off: at an
-  idle queue burst_allowance and drop_prob come to the same), scaling by packet size.
+
+Not taken, all of it optional:
+
+* Section 5.2 (rate estimation): time stamps are there.
+* Section 5.3 (turning PIE on and off). It does change fates: there, PIE is inactive until the
+  queue is longer than a third of TAIL_DROP, and what passes before is no part of a burst. Here
+  PIE is always active, as in appendix A.
+* Scaling alpha and beta with QDELAY_REF (section 4.2, for references that are smaller by orders
+  of magnitude): they are what appendix A sets, whatever the target.
+* Scaling the probability by the packet's length.
 
 What the text leaves open:
 
 * A queue in which nothing waits once a packet has been taken out has a delay of 0, as by Little's
   law in section 4.3; otherwise the stamp of the last packet before a pause would count for ever.
 * Section 4.2 and appendix A decay the probability when both delays are 0, appendix B when both are
-  below QDELAY_REF/2; appendix B is followed.
+  below QDELAY_REF/2; section 4.2 and appendix A are followed, as in Linux and FreeBSD.
 * `queue_.byte_length()` includes the packet on the line.
+* MEAN_PKTSIZE is a parameter: a full-size packet as the line counts it.
 * burst_allowance is asked first (appendix A): a packet that it covers adds nothing to accu_prob.
 * accu_prob goes back to 0 with every packet that is dropped or marked by the model, and with
   every packet that found the queue full (appendix B).
@@ -25,7 +34,7 @@ What the text leaves open:
   the former alpha. In general: alpha in proportion, and beta + alpha/2 kept.
 """
 
-from bottleneck import Model
+from bottleneck import IP_PACKET, Model
 
 # Appendix A: in 1/s, for a T_UPDATE of 15 ms.
 ALPHA = 0.125
@@ -42,6 +51,7 @@ class Pie(Model):
         "burst_covers",
         "safe_by_delay",
         "safe_by_length",
+        "safe_by_overhead",
         "accu_forgotten",
         "accu_low",
         "accu_high",
@@ -58,6 +68,7 @@ class Pie(Model):
         "scale_1",
         "capped",
         "decayed",
+        "short_undecayed",
         "bounded_low",
         "bounded_high",
         "full",
@@ -108,7 +119,7 @@ class Pie(Model):
             self.note("safe_by_delay")
             return False
         if occupancy <= 2 * self.mean_packet:
-            self.note("safe_by_length")
+            self.note("safe_by_overhead" if occupancy > 2 * IP_PACKET else "safe_by_length")
             return False
         if self.drop_prob == 0:
             if self.accu_prob > 0:
@@ -139,7 +150,7 @@ class Pie(Model):
         return packet
 
     def update(self):
-        """Appendix A, calculate_drop_prob(), with section 5.5 and the decay as in appendix B."""
+        """Appendix A, calculate_drop_prob(), with section 5.5 as in appendix B."""
         p = self.alpha * (self.current_qdelay - self.qdelay_ref) + self.beta * (
             self.current_qdelay - self.qdelay_old
         )
@@ -161,13 +172,16 @@ class Pie(Model):
             self.note("capped")
             p = 0.02
         self.drop_prob += p
-        if (
-            self.current_qdelay < self.qdelay_ref / 2
-            and self.qdelay_old < self.qdelay_ref / 2
-        ):
+        if self.current_qdelay == 0 and self.qdelay_old == 0:
             if self.drop_prob > 0:
                 self.note("decayed")
             self.drop_prob *= 0.98
+        elif (
+            self.current_qdelay < self.qdelay_ref / 2
+            and self.qdelay_old < self.qdelay_ref / 2
+            and self.drop_prob > 0
+        ):
+            self.note("short_undecayed")
         if self.drop_prob < 0:
             self.note("bounded_low")
             self.drop_prob = 0.0

@@ -2,8 +2,9 @@
 
 A packet conforms iff every bucket holds its length, and then takes its length out of each; one
 that does not conform is dropped and takes nothing (RFC 2697 section 3 and RFC 2698 section 3 in
-colour-blind mode, "green" passing and "yellow" and "red" being dropped; a yellow packet, being
-dropped, leaves the peak bucket alone, where RFC 2698 would count it).
+colour-blind mode, "green" passing and "yellow" and "red" being dropped). A yellow packet, being
+dropped, leaves the peak bucket alone, where RFC 2698 would take its length out of it; Linux's
+act_police does the same as is done here.
 
 Tokens are whole numbers in units of a bit / 1e9: a bucket of `rate` bit/s gains `rate` units in
 each nanosecond and holds `burst` bytes at most. Buckets are full at time 0.

@@ -5,11 +5,16 @@ on using the 'gentle_' variant of RED", March 2000.
 * The queue, its average and its thresholds are in bytes; the packet on the line belongs to the
   queue, so that the queue is empty exactly while the line is idle (q_time is the end of the last
   packet, and 0 before the first).
-* The chance is not scaled by the packet's length (figure 2 as it stands; the paper offers the
-  scaling as an option in section IV).
+* The queue is measured in bytes and the chance is not scaled by the packet's length: figure 2 as
+  it stands (the paper offers the scaling as an option in section IV), and what RFC 7141 advises
+  for a line that is congested by bytes, sections 2.1 (Recommendation on Queue Measurement) and
+  2.2 (Recommendation on Encoding Congestion Notification).
 * m = f(time - q_time) is (time - q_time) / s with the typical time `s` of one packet, cut to a
   whole number. (1 - w_q)^m is computed by squaring, lowest bit of m first, so that it comes out
   the same wherever doubles do.
+* q_time is set when the queue becomes empty, and not by a packet that comes to the empty queue
+  and is dropped: the next one finds m counted from the same q_time again, and the average decays
+  for that idle time twice. That is figure 2 to the letter.
 * Where count * p_b reaches 1, p_a is 1: the paper's fraction has left its range there.
 * gentle: from max_th to 2 max_th the chance p_b rises from max_p to 1 in a straight line, and
   count works on it as it does below max_th.
@@ -34,6 +39,7 @@ def power(base, exponent):
 class Red(Model):
     branches = [
         "idle_decay",
+        "idle_decay_again",
         "below_min",
         "between",
         "between_hit",
@@ -59,13 +65,16 @@ class Red(Model):
         self.avg = 0.0
         self.count = -1
         self.q_time = 0
+        # For the account of branches only: the q_time from which the average decayed last.
+        self.decayed_from = None
 
     def enqueue(self, now, occupancy, packet):
         """Figure 2, "for each packet arrival"."""
         if occupancy > 0:
             self.avg = (1.0 - self.w_q) * self.avg + self.w_q * occupancy
         else:
-            self.note("idle_decay")
+            self.note("idle_decay_again" if self.q_time == self.decayed_from else "idle_decay")
+            self.decayed_from = self.q_time
             m = (now - self.q_time) // self.packet_time
             self.avg = power(1.0 - self.w_q, m) * self.avg
         if self.avg < self.min_th:
