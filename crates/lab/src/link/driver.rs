@@ -3,7 +3,7 @@
 //! ```text
 //!   ┌► wait for a packet, a command, or the next due moment (not at all shortly before it)
 //!   │  read what has come, at most a batch from each device
-//!   └─ deliver what is due, at most a batch each way
+//!   └─ deliver what is due, at most some batches each way
 //! ```
 //!
 //! Batches keep each side from starving the other: under load a packet waits for at most one
@@ -32,6 +32,11 @@ use super::watch::{Observed, Watch};
 /// Packets read from one device, or written to one, before the other side has its turn: some
 /// 0.1 ms of system calls.
 const BATCH_PACKETS: usize = 64;
+
+/// Batches delivered one way before the other has its turn: more packets than a batch of reads
+/// brings, whose last may be a run of some 130, so that what is due never heaps up in the model
+/// only because reading goes first.
+const DELIVERIES_MAX: usize = 4;
 
 /// The longest single wait while a packet is under way. The kernel rounds a wait up by a
 /// thousandth of it, so that one wait of 250 ms would end 250 µs late; waits of this length
@@ -84,8 +89,8 @@ enum Rest {
     /// Only look whether something came.
     Awake,
     Asleep(Duration),
-    /// Until something comes.
-    Idle,
+    /// Until something comes, or it is time to look after the link.
+    Idle(Option<Duration>),
 }
 
 impl Driver {
@@ -144,7 +149,7 @@ impl Driver {
                 Rest::Asleep(span) if !(from_a || from_b || commanded) => {
                     pace.woke(now.since(before + span));
                 }
-                Rest::Asleep(_) | Rest::Idle => {}
+                Rest::Asleep(_) | Rest::Idle(_) => {}
             }
             for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
                 if has_come {
@@ -157,8 +162,8 @@ impl Driver {
                 self.record_the_rest(now);
                 return Ok(report);
             }
-            now = self.deliver(0, now);
-            now = self.deliver(1, now);
+            now = self.deliver_due(0, now);
+            now = self.deliver_due(1, now);
             if self.watch_at.is_some_and(|at| at <= now) {
                 self.look_after(now);
             }
@@ -170,15 +175,14 @@ impl Driver {
     }
 
     fn rest(&self, now: Time, pace: &mut Pace) -> Rest {
-        let span = match self.link.poll_timeout() {
-            Some(due) => Some(due.since(now).saturating_sub(pace.margin()).min(WAIT_MAX)),
-            None => self.watch_at.map(|at| at.since(now)),
+        let rest = match self.link.poll_timeout() {
+            Some(due) => Rest::Asleep(due.since(now).saturating_sub(pace.margin()).min(WAIT_MAX)),
+            None => Rest::Idle(self.watch_at.map(|at| at.since(now))),
         };
-        match span {
-            Some(Duration::ZERO) => Rest::Awake,
+        match rest {
+            Rest::Asleep(Duration::ZERO) => Rest::Awake,
             _ if pace.lingers(now) => Rest::Awake,
-            Some(span) => Rest::Asleep(span),
-            None => Rest::Idle,
+            rest => rest,
         }
     }
 
@@ -186,7 +190,7 @@ impl Driver {
         let span = match rest {
             Rest::Awake => Some(Duration::ZERO),
             Rest::Asleep(span) => Some(span),
-            Rest::Idle => None,
+            Rest::Idle(span) => span,
         };
         let [a, b] = &self.devices;
         system::wait_readable([a.file(), b.file(), self.waker.as_fd()], span)
@@ -211,8 +215,21 @@ impl Driver {
         Ok(now)
     }
 
-    /// Writes what has arrived in the model to the device at its end; returns when that was done.
-    fn deliver(&mut self, index: usize, now: Time) -> Time {
+    /// Delivers batches as long as they are full; returns when that was done.
+    fn deliver_due(&mut self, index: usize, mut now: Time) -> Time {
+        for _ in 0..DELIVERIES_MAX {
+            let count;
+            (count, now) = self.deliver(index, now);
+            if count < BATCH_PACKETS {
+                break;
+            }
+        }
+        now
+    }
+
+    /// Writes what has arrived in the model to the device at its end, at most a batch; returns how
+    /// many packets that were and when it was done.
+    fn deliver(&mut self, index: usize, now: Time) -> (usize, Time) {
         let direction = direction(&mut self.link, index);
         let to = &mut self.devices[1 - index];
         let mut dues = [Time::ZERO; BATCH_PACKETS];
@@ -228,7 +245,7 @@ impl Driver {
         if count == 0 {
             // What became of lost packets is certain all the same.
             self.hand_out_records(index);
-            return now;
+            return (0, now);
         }
         let relay = &mut self.relays[index];
         let refused = to.flush();
@@ -245,7 +262,7 @@ impl Driver {
         relay.failed_writes += refused;
         self.watch_at.get_or_insert(written + Watch::INTERVAL);
         self.hand_out_records(index);
-        written
+        (count, written)
     }
 
     fn hand_out_records(&mut self, index: usize) {
