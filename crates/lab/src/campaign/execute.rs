@@ -209,7 +209,7 @@ impl<'a> Campaign<'a> {
         self.results.machine.hosts_congestion_control =
             format!("client {client}, server {server} (route attribute congctl, read back)");
         let mut results = TestResults {
-            link: test.link,
+            link: test.link.clone(),
             emulator: serde_json::Value::Null,
             runs: Vec::new(),
             samples: Vec::new(),

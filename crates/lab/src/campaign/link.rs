@@ -1,144 +1,168 @@
 //! What a campaign says of its link, and how the emulator is told.
+//!
+//! A link is written in one line, `rate=10Mbit,delay=15ms,queue=125kB,loss=0%`: settings of the
+//! emulator by their names, each also with `_back` for the way from server to client, and perhaps
+//! a preset, `preset=lte,loss=1%`. What is not named is as in [`Link::default`], or as in the
+//! preset if one is named. A part without a setting's name belongs to the setting before it:
+//! `loss=1%,burst=5,delay=20ms`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
+use emulate::{DirectionConfig, Loss};
 use serde::{Deserialize, Serialize};
-use vocab::{Bitrate, ByteCount, Probability, duration_text, format_duration, parse_duration};
+use vocab::{Bitrate, ByteCount};
 
+use crate::link::settings::{Key, Name, Settings, Way};
 use crate::topology::LinkArguments;
 
-/// One direction of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// What a report says of one direction, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Direction {
-    /// The rate at which IP packets leave, bits per second.
-    pub rate: Bitrate,
+    /// The rate at which IP packets leave; `None` without a limit.
+    pub rate: Option<Bitrate>,
     /// The one-way delay behind the queue.
-    #[serde(with = "duration_text")]
     pub delay: Duration,
-    /// The queue's limit, bytes of IP packets.
-    pub queue: ByteCount,
-    /// The random loss behind the queue.
-    pub loss: Probability,
+    /// The queue's limit in bytes, if it has one.
+    pub queue: Option<ByteCount>,
+    /// The share of packets that is lost behind the queue; `None` where they are listed.
+    pub loss: Option<f64>,
 }
 
-impl Default for Direction {
-    /// 10 Mbit/s and 15 ms: a small branch's line on which the whole demo takes three minutes.
+/// A link: forward from the client's side to the server's (uploads), and back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link(Settings);
+
+/// 10 Mbit/s and 15 ms: a small branch's line on which the whole demo takes three minutes.
+const DEFAULT: [(Key, &str); 4] = [
+    (Key::Rate, "10Mbit"),
+    (Key::Delay, "15ms"),
+    (Key::Queue, "125kB"),
+    (Key::Loss, "0%"),
+];
+
+impl Default for Link {
     fn default() -> Self {
-        Self {
-            rate: Bitrate::from_bits_per_second(10_000_000),
-            delay: Duration::from_millis(15),
-            queue: ByteCount::new(125_000),
-            loss: Probability::ZERO,
+        let mut settings = Settings::default();
+        for (key, word) in DEFAULT {
+            let name = Name {
+                key,
+                way: Way::Forward,
+            };
+            settings
+                .set(name, word)
+                .expect("a test reads the default link");
         }
+        Self(settings)
     }
-}
-
-/// A link: from the client's side to the server's, and back.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Link {
-    /// From the client's side to the server's: uploads.
-    pub forward: Direction,
-    /// From the server's side to the client's: downloads.
-    pub back: Direction,
 }
 
 impl Link {
     /// The arguments of `trunkline emulate run` for this link.
     #[must_use]
     pub fn arguments(&self, seed: u64) -> LinkArguments {
-        let mut arguments = Vec::new();
-        for (suffix, way) in [("", &self.forward), ("-back", &self.back)] {
-            for (name, value) in [
-                ("rate", way.rate.to_string()),
-                ("delay", format_duration(way.delay)),
-                ("queue", way.queue.to_string()),
-                ("loss", way.loss.to_string()),
-            ] {
-                arguments.extend([format!("--{name}{suffix}"), value]);
-            }
-        }
-        arguments.extend(["--seed".to_owned(), seed.to_string(), "--json".to_owned()]);
-        LinkArguments(arguments)
+        let mut settings = self.0.clone();
+        settings.set_seed(seed);
+        let named = settings
+            .named()
+            .flat_map(|(name, word)| [format!("--{name}"), word]);
+        LinkArguments(named.chain(["--json".to_owned()]).collect())
     }
 
-    /// Both delays together, without queues.
+    /// One direction in numbers; `None` where the link comes from a file that is not here.
     #[must_use]
-    pub fn round_trip(&self) -> Duration {
-        self.forward.delay + self.back.delay
+    pub fn direction(&self, way: Way) -> Option<Direction> {
+        let config = self.0.resolve().ok()?.config;
+        Some(in_numbers(match way {
+            Way::Forward => &config.forward,
+            Way::Back => &config.back,
+        }))
     }
 }
+
+fn in_numbers(config: &DirectionConfig) -> Direction {
+    Direction {
+        rate: config.line.rate(),
+        delay: config.delay,
+        queue: config.queue.limit.bytes,
+        loss: match &config.loss {
+            Loss::None => Some(0.0),
+            Loss::Random(rate) => Some(rate.as_fraction()),
+            Loss::GilbertElliott(states) => Some(states.loss_rate()),
+            Loss::List(_) => None,
+        },
+    }
+}
+
+/// What stands before the name of a preset.
+const PRESET: &str = "preset";
 
 impl FromStr for Link {
     type Err = anyhow::Error;
 
-    /// Reads `rate=10Mbit,delay=15ms,queue=125kB,loss=0%`; what is not named keeps its default.
-    /// `rate_back=` and so on set the direction from server to client alone.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut link = Link::default();
-        let mut back_only = Vec::new();
-        for part in text.split(',').filter(|part| !part.trim().is_empty()) {
-            let Some((key, value)) = part.split_once('=') else {
-                bail!(
-                    "`{part}` is not KEY=VALUE; write rate=10Mbit,delay=15ms,queue=125kB,loss=0%"
-                );
-            };
-            match key.trim().strip_suffix("_back") {
-                Some(key) => back_only.push((key.to_owned(), value)),
-                None => {
-                    set(&mut link.forward, key.trim(), value)?;
-                    set(&mut link.back, key.trim(), value)?;
+        let mut words: Vec<(String, String)> = Vec::new();
+        for part in text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let named = part
+                .split_once('=')
+                .filter(|(name, _)| words.is_empty() || is_name(name.trim()));
+            match (named, words.last_mut()) {
+                (Some((name, word)), _) => {
+                    words.push((name.trim().to_owned(), word.trim().to_owned()));
                 }
+                (None, Some((_, word))) => {
+                    word.push(',');
+                    word.push_str(part);
+                }
+                (None, None) => bail!(
+                    "`{part}` is not KEY=VALUE; write rate=10Mbit,delay=15ms,queue=125kB,loss=0%"
+                ),
             }
         }
-        for (key, value) in back_only {
-            set(&mut link.back, &key, value)?;
+        let mut named = Settings::default();
+        for (name, word) in &words {
+            if name == "seed" {
+                bail!("a campaign has its own seeds; leave `seed` out of the link");
+            }
+            named.set_by_name(name, word)?;
         }
+        if named.preset().is_some() {
+            return Ok(Self(named));
+        }
+        let mut link = Link::default();
+        link.0.overlay(named);
         Ok(link)
     }
 }
 
-fn set(way: &mut Direction, key: &str, value: &str) -> Result<()> {
-    let value = value.trim();
-    match key {
-        "rate" => way.rate = value.parse()?,
-        "delay" => way.delay = parse_duration(value).context("the link's delay")?,
-        "queue" => way.queue = value.parse()?,
-        "loss" => way.loss = value.parse()?,
-        _ => {
-            bail!("a link has no `{key}`; it has rate, delay, queue and loss, each also with _back")
-        }
-    }
-    Ok(())
+fn is_name(text: &str) -> bool {
+    text == PRESET || text.parse::<Name>().is_ok()
 }
 
 impl fmt::Display for Link {
+    /// In a fixed order, the way back behind the way forward.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Direction {
-            rate,
-            delay,
-            queue,
-            loss,
-        } = self.forward;
-        write!(
-            out,
-            "rate={rate},delay={},queue={queue},loss={loss}",
-            format_duration(delay)
-        )?;
-        if self.back.rate != rate {
-            write!(out, ",rate_back={}", self.back.rate)?;
+        let mut separator = "";
+        if let Some(preset) = self.0.preset() {
+            write!(out, "{PRESET}={preset}")?;
+            separator = ",";
         }
-        if self.back.delay != delay {
-            write!(out, ",delay_back={}", format_duration(self.back.delay))?;
-        }
-        if self.back.queue != queue {
-            write!(out, ",queue_back={}", self.back.queue)?;
-        }
-        if self.back.loss != loss {
-            write!(out, ",loss_back={}", self.back.loss)?;
+        let first = DEFAULT.map(|(key, _)| key);
+        let others = Key::ALL.into_iter().filter(|key| !first.contains(key));
+        let keys: Vec<Key> = first.into_iter().chain(others).collect();
+        for (way, suffix) in [(Way::Forward, ""), (Way::Back, "_back")] {
+            for key in &keys {
+                if let Some(word) = self.0.get(Name { key: *key, way }) {
+                    write!(out, "{separator}{}{suffix}={word}", key.name())?;
+                    separator = ",";
+                }
+            }
         }
         Ok(())
     }
@@ -167,6 +191,9 @@ mod tests {
         for text in [
             "rate=10Mbit,delay=15ms,queue=125kB,loss=0%",
             "rate=110kbit,delay=73ms,queue=32kB,loss=0.1%,rate_back=1.5Mbit,queue_back=64kB",
+            "rate=10Mbit,delay=15ms,queue=125kB,loss=1%,burst=5,jitter=2ms,normal,reorder",
+            "delay=15ms,queue=125kB,loss=0%,shaper=rate=1Mbit,burst=3kB",
+            "preset=leo,loss=2%,burst=3,delay_back=30ms",
         ] {
             assert_eq!(text.parse::<Link>().unwrap().to_string(), text);
         }
@@ -176,12 +203,31 @@ mod tests {
     #[test]
     fn errors_name_what_is_wrong() {
         for (text, part) in [
-            ("speed=1Mbit", "no `speed`"),
+            ("speed=1Mbit", "no setting `speed`"),
+            ("preset=4g", "no preset `4g`"),
+            ("loss=1%,bursts=5", "`bursts` is unknown"),
+            ("seed=7", "its own seeds"),
             ("rate=fast", "`fast` is not a rate"),
             ("rate", "KEY=VALUE"),
         ] {
             let error = text.parse::<Link>().unwrap_err();
             assert!(format!("{error:#}").contains(part), "{error:#}");
         }
+    }
+
+    #[test]
+    fn the_emulator_is_told_every_word() {
+        let link: Link = "preset=lte,loss=1%,burst=5,rate_back=2Mbit"
+            .parse()
+            .unwrap();
+        let LinkArguments(arguments) = link.arguments(7);
+        let told = arguments.join(" ");
+        assert_eq!(
+            told,
+            "--preset lte --rate-back 2Mbit --loss 1%,burst=5 --seed 7 --json"
+        );
+        let back = link.direction(Way::Back).unwrap();
+        assert_eq!(back.rate, Some(Bitrate::from_bits_per_second(2_000_000)));
+        assert!((back.loss.unwrap() - 0.01).abs() < 1e-9);
     }
 }

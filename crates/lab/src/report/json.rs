@@ -5,9 +5,11 @@
 //! how it was measured. A campaign of several tests repeats the link in each row.
 
 use serde_json::{Map, Value, json};
+use vocab::{Bitrate, ByteCount, Probability, format_duration};
 
 use super::rows::rows;
-use crate::campaign::{Direction, Link, Pass, Results};
+use crate::campaign::{Link, Pass, Results};
+use crate::link::settings::Way;
 
 /// The result as one JSON document.
 #[must_use]
@@ -57,22 +59,27 @@ const FIGURES: [(&str, Figure); 3] = [
 ];
 
 fn link_json(link: &Link) -> Value {
-    let way = |direction: &Direction| {
-        json!({
-            "rate_bits_per_second": direction.rate.bits_per_second(),
-            "delay_ms": direction.delay.as_secs_f64() * 1000.0,
-            "queue_bytes": direction.queue.bytes(),
-            "loss": direction.loss.as_fraction(),
+    let way = |way| {
+        link.direction(way).map(|direction| {
+            json!({
+                "rate_bits_per_second": direction.rate.map(Bitrate::bits_per_second),
+                "delay_ms": direction.delay.as_secs_f64() * 1000.0,
+                "queue_bytes": direction.queue.map(ByteCount::bytes),
+                "loss": direction.loss,
+            })
         })
     };
+    let forward = link.direction(Way::Forward);
     json!({
         "text": link.to_string(),
-        "rate": link.forward.rate.to_string(),
-        "delay": vocab::format_duration(link.forward.delay),
-        "queue": link.forward.queue.to_string(),
-        "loss": link.forward.loss.to_string(),
-        "client_to_server": way(&link.forward),
-        "server_to_client": way(&link.back),
+        "rate": forward.and_then(|way| way.rate).map(|rate| rate.to_string()),
+        "delay": forward.map(|way| format_duration(way.delay)),
+        "queue": forward.and_then(|way| way.queue).map(|queue| queue.to_string()),
+        "loss": forward
+            .and_then(|way| Probability::from_fraction(way.loss?))
+            .map(|loss| loss.to_string()),
+        "client_to_server": way(Way::Forward),
+        "server_to_client": way(Way::Back),
     })
 }
 
