@@ -168,6 +168,8 @@ mod tests {
         let plan = Plan::read(&directory.join("waas-3g.toml")).unwrap();
         assert_eq!(plan.workloads().len(), 5);
         assert!(plan.needs_nodes());
+        let plan = Plan::read(&directory.join("access-lines.toml")).unwrap();
+        assert_eq!(plan.workloads().len(), 1);
     }
 
     #[test]

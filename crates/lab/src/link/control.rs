@@ -264,6 +264,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
+    /// The directory, if it was made for this socket.
+    made: Option<PathBuf>,
     listener: Option<thread::JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
 }
@@ -274,6 +276,10 @@ impl ControlSocket {
     /// # Errors
     /// When another link listens there, or the socket cannot be made.
     pub fn listen(path: &Path, link: Arc<ControlledLink>) -> Result<Self> {
+        let made = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty() && !parent.exists())
+            .map(Path::to_owned);
         let listener = bind(path)
             .with_context(|| format!("cannot listen at the control socket {}", path.display()))?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -286,6 +292,7 @@ impl ControlSocket {
             .context("cannot start the control socket's thread")?;
         Ok(Self {
             path: path.to_owned(),
+            made,
             listener: Some(listener),
             is_over,
         })
@@ -328,6 +335,10 @@ impl Drop for ControlSocket {
         let woken = UnixStream::connect(&self.path);
         // It can be gone only because somebody removed it.
         let _ = fs::remove_file(&self.path);
+        if let Some(made) = &self.made {
+            // It stays where another link has its socket in it by now.
+            let _ = fs::remove_dir(made);
+        }
         if woken.is_ok()
             && let Some(listener) = self.listener.take()
         {
@@ -338,7 +349,10 @@ impl Drop for ControlSocket {
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {
-    if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent.filter(|parent| !parent.exists()) {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
