@@ -255,7 +255,10 @@ fn bytes_arrive_as_they_were_over_both_families() {
     ] {
         let url = format!("http://{server_name}:{}/", server.port);
         let output = world
-            .link("--delay 5ms --rate 100Mbit --json", &["curl", "-sS", &url])
+            .link(
+                "--delay 5ms --rate 100Mbit --json",
+                &["curl", "-sS", "--max-time", "60", &url],
+            )
             .output()
             .expect("the program runs");
         let report = report(&output);
@@ -347,7 +350,7 @@ fn the_gateway_is_the_host_with_its_loopback() {
     };
     let server = world.serve_at(&world.host(), "127.0.0.1:0", b"from the host");
     let script = format!(
-        "curl -sS http://$(ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'):{}/",
+        "curl -sS --max-time 60 http://$(ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'):{}/",
         server.port
     );
     let output = world
@@ -394,7 +397,7 @@ fn names_are_resolved_by_the_hosts_own_resolver() {
             "--json",
             "--",
         ])
-        .args(["curl", "-sS", "-4", &url])
+        .args(["curl", "-sS", "--max-time", "60", "-4", &url])
         .output()
         .expect("the program runs");
     assert_eq!(printed(output), b"found");
@@ -594,7 +597,7 @@ fn an_ordinary_user_reaches_the_network_through_a_gateway_program() {
     ] {
         let script = format!(
             "[ $(id -u) = {NOBODY} ] && grep -q '^CapEff:.0*$' /proc/self/status && \
-             curl -sS http://{server_name}:{}/ && exit 17",
+             curl -sS --max-time 60 http://{server_name}:{}/ && exit 17",
             server.port
         );
         let ordinary = Ordinary::new();
