@@ -27,6 +27,9 @@ pub(crate) const QUEUE_MIN: ByteCount = ByteCount::new(15_000);
 /// The IP packet that the devices' MTU allows.
 const FULL_PACKET: u64 = 1_500;
 
+/// The longest IP packet; no layer below adds as much.
+const OVERHEAD_MAX: ByteCount = ByteCount::new(65_535);
+
 /// A trace of ten minutes at 1 Gbit/s has 350 MB.
 const LONGEST_FILE: u64 = 512 << 20;
 
@@ -144,6 +147,11 @@ struct Draft {
 impl Draft {
     fn new(layers: &Layers<'_>, opened: &mut Opened) -> Result<Self> {
         let overhead = layers.read(Key::Overhead)?.unwrap_or_default();
+        if overhead > OVERHEAD_MAX {
+            bail!(
+                "`overhead`: {overhead} for each packet is more than a packet has; 14 counts as Ethernet's header does, 38 as its wire"
+            );
+        }
         let mut config = DirectionConfig {
             overhead,
             policer: layers

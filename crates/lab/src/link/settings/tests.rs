@@ -152,6 +152,7 @@ fn a_word_that_cannot_be_is_refused_with_what_can() {
         ("outage", "at=1s,for=5s,hold", "needs a `rate`"),
         ("trace", "/nowhere/trace", "/nowhere/trace"),
         ("overhead", "two", "1500B"),
+        ("overhead", "18446744073709549568B", "more than a packet"),
         ("preset", "4g", "lte"),
         ("seed", "-1", "2^64"),
         ("speed", "1Mbit", "it has rate, delay"),
@@ -379,6 +380,80 @@ fn losses_in_bursts_are_described_as_they_were_asked_for() {
     let states = "ge:to_bad=1%,to_good=20%,loss_good=0.1%,loss_bad=90%";
     let link = resolved(&[("loss", states)]);
     assert!(described(&link.forward).contains(&("loss", states.to_owned())));
+}
+
+#[test]
+fn whatever_is_written_is_read_or_refused() {
+    const PIECES: [&str; 48] = [
+        "0",
+        "1",
+        "7",
+        "10",
+        "99",
+        "1e308",
+        "nan",
+        "inf",
+        "-",
+        "18446744073709551615",
+        "99999999999999999999",
+        ",",
+        ",",
+        ",",
+        ";",
+        ":",
+        "/",
+        "%",
+        "%",
+        "ms",
+        "s",
+        "h",
+        "Mbit",
+        "kB",
+        "B",
+        "packets",
+        "burst=",
+        "ge:",
+        "to_bad=",
+        "to_good=",
+        "list:",
+        "at=",
+        "for=",
+        "every=",
+        "hold",
+        "codel",
+        "pie:",
+        "red:min=",
+        "max=",
+        "p=",
+        "weight=",
+        "rate=",
+        "peak=",
+        "shape=",
+        "sigma=",
+        "pareto",
+        "lognormal",
+        "reorder",
+    ];
+    let mut random = vocab::Random::from_seed(3);
+    let mut read = 0;
+    for _ in 0..60_000 {
+        let mut settings = Settings::default();
+        for _ in 0..=random.below(3) {
+            let names: Vec<Name> = Name::all().collect();
+            let name = names[random.below(names.len() as u64) as usize];
+            let word: String = (0..=random.below(6))
+                .map(|_| PIECES[random.below(PIECES.len() as u64) as usize])
+                .collect();
+            // A list of ten million packets is read well, and takes its time.
+            if word.contains("list:") && word.len() > 14 {
+                continue;
+            }
+            read += u64::from(settings.set(name, &word).is_ok());
+        }
+        // Either is right; what must not happen is a panic.
+        let _ = settings.resolve();
+    }
+    assert!(read > 1_000, "only {read} words were well written");
 }
 
 #[test]
