@@ -24,7 +24,7 @@ const PRESET: &str = "preset";
 const SEED: &str = "seed";
 
 /// Under which the help lists them.
-const HEADING: &str = "Settings of the link";
+const HEADING: &str = "Settings of the link, each also with -back for B to A alone";
 
 impl SettingFlags {
     /// All that is named: the file, and over it the flags. Names of files become absolute.

@@ -263,7 +263,7 @@ fn check_queue(limit: &QueueLimit, overhead: ByteCount) -> Result<()> {
     let least = FULL_PACKET + overhead.bytes();
     match limit.bytes {
         Some(bytes) if bytes.bytes() < least => bail!(
-            "a queue of {bytes} lets no full-size packet pass, because the packet on the line counts too; make it {least}B or more, or count packets: `1packets`"
+            "a queue of {bytes} lets no full-size packet pass, because the packet on the line counts too; make it {least}B or more, or count packets, as in `1packet`"
         ),
         _ => Ok(()),
     }
