@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use lab::calibrate::{self, BenchFigures, BenchReport, Device, Search};
+use lab::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search};
 use lab::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
@@ -130,18 +130,25 @@ fn figures(report: &BenchReport) -> Value {
 }
 
 fn one(figures: &BenchFigures) -> Value {
-    let limited: Vec<&str> = ROWS
-        .iter()
-        .filter_map(|row| {
-            let search = (row.search?)(figures);
-            search.limited_by_sender.then_some(row.key)
-        })
-        .collect();
+    let limited = |by: LimitedBy| -> Vec<&str> {
+        ROWS.iter()
+            .filter(|row| {
+                row.search
+                    .is_some_and(|search| search(figures).limited_by == Some(by))
+            })
+            .map(|row| row.key)
+            .collect()
+    };
     let mut object: Map<String, Value> = ROWS
         .iter()
         .map(|row| (row.key.to_owned(), json!((row.value)(figures))))
         .collect();
-    object.insert("limited_by_sender".to_owned(), json!(limited));
+    for (key, by) in [
+        ("limited_by_sender", LimitedBy::Sender),
+        ("limited_by_processors", LimitedBy::Processors),
+    ] {
+        object.insert(key.to_owned(), json!(limited(by)));
+    }
     Value::Object(object)
 }
 
@@ -227,12 +234,12 @@ fn table(report: &BenchReport) -> String {
     );
     for row in &ROWS {
         let cell = |figures: &BenchFigures| {
-            let limited = row
+            let by_sender = row
                 .search
-                .is_some_and(|search| search(figures).limited_by_sender);
+                .is_some_and(|search| search(figures).limited_by == Some(LimitedBy::Sender));
             format!(
                 "{}{:.2}",
-                if limited { ">= " } else { "" },
+                if by_sender { ">= " } else { "" },
                 (row.value)(figures)
             )
         };
@@ -256,7 +263,8 @@ mod tests {
             tcp_gbit_s: 3.5,
             ..BenchFigures::default()
         };
-        figures.small.limited_by_sender = true;
+        figures.small.limited_by = Some(LimitedBy::Sender);
+        figures.full.limited_by = Some(LimitedBy::Processors);
         let object = one(&figures);
         for key in [
             "gbit_s",
@@ -268,6 +276,7 @@ mod tests {
             assert!(object[key].is_f64(), "{key}");
         }
         assert_eq!(object["limited_by_sender"], json!(["kpps"]));
+        assert_eq!(object["limited_by_processors"], json!(["gbit_s"]));
     }
 
     #[test]

@@ -34,7 +34,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use vocab::{Bitrate, Probability, Random};
 
-pub use capacity::{Search, Trial};
+pub use capacity::{LimitedBy, Search, Trial};
 pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
 pub use host::{Host, Lateness};
 pub use stand::Device;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::system::{self, ReceiveBatch, Received, SendBatch};
+use super::system::{self, Clock, ReceiveBatch, Received, SendBatch};
 use crate::wait;
 
 /// An IPv4 header without options and a UDP header.
@@ -101,6 +101,8 @@ pub(super) struct Outcome {
     pub(super) sent: u64,
     /// How long that took.
     pub(super) sending_took: Duration,
+    /// The share of that for which the sender was on a processor.
+    pub(super) sender_busy: f64,
     /// When each left, by number, where the socket stamps; zero for those without a stamp.
     pub(super) left_ns: Vec<u64>,
     /// In the order of their arrival; only with [`Keep::Arrivals`].
@@ -202,6 +204,7 @@ pub(super) fn run(
         let mut outcome = join(receiving)?;
         outcome.sent = sent.sent;
         outcome.sending_took = sent.took;
+        outcome.sender_busy = sent.busy;
         outcome.left_ns = sent.left_ns;
         Ok(outcome)
     })?;
@@ -226,6 +229,7 @@ struct Shared {
 struct Sent {
     sent: u64,
     took: Duration,
+    busy: f64,
     left_ns: Vec<u64>,
 }
 
@@ -235,6 +239,7 @@ fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
     let mut batch = SendBatch::new(payload, load.sending.segments(payload));
     let mut stamps = Stamps::new(load.packets);
     let start = Instant::now();
+    let busy_before = system::clock_ns(Clock::Thread);
     let mut next = 0;
     let mut forgiven = 0;
     let mut sign_of_life = (0, start);
@@ -278,10 +283,12 @@ fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
         }
     }
     let took = start.elapsed();
+    let busy_ns = system::clock_ns(Clock::Thread) - busy_before;
     stamps.collect_rest(socket, next)?;
     Ok(Sent {
         sent: next,
         took,
+        busy: busy_ns as f64 / (took.as_nanos() as f64).max(1.0),
         left_ns: stamps.left_ns,
     })
 }
