@@ -53,7 +53,7 @@ impl Bottleneck {
         Self {
             framing: config.framing,
             limit: config.queue.limit,
-            manager: Manager::new(config.queue.discipline),
+            manager: Manager::new(config.queue.discipline, config.full_packet()),
             line: Line::new(now, &config.line),
             waiting: VecDeque::new(),
             on_line: None,
@@ -71,7 +71,8 @@ impl Bottleneck {
     pub(crate) fn set(&mut self, now: Time, config: &DirectionConfig) {
         self.framing = config.framing;
         self.limit = config.queue.limit;
-        self.manager.set(now, config.queue.discipline);
+        self.manager
+            .set(now, config.queue.discipline, config.full_packet());
         self.set_line(now, &config.line);
     }
 

@@ -194,9 +194,10 @@ pub enum Ecn {
 /// Settings of CoDel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoDelConfig {
-    /// The waiting time that is fine for ever; RFC 8289 §4.3 advises 5 ms.
+    /// The waiting time that is fine for ever; RFC 8289 §4.3 advises 5 ms. At most 1 hour.
     pub target: Duration,
-    /// How long more than that is borne; RFC 8289 §4.2 advises 100 ms.
+    /// How long more than that is borne; RFC 8289 §4.2 advises 100 ms. At most 1
+    /// hour.
     pub interval: Duration,
     /// Mark or drop.
     pub ecn: Ecn,
@@ -215,9 +216,12 @@ impl Default for CoDelConfig {
 /// Settings of PIE.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PieConfig {
-    /// The waiting time that is aimed at; RFC 8033 §4.2 uses 15 ms.
+    /// The waiting time that is aimed at; RFC 8033 §4.2 uses 15 ms. The weights alpha and beta do
+    /// not follow it: §4.2 advises larger ones for a target that is smaller by orders of magnitude,
+    /// as in a data centre, and with such a target this PIE reacts slowly.
     pub target: Duration,
-    /// How often the drop probability is computed anew; RFC 8033 §4.2 uses 15 ms.
+    /// How often the drop probability is computed anew, at most 314 ms; RFC 8033 §4.2 uses 15 ms.
+    /// The weights alpha and beta follow it as §4.2 says.
     pub update: Duration,
     /// The burst that passes an idle queue undropped; RFC 8033 §4.4 uses 150 ms.
     pub burst: Duration,
@@ -248,7 +252,8 @@ pub struct RedConfig {
     /// The weight of the newest length in the average; Floyd advises 0.002.
     pub weight: f64,
     /// The time that a typical packet takes on the line, by which the average decays while the
-    /// queue is empty.
+    /// queue is empty: of a typical small packet in the paper (section 11), of an average one in
+    /// Linux. The longer it is, the longer the average lasts.
     pub packet_time: Duration,
     /// Whether the probability rises from its maximum to one between the maximum and twice it.
     pub gentle: bool,
@@ -522,6 +527,12 @@ impl DirectionConfig {
         packet.saturating_sub(self.framing.header()) as u64 + self.overhead.bytes()
     }
 
+    /// What a packet of Ethernet's usual size counts as.
+    #[must_use]
+    pub(crate) fn full_packet(&self) -> u64 {
+        FULL_PACKET + self.overhead.bytes()
+    }
+
     fn check_queue(&self) -> Result<(), ConfigError> {
         let limit = &self.queue.limit;
         let is_zero = limit.bytes == Some(ByteCount::new(0))
@@ -542,20 +553,15 @@ impl DirectionConfig {
         }
         match &self.queue.discipline {
             Discipline::DropTail | Discipline::DropHead => Ok(()),
-            Discipline::CoDel(codel) if codel.target.is_zero() || codel.interval.is_zero() => {
-                Err(ConfigError::ZeroInDiscipline { name: "CoDel" })
-            }
-            Discipline::Pie(pie) if pie.target.is_zero() || pie.update < PIE_UPDATE_MIN => {
-                Err(ConfigError::ZeroInDiscipline { name: "PIE" })
-            }
-            Discipline::CoDel(_) | Discipline::Pie(_) => Ok(()),
+            Discipline::CoDel(codel) => codel.check(),
+            Discipline::Pie(pie) => pie.check(),
             Discipline::Red(red) => red.check(),
         }
     }
 
     fn check_bucket(&self, bucket: &TokenBucket, what: &'static str) -> Result<(), ConfigError> {
         check_rate(bucket.rate)?;
-        let least = FULL_PACKET + self.overhead.bytes();
+        let least = self.full_packet();
         if bucket.rate == Bitrate::default() {
             return Err(ConfigError::BucketWithoutRate { what });
         }
@@ -593,6 +599,40 @@ const FULL_PACKET: u64 = 1_500;
 
 /// PIE's probability is computed no oftener than this; RFC 8033 uses 15 ms.
 const PIE_UPDATE_MIN: Duration = Duration::from_millis(1);
+
+/// The longest period between PIE's updates, in whole milliseconds. RFC 8033 §4.2 lowers beta as
+/// the period grows (by half of what alpha gains); from 315 ms on, 21 times the usual one, it would
+/// be zero or less, and a delay that grows would lower the probability.
+const PIE_UPDATE_MAX: Duration = Duration::from_millis(314);
+
+/// The longest target and interval of CoDel: longer than any path, it catches a slip of the unit.
+const CODEL_SPAN_MAX: Duration = Duration::from_secs(3_600);
+
+impl CoDelConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.target.is_zero() || self.interval.is_zero() {
+            return Err(ConfigError::ZeroInDiscipline { name: "CoDel" });
+        }
+        check_span("CoDel's target", self.target, CODEL_SPAN_MAX)?;
+        check_span("CoDel's interval", self.interval, CODEL_SPAN_MAX)
+    }
+}
+
+impl PieConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.target.is_zero() || self.update < PIE_UPDATE_MIN {
+            return Err(ConfigError::ZeroInDiscipline { name: "PIE" });
+        }
+        check_span("PIE's time between updates", self.update, PIE_UPDATE_MAX)
+    }
+}
+
+fn check_span(what: &'static str, span: Duration, most: Duration) -> Result<(), ConfigError> {
+    if span > most {
+        return Err(ConfigError::DisciplineTooSlow { what, span, most });
+    }
+    Ok(())
+}
 
 impl RedConfig {
     fn check(&self) -> Result<(), ConfigError> {
@@ -680,5 +720,44 @@ impl LinkConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.forward.check()?;
         self.back.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(discipline: Discipline) -> Result<(), ConfigError> {
+        let mut config = DirectionConfig::default();
+        config.queue.discipline = discipline;
+        config.check()
+    }
+
+    #[test]
+    fn pie_is_updated_only_as_rarely_as_its_weights_allow() {
+        let pie = |update| {
+            with(Discipline::Pie(PieConfig {
+                update,
+                ..PieConfig::default()
+            }))
+        };
+        assert_eq!(pie(PIE_UPDATE_MAX), Ok(()));
+        let refused = pie(Duration::from_millis(315)).unwrap_err().to_string();
+        assert!(refused.ends_with("use 314ms or less"), "{refused}");
+    }
+
+    #[test]
+    fn codel_with_a_slip_of_the_unit_is_refused() {
+        let codel = |target, interval| {
+            with(Discipline::CoDel(CoDelConfig {
+                target,
+                interval,
+                ecn: Ecn::Drop,
+            }))
+        };
+        assert_eq!(codel(CODEL_SPAN_MAX, CODEL_SPAN_MAX), Ok(()));
+        let short = Duration::from_millis(5);
+        assert!(codel(short, Duration::MAX).is_err());
+        assert!(codel(Duration::MAX, short).is_err());
     }
 }

@@ -48,6 +48,16 @@ pub enum ConfigError {
         /// Which discipline.
         name: &'static str,
     },
+    /// A discipline that would hardly ever act, or the wrong way.
+    #[error("{what} of {span:?} is too long; use {most:?} or less")]
+    DisciplineTooSlow {
+        /// Which setting of which discipline.
+        what: &'static str,
+        /// What was asked for.
+        span: Duration,
+        /// What would work.
+        most: Duration,
+    },
     /// RED's settings contradict each other.
     #[error(
         "RED needs minimum below maximum and a weight above 0 and up to 1; got {minimum}, {maximum} and {weight}"

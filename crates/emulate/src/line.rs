@@ -2,8 +2,8 @@
 //!
 //! A line of fixed rate counts its work in bits × 10⁹, of which it does `rate` per nanosecond:
 //! whole numbers, so nothing is rounded. A packet ends in the first whole nanosecond in which its
-//! work is done, and what the line did beyond it in that nanosecond counts for the next packet. The
-//! rate is therefore exact over any time, and each single ending is less than 1 ns late. A shaper
+//! work is done, and what the line did beyond it in that nanosecond counts for the packets behind it, of which
+//! several may end in the same one. The rate is therefore exact over any time, and each single ending is less than 1 ns late. A shaper
 //! lets a packet go in the first whole nanosecond in which its buckets hold it, a trace at its
 //! recorded opportunities.
 
@@ -45,6 +45,9 @@ pub(crate) struct Rate {
     /// `remaining` is what is left to do for the packet on the line at this moment.
     clock: Time,
     remaining: u128,
+    /// What the line has done by `clock` beyond the packet on it, which is more than that packet
+    /// where packets take less than a nanosecond.
+    ahead: u128,
     end: Option<Time>,
     /// The last rate above zero, by which waiting is told while the line stands still.
     usual: Bitrate,
@@ -58,6 +61,7 @@ impl Line {
                 rate: *rate,
                 clock: now,
                 remaining: 0,
+                ahead: 0,
                 end: None,
                 usual: *rate,
             }),
@@ -132,8 +136,8 @@ impl Line {
     pub(crate) fn follow(&mut self, now: Time, counted: u64) {
         match self {
             Line::Rate(line) => {
-                let surplus = line.work_done(now).saturating_sub(line.remaining);
-                line.begin(now, counted, surplus);
+                let done = line.ahead + line.work_done(now);
+                line.begin(now, counted, done.saturating_sub(line.remaining));
             }
             Line::Unlimited { .. } | Line::Shaper { .. } | Line::Trace { .. } => {
                 self.begin(now, counted);
@@ -194,7 +198,9 @@ impl Rate {
 
     fn begin(&mut self, now: Time, counted: u64, done: u128) {
         self.clock = now;
-        self.remaining = (u128::from(counted) * 8 * WORK_PER_BIT).saturating_sub(done);
+        let work = u128::from(counted) * 8 * WORK_PER_BIT;
+        self.remaining = work.saturating_sub(done);
+        self.ahead = done.saturating_sub(work);
         self.end = self.find_end();
     }
 
@@ -214,5 +220,89 @@ impl Rate {
     /// What the line does from `clock` to `until`.
     fn work_done(&self, until: Time) -> u128 {
         until.since(self.clock).as_nanos() * u128::from(self.rate.bits_per_second())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanoseconds: u64) -> Time {
+        Time::from_nanos(nanoseconds)
+    }
+
+    fn rate(bits_per_second: u64) -> config::Line {
+        config::Line::Rate(Bitrate::from_bits_per_second(bits_per_second))
+    }
+
+    /// When each of `count` packets ends that follow each other at once.
+    fn ends(bits_per_second: u64, counted: u64, count: usize) -> Vec<u64> {
+        let mut line = Line::new(Time::ZERO, &rate(bits_per_second));
+        line.begin(Time::ZERO, counted);
+        let mut ends = Vec::new();
+        while ends.len() < count {
+            let end = line.end().unwrap();
+            line.finish(end);
+            line.follow(end, counted);
+            ends.push(end.as_nanos());
+        }
+        ends
+    }
+
+    /// Whole nanoseconds that so many bits need.
+    fn needed(bits: u64, bits_per_second: u64) -> u64 {
+        (u128::from(bits) * WORK_PER_BIT).div_ceil(u128::from(bits_per_second)) as u64
+    }
+
+    #[test]
+    fn a_busy_line_keeps_its_rate_to_the_nanosecond() {
+        // 7 bit/s × 3 bytes does not divide: each packet takes 3 428 571 428.57… ns.
+        for (index, end) in ends(7, 3, 1_000).into_iter().enumerate() {
+            assert_eq!(end, needed((index as u64 + 1) * 24, 7));
+        }
+    }
+
+    #[test]
+    fn packets_shorter_than_a_nanosecond_keep_the_rate_too() {
+        let fastest = config::RATE_MAX.bits_per_second();
+        // 0.32 and 0.512 ns each; 250 bytes end in the middle of a nanosecond and outlast it.
+        for counted in [40, 64, 250] {
+            for (index, end) in ends(fastest, counted, 100_000).into_iter().enumerate() {
+                assert_eq!(end, needed((index as u64 + 1) * counted * 8, fastest));
+            }
+        }
+    }
+
+    #[test]
+    fn an_idle_line_has_no_credit() {
+        let mut line = Line::new(Time::ZERO, &rate(1_000_000_000_000));
+        line.begin(Time::ZERO, 1);
+        line.finish(at(1));
+        // The first took 8 of the nanosecond's 1,000 bits; what was left is gone.
+        line.begin(at(1), 250);
+        assert_eq!(line.end(), Some(at(3)));
+        line.begin(at(10), 126);
+        assert_eq!(line.end(), Some(at(12)));
+    }
+
+    #[test]
+    fn a_change_of_rate_keeps_the_bits_already_sent() {
+        let mut line = Line::new(Time::ZERO, &rate(8_000));
+        line.begin(Time::ZERO, 2);
+        // Half of it has gone after 1 ms; the other half takes 2 ms at half the rate.
+        line.set(at(1_000_000), &rate(4_000), Some(2));
+        assert_eq!(line.end(), Some(at(3_000_000)));
+    }
+
+    #[test]
+    fn a_line_that_stands_still_keeps_what_it_has() {
+        let mut line = Line::new(Time::ZERO, &rate(8_000));
+        line.begin(Time::ZERO, 2);
+        line.set(at(1_000_000), &rate(0), Some(2));
+        assert_eq!(line.end(), None);
+        // Waiting is still told by the rate that it had.
+        assert_eq!(line.time_for(2), Some(Duration::from_millis(2)));
+        line.set(at(10_000_000), &rate(8_000), Some(2));
+        assert_eq!(line.end(), Some(at(11_000_000)));
     }
 }

@@ -4,7 +4,9 @@
 //! One bit is 10⁹ tokens, so that a bucket of `rate` bit/s gains `rate` tokens in a nanosecond:
 //! whole numbers, nothing is rounded. A second bucket, if there is one, limits how fast a burst may
 //! be; a packet needs its length in tokens of every bucket, and takes them from each (the two
-//! buckets of RFC 2698, "green" passing and all else not, and of tbf(8)).
+//! buckets of RFC 2698, "green" passing and all else not, and of tbf(8)). A packet that does not
+//! pass takes nothing, also not a "yellow" one, which takes its length out of the peak bucket in
+//! RFC 2698 §3: it never reaches the line. Linux's `act_police` does the same.
 //!
 //! It holds no packets.
 

@@ -314,6 +314,16 @@ proptest! {
     }
 
     #[test]
+    fn a_log_of_arrivals_and_settings_gives_every_record_again(
+        config in config(),
+        steps in steps(true),
+    ) {
+        let (log, end, records) = run_live(&config, &steps);
+        let again = replay(&config, &log, end);
+        prop_assert_eq!(records, again);
+    }
+
+    #[test]
     fn losses_do_not_depend_on_what_a_queue_drops(
         config in config(),
         steps in steps(false),
@@ -371,6 +381,79 @@ fn run(config: &DirectionConfig, steps: &[Step], eager: bool) -> (Vec<Delivery>,
     let mut records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
     records.sort_by_key(|record| (record.index, is_copy(record)));
     (deliveries, records)
+}
+
+/// What a link that runs in real time writes down: who came when, and what was set when.
+#[derive(Clone, Debug)]
+enum Logged {
+    Arrival(Time, Bytes),
+    Settings(Time, Box<DirectionConfig>),
+}
+
+/// Runs as a driver does: it wakes up late, polls at moments of its own, and learns an arrival's
+/// time from the record, as a reader of its log would.
+fn run_live(config: &DirectionConfig, steps: &[Step]) -> (Vec<Logged>, Time, Vec<Record>) {
+    let mut direction = Direction::new(config.clone(), 7);
+    direction.keep_records(true);
+    let mut log = Vec::new();
+    let mut records = Vec::new();
+    let mut now = Time::ZERO;
+    for step in steps {
+        match step {
+            Step::Wait(nanoseconds) => {
+                let until = now + Duration::from_nanos(*nanoseconds);
+                while let Some(timeout) = direction.poll_timeout().filter(|at| *at < until) {
+                    // Woken 7 µs late, but never after the next thing happens.
+                    now = until.min(timeout.max(now) + Duration::from_micros(7));
+                    while direction.poll_output(now).is_some() {}
+                }
+                now = until;
+            }
+            Step::Send(length) => {
+                log.push(Logged::Arrival(now, packet(*length)));
+                direction.handle(now, packet(*length));
+            }
+            Step::Poll => while direction.poll_output(now).is_some() {},
+            Step::Configure(config) => {
+                log.push(Logged::Settings(now, config.clone()));
+                direction.set_config(now, (**config).clone());
+            }
+        }
+        records.extend(std::iter::from_fn(|| direction.poll_record()));
+    }
+    now += Duration::from_secs(60);
+    while direction.poll_output(now).is_some() {}
+    records.extend(std::iter::from_fn(|| direction.poll_record()));
+    records.sort_by_key(|record| (record.index, is_copy(record)));
+    let arrivals = log.iter_mut().filter_map(|logged| match logged {
+        Logged::Arrival(at, _) => Some(at),
+        Logged::Settings(..) => None,
+    });
+    for (index, at) in arrivals.enumerate() {
+        let record = records.iter().find(|record| record.index == index as u64);
+        if let Some(record) = record {
+            *at = record.arrived;
+        }
+    }
+    (log, now, records)
+}
+
+/// Virtual time: nothing is polled before everything has been handed in.
+fn replay(config: &DirectionConfig, log: &[Logged], end: Time) -> Vec<Record> {
+    let mut direction = Direction::new(config.clone(), 7);
+    direction.keep_records(true);
+    for logged in log {
+        match logged {
+            Logged::Arrival(at, packet) => {
+                direction.handle(*at, packet.clone());
+            }
+            Logged::Settings(at, config) => direction.set_config(*at, (**config).clone()),
+        }
+    }
+    while direction.poll_output(end).is_some() {}
+    let mut records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
+    records.sort_by_key(|record| (record.index, is_copy(record)));
+    records
 }
 
 fn is_copy(record: &Record) -> bool {

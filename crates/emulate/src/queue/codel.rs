@@ -26,10 +26,6 @@ use vocab::Time;
 use super::Verdict;
 use crate::config::{CoDelConfig, Ecn};
 
-/// Nothing is dropped while this much or less waits: RFC 8289 §5.3 (Constants) says that
-/// `maxpacket` should be the interface's MTU.
-const MAX_PACKET: u64 = 1_500;
-
 /// How many intervals after it stopped dropping the former rate of dropping is still a good
 /// start; RFC 8289 §5.5 (Dequeue Routine).
 const REMEMBERED_INTERVALS: u32 = 16;
@@ -38,6 +34,9 @@ const REMEMBERED_INTERVALS: u32 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct CoDel {
     config: CoDelConfig,
+    /// Nothing is dropped while this much or less waits: RFC 8289 §5.3 (Constants) says that
+    /// `maxpacket` should be the interface's MTU. It is counted as the line counts.
+    max_packet: u64,
     /// When the waiting time will have been above the target for an interval.
     first_above: Option<Time>,
     drop_next: Time,
@@ -61,9 +60,10 @@ enum Round {
 }
 
 impl CoDel {
-    pub(crate) fn new(config: CoDelConfig) -> Self {
+    pub(crate) fn new(config: CoDelConfig, max_packet: u64) -> Self {
         Self {
             config,
+            max_packet,
             first_above: None,
             drop_next: Time::ZERO,
             count: 0,
@@ -74,8 +74,9 @@ impl CoDel {
     }
 
     /// Takes other settings; what it has learnt stays.
-    pub(crate) fn set(&mut self, config: CoDelConfig) {
+    pub(crate) fn set(&mut self, config: CoDelConfig, max_packet: u64) {
         self.config = config;
+        self.max_packet = max_packet;
     }
 
     /// Says what becomes of the packet that is taken out at `now` after it waited for `sojourn`.
@@ -118,7 +119,7 @@ impl CoDel {
 
     /// RFC 8289 §5.6 (Helper Routines), `dodequeue()`: above the target for an interval.
     fn is_ok_to_drop(&mut self, now: Time, sojourn: Duration, backlog_after: u64) -> bool {
-        if sojourn < self.config.target || backlog_after <= MAX_PACKET {
+        if sojourn < self.config.target || backlog_after <= self.max_packet {
             self.first_above = None;
             return false;
         }
@@ -177,6 +178,8 @@ impl CoDel {
 mod tests {
     use super::*;
 
+    const MAX_PACKET: u64 = 1_500;
+
     const LONG: Duration = Duration::from_millis(20);
 
     fn at(milliseconds: u64) -> Time {
@@ -196,14 +199,14 @@ mod tests {
 
     #[test]
     fn drops_come_faster_while_packets_wait_too_long() {
-        let mut codel = CoDel::new(CoDelConfig::default());
+        let mut codel = CoDel::new(CoDelConfig::default(), MAX_PACKET);
         // From 100 ms on, each after 100 ms / √count.
         assert_eq!(drops(&mut codel, 0, 420, LONG), [100, 200, 271, 329, 379]);
     }
 
     #[test]
     fn a_wait_below_the_target_ends_it_at_once() {
-        let mut codel = CoDel::new(CoDelConfig::default());
+        let mut codel = CoDel::new(CoDelConfig::default(), MAX_PACKET);
         drops(&mut codel, 0, 250, LONG);
         let short = Duration::from_micros(4_999);
         assert!(drops(&mut codel, 250, 260, short).is_empty());
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_queue_of_one_packet_is_never_too_long() {
-        let mut codel = CoDel::new(CoDelConfig::default());
+        let mut codel = CoDel::new(CoDelConfig::default(), MAX_PACKET);
         for now in 0..500 {
             let verdict = codel.on_dequeue(at(now), LONG, MAX_PACKET, false);
             assert_eq!(verdict, Verdict::Pass);
@@ -221,10 +224,11 @@ mod tests {
 
     #[test]
     fn only_a_packet_whose_sender_reads_marks_is_marked() {
-        let mut codel = CoDel::new(CoDelConfig {
+        let marking = CoDelConfig {
             ecn: Ecn::Mark,
             ..CoDelConfig::default()
-        });
+        };
+        let mut codel = CoDel::new(marking, MAX_PACKET);
         assert!(drops(&mut codel, 0, 100, LONG).is_empty());
         let marked = codel.on_dequeue(at(100), LONG, 50_000, true);
         assert_eq!(marked, Verdict::Mark);

@@ -63,23 +63,24 @@ pub(crate) enum Manager {
 }
 
 impl Manager {
-    pub(crate) fn new(discipline: Discipline) -> Self {
+    /// `full_packet` is what a packet of Ethernet's usual size counts as, in bytes.
+    pub(crate) fn new(discipline: Discipline, full_packet: u64) -> Self {
         match discipline {
             Discipline::DropTail => Manager::DropTail,
             Discipline::DropHead => Manager::DropHead,
-            Discipline::CoDel(config) => Manager::CoDel(CoDel::new(config)),
-            Discipline::Pie(config) => Manager::Pie(Pie::new(config)),
+            Discipline::CoDel(config) => Manager::CoDel(CoDel::new(config, full_packet)),
+            Discipline::Pie(config) => Manager::Pie(Pie::new(config, full_packet)),
             Discipline::Red(config) => Manager::Red(Red::new(config)),
         }
     }
 
     /// Takes other settings; a discipline that stays what it is keeps what it has learned.
-    pub(crate) fn set(&mut self, now: Time, discipline: Discipline) {
+    pub(crate) fn set(&mut self, now: Time, discipline: Discipline, full_packet: u64) {
         match (self, discipline) {
-            (Manager::CoDel(codel), Discipline::CoDel(config)) => codel.set(config),
-            (Manager::Pie(pie), Discipline::Pie(config)) => pie.set(now, config),
+            (Manager::CoDel(codel), Discipline::CoDel(config)) => codel.set(config, full_packet),
+            (Manager::Pie(pie), Discipline::Pie(config)) => pie.set(now, config, full_packet),
             (Manager::Red(red), Discipline::Red(config)) => red.set(config),
-            (manager, discipline) => *manager = Manager::new(discipline),
+            (manager, discipline) => *manager = Manager::new(discipline, full_packet),
         }
     }
 

@@ -8,12 +8,16 @@
 //! ```
 //!
 //! It is the pseudocode of appendix A with ECN (§5.1), derandomization (§5.4) and the cap on the
-//! adjustment (§5.5), the last two and the decay as in appendix B (appendix A and §4.2 decay only
-//! while both delays are zero). Left out are the estimate of the line's rate (§5.2; time stamps are
-//! there), switching it off (§5.3; at an idle queue all its numbers return to where they began),
-//! and scaling by packet size. A queue in which nothing waits has a delay of zero, as by Little's
-//! law in §4.3: the stamp of the last packet before a pause would count for ever. It holds no
-//! packets and draws no numbers.
+//! adjustment (§5.5), the last two as in appendix B; the probability decays only while both delays
+//! are zero (§4.2 and appendix A; appendix B decays it below half of the target).
+//!
+//! Left out, all of it optional: the estimate of the line's rate (§5.2; time stamps are there);
+//! turning it on and off (§5.3), which does change fates, since there PIE is inactive until the
+//! queue is longer than a third of its limit, and here always active, as in appendix A; scaling the
+//! weights with the target (§4.2) or the probability with a packet's length.
+//!
+//! A queue in which nothing waits has a delay of zero, as by Little's law in §4.3: the stamp of the
+//! last packet before a pause would count for ever. It holds no packets and draws no numbers.
 
 use std::time::Duration;
 
@@ -31,9 +35,6 @@ const BETA: f64 = 1.25;
 /// The time between updates for which the weights are given: RFC 8033 §4.2.
 const UPDATE: Duration = Duration::from_millis(15);
 
-/// Twice this much in the queue is never too long (RFC 8033 §4.1); an Ethernet packet, as in Linux.
-const MEAN_PACKET: u64 = 1_500;
-
 /// The probability from which on packets are dropped that could be marked: RFC 8033 §5.1.
 const MARK_BELOW: f64 = 0.1;
 
@@ -47,6 +48,9 @@ const ACCUMULATED_HIGH: f64 = 8.5;
 #[derive(Clone, Debug)]
 pub(crate) struct Pie {
     config: PieConfig,
+    /// The `MEAN_PKTSIZE` of RFC 8033 §4.1, twice which in the queue is never too long. A full-size
+    /// packet as the line counts it: the largest that a mean can be, as Linux takes the MTU.
+    mean_packet: u64,
     weights: Weights,
     next_update: Time,
     burst_allowance: Duration,
@@ -61,8 +65,9 @@ pub(crate) struct Pie {
 
 impl Pie {
     /// A controller whose first update is one period after the start of time.
-    pub(crate) fn new(config: PieConfig) -> Self {
+    pub(crate) fn new(config: PieConfig, mean_packet: u64) -> Self {
         Self {
+            mean_packet,
             weights: Weights::of(&config),
             next_update: Time::ZERO + config.update,
             burst_allowance: Duration::ZERO,
@@ -75,7 +80,8 @@ impl Pie {
     }
 
     /// Takes other settings at `now`; what it has learnt stays. Another period counts from `now`.
-    pub(crate) fn set(&mut self, now: Time, config: PieConfig) {
+    pub(crate) fn set(&mut self, now: Time, config: PieConfig, mean_packet: u64) {
+        self.mean_packet = mean_packet;
         if config.update != self.config.update {
             self.next_update = now + config.update;
         }
@@ -140,7 +146,7 @@ impl Pie {
     /// RFC 8033 appendix A, `drop_early()`, with §5.4 (Derandomization) as in appendix B.
     fn drops_early(&mut self, backlog: u64, uniform: f64) -> bool {
         let is_calm = self.weights.is_short(self.delay_before) && self.drop_probability < 0.2;
-        if is_calm || backlog <= 2 * MEAN_PACKET {
+        if is_calm || backlog <= 2 * self.mean_packet {
             return false;
         }
         if self.drop_probability == 0.0 {
@@ -153,8 +159,8 @@ impl Pie {
         self.accumulated >= ACCUMULATED_HIGH || uniform < self.drop_probability
     }
 
-    /// RFC 8033 appendix A, `calculate_drop_prob()`, with §5.5 (Cap Drop Adjustment) and the decay
-    /// as in appendix B.
+    /// RFC 8033 appendix A, `calculate_drop_prob()`, with §5.5 (Cap Drop Adjustment) as in
+    /// appendix B.
     fn update_once(&mut self) {
         let Weights {
             alpha,
@@ -167,7 +173,7 @@ impl Pie {
             change = 0.02;
         }
         self.drop_probability += change;
-        if self.weights.is_short(self.delay) && self.weights.is_short(self.delay_before) {
+        if self.delay == 0.0 && self.delay_before == 0.0 {
             self.drop_probability *= 0.98;
         }
         self.drop_probability = self.drop_probability.clamp(0.0, 1.0);
@@ -234,13 +240,15 @@ fn seconds(span: Duration) -> f64 {
 mod tests {
     use super::*;
 
+    const MEAN_PACKET: u64 = 1_500;
+
     fn at(milliseconds: u64) -> Time {
         Time::from_nanos(milliseconds * 1_000_000)
     }
 
     /// A queue that has kept packets waiting for 100 ms, for so long.
     fn congested(milliseconds: u64) -> Pie {
-        let mut pie = Pie::new(PieConfig::default());
+        let mut pie = Pie::new(PieConfig::default(), MEAN_PACKET);
         pie.on_dequeue(Duration::from_millis(100), 50_000);
         pie.update(at(milliseconds));
         pie
@@ -248,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_first_burst_passes_whole() {
-        let mut pie = Pie::new(PieConfig::default());
+        let mut pie = Pie::new(PieConfig::default(), MEAN_PACKET);
         pie.on_enqueue(0, false, 0.0);
         pie.on_dequeue(Duration::from_millis(100), 50_000);
         pie.update(at(149));
@@ -289,12 +297,35 @@ mod tests {
     }
 
     #[test]
+    fn a_short_delay_lowers_the_probability_without_decay() {
+        let mut pie = congested(1);
+        pie.drop_probability = 0.5;
+        pie.delay_before = 0.005;
+        pie.on_dequeue(Duration::from_millis(5), 50_000);
+        pie.update(at(15));
+        // RFC 8033 §4.2: 0.125/s for 10 ms less than the target, and no decay beside it.
+        assert_eq!(pie.drop_probability, 0.5 - 0.125 * 0.01);
+    }
+
+    #[test]
     fn updates_that_are_left_out_keep_the_beat() {
-        let mut pie = Pie::new(PieConfig::default());
+        let mut pie = Pie::new(PieConfig::default(), MEAN_PACKET);
         pie.update(at(15 * 1_000_000 + 7));
         assert_eq!(pie.next_update(), Some(at(15 * 1_000_001)));
         pie.update(at(15 * 1_000_001));
         assert_eq!(pie.next_update(), Some(at(15 * 1_000_002)));
+    }
+
+    #[test]
+    fn the_weights_stay_above_zero_up_to_the_longest_period() {
+        let weights = |milliseconds| {
+            Weights::of(&PieConfig {
+                update: Duration::from_millis(milliseconds),
+                ..PieConfig::default()
+            })
+        };
+        assert!(weights(314).beta > 0.0);
+        assert!(weights(315).beta <= 0.0);
     }
 
     #[test]
