@@ -481,7 +481,10 @@ fn a_killed_link_takes_its_command_along_and_the_next_one_cleans_up() {
     // A duration that no other process sleeps for, so that this one is told from all others.
     let duration = format!("86399.{}", std::process::id());
     let script = format!("sleep {duration} & echo ready; wait");
-    let mut killed = Waiting::start(world.link("", &["sh", "-c", &script]));
+    // A killed process cannot remove its socket: it is to go with a directory.
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let control = format!("--control {}/control", directory.path().display());
+    let mut killed = Waiting::start(world.link(&control, &["sh", "-c", &script]));
     let other = Waiting::start(world.link("", &["sh", "-c", "echo ready; exec sleep 86400"]));
     kernel::send_signal(killed.child.id(), Signal::Kill).expect("it runs");
     killed.child.wait().expect("it ends");
