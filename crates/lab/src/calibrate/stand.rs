@@ -20,7 +20,8 @@ use emulate::LinkConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::system::{self, ReceiveBatch, SendBatch, Stamps};
+use super::system::{self, Stamps};
+use super::traffic;
 use crate::kernel::{self, Signal};
 use crate::link::{BridgeEnd, BridgeIo, Devices, Endpoint, LinkHandle, Namespace, Offloads};
 use crate::process::{Launch, Process};
@@ -134,7 +135,7 @@ impl Stand {
             receiving,
             logs: run.subdirectory("logs")?,
             starts: 0,
-            _stamping: begin_stamping()?,
+            _stamping: traffic::begin_stamping()?,
             run,
         };
         if device != Device::Tun {
@@ -377,25 +378,6 @@ impl Stand {
             Way::Back => (b, a),
         }
     }
-}
-
-/// Returns a socket that asks for stamps once the kernel gives them.
-fn begin_stamping() -> Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    socket.connect(socket.local_addr()?)?;
-    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-    system::stamp(&socket, Stamps::Received).context("stamping what arrives")?;
-    let mut sending = SendBatch::new(8, 1);
-    let mut receiving = ReceiveBatch::new(64);
-    wait::until(START_LIMIT, "the kernel to stamp packets", || {
-        sending.send(&socket, 0, 1)?;
-        let mut stamped = None;
-        receiving.receive(&socket, |one| {
-            stamped = (one.stamp_ns > 0).then_some(());
-        })?;
-        Ok(stamped)
-    })?;
-    Ok(socket)
 }
 
 /// A direction of the link.

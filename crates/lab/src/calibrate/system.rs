@@ -473,6 +473,7 @@ mod tests {
 
     #[test]
     fn numbered_datagrams_arrive_with_stamps_of_both_ends() {
+        let _stamping = super::super::traffic::begin_stamping().unwrap();
         let (sender, receiver) = pair();
         stamp(&sender, Stamps::Sent).unwrap();
         stamp(&receiver, Stamps::Received).unwrap();

@@ -8,7 +8,7 @@
 //! The sender keeps a pace: an even one, or as many under way as a window allows, so that nothing
 //! but the model can lose a packet. Nothing here asks the emulator anything.
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -161,6 +161,32 @@ impl Numbers {
         runs
     }
 }
+
+/// Returns a socket that asks for stamps, once the kernel gives them: it stamps what arrives only
+/// while some socket wants it, and takes its time to begin.
+///
+/// # Errors
+/// When it does not begin.
+pub(super) fn begin_stamping() -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(socket.local_addr()?)?;
+    socket.set_read_timeout(Some(LOOK_AGAIN_AFTER))?;
+    system::stamp(&socket, system::Stamps::Received).context("stamping what arrives")?;
+    let mut sending = SendBatch::new(8, 1);
+    let mut receiving = ReceiveBatch::new(64);
+    wait::until(STAMPING_LIMIT, "the kernel to stamp packets", || {
+        sending.send(&socket, 0, 1)?;
+        let mut stamped = None;
+        receiving.receive(&socket, |one| {
+            stamped = (one.stamp_ns > 0).then_some(());
+        })?;
+        Ok(stamped)
+    })?;
+    Ok(socket)
+}
+
+/// The kernel begins within milliseconds.
+const STAMPING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Prepares both ends for a load.
 ///
@@ -447,6 +473,7 @@ mod tests {
 
     #[test]
     fn an_even_pace_sends_all_and_stamps_both_ends() {
+        let _stamping = begin_stamping().unwrap();
         let (sender, receiver) = pair();
         system::stamp(&sender, system::Stamps::Sent).unwrap();
         system::stamp(&receiver, system::Stamps::Received).unwrap();
