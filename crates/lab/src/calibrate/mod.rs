@@ -8,7 +8,7 @@
 //! the emulator runs as a process of its own, as its users run it. What it says of itself stands
 //! beside a cell and is never a figure of it. All chance follows from one seed, which is printed.
 //!
-//! [`calibrate`] makes a [`Certificate`], [`bench`] finds what the emulator carries, and
+//! [`calibrate()`] makes a [`Certificate`], [`bench()`] finds what the emulator carries, and
 //! [`holds`] judges by both whether this host can hold a setting.
 
 mod capacity;
@@ -320,7 +320,7 @@ fn quick_plan() -> Vec<Task> {
     ]
 }
 
-/// What [`bench`] found.
+/// What [`bench()`] found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchReport {
     /// When it began (RFC 3339).

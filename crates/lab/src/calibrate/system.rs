@@ -62,7 +62,7 @@ fn set_option<T>(
 pub(super) enum Stamps {
     /// Those it receives.
     Received,
-    /// Those it hands to the device; they come back through [`sent_stamps`].
+    /// Those it hands to the device; they come back through [`ReceiveBatch::sent_stamps`].
     Sent,
 }
 
