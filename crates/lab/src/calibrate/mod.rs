@@ -130,6 +130,9 @@ pub fn calibrate(
     };
     let mut raw = options.raw.as_deref().map(Raw::into).transpose()?;
     let mut stand = Stand::create(environment, options.device)?;
+    // An emulator that cannot be started at all is one error, and not one for each cell.
+    stand.start(&[])?;
+    stand.stop()?;
     let mut done = STARTING_S;
     if options.only.is_empty() {
         progress.step(done / 2.0 / whole, "what this host carries");

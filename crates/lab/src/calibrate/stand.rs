@@ -9,7 +9,7 @@
 //! read when it has ended and stands beside what was measured.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -126,6 +126,10 @@ impl Stand {
             .with_context(|| format!("keeping {name} quiet"))?;
             command::run("ip", ["-n", name, "link", "set", "lo", "up"])?;
         }
+        // The caller's own loopback device may be down.
+        let stamping = kernel::in_network_namespace(&namespace_path(&sending), || {
+            traffic::begin_stamping().map_err(io::Error::other)
+        })?;
         let stand = Self {
             emulator: None,
             within: None,
@@ -135,7 +139,7 @@ impl Stand {
             receiving,
             logs: run.subdirectory("logs")?,
             starts: 0,
-            _stamping: traffic::begin_stamping()?,
+            _stamping: stamping,
             run,
         };
         if device != Device::Tun {
