@@ -22,6 +22,7 @@ use crate::bottleneck::{self, Bottleneck, Exit};
 use crate::config::{DirectionConfig, Line};
 use crate::counters::{Counters, Tally};
 use crate::delay::{Arrival, DelayLine};
+use crate::ecn;
 use crate::misfortune::{Misfortunes, Stream};
 use crate::packet::Packet;
 use crate::schedule::{Change, Timeline};
@@ -41,7 +42,10 @@ pub const RECORDS_MAX: usize = 2 * HELD_PACKETS_MAX as usize;
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Direction {
+    /// The settings now, with what a schedule has changed in them.
     config: DirectionConfig,
+    /// The settings that were asked for.
+    asked: DirectionConfig,
     policer: Option<Buckets>,
     bottleneck: Bottleneck,
     misfortunes: Misfortunes,
@@ -110,6 +114,9 @@ pub struct Record {
     pub index: u64,
     /// When it was handed in.
     pub arrived: Time,
+    /// Its two bits of congestion notification (RFC 3168 §5) when it was handed in; zero for what
+    /// is not IP.
+    pub ecn: u8,
     /// The packet as it was when its fate was decided.
     pub packet: Bytes,
     /// How it ended.
@@ -154,6 +161,7 @@ impl Direction {
             chance_of_discipline: Stream::Discipline.chance(seed),
             delay: DelayLine::new(&config, seed),
             timeline: timeline(now, &config),
+            asked: config.clone(),
             config,
             counters: Counters::default(),
             next_index: 0,
@@ -165,8 +173,26 @@ impl Direction {
     /// Takes other settings from `now` on; a schedule among them starts at `now`. Nothing queued
     /// or under way is dropped: the packet on the line keeps the bits it has sent, packets under
     /// way keep their arrival.
-    pub fn set_config(&mut self, now: Time, config: DirectionConfig) {
+    ///
+    /// A schedule that stays the same goes on, and what it has changed and the new settings do not
+    /// name anew stays as it has changed it.
+    pub fn set_config(&mut self, now: Time, mut config: DirectionConfig) {
         let now = self.advance(now);
+        let asked = config.clone();
+        if self.asked.schedule == config.schedule {
+            if self.asked.line == config.line {
+                config.line = self.config.line.clone();
+            }
+            if self.asked.delay == config.delay {
+                config.delay = self.config.delay;
+            }
+            if self.asked.loss == config.loss {
+                config.loss = self.config.loss.clone();
+            }
+        } else {
+            self.timeline = timeline(now, &config);
+        }
+        self.asked = asked;
         self.bottleneck.set(now, &config);
         self.policer = match (self.policer.take(), config.policer) {
             (Some(mut bucket), Some(policer)) => {
@@ -178,9 +204,6 @@ impl Direction {
         };
         self.misfortunes.set(&config);
         self.delay.set(&config);
-        if self.config.schedule != config.schedule {
-            self.timeline = timeline(now, &config);
-        }
         self.config = config;
         self.advance(now);
     }
@@ -201,6 +224,11 @@ impl Direction {
             index,
             arrived: now,
             counted: self.config.counted_length(packet.len()),
+            ecn: if self.records.is_some() {
+                ecn::codepoint(self.config.framing, &packet)
+            } else {
+                0
+            },
             bytes: packet,
             fate: self.misfortunes.of(index),
             marked: false,
@@ -229,6 +257,7 @@ impl Direction {
             index,
             arrived,
             bytes: packet,
+            ecn,
             corrupted,
             marked,
             is_copy,
@@ -241,7 +270,7 @@ impl Direction {
                 marked,
                 is_copy,
             };
-            keep(records, index, arrived, &packet, ending);
+            keep(records, (index, arrived, ecn), &packet, ending);
         }
         Some(Delivery {
             due,
@@ -391,6 +420,7 @@ impl Direction {
             index: packet.index,
             arrived: packet.arrived,
             bytes,
+            ecn: packet.ecn,
             corrupted: packet.fate.corrupted,
             marked: packet.marked,
             is_copy: false,
@@ -429,7 +459,8 @@ impl Direction {
         *counter += Tally::one(packet.bytes.len());
         if let Some(records) = &mut self.records {
             let ending = Ending::Dropped { at, reason };
-            keep(records, packet.index, packet.arrived, &packet.bytes, ending);
+            let origin = (packet.index, packet.arrived, packet.ecn);
+            keep(records, origin, &packet.bytes, ending);
         }
     }
 
@@ -449,13 +480,20 @@ fn timeline(now: Time, config: &DirectionConfig) -> Option<Timeline> {
     Some(Timeline::new(now, schedule.clone()))
 }
 
-fn keep(records: &mut VecDeque<Record>, index: u64, arrived: Time, packet: &Bytes, ending: Ending) {
+/// Keeps what became of the packet of this number, arrival and congestion notification.
+fn keep(
+    records: &mut VecDeque<Record>,
+    (index, arrived, ecn): (u64, Time, u8),
+    packet: &Bytes,
+    ending: Ending,
+) {
     if records.len() == RECORDS_MAX {
         records.pop_front();
     }
     records.push_back(Record {
         index,
         arrived,
+        ecn,
         packet: packet.clone(),
         ending,
     });

@@ -14,6 +14,8 @@ pub(crate) struct Packet {
     pub(crate) counted: u64,
     /// Decided when it was handed in, for behind the line.
     pub(crate) fate: Misfortune,
+    /// Its two bits of congestion notification as it came; zero unless records are kept.
+    pub(crate) ecn: u8,
     /// Whether a discipline has marked it.
     pub(crate) marked: bool,
 }

@@ -164,6 +164,7 @@ fn through_bottleneck(vector: &Vector, line: Line, discipline: Discipline) -> Ve
             counted: row.length as u64,
             bytes: row.packet(),
             fate: Misfortune::default(),
+            ecn: 0,
             marked: false,
         };
         bottleneck.push(row.arrival, packet, || row.uniform);

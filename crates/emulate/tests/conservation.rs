@@ -572,3 +572,38 @@ fn an_outage_holds_or_loses_what_it_meets() {
         Some(Time::ZERO + second * 3 + Duration::from_millis(1))
     );
 }
+
+#[test]
+fn a_setting_made_during_an_outage_does_not_end_it() {
+    let step = |at: u64, rate: u64| ScheduleStep {
+        at: Duration::from_secs(at),
+        change: Change {
+            rate: Some(bitrate(rate)),
+            ..Change::default()
+        },
+    };
+    let outage = Schedule::new(vec![step(1, 0), step(3, 12_000_000)], None);
+    let config = DirectionConfig {
+        line: Line::Rate(bitrate(12_000_000)),
+        schedule: Some(Arc::new(outage.expect("in order"))),
+        ..DirectionConfig::default()
+    };
+    let mut direction = Direction::new(config.clone(), 1);
+    let two = Time::ZERO + Duration::from_secs(2);
+    direction.handle(two, packet(1_500));
+    let slower = DirectionConfig {
+        delay: Duration::from_millis(7),
+        ..config.clone()
+    };
+    direction.set_config(two, slower.clone());
+    assert_eq!(direction.config().line, Line::Rate(bitrate(0)));
+    // A rate that is named ends it.
+    let named = DirectionConfig {
+        line: Line::Rate(bitrate(6_000_000)),
+        ..slower
+    };
+    direction.set_config(two, named);
+    let delivery = direction.poll_output(two + Duration::from_millis(9));
+    let due = delivery.map(|delivery| delivery.due);
+    assert_eq!(due, Some(two + Duration::from_millis(9)));
+}

@@ -299,7 +299,6 @@ fn write_all(
 struct Files {
     csv: Option<BufWriter<File>>,
     pcapng: Option<Pcapng<BufWriter<File>>>,
-    framing: Framing,
     /// Nanoseconds from 1970 to the link's start.
     epoch: u64,
 }
@@ -331,7 +330,6 @@ impl Files {
         Ok(Self {
             csv,
             pcapng: pcapng.transpose()?,
-            framing: head.framing,
             epoch: u64::try_from(since.as_nanos()).unwrap_or(0),
         })
     }
@@ -345,7 +343,7 @@ impl Files {
 
     fn packet(&mut self, LinkRecord { heading, record }: &LinkRecord) -> io::Result<()> {
         if let Some(csv) = &mut self.csv {
-            write_row(csv, self.framing, *heading, record)?;
+            write_row(csv, *heading, record)?;
         }
         if let Some(capture) = &mut self.pcapng {
             capture_record(capture, self.epoch, *heading, record)?;
@@ -404,7 +402,6 @@ pub(super) fn framing_name(framing: Framing) -> &'static str {
 
 fn write_row(
     out: &mut impl Write,
-    framing: Framing,
     heading: Heading,
     record: &Record,
 ) -> io::Result<()> {
@@ -416,7 +413,7 @@ fn write_row(
         record.index,
         record.arrived.as_nanos(),
         record.packet.len(),
-        codepoint(framing, &record.packet),
+        record.ecn,
         at.as_nanos()
     )
 }
@@ -462,28 +459,6 @@ fn reason_name(reason: DropReason) -> &'static str {
         DropReason::TooLongForBucket => "too_long_for_bucket",
         DropReason::Lost => "lost",
         DropReason::MemoryLimit => "memory_limit",
-    }
-}
-
-/// The two bits of congestion notification (RFC 3168 §5), behind at most two VLAN tags; zero
-/// for what is not IP.
-fn codepoint(framing: Framing, packet: &[u8]) -> u8 {
-    let word = |at: usize| packet.get(at..at + 2).map(|two| [two[0], two[1]]);
-    let mut at = framing.header();
-    if framing == Framing::Ethernet {
-        for _ in 0..2 {
-            if let Some([0x81, 0x00] | [0x88, 0xa8]) = word(at - 2) {
-                at += 4;
-            }
-        }
-        if !matches!(word(at - 2), Some([0x08, 0x00] | [0x86, 0xdd])) {
-            return 0;
-        }
-    }
-    match word(at) {
-        Some([first, second]) if first >> 4 == 4 => second & 0b11,
-        Some([first, second]) if first >> 4 == 6 => (second >> 4) & 0b11,
-        _ => 0,
     }
 }
 

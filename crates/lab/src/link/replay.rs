@@ -168,10 +168,6 @@ impl Fate {
     fn is_copy(&self) -> bool {
         self.flags.split('+').any(|flag| flag == "copy")
     }
-
-    fn is_marked(&self) -> bool {
-        self.flags.split('+').any(|flag| flag == "marked")
-    }
 }
 
 impl Log {
@@ -360,13 +356,7 @@ impl Replay {
 
     /// An IPv4 header as far as the models look, and zeros.
     fn packet(&mut self, row: &Row) -> Bytes {
-        const ECN_CAPABLE: u8 = 0b10;
-        // The log shows a marked packet as it left; whoever was marked could read a mark before.
-        let ecn = if row.fate.is_marked() {
-            ECN_CAPABLE
-        } else {
-            row.ecn
-        };
+        let ecn = row.ecn;
         let framing = self.framing;
         let make = || {
             let mut packet = vec![0; row.length as usize];
