@@ -225,7 +225,7 @@ fn search(start: f64, mut attempt: impl FnMut(f64, Duration) -> Result<Trial>) -
 fn window_rate(stand: &Stand, ip_length: u16, sending: Sending, span: Duration) -> Result<f64> {
     let (sender, receiver) = stand.sockets(Way::Forward, Stamped::Nothing)?;
     let mut load = Load {
-        packets: 10_000,
+        packets: 2_000,
         ip_length,
         pace: Pace::Window(WINDOW),
         sending,
@@ -279,11 +279,14 @@ pub(super) fn through_a_line(stand: &mut Stand) -> Result<f64> {
         queue: ByteCount::mebibytes(64).into(),
         ..DirectionConfig::default()
     };
-    stand.start_within(LinkConfig::symmetric(direction, 1))?;
-    let plain = window_rate(stand, FULL, Sending::Plain, LOOK)?;
-    let offloaded = window_rate(stand, FULL, Sending::Offloaded, LOOK)?;
-    stand.stop()?;
-    Ok(gbit_s(plain.max(offloaded), FULL) * 1e9)
+    let mut best: f64 = 0.0;
+    for sending in [Sending::Plain, Sending::Offloaded] {
+        // Each look ends before a link that is driven to its limit would complain, after a second.
+        stand.start_within(LinkConfig::symmetric(direction.clone(), 1))?;
+        best = best.max(window_rate(stand, FULL, sending, LOOK)?);
+        stand.stop()?;
+    }
+    Ok(gbit_s(best, FULL) * 1e9)
 }
 
 #[cfg(test)]
