@@ -22,6 +22,7 @@ pub mod host;
 pub mod kernel;
 pub mod link;
 pub mod nodes;
+pub mod peers;
 pub mod preflight;
 pub mod process;
 pub mod progress;

@@ -13,6 +13,7 @@ use lab::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search}
 use lab::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
+use crate::bench_peers::EmulatorPeers;
 use crate::lab::{environment, progress};
 
 /// Finds what a part of Trunkline can do on this machine.
@@ -27,6 +28,8 @@ enum Part {
     /// The link emulator: the highest load of which at most 0.01 % is lost outside its model, and
     /// the delay that it adds.
     Emulator(Emulator),
+    /// The emulator's policer and shaper beside the kernel's (nft limit, tbf) on the same packets.
+    EmulatorPeers(EmulatorPeers),
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +64,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<()> {
         match self.part {
             Part::Emulator(emulator) => emulator.run(),
+            Part::EmulatorPeers(peers) => peers.run(),
         }
     }
 }

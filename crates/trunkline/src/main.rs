@@ -7,6 +7,7 @@
 //! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 misused (clap's).
 
 mod bench;
+mod bench_peers;
 mod completions;
 mod demo;
 mod emulate;

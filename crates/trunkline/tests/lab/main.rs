@@ -13,4 +13,5 @@ mod emulator;
 mod failures;
 mod leftovers;
 mod many;
+mod peers;
 mod setting;

@@ -1,0 +1,349 @@
+//! Network namespaces with a way from one to another, through the kernel or through the emulator.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::traffic;
+use crate::capture::{self, Packet};
+use crate::kernel::{self, Signal};
+use crate::process::{Launch, Process};
+use crate::run::{Run, namespace_path};
+use crate::{Environment, command, wait};
+
+/// The ends' addresses, from the range for benchmarks (RFC 2544 appendix C.2.2), and between them
+/// those of the kernel that forwards.
+const SENDING: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 1);
+const MIDDLE_NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 2);
+const MIDDLE_FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 5);
+const RECEIVING: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 6);
+
+/// The Ethernet addresses in the kernel's way, locally administered: fixed, so that nobody has to
+/// ask for them while a burst waits.
+const MIDDLE_NEAR_STATION: &str = "02:54:4c:00:01:02";
+const RECEIVING_STATION: &str = "02:54:4c:00:01:06";
+
+/// How long a program may take to start.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a capture may take to write down what has arrived.
+const WRITE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Whose policer or shaper stands in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The kernel's.
+    Kernel,
+    /// The emulator's.
+    Trunkline,
+}
+
+impl Side {
+    /// Its name in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Kernel => "kernel",
+            Side::Trunkline => "trunkline",
+        }
+    }
+}
+
+/// The namespaces of one measurement; dropping it removes them.
+pub(super) struct Room {
+    // Before `run`, which deletes the namespaces: fields are dropped in this order.
+    emulator: Option<Process>,
+    side: Side,
+    sending: String,
+    middle: String,
+    receiving: String,
+    logs: PathBuf,
+    run: Run,
+}
+
+impl Room {
+    /// Makes the namespaces; the kernel's way leads through at once, the emulator's once
+    /// [`Room::emulate`] has been called.
+    pub(super) fn create(environment: &Environment, side: Side) -> Result<Self> {
+        let run = Run::create(environment)?;
+        let room = Self {
+            emulator: None,
+            side,
+            sending: run.make_namespace("sending")?,
+            middle: run.make_namespace("middle")?,
+            receiving: run.make_namespace("receiving")?,
+            logs: run.subdirectory("logs")?,
+            run,
+        };
+        for name in [&room.sending, &room.middle, &room.receiving] {
+            // Neighbour discovery would be policed and shaped with the rest.
+            in_namespace(name, || {
+                fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
+            })
+            .with_context(|| format!("keeping {name} quiet"))?;
+        }
+        if side == Side::Kernel {
+            room.connect_through_kernel()?;
+        }
+        Ok(room)
+    }
+
+    fn connect_through_kernel(&self) -> Result<()> {
+        let (sending, middle, receiving) = (&self.sending, &self.middle, &self.receiving);
+        let batch = format!(
+            "link add near address {MIDDLE_NEAR_STATION} type veth peer name end netns {sending}\n\
+             link add far type veth peer name end address {RECEIVING_STATION} netns {receiving}\n\
+             address add {MIDDLE_NEAR}/30 dev near\n\
+             address add {MIDDLE_FAR}/30 dev far\n\
+             link set near up\n\
+             link set far up\n\
+             neigh replace {RECEIVING} lladdr {RECEIVING_STATION} dev far nud permanent\n"
+        );
+        command::run_with_input("ip", ["-n", middle, "-batch", "-"], &batch)?;
+        in_namespace(middle, || fs::write("/proc/sys/net/ipv4/ip_forward", "1"))
+            .context("letting the kernel forward")?;
+        let batch = format!(
+            "address add {SENDING}/30 dev end\n\
+             link set end up\n\
+             neigh replace {MIDDLE_NEAR} lladdr {MIDDLE_NEAR_STATION} dev end nud permanent\n\
+             route add default via {MIDDLE_NEAR}\n"
+        );
+        command::run_with_input("ip", ["-n", sending, "-batch", "-"], &batch)?;
+        let batch = format!(
+            "address add {RECEIVING}/30 dev end\n\
+             link set end up\n\
+             route add default via {MIDDLE_FAR}\n"
+        );
+        command::run_with_input("ip", ["-n", receiving, "-batch", "-"], &batch)?;
+        Ok(())
+    }
+
+    /// Puts a rule in the way of all that the kernel forwards.
+    pub(super) fn filter(&self, rule: &str) -> Result<()> {
+        let ruleset = format!(
+            "table inet peer {{\nchain way {{\ntype filter hook forward priority filter;\n{rule}\n}}\n}}\n"
+        );
+        let arguments = ["netns", "exec", &self.middle, "nft", "-f", "-"];
+        command::run_with_input("ip", arguments, &ruleset)?;
+        Ok(())
+    }
+
+    /// Puts a queueing discipline in front of the kernel's way to the receiving end.
+    pub(super) fn replace_discipline(&self, discipline: &str) -> Result<()> {
+        let mut arguments = vec![
+            "netns",
+            "exec",
+            &self.middle,
+            "tc",
+            "qdisc",
+            "replace",
+            "dev",
+            "far",
+            "root",
+        ];
+        arguments.extend(discipline.split_whitespace());
+        command::run("ip", arguments)?;
+        Ok(())
+    }
+
+    /// Starts the emulator with these settings.
+    pub(super) fn emulate(&mut self, settings: &[&str]) -> Result<()> {
+        let devices = [
+            "emulate",
+            "run",
+            "--json",
+            "--device-a",
+            "end-a",
+            "--namespace-a",
+            &self.sending,
+            "--device-b",
+            "end-b",
+            "--namespace-b",
+            &self.receiving,
+        ];
+        let launch = Launch {
+            name: "emulator",
+            namespace: &self.middle,
+            program: &self.run.environment().program,
+            logs: &self.logs,
+        };
+        let arguments = devices.iter().chain(settings);
+        let mut emulator = Process::start(&self.run, &launch, arguments)?;
+        let log = emulator.log().to_owned();
+        emulator.wait_ready(START_LIMIT, "to print \"ready\"", || {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            Ok(text.lines().any(|line| line.trim_end() == "ready"))
+        })?;
+        self.emulator = Some(emulator);
+        let ends = [
+            ("end-a", &self.sending, SENDING, RECEIVING),
+            ("end-b", &self.receiving, RECEIVING, SENDING),
+        ];
+        for (device, namespace, address, other) in ends {
+            let batch =
+                format!("address add {address} peer {other} dev {device}\nlink set {device} up\n");
+            command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)?;
+        }
+        Ok(())
+    }
+
+    /// The emulator must still run.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.emulator.as_mut().map_or(Ok(()), Process::check)
+    }
+
+    /// Two sockets, the first connected to the second.
+    pub(super) fn sockets(&self) -> Result<(UdpSocket, UdpSocket)> {
+        let receiver = in_namespace(&self.receiving, || UdpSocket::bind((RECEIVING, 0)))
+            .context("opening the receiving socket")?;
+        let address = receiver.local_addr()?;
+        let sender = in_namespace(&self.sending, || {
+            let socket = UdpSocket::bind((SENDING, 0))?;
+            socket.connect(address)?;
+            Ok(socket)
+        })
+        .context("opening the sending socket")?;
+        Ok((sender, receiver))
+    }
+
+    /// What sockets of the receiving end had no room for.
+    pub(super) fn receiver_dropped(&self) -> Result<u64> {
+        let text = in_namespace(&self.receiving, || {
+            fs::read_to_string("/proc/thread-self/net/snmp")
+        })?;
+        udp_counter(&text, "RcvbufErrors").context("/proc/net/snmp has no RcvbufErrors")
+    }
+
+    /// Begins to write down what arrives at the receiving end.
+    pub(super) fn capture(&self) -> Result<Capture> {
+        let file = self.run.directory().join("arrivals.pcap");
+        let path = file.display().to_string();
+        let device = match self.side {
+            Side::Kernel => "end",
+            Side::Trunkline => "end-b",
+        };
+        let launch = Launch {
+            name: "tcpdump",
+            namespace: &self.receiving,
+            program: Path::new("tcpdump"),
+            logs: &self.logs,
+        };
+        // --immediate-mode: what waits in the kernel's block when tcpdump ends would be lost.
+        let arguments = format!(
+            "-i {device} -n -U --immediate-mode -p -Q in -B 16384 -s 64 -Z root \
+             --time-stamp-precision=nano -w {path} udp"
+        );
+        let mut process = Process::start(&self.run, &launch, arguments.split_whitespace())?;
+        let log = process.log().to_owned();
+        process.wait_ready(START_LIMIT, "to listen", || {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            Ok(text.contains("listening on"))
+        })?;
+        Ok(Capture { process, file })
+    }
+}
+
+fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    kernel::in_network_namespace(&namespace_path(name), work)
+}
+
+/// A number from the two lines of UDP in /proc/net/snmp.
+fn udp_counter(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let place = names.split(' ').position(|word| word == name)?;
+    values.split(' ').nth(place)?.parse().ok()
+}
+
+/// A capture that runs.
+pub(super) struct Capture {
+    process: Process,
+    file: PathBuf,
+}
+
+impl Capture {
+    /// Waits until so many datagrams of `ip_length` have been written down and returns them.
+    pub(super) fn finish(mut self, datagrams: usize, ip_length: usize) -> Result<Vec<Arrival>> {
+        let mut all = Vec::new();
+        let mut size = 0;
+        let written = wait::until(WRITE_LIMIT, "the capture to be written", || {
+            self.process.check()?;
+            let length = fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
+            if length > size {
+                size = length;
+                all = arrivals(&capture::read(&self.file)?, ip_length);
+            }
+            Ok((all.len() >= datagrams).then_some(()))
+        });
+        self.process.stop(Signal::Interrupt)?;
+        written.with_context(|| {
+            let log = self.process.log_end();
+            format!(
+                "the capture has {} of {datagrams} datagrams:\n{log}",
+                all.len()
+            )
+        })?;
+        Ok(all)
+    }
+}
+
+/// A datagram at the receiving end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// The kernel's stamp, since the Unix epoch.
+    pub(super) stamp_ns: u64,
+    pub(super) number: u64,
+}
+
+/// The numbered datagrams of a capture. What came to the device as one for the kernel to cut up
+/// (segmentation offload) is several of the same instant, whose numbers follow each other.
+fn arrivals(packets: &[Packet], ip_length: usize) -> Vec<Arrival> {
+    let payload = (ip_length - traffic::HEADERS) as u64;
+    packets
+        .iter()
+        .filter_map(|packet| Some((packet, traffic::number(&packet.payload)?)))
+        .flat_map(|(packet, first)| {
+            let stamp_ns = u64::try_from(packet.at.as_nanos()).unwrap_or(u64::MAX);
+            let together = packet.ip_bytes.saturating_sub(traffic::HEADERS as u64) / payload;
+            (first..first + together).map(move |number| Arrival { stamp_ns, number })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Transport;
+
+    #[test]
+    fn datagrams_that_came_as_one_are_several() {
+        let packet = |milliseconds, number: u64, datagrams: u64| Packet {
+            at: Duration::from_millis(milliseconds),
+            source: ([198, 18, 22, 1], 1).into(),
+            destination: ([198, 18, 22, 6], 2).into(),
+            ip_bytes: 28 + 1_472 * datagrams,
+            transport: Transport::Udp,
+            payload: number.to_be_bytes().to_vec(),
+        };
+        let mut packets = vec![packet(1, 0, 1), packet(2, 1, 3), packet(3, 4, 1)];
+        // Someone else's.
+        packets[2].payload.truncate(3);
+        let arrived: Vec<(u64, u64)> = arrivals(&packets, 1_500)
+            .iter()
+            .map(|one| (one.stamp_ns / 1_000_000, one.number))
+            .collect();
+        assert_eq!(arrived, [(1, 0), (2, 1), (2, 2), (2, 3)]);
+    }
+
+    #[test]
+    fn a_counter_is_found_by_its_name() {
+        let text = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams RcvbufErrors MemErrors\nUdp: 70 12 0\n";
+        assert_eq!(udp_counter(text, "RcvbufErrors"), Some(12));
+        assert_eq!(udp_counter(text, "SndbufErrors"), None);
+        assert_eq!(udp_counter("", "RcvbufErrors"), None);
+    }
+}

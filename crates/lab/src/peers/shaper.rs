@@ -1,0 +1,304 @@
+//! A backlog through tbf and through `--shaper`: the burst, the rate, and each departure.
+//!
+//! tbf counts a packet with its Ethernet header, so the emulator is given `--overhead 14`. More is
+//! sent at once than the bucket holds, and then twice the rate, so that from the first packet on
+//! the bucket is never full again: packet `k` leaves when it has gained what packets 0 to `k` need.
+//! A side's departures are held against those instants with the earliest of them on time, which
+//! takes out how long a packet is on its way.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::room::{Room, Side};
+use super::traffic::{self, Load};
+use super::{Raw, Row};
+use crate::Environment;
+
+const PEER: &str = "tbf";
+
+const IP_LENGTH: u64 = 1_500;
+
+/// With the Ethernet header that tbf sees.
+const COUNTED: u64 = IP_LENGTH + 14;
+
+/// How many times the bucket's depth is sent at once, and how many times the rate after it.
+const AT_ONCE: u64 = 3;
+const OVERLOAD: u64 = 2;
+
+/// How long the line is busy.
+const BUSY_S: u64 = 6;
+
+/// A run that lost a packet is tried again so often.
+const ATTEMPTS: u32 = 3;
+
+/// Nothing is on its way any longer when nothing has come for this long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) const SETTINGS: [Shaping; 3] = [
+    Shaping {
+        mbit_s: 1,
+        burst: 5,
+    },
+    Shaping {
+        mbit_s: 10,
+        burst: 10,
+    },
+    Shaping {
+        mbit_s: 50,
+        burst: 100,
+    },
+];
+
+/// What a shaper is set to; the burst in packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shaping {
+    mbit_s: u64,
+    burst: u64,
+}
+
+impl fmt::Display for Shaping {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} Mbit/s, burst {} B, packets of {IP_LENGTH} B",
+            self.mbit_s,
+            self.burst * COUNTED
+        )
+    }
+}
+
+impl Shaping {
+    fn bits_per_second(self) -> u64 {
+        self.mbit_s * 1_000_000
+    }
+
+    fn packet_time_ns(self) -> f64 {
+        (COUNTED * 8) as f64 * 1e9 / self.bits_per_second() as f64
+    }
+
+    fn packets(self) -> u64 {
+        self.burst + self.bits_per_second() * BUSY_S / (COUNTED * 8)
+    }
+
+    /// Room for all of it.
+    fn queue_bytes(self) -> u64 {
+        self.packets() * COUNTED
+    }
+
+    fn discipline(self) -> String {
+        format!(
+            "tbf rate {}bit burst {} limit {}",
+            self.bits_per_second(),
+            self.burst * COUNTED,
+            self.queue_bytes()
+        )
+    }
+
+    fn words(self) -> [String; 6] {
+        let shaper = format!(
+            "rate={}bit,burst={}B",
+            self.bits_per_second(),
+            self.burst * COUNTED
+        );
+        let queue = format!("{}B", self.queue_bytes());
+        let overhead = (COUNTED - IP_LENGTH).to_string();
+        let [flag_s, flag_o, flag_q] = ["--shaper", "--overhead", "--queue"].map(str::to_owned);
+        [flag_s, shaper, flag_o, overhead, flag_q, queue]
+    }
+
+    fn load(self) -> Load {
+        let burst = self.burst * AT_ONCE;
+        Load {
+            ip_length: IP_LENGTH as usize,
+            burst,
+            paced: self.packets() - burst,
+            per_second: OVERLOAD as f64 * 1e9 / self.packet_time_ns(),
+            patience: PATIENCE,
+        }
+    }
+}
+
+/// What the stamps of all packets, in the order of their numbers, say.
+#[derive(Clone, Debug, PartialEq)]
+struct Departures {
+    /// The most that has come ahead of the rate, counted from the first packet: the depth of the
+    /// bucket, in packets, but for how late the first one is. A pause within the burst does not
+    /// matter, nor does what the bucket gains meanwhile.
+    burst: f64,
+    /// Counted bits a second between the first packet after the bucket's depth and the last.
+    rate: f64,
+    /// How long after its instant each packet after the bucket's depth came, in microseconds.
+    late_us: Vec<f64>,
+}
+
+impl Departures {
+    /// `None` of too few packets to have a rate.
+    fn of(stamps_ns: &[u64], shaping: Shaping) -> Option<Self> {
+        let packet_time = shaping.packet_time_ns();
+        let start = *stamps_ns.first()?;
+        let ahead = (1_u32..)
+            .zip(stamps_ns)
+            .map(|(count, stamp)| f64::from(count) - (*stamp as f64 - start as f64) / packet_time);
+        let burst = ahead.fold(0.0, f64::max);
+        let shaped = stamps_ns.get(shaping.burst as usize..)?;
+        let (first, last) = (shaped.first()?, shaped.last()?);
+        let bits = (shaped.len() - 1) as f64 * (COUNTED * 8) as f64;
+        let behind: Vec<f64> = shaped
+            .iter()
+            .enumerate()
+            .map(|(place, stamp)| (*stamp as f64 - *first as f64) - place as f64 * packet_time)
+            .collect();
+        let earliest = behind.iter().copied().fold(f64::INFINITY, f64::min);
+        (last > first).then(|| Self {
+            burst,
+            rate: bits * 1e9 / (last - first) as f64,
+            late_us: behind.iter().map(|one| (one - earliest) / 1e3).collect(),
+        })
+    }
+
+    fn late(&self, share: f64) -> f64 {
+        quantile(self.late_us.clone(), share)
+    }
+}
+
+/// The value that `share` of the samples do not exceed; zero of none.
+fn quantile(mut samples: Vec<f64>, share: f64) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let rank = (samples.len() as f64 * share).ceil() as usize;
+    let place = rank.saturating_sub(1);
+    samples.get(place).copied().unwrap_or_default()
+}
+
+pub(super) fn compare(environment: &Environment, shaping: &Shaping, raw: &Raw) -> Result<[Row; 4]> {
+    let kernel = measure(environment, Side::Kernel, *shaping, raw)?;
+    let trunkline = measure(environment, Side::Trunkline, *shaping, raw)?;
+    let setting = shaping.to_string();
+    let packets = kernel.late_us.len();
+    let row = |quantity, unit| Row::new(PEER, quantity, &setting, unit);
+    let apart: Vec<f64> = kernel
+        .late_us
+        .iter()
+        .zip(&trunkline.late_us)
+        .map(|(kernel, trunkline)| (trunkline - kernel).abs())
+        .collect();
+    let late = |quantity, share| {
+        let mut row = row(quantity, "us after the model's instant").figures(
+            kernel.late(share),
+            trunkline.late(share),
+            packets,
+        );
+        row.difference = quantile(apart.clone(), share);
+        row
+    };
+    Ok([
+        row("burst", "packets")
+            .figures(kernel.burst, trunkline.burst, packets)
+            .against(shaping.burst as f64),
+        row("rate", "bit/s")
+            .figures(kernel.rate, trunkline.rate, packets)
+            .against(shaping.bits_per_second() as f64),
+        late("departures_p50", 0.5),
+        late("departures_p99", 0.99),
+    ])
+}
+
+fn measure(
+    environment: &Environment,
+    side: Side,
+    shaping: Shaping,
+    raw: &Raw,
+) -> Result<Departures> {
+    for _ in 0..ATTEMPTS {
+        let Some(stamps_ns) = send_through(environment, side, shaping)? else {
+            continue;
+        };
+        let rows: Vec<String> = stamps_ns
+            .iter()
+            .enumerate()
+            .map(|(number, stamp)| format!("{number},{stamp}"))
+            .collect();
+        let name = format!("tbf-{}-{}", shaping.mbit_s, shaping.burst);
+        raw.keep(&name, side, "number,received_ns", &rows)?;
+        if let Some(departures) = Departures::of(&stamps_ns, shaping) {
+            return Ok(departures);
+        }
+    }
+    bail!(
+        "packets were lost outside the {} shaper of {shaping} in {ATTEMPTS} attempts; this host is too busy",
+        side.name()
+    )
+}
+
+/// The kernel's stamp of each packet by number; `None` when not every one came, in order.
+fn send_through(
+    environment: &Environment,
+    side: Side,
+    shaping: Shaping,
+) -> Result<Option<Vec<u64>>> {
+    let mut room = Room::create(environment, side)?;
+    match side {
+        Side::Kernel => room.replace_discipline(&shaping.discipline())?,
+        Side::Trunkline => room.emulate(&shaping.words().each_ref().map(String::as_str))?,
+    }
+    let (sender, receiver) = room.sockets()?;
+    let capture = room.capture()?;
+    let outcome = traffic::run(&sender, &receiver, &shaping.load())?;
+    room.check()?;
+    let stamped = capture.finish(outcome.arrived.len(), IP_LENGTH as usize)?;
+    let is_whole = (0..shaping.packets()).eq(stamped.iter().map(|one| one.number));
+    Ok(is_whole.then(|| stamped.iter().map(|one| one.stamp_ns).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPING: Shaping = Shaping {
+        mbit_s: 1,
+        burst: 5,
+    };
+
+    /// Five 12.112 µs apart, then one each 12.112 ms, with these delays in µs.
+    fn stamps(late_us: [u64; 6]) -> Vec<u64> {
+        let bucket = (0..5).map(|place| 1_000_000_000 + place * 12_112);
+        let shaped = (1..).zip(late_us);
+        bucket
+            .chain(shaped.map(|(place, late)| 1_000_000_000 + place * 12_112_000 + late * 1_000))
+            .collect()
+    }
+
+    #[test]
+    fn departures_are_held_against_a_bucket_with_the_earliest_on_time() {
+        let departures = Departures::of(&stamps([50, 70, 30, 40, 130, 50]), SHAPING).unwrap();
+        // The third after the bucket's depth was the earliest, 30 µs after its instant.
+        assert!((departures.burst - (5.0 - 30.0 / 12_112.0)).abs() < 1e-9);
+        assert_eq!(departures.late_us, [20.0, 40.0, 0.0, 10.0, 100.0, 20.0]);
+        assert!((departures.rate - 1e6).abs() < 1e-3, "{}", departures.rate);
+        assert_eq!(departures.late(0.5), 20.0);
+        assert_eq!(departures.late(0.99), 100.0);
+    }
+
+    #[test]
+    fn too_few_packets_have_no_rate() {
+        assert_eq!(Departures::of(&stamps([0; 6])[..6], SHAPING), None);
+        assert_eq!(Departures::of(&[], SHAPING), None);
+        assert_eq!(quantile(Vec::new(), 0.5), 0.0);
+    }
+
+    #[test]
+    fn both_sides_are_set_to_the_same_bucket() {
+        assert_eq!(
+            SHAPING.discipline(),
+            "tbf rate 1000000bit burst 7570 limit 757000"
+        );
+        assert_eq!(
+            SHAPING.words().join(" "),
+            "--shaper rate=1000000bit,burst=7570B --overhead 14 --queue 757000B"
+        );
+        assert_eq!(SHAPING.packets(), 500);
+        let load = SHAPING.load();
+        assert_eq!((load.burst, load.burst + load.paced), (15, 500));
+    }
+}

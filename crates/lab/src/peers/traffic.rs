@@ -1,0 +1,156 @@
+//! Numbered UDP packets, a burst of them and then an even pace, and which of them arrive.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::wait;
+
+/// An IPv4 header without options and a UDP header.
+pub(super) const HEADERS: usize = 28;
+
+/// How long a receiver waits in the kernel before it looks whether it is done.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Load {
+    /// From the first byte of the IP header.
+    pub(super) ip_length: usize,
+    /// At once, at the beginning.
+    pub(super) burst: u64,
+    /// After it.
+    pub(super) paced: u64,
+    /// Of the paced ones.
+    pub(super) per_second: f64,
+    /// After the last packet was sent, and after the last one came, this long without another is
+    /// the end.
+    pub(super) patience: Duration,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    /// How long the burst took to send.
+    pub(super) burst_took: Duration,
+    /// From the first packet to the last.
+    pub(super) sending_took: Duration,
+    /// Numbers in the order of their arrival.
+    pub(super) arrived: Vec<u64>,
+}
+
+/// Sends a load and waits until no more of it comes.
+pub(super) fn run(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Result<Outcome> {
+    receiver.set_read_timeout(Some(LOOK_AGAIN_AFTER))?;
+    let sent_all = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| receive(receiver, load, &sent_all));
+        let sent = send(sender, load);
+        sent_all.store(true, Ordering::Release);
+        let arrived = receiving
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("the receiving thread panicked")))?;
+        let (burst_took, sending_took) = sent?;
+        Ok(Outcome {
+            burst_took,
+            sending_took,
+            arrived,
+        })
+    })
+}
+
+fn send(socket: &UdpSocket, load: &Load) -> Result<(Duration, Duration)> {
+    let mut payload = vec![0; load.ip_length - HEADERS];
+    let mut send = |number: u64| {
+        payload[..8].copy_from_slice(&number.to_be_bytes());
+        socket.send(&payload).context("sending a packet")
+    };
+    let start = Instant::now();
+    for number in 0..load.burst {
+        send(number)?;
+    }
+    let burst_took = start.elapsed();
+    for number in 0..load.paced {
+        wait::not_interrupted()?;
+        let due = burst_took + Duration::from_secs_f64((number + 1) as f64 / load.per_second);
+        if let Some(left) = due.checked_sub(start.elapsed()) {
+            thread::sleep(left);
+        }
+        send(load.burst + number)?;
+    }
+    Ok((burst_took, start.elapsed()))
+}
+
+fn receive(socket: &UdpSocket, load: &Load, sent_all: &AtomicBool) -> Result<Vec<u64>> {
+    let mut buffer = vec![0; load.ip_length];
+    let mut arrived = Vec::new();
+    let mut quiet_since = Instant::now();
+    loop {
+        // Before looking for a packet, so that nothing which was sent is left unread.
+        let was_sent = sent_all.load(Ordering::Acquire);
+        match socket.recv(&mut buffer) {
+            Ok(length) => {
+                arrived.push(number(&buffer[..length]).context("a packet of someone else's")?);
+                quiet_since = Instant::now();
+            }
+            Err(error) if is_timeout(error.kind()) => {
+                if !was_sent {
+                    quiet_since = Instant::now();
+                } else if quiet_since.elapsed() >= load.patience {
+                    return Ok(arrived);
+                }
+            }
+            Err(error) => return Err(error).context("receiving a packet"),
+        }
+        if arrived.len() as u64 == load.burst + load.paced {
+            return Ok(arrived);
+        }
+        wait::not_interrupted()?;
+    }
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+/// The number at the head of a payload.
+pub(super) fn number(payload: &[u8]) -> Option<u64> {
+    let bytes = payload.get(..8)?.try_into().ok()?;
+    Some(u64::from_be_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_sent_is_seen_in_order() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let load = Load {
+            ip_length: 100,
+            burst: 20,
+            paced: 30,
+            per_second: 5_000.0,
+            patience: Duration::from_secs(20),
+        };
+        let outcome = run(&sender, &receiver, &load).unwrap();
+        assert_eq!(outcome.arrived, (0..50).collect::<Vec<_>>());
+        assert!(outcome.burst_took <= outcome.sending_took);
+        assert!(outcome.sending_took >= Duration::from_millis(6));
+    }
+
+    #[test]
+    fn a_short_payload_has_no_number() {
+        assert_eq!(number(&[0, 0, 0, 0, 0, 0, 1, 2, 9]), Some(258));
+        assert_eq!(number(&[1; 7]), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! `trunkline bench emulator-peers`: the emulator's policer and shaper beside the kernel's.
+//!
+//! The same packets go through `nft limit` and `--police`, through tbf and `--shaper`, and each
+//! row holds what came out of both. Which way the packets take, lab::peers says.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use lab::peers::{self, NotCompared, PeersReport, Row};
+use lab::{kernel, rootless};
+use serde_json::{Value, json};
+
+use crate::lab::{environment, progress};
+
+#[derive(Debug, Args)]
+pub(crate) struct EmulatorPeers {
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Writes which packets arrived, and when, to files in this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    raw: Option<PathBuf>,
+}
+
+impl EmulatorPeers {
+    pub(crate) fn run(self) -> Result<()> {
+        kernel::catch_interruptions();
+        let environment = environment()?;
+        rootless::obtain(&environment)?;
+        let display = progress();
+        let report = peers::measure(&environment, self.raw.as_deref(), &display)?;
+        display.finish();
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", document(&report))?;
+        } else {
+            write!(out, "{}", table(&report))?;
+        }
+        Ok(())
+    }
+}
+
+fn document(report: &PeersReport) -> Value {
+    json!({
+        "bench": "emulator-peers",
+        "rows": report.rows,
+        "not_compared": report.not_compared,
+        "date": report.date,
+        "machine": report.machine,
+    })
+}
+
+fn table(report: &PeersReport) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "Emulator beside the kernel's policer and shaper, {}\n{} x {}, Linux {}\n",
+        report.date, machine.processors, machine.processor_model, machine.kernel
+    );
+    let mut setting = "";
+    for row in &report.rows {
+        if row.setting != setting {
+            setting = &row.setting;
+            text += &format!(
+                "\n{}: {setting}\n{:<26}{:>17}{:>17}{:>17}\n",
+                row.peer, "", "kernel", "trunkline", "difference"
+            );
+        }
+        text += &line(row);
+    }
+    for NotCompared { peer, reason } in &report.not_compared {
+        text += &format!("\nnot compared: {peer}: {reason}");
+    }
+    text + "\n"
+}
+
+fn line(row: &Row) -> String {
+    let figure = |value: f64| {
+        if value.fract() == 0.0 {
+            format!("{value:.0}")
+        } else {
+            format!("{value:.2}")
+        }
+    };
+    let mut line = format!(
+        "  {:<24}{:>17}{:>17}{:>17}\n",
+        row.quantity,
+        figure(row.kernel),
+        figure(row.trunkline),
+        figure(row.difference)
+    );
+    if let (Some(kernel), Some(trunkline)) = (row.kernel_error_percent, row.trunkline_error_percent)
+    {
+        line += &format!(
+            "  {:<24}{:>17}{:>17}\n",
+            "  off the setting by",
+            format!("{kernel:+.4} %"),
+            format!("{trunkline:+.4} %")
+        );
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> PeersReport {
+        PeersReport {
+            rows: vec![Row {
+                peer: "tbf",
+                quantity: "rate",
+                setting: "1 Mbit/s".to_owned(),
+                unit: "bit/s",
+                expected: Some(1e6),
+                kernel: 999_990.5,
+                trunkline: 1_000_001.0,
+                difference: 10.5,
+                kernel_error_percent: Some(-0.000_95),
+                trunkline_error_percent: Some(0.000_1),
+                packets: 500,
+            }],
+            not_compared: vec![NotCompared {
+                peer: "codel",
+                reason: "not in this kernel".to_owned(),
+            }],
+            date: "today".to_owned(),
+            machine: lab::host::Machine::default(),
+        }
+    }
+
+    #[test]
+    fn the_document_has_the_agreed_keys() {
+        let document = document(&report());
+        assert_eq!(document["bench"], "emulator-peers");
+        let row = &document["rows"][0];
+        for key in ["peer", "quantity", "setting"] {
+            assert!(row[key].is_string(), "{key}");
+        }
+        for key in ["kernel", "trunkline", "difference"] {
+            assert!(row[key].is_f64(), "{key}");
+        }
+        assert_eq!(document["not_compared"][0]["peer"], "codel");
+    }
+
+    #[test]
+    fn the_table_names_errors_and_fits_a_terminal() {
+        let text = table(&report());
+        assert!(text.contains("-0.0010 %"), "{text}");
+        assert!(text.contains("1000001 "), "{text}");
+        assert!(text.contains("not compared: codel: not in this kernel"));
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+}
