@@ -117,7 +117,7 @@ mod tests {
                 kernel: 999_990.5,
                 trunkline: 1_000_001.0,
                 difference: 10.5,
-                kernel_error_percent: Some(-0.000_95),
+                kernel_error_percent: Some(-0.001_2),
                 trunkline_error_percent: Some(0.000_1),
                 packets: 500,
             }],
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_table_names_errors_and_fits_a_terminal() {
         let text = table(&report());
-        assert!(text.contains("-0.0010 %"), "{text}");
+        assert!(text.contains("-0.0012 %"), "{text}");
         assert!(text.contains("1000001 "), "{text}");
         assert!(text.contains("not compared: codel: not in this kernel"));
         assert!(
