@@ -252,6 +252,7 @@ mod tests {
         Outcome {
             burst_took: Duration::from_millis(burst_ms),
             sending_took: Duration::from_secs(10),
+            slowest_pace: Duration::ZERO,
             arrived,
         }
     }

@@ -39,6 +39,8 @@ pub(super) struct Outcome {
     pub(super) burst_took: Duration,
     /// From the first packet to the last.
     pub(super) sending_took: Duration,
+    /// The most time for each packet before it that any packet after the first was sent at.
+    pub(super) slowest_pace: Duration,
     /// Numbers in the order of their arrival.
     pub(super) arrived: Vec<u64>,
 }
@@ -54,24 +56,42 @@ pub(super) fn run(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Resu
         let arrived = receiving
             .join()
             .unwrap_or_else(|_| Err(anyhow!("the receiving thread panicked")))?;
-        let (burst_took, sending_took) = sent?;
+        let Sent {
+            burst_took,
+            sending_took,
+            slowest_pace,
+        } = sent?;
         Ok(Outcome {
             burst_took,
             sending_took,
+            slowest_pace,
             arrived,
         })
     })
 }
 
-fn send(socket: &UdpSocket, load: &Load) -> Result<(Duration, Duration)> {
+struct Sent {
+    burst_took: Duration,
+    sending_took: Duration,
+    slowest_pace: Duration,
+}
+
+fn send(socket: &UdpSocket, load: &Load) -> Result<Sent> {
     let mut payload = vec![0; load.ip_length - HEADERS];
     let mut send = |number: u64| {
         payload[..8].copy_from_slice(&number.to_be_bytes());
         socket.send(&payload).context("sending a packet")
     };
+    let mut slowest_pace = Duration::ZERO;
     let start = Instant::now();
+    let mut look = |number: u64| {
+        let pace = start.elapsed().as_nanos() / u128::from(number.max(1));
+        let pace = Duration::from_nanos(u64::try_from(pace).unwrap_or(u64::MAX));
+        slowest_pace = slowest_pace.max(pace);
+    };
     for number in 0..load.burst {
         send(number)?;
+        look(number);
     }
     let burst_took = start.elapsed();
     for number in 0..load.paced {
@@ -81,8 +101,13 @@ fn send(socket: &UdpSocket, load: &Load) -> Result<(Duration, Duration)> {
             thread::sleep(left);
         }
         send(load.burst + number)?;
+        look(load.burst + number);
     }
-    Ok((burst_took, start.elapsed()))
+    Ok(Sent {
+        burst_took,
+        sending_took: start.elapsed(),
+        slowest_pace,
+    })
 }
 
 fn receive(socket: &UdpSocket, load: &Load, sent_all: &AtomicBool) -> Result<Vec<u64>> {
@@ -146,6 +171,7 @@ mod tests {
         assert_eq!(outcome.arrived, (0..50).collect::<Vec<_>>());
         assert!(outcome.burst_took <= outcome.sending_took);
         assert!(outcome.sending_took >= Duration::from_millis(6));
+        assert!(outcome.slowest_pace >= outcome.sending_took / 50);
     }
 
     #[test]
