@@ -24,6 +24,7 @@ use vocab::Time;
 
 use super::device::{Device, Received};
 use super::pace::{Pace, Priority};
+use super::processor::Processor;
 use super::record::{Heading, LinkRecord, RecordSink};
 use super::report::{DirectionReport, Lateness, LinkReport};
 use super::system::{self, Waker};
@@ -134,6 +135,7 @@ impl Driver {
         if let Err(error) = system::raise_session() {
             tracing::info!(%error, "link's session runs at ordinary priority");
         }
+        let _processor = Processor::settle();
         let [a, b] = &self.devices;
         tracing::debug!(a = a.name(), b = b.name(), "link relays");
         let mut pace = Pace::new(priority);

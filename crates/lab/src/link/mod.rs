@@ -43,6 +43,7 @@ mod packet_socket;
 mod packet_system;
 mod pcapng;
 pub mod presets;
+mod processor;
 mod record;
 pub mod replay;
 mod report;

@@ -185,6 +185,33 @@ pub(super) fn raise_priority() -> io::Result<()> {
     }
 }
 
+/// The processors that this thread may run on.
+pub(super) fn allowed_processors() -> io::Result<Vec<usize>> {
+    // SAFETY: cpu_set_t is plain data, for which all zeros is a value.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: the kernel writes no more than the size that it is told; 0 is this thread.
+    checked(unsafe { libc::sched_getaffinity(0, mem::size_of_val(&set), &raw mut set) })?;
+    let all = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: the numbers are below the size of the set.
+    Ok(all
+        .filter(|number| unsafe { libc::CPU_ISSET(*number, &set) })
+        .collect())
+}
+
+/// Keeps this thread on one processor, of those of [`allowed_processors`].
+pub(super) fn stay_on(processor: usize) -> io::Result<()> {
+    // SAFETY: cpu_set_t is plain data, for which all zeros is a value; a number of
+    // `allowed_processors` is below its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        set
+    };
+    // SAFETY: the kernel reads no more than the size that it is told; 0 is this thread.
+    checked(unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &raw const set) })
+        .map(|_| ())
+}
+
 /// Puts this process into a session of its own, unless a terminal's keys are meant for it, now or
 /// once a shell puts it into the foreground.
 ///

@@ -37,6 +37,10 @@ const BAR_PERCENT: f64 = 0.02;
 const FAST_BAR_PERCENT: f64 = 0.1;
 const FAST: Bitrate = Bitrate::from_bits_per_second(1_000_000_000);
 
+/// Not measured: a sender that begins on the processor on which the link runs fills the queue only
+/// once the kernel has moved it away, which takes up to a tenth of a second.
+const WARM_UP: Duration = Duration::from_millis(500);
+
 /// Departures count as punctual within this of the model's instant, and so many have to be.
 const PUNCTUAL_US: f64 = 200.0;
 const PUNCTUAL_PERCENT: f64 = 99.0;
@@ -62,7 +66,8 @@ impl RateCell {
     }
 
     fn packets(&self) -> f64 {
-        (self.packets_per_second() * self.span.as_secs_f64()).max(PACKETS_LEAST) + 1.0
+        let warm_up = self.packets_per_second() * WARM_UP.as_secs_f64();
+        (self.packets_per_second() * self.span.as_secs_f64()).max(PACKETS_LEAST) + warm_up + 1.0
     }
 
     pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
@@ -103,7 +108,7 @@ impl RateCell {
     }
 
     fn judge(&self, outcome: &Outcome) -> Result<Cell> {
-        let arrivals = &outcome.arrivals;
+        let arrivals = backlogged(&outcome.arrivals);
         let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
             bail!("nothing arrived");
         };
@@ -159,6 +164,19 @@ impl RateCell {
         .figure("departure_lateness_max_us", quantile(&lateness, 1.0))
         .figure("receiver_dropped_packets", outcome.receiver_dropped as f64))
     }
+}
+
+/// What arrived once the sender was under way.
+fn backlogged(arrivals: &[Received]) -> &[Received] {
+    let begin = arrivals.first().map_or(0, |first| first.stamp_ns) + WARM_UP.as_nanos() as u64;
+    // Without stamps nothing is cut off, and `judge` complains.
+    let unstamped = arrivals.iter().any(|one| one.stamp_ns == 0);
+    let from = if unstamped {
+        0
+    } else {
+        arrivals.partition_point(|one| one.stamp_ns < begin)
+    };
+    &arrivals[from..]
 }
 
 /// How late each packet is beside a line of this rate that was never idle, sorted; the earliest
