@@ -135,7 +135,7 @@ impl Driver {
         if let Err(error) = system::raise_session() {
             tracing::info!(%error, "link's session runs at ordinary priority");
         }
-        let _processor = Processor::settle();
+        let mut processor = Processor::new();
         let [a, b] = &self.devices;
         tracing::debug!(a = a.name(), b = b.name(), "link relays");
         let mut pace = Pace::new(priority);
@@ -147,7 +147,7 @@ impl Driver {
             let before = now;
             now = self.now();
             match rest {
-                Rest::Awake => pace.looked(now.since(before)),
+                Rest::Awake => pace.looked(now, now.since(before)),
                 Rest::Asleep(span) if !(from_a || from_b || commanded) => {
                     pace.woke(now.since(before + span));
                 }
@@ -155,8 +155,10 @@ impl Driver {
             }
             for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
                 if has_come {
-                    now = self.take_in(index, &mut received)?;
+                    let packets;
+                    (packets, now) = self.take_in(index, &mut received)?;
                     pace.came(now);
+                    processor.came(now, packets);
                 }
             }
             if commanded && matches!(self.obey(now), Flow::Stop) {
@@ -199,12 +201,14 @@ impl Driver {
             .context("cannot wait for packets")
     }
 
-    /// Hands to the model what has come to the device at this end; returns when that was done.
-    fn take_in(&mut self, index: usize, received: &mut Vec<Received>) -> Result<Time> {
+    /// Hands to the model what has come to the device at this end; returns how many packets that
+    /// were and when it was done.
+    fn take_in(&mut self, index: usize, received: &mut Vec<Received>) -> Result<(usize, Time)> {
         self.devices[index].receive(BATCH_PACKETS, received)?;
         let now = self.now();
-        if received.is_empty() {
-            return Ok(now);
+        let packets = received.len();
+        if packets == 0 {
+            return Ok((0, now));
         }
         let direction = direction(&mut self.link, index);
         for Received { packet, age } in received.drain(..) {
@@ -214,7 +218,7 @@ impl Driver {
         }
         self.watch_at.get_or_insert(now + Watch::INTERVAL);
         self.hand_out_records(index);
-        Ok(now)
+        Ok((packets, now))
     }
 
     /// Delivers batches as long as they are full; returns when that was done.

@@ -6,7 +6,8 @@
 //! A sleeper is woken late, by how much depends on the machine and on what else it does. The
 //! **margin** is what nearly all of the last wake-ups would have needed: a late one raises it by a
 //! step, one in time lowers it by a fraction of that, so that it settles where one of fifty is
-//! late. A link on which nothing is due sleeps all the time, whatever the margin.
+//! late. Where packets are so few that being awake for longer costs next to nothing, it is one of
+//! five hundred. A link on which nothing is due sleeps all the time, whatever the margin.
 //!
 //! Falling asleep and being woken costs as much as carrying a packet or two, half of it the sender.
 //! So the link **lingers** for a moment where packets follow each other closely, and stops trying,
@@ -23,6 +24,13 @@ use vocab::Time;
 /// What the margin grows by when a wake-up came later, and its share when one came in time.
 const STEP: Duration = Duration::from_micros(5);
 const STEPS_BACK: u32 = 50;
+const STEPS_BACK_FRUGAL: u32 = 500;
+
+/// The longest margin while less than [`FRUGAL_PERCENT`] of the time is spent awake: as late as a
+/// host wakes a sleeper that it has put aside.
+const MARGIN_MAX_FRUGAL: Duration = Duration::from_millis(1);
+const FRUGAL_PERCENT: u32 = 5;
+const FRUGAL_SPAN: Duration = Duration::from_millis(100);
 
 const MARGIN_AT_FIRST: Duration = Duration::from_micros(50);
 const MARGIN_MIN: Duration = Duration::from_micros(5);
@@ -51,6 +59,10 @@ pub(super) enum Priority {
 pub(super) struct Pace {
     margin: Duration,
     most: Duration,
+    /// Since when time awake is counted, how much it was, and whether it was little before.
+    counted_from: Time,
+    awake: Duration,
+    is_frugal: bool,
     linger_until: Option<Time>,
     /// How many sleeps to go before lingering is tried again, and how many the last time.
     sleeps_left: u32,
@@ -65,6 +77,9 @@ impl Pace {
                 Priority::Raised => Duration::from_micros(150),
                 Priority::Ordinary => MARGIN_AT_FIRST,
             },
+            counted_from: Time::ZERO,
+            awake: Duration::ZERO,
+            is_frugal: false,
             linger_until: None,
             sleeps_left: 0,
             sleeps: 0,
@@ -78,13 +93,19 @@ impl Pace {
 
     /// Takes in how late a sleep ended that nothing cut short.
     pub(super) fn woke(&mut self, late: Duration) {
+        let (most, steps_back) = if self.is_frugal {
+            (MARGIN_MAX_FRUGAL, STEPS_BACK_FRUGAL)
+        } else {
+            (self.most, STEPS_BACK)
+        };
         self.margin = if late > self.margin {
-            (self.margin + STEP).min(self.most)
+            self.margin + STEP
         } else {
             self.margin
-                .saturating_sub(STEP / STEPS_BACK)
+                .saturating_sub(STEP / steps_back)
                 .max(MARGIN_MIN)
         };
+        self.margin = self.margin.min(most);
     }
 
     /// Takes in that packets have come.
@@ -116,7 +137,13 @@ impl Pace {
     }
 
     /// Takes in how long one look at the devices took without sleeping.
-    pub(super) fn looked(&mut self, took: Duration) {
+    pub(super) fn looked(&mut self, now: Time, took: Duration) {
+        self.awake += took;
+        let span = now.since(self.counted_from);
+        if span >= FRUGAL_SPAN {
+            self.is_frugal = self.awake * 100 < span * FRUGAL_PERCENT;
+            (self.counted_from, self.awake) = (now, Duration::ZERO);
+        }
         if took > INTERRUPTED_AFTER {
             self.margin = (self.margin / 2).max(MARGIN_MIN);
         }
@@ -181,6 +208,26 @@ mod tests {
     }
 
     #[test]
+    fn a_link_of_few_packets_may_be_awake_for_longer() {
+        let mut pace = Pace::new(Priority::Raised);
+        let mut now = Time::ZERO;
+        let mut cycle = |pace: &mut Pace, gap: Duration| {
+            for _ in 0..3_000 {
+                now += gap;
+                pace.woke(Duration::from_millis(10));
+                pace.looked(now, Duration::from_micros(90));
+            }
+            pace.margin()
+        };
+        assert_eq!(
+            cycle(&mut pace, Duration::from_millis(10)),
+            MARGIN_MAX_FRUGAL
+        );
+        let margin = cycle(&mut pace, Duration::from_micros(100));
+        assert_eq!(margin, Duration::from_micros(150));
+    }
+
+    #[test]
     fn the_margin_is_bounded() {
         let mut pace = Pace::new(Priority::Raised);
         for _ in 0..1_000 {
@@ -188,7 +235,7 @@ mod tests {
         }
         assert_eq!(pace.margin(), Duration::from_micros(150));
         for _ in 0..1_000 {
-            pace.looked(Duration::from_millis(10));
+            pace.looked(Time::ZERO, Duration::from_millis(10));
         }
         assert_eq!(pace.margin(), MARGIN_MIN);
         let mut pace = Pace::new(Priority::Ordinary);

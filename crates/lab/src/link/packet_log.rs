@@ -400,11 +400,7 @@ pub(super) fn framing_name(framing: Framing) -> &'static str {
     }
 }
 
-fn write_row(
-    out: &mut impl Write,
-    heading: Heading,
-    record: &Record,
-) -> io::Result<()> {
+fn write_row(out: &mut impl Write, heading: Heading, record: &Record) -> io::Result<()> {
     let (fate, at, flags) = fate(&record.ending);
     writeln!(
         out,

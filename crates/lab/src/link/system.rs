@@ -198,18 +198,26 @@ pub(super) fn allowed_processors() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Keeps this thread on one processor, of those of [`allowed_processors`].
-pub(super) fn stay_on(processor: usize) -> io::Result<()> {
-    // SAFETY: cpu_set_t is plain data, for which all zeros is a value; a number of
-    // `allowed_processors` is below its size.
+/// Lets this thread run on these of [`allowed_processors`] only.
+pub(super) fn run_on(processors: &[usize]) -> io::Result<()> {
+    // SAFETY: cpu_set_t is plain data, for which all zeros is a value; the numbers of
+    // `allowed_processors` are below its size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
+        for number in processors {
+            libc::CPU_SET(*number, &mut set);
+        }
         set
     };
     // SAFETY: the kernel reads no more than the size that it is told; 0 is this thread.
     checked(unsafe { libc::sched_setaffinity(0, mem::size_of_val(&set), &raw const set) })
         .map(|_| ())
+}
+
+/// Where this thread runs at this moment.
+pub(super) fn this_processor() -> Option<usize> {
+    // SAFETY: no pointers are passed.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
 /// Puts this process into a session of its own, unless a terminal's keys are meant for it, now or

@@ -4,10 +4,10 @@
 //! was skipped, and passes. They take turns: the link is timed by this machine's processors.
 
 mod addresses;
-mod control;
 mod around;
 mod bridge;
 mod calibrate;
+mod control;
 mod demo;
 mod emulator;
 mod failures;
