@@ -186,8 +186,12 @@ impl DelayLine {
         sent + least
     }
 
-    /// Whether a packet that leaves the line later can arrive before one under way.
+    /// Whether a packet that leaves the line later can arrive before one under way. One that chance
+    /// makes late goes its own way, and so need not wait for one that the jitter holds back.
     pub(crate) fn can_overtake(&self) -> bool {
+        if self.late_by > Duration::ZERO {
+            return true;
+        }
         let is_free = self
             .jitter
             .is_some_and(|jitter| jitter.order == Order::Free);

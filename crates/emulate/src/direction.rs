@@ -292,19 +292,12 @@ impl Direction {
         {
             return Some(due);
         }
-        let behind_line = self.bottleneck.next_end().map_or_else(
-            // A line that stands still moves again when the schedule says so.
-            || {
-                self.bottleneck_waits()
-                    .then(|| self.next_change())
-                    .flatten()
-            },
-            |end| Some(self.delay.earliest_arrival(end)),
-        );
-        match (under_way, behind_line) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        let end = self.bottleneck.next_end();
+        let behind_line = end.map(|end| self.delay.earliest_arrival(end));
+        // What waits may leave or arrive sooner when the schedule says so, and what stands still
+        // moves again only then.
+        let change = self.next_change().filter(|_| self.bottleneck_waits());
+        [under_way, behind_line, change].into_iter().flatten().min()
     }
 
     /// When the packet on the line ends, so that the queue has room again; `None` when there is
@@ -346,6 +339,11 @@ impl Direction {
     fn advance(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
         let now = self.now;
+        if !self.bottleneck_waits()
+            && let Some(timeline) = &mut self.timeline
+        {
+            timeline.skip_rounds(now);
+        }
         while let Some(at) = self.next_change().filter(|at| *at <= now) {
             while let Some(exit) = self.bottleneck.poll(at) {
                 self.leave(exit);

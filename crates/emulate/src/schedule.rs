@@ -291,10 +291,28 @@ impl Timeline {
         if let Some(repeat) = self.schedule.repeat
             && self.position == self.schedule.steps.len()
         {
-            self.position = 0;
+            // At the end of all time it comes to its end, too.
+            if self.start + repeat < Time::NEVER {
+                self.position = 0;
+            }
             self.start += repeat;
         }
         Some(change)
+    }
+
+    /// Leaves out whole rounds that nobody saw, all but the last two before `now`: what one round
+    /// sets, the next one sets again.
+    pub(crate) fn skip_rounds(&mut self, now: Time) {
+        let Some(repeat) = self.schedule.repeat else {
+            return;
+        };
+        let rounds = now.since(self.start).as_nanos() / repeat.as_nanos().max(1);
+        if let Some(unseen) = rounds.checked_sub(2)
+            && unseen > 0
+        {
+            let span = u64::try_from(repeat.as_nanos() * unseen).unwrap_or(u64::MAX);
+            self.start += Duration::from_nanos(span);
+        }
     }
 }
 
@@ -339,6 +357,28 @@ mod tests {
             assert_eq!(error.line, line, "{text:?}: {error}");
             assert!(error.what.contains(word), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn rounds_that_nobody_saw_are_left_out_and_time_has_an_end() {
+        let step = |at| Step {
+            at: Duration::from_millis(at),
+            change: Change::default(),
+        };
+        let repeat = Duration::from_millis(10);
+        let schedule = Schedule::new(vec![step(1), step(4)], Some(repeat)).unwrap();
+        let mut timeline = Timeline::new(Time::ZERO, Arc::new(schedule));
+        let day = Time::ZERO + Duration::from_secs(86_400) + Duration::from_millis(2);
+        timeline.skip_rounds(day);
+        let mut seen = Vec::new();
+        while let Some(at) = timeline.next().filter(|at| *at <= day) {
+            seen.push(day.since(at).as_millis());
+            timeline.take();
+        }
+        assert_eq!(seen, [21, 18, 11, 8, 1]);
+        timeline.skip_rounds(Time::NEVER);
+        let left = std::iter::from_fn(|| timeline.take()).take(100).count();
+        assert!(left < 10, "{left} changes at the end of time");
     }
 
     #[test]

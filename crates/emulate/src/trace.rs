@@ -145,7 +145,10 @@ impl Cursor {
         }
         self.left = OPPORTUNITY;
         loop {
-            let begin = self.start.as_nanos() + self.round * period;
+            let begin = self
+                .start
+                .as_nanos()
+                .saturating_add(self.round.saturating_mul(period));
             let offset = from.as_nanos().saturating_sub(begin).div_ceil(MILLISECOND);
             let rest = &trace.opportunities[self.position..];
             self.position += rest.partition_point(|at| u64::from(*at) < offset);

@@ -324,6 +324,39 @@ proptest! {
     }
 
     #[test]
+    fn whoever_waits_for_the_timeout_is_there_when_a_packet_arrives(
+        config in config(),
+        steps in steps(true),
+    ) {
+        let mut direction = Direction::new(config, 3);
+        let mut now = Time::ZERO;
+        for step in steps {
+            let until = match step {
+                Step::Wait(nanoseconds) => now + Duration::from_nanos(nanoseconds),
+                Step::Send(length) => {
+                    direction.handle(now, packet(length));
+                    now
+                }
+                Step::Poll => now,
+                Step::Configure(config) => {
+                    direction.set_config(now, *config);
+                    now
+                }
+            };
+            loop {
+                while let Some(delivery) = direction.poll_output(now) {
+                    prop_assert_eq!(delivery.due, now);
+                }
+                match direction.poll_timeout() {
+                    Some(timeout) if timeout <= until => now = timeout,
+                    _ => break,
+                }
+            }
+            now = until;
+        }
+    }
+
+    #[test]
     fn losses_do_not_depend_on_what_a_queue_drops(
         config in config(),
         steps in steps(false),

@@ -110,7 +110,15 @@ impl FromStr for Debt {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.split(' ').collect::<Vec<_>>().as_slice() {
-            [family @ ("ipv4" | "ipv6"), device, setting, "was", was] => Ok(Self {
+            // A table may have been made by somebody else: nothing but the settings that are
+            // changed here is ever written back, and no word of it may lead elsewhere.
+            [
+                family @ ("ipv4" | "ipv6"),
+                device,
+                setting @ ("forwarding" | "force_forwarding" | "accept_ra"),
+                "was",
+                was @ ("0" | "1"),
+            ] if is_device_name(device) => Ok(Self {
                 family: (*family).to_owned(),
                 device: (*device).to_owned(),
                 setting: (*setting).to_owned(),
@@ -339,6 +347,14 @@ fn devices(root: &str, family: &str) -> Vec<String> {
     devices
 }
 
+/// Whether this can be a directory of settings: a device's name, or `all`.
+fn is_device_name(name: &str) -> bool {
+    (1..=DEVICE_NAME_MAX).contains(&name.len()) && is_plain(name) && name != "." && name != ".."
+}
+
+/// The longest name that the kernel gives a device.
+const DEVICE_NAME_MAX: usize = 15;
+
 /// Whether a device's name stands in a rule as it is.
 fn is_plain(name: &str) -> bool {
     name.bytes()
@@ -401,7 +417,11 @@ fn rules(
          \x20 chain forwarding {{\n\
          \x20   type filter hook forward priority -10;\n\
          \x20   iifname \"{device}\" ip saddr != {command} drop\n\
-         \x20   iifname \"{device}\" ip6 saddr != {command_v6} drop\n{strangers}  }}\n}}\n"
+         \x20   iifname \"{device}\" ip6 saddr != {command_v6} drop\n\
+         \x20   oifname \"{device}\" ct state != {{ established, related }} drop\n{strangers}  }}\n\
+         \x20 chain neighbours {{\n\
+         \x20   type filter hook input priority -10;\n\
+         \x20   iifname != {{ \"lo\", \"{device}\" }} ip daddr {gateway} drop\n  }}\n}}\n"
     )
 }
 
@@ -449,7 +469,17 @@ mod tests {
         ] {
             assert_eq!(debt(text).to_string(), text);
         }
-        assert!("somebody else's comment".parse::<Debt>().is_err());
+        for text in [
+            "somebody else's comment",
+            "ipv4 /etc ld.so.preload was 0",
+            "ipv4 /etc forwarding was 0",
+            "ipv4 .. forwarding was 0",
+            "ipv4 eth0 forwarding was /tmp/x",
+            "ipv4 eth0 ../forwarding was 0",
+            "ipv4 a-name-too-long-for-any forwarding was 0",
+        ] {
+            assert!(text.parse::<Debt>().is_err(), "{text}");
+        }
         assert_eq!(
             debt("ipv6 eth0.10 accept_ra was 1").path(),
             PathBuf::from("/proc/sys/net/ipv6/conf/eth0.10/accept_ra")

@@ -10,7 +10,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -358,12 +358,17 @@ fn bind(path: &Path) -> Result<UnixListener> {
             .mode(0o700)
             .create(parent)?;
     }
-    if fs::symlink_metadata(path).is_ok() {
-        if UnixStream::connect(path).is_ok() {
-            bail!("another link listens there; choose another path with --control");
+    if let Ok(found) = fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            bail!("there is a file that is no socket; choose another path with --control");
         }
-        // What a killed link left.
-        fs::remove_file(path)?;
+        match UnixStream::connect(path) {
+            // What a killed link left.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path)?;
+            }
+            _ => bail!("another link listens there; choose another path with --control"),
+        }
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;

@@ -58,12 +58,13 @@ pub(super) fn ioctl(
     checked(unsafe { libc::ioctl(file.as_raw_fd(), number, ptr::from_mut(request)) }).map(|_| ())
 }
 
-/// Makes `file`, which is an open /dev/net/tun, a TUN device of this name, without packet
+/// Makes `file`, which is an open /dev/net/tun, a new TUN device of this name, without packet
 /// information, with a `virtio_net_hdr` before each packet, and without offloads so far.
 pub(super) fn attach_tun(file: &File, device: &str) -> io::Result<()> {
     let mut request = request(device);
-    request.ifr_ifru.ifru_flags =
-        (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    // Exclusive: one that somebody has kept ready is not ours to change and to read.
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
     ioctl(file.as_fd(), TUNSETIFF, &mut request)
 }
 
