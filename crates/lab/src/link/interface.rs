@@ -9,7 +9,9 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -32,6 +34,9 @@ pub(super) struct Interface {
     switched_off: Vec<Feature>,
     /// What keeps this host out, both ways.
     hidden: Vec<Attached>,
+    /// Says to other links that it is taken: a name that one process at a time can have in this
+    /// network namespace, and that goes with the process.
+    claim: Option<UnixListener>,
 }
 
 impl Interface {
@@ -82,6 +87,7 @@ impl Interface {
             was_up: flags & libc::IFF_UP != 0,
             switched_off: Vec::new(),
             hidden: Vec::new(),
+            claim: None,
             socket,
         })
     }
@@ -89,12 +95,14 @@ impl Interface {
     /// Brings it up, switches `features` off, and hides it from this host.
     ///
     /// # Errors
-    /// When the user may not.
+    /// When another link has it, or the user may not.
     pub(super) fn take(
         &mut self,
         namespace: Option<&Namespace>,
         features: &[Feature],
     ) -> Result<()> {
+        let index = self.index;
+        self.claim = Some(in_namespace(namespace, move || claim(index))?);
         // Before it comes up, so that this host announces no address of its own on it.
         self.hide(namespace);
         for feature in features {
@@ -208,6 +216,17 @@ impl Drop for Interface {
             tracing::warn!(interface = self.name, %error, "the interface stays up");
         }
     }
+}
+
+/// Two links over one interface would each pass every packet on.
+fn claim(index: i32) -> Result<UnixListener> {
+    let address = SocketAddr::from_abstract_name(format!("trunkline-bridge-{index}"))?;
+    UnixListener::bind_addr(&address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            anyhow!("another link bridges it already; `trunkline emulate status` shows which")
+        }
+        _ => anyhow!(error).context("cannot be marked as taken"),
+    })
 }
 
 /// Runs `work` where the interface is.

@@ -24,9 +24,9 @@ use super::run::{Announce, Running, Watched, warn};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A link around one command")]
 pub(super) struct Command {
-    /// How the command's packets get from the link into the host's network.
-    #[arg(long, value_enum, default_value_t = Gateway::Auto, requires = "command")]
-    gateway: Gateway,
+    /// How the command's packets get from the link into the host's network [default: auto].
+    #[arg(long, value_enum, requires = "command")]
+    gateway: Option<Gateway>,
     /// Prints on standard error what the link counted, once the command has ended; so does
     /// --json, as JSON.
     #[arg(long, requires = "command")]
@@ -72,6 +72,11 @@ enum Gateway {
 }
 
 impl Command {
+    /// Whether anything is said of the command beside the command.
+    pub(super) fn has_options(&self) -> bool {
+        self.gateway.is_some() || self.report || self.report_to.is_some()
+    }
+
     /// Whether there is a command at all.
     pub(super) fn is_given(&self) -> bool {
         !self.command.is_empty()
@@ -105,9 +110,9 @@ impl Command {
     ) -> Result<u8> {
         let settings = settings?;
         let gateway = match self.gateway {
-            Gateway::Auto => lab::around::Gateway::Automatic,
-            Gateway::Nat => lab::around::Gateway::Nat,
-            Gateway::User => lab::around::Gateway::User,
+            None | Some(Gateway::Auto) => lab::around::Gateway::Automatic,
+            Some(Gateway::Nat) => lab::around::Gateway::Nat,
+            Some(Gateway::User) => lab::around::Gateway::User,
         };
         let mut around = Around::prepare(gateway, std::env::var_os("PATH").as_ref())?;
         let (a, b) = around.devices();

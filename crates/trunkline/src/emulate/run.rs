@@ -62,9 +62,9 @@ struct Ends {
     /// instead of making two devices.
     #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
     bridge: Option<String>,
-    /// How a bridge takes frames: by packet sockets, or by AF_XDP, which is faster.
-    #[arg(long, value_enum, default_value_t = Io::Packet, requires = "bridge")]
-    io: Io,
+    /// How a bridge takes frames [default: packet].
+    #[arg(long, value_enum, requires = "bridge")]
+    io: Option<Io>,
     /// Hands each packet to a TUN device alone, and takes it so, instead of in runs: slower, and
     /// captures at the devices show single packets.
     #[arg(long, conflicts_with = "bridge")]
@@ -101,6 +101,19 @@ pub(super) struct Watched {
 }
 
 impl Run {
+    /// What the reader of flags lets pass beside others that contradict what these need.
+    fn check(&self) -> Result<()> {
+        if self.around.has_options() {
+            bail!(
+                "--gateway, --report and --report-to are for a link around one command: add -- COMMAND"
+            );
+        }
+        if self.ends.io.is_some() && self.ends.bridge.is_none() {
+            bail!("--io is for a bridge: add --bridge A,B");
+        }
+        Ok(())
+    }
+
     pub(super) fn run(self) -> Result<()> {
         if self.around.is_given() {
             let settings = self.settings.settings();
@@ -108,6 +121,7 @@ impl Run {
             self.around
                 .run(settings, &self.watched, offloads, self.json);
         }
+        self.check()?;
         // Before any thread starts, so that all of them leave the signals to this one.
         let signals = StopSignals::block()?;
         stand_apart();
@@ -247,8 +261,8 @@ impl Ends {
             a: end(first, a),
             b: end(second, b),
             io: match self.io {
-                Io::Packet => BridgeIo::Packet,
-                Io::Xdp => BridgeIo::Xdp,
+                None | Some(Io::Packet) => BridgeIo::Packet,
+                Some(Io::Xdp) => BridgeIo::Xdp,
             },
         };
         Ok((devices, ends))

@@ -340,6 +340,19 @@ fn what_cannot_be_bridged_is_refused() {
     );
     hosts.ip(MIDDLE, "link set inner-b mtu 1500");
 
+    let first = LinkHandle::start(
+        &Devices::Bridge {
+            a: hosts.end("inner-a"),
+            b: hosts.end("inner-b"),
+            io: BridgeIo::Packet,
+        },
+        LinkConfig::default(),
+    )
+    .expect("nothing is in the way");
+    let second = hosts.refusal(hosts.end("inner-a"), hosts.end("inner-b"));
+    assert!(second.contains("another link"), "{second}");
+    first.stop().expect("it ran");
+
     hosts.ip(MIDDLE, "link set inner-b up");
     hosts.ip(MIDDLE, "address add 198.18.1.1/24 dev inner-b");
     hosts.ip(MIDDLE, "route add default via 198.18.1.2");
