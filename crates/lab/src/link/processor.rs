@@ -7,7 +7,8 @@
 //! while packets are **sparse**, and while they are **dense** it stays on a processor that is not
 //! the one on which it was woken.
 //!
-//! Two links of one machine stay on different processors as long as there are enough; where there
+//! Two links started in one network namespace stay on different processors as long as there are
+//! enough (the kernel keeps the names by which they are taken for each namespace apart); where there
 //! is only one, or all are taken, the thread roams.
 
 use std::os::linux::net::SocketAddrExt;
@@ -41,7 +42,7 @@ pub(super) struct Processor {
     count: usize,
 }
 
-/// A processor that no other link has.
+/// A processor that no other link of this network namespace has.
 #[derive(Debug)]
 struct Taken {
     /// Nobody connects to it: its name, which one process at a time can have and which goes with
