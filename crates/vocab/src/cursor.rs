@@ -145,6 +145,17 @@ impl Writer {
         self.buffer.is_empty()
     }
 
+    /// The bytes written so far.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// Forgets what was written and keeps the room.
+    pub fn clear(&mut self) {
+        self.buffer.clear();
+    }
+
     /// Appends the bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.buffer.put_slice(bytes);

@@ -84,6 +84,7 @@ impl FromStr for Bitrate {
             "kbit" | "Kbit" => 1e3,
             "Mbit" | "mbit" => 1e6,
             "Gbit" | "gbit" => 1e9,
+            "Tbit" | "tbit" => 1e12,
             _ => return Err(error()),
         };
         whole(number * scale).map(Self).ok_or_else(error)
@@ -129,7 +130,8 @@ impl ByteCount {
 }
 
 impl fmt::Display for ByteCount {
-    /// Binary units where they come out even, else decimal ones with three digits.
+    /// Binary units where they come out even and the decimal ones are no shorter, else decimal ones
+    /// with three digits.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         const EVEN: [(u64, &str); 4] = [
             (1 << 40, "TiB"),
@@ -137,19 +139,24 @@ impl fmt::Display for ByteCount {
             (1 << 20, "MiB"),
             (1 << 10, "KiB"),
         ];
+        let (scale, unit) = match self.0 {
+            0..=999 => (1, "B"),
+            1_000..=999_999 => (1_000, "kB"),
+            1_000_000..=999_999_999 => (1_000_000, "MB"),
+            1_000_000_000..=999_999_999_999 => (1_000_000_000, "GB"),
+            _ => (1_000_000_000_000, "TB"),
+        };
+        let decimal = format!("{}{unit}", trimmed(self.0 as f64 / scale as f64));
+        let is_exact = scale < 1_000 || self.0.is_multiple_of(scale / 1_000);
         for (scale, unit) in EVEN {
             if self.0 >= scale && self.0.is_multiple_of(scale) {
-                return write!(out, "{}{unit}", self.0 / scale);
+                let binary = format!("{}{unit}", self.0 / scale);
+                if !is_exact || binary.len() <= decimal.len() {
+                    return out.write_str(&binary);
+                }
             }
         }
-        let bytes = self.0 as f64;
-        match self.0 {
-            0..=999 => write!(out, "{}B", self.0),
-            1_000..=999_999 => write!(out, "{}kB", trimmed(bytes / 1e3)),
-            1_000_000..=999_999_999 => write!(out, "{}MB", trimmed(bytes / 1e6)),
-            1_000_000_000..=999_999_999_999 => write!(out, "{}GB", trimmed(bytes / 1e9)),
-            _ => write!(out, "{}TB", trimmed(bytes / 1e12)),
-        }
+        out.write_str(&decimal)
     }
 }
 
@@ -350,6 +357,9 @@ mod tests {
         assert_eq!("1500".parse(), Ok(ByteCount(1_500)));
         assert_eq!(ByteCount(125_000).to_string(), "125kB");
         assert_eq!(ByteCount(65_536).to_string(), "64KiB");
+        assert_eq!(ByteCount(100_000_000_000).to_string(), "100GB");
+        assert_eq!(ByteCount(128_000).to_string(), "128kB");
+        assert_eq!(ByteCount(536_870_912).to_string(), "512MiB");
         assert_eq!(ByteCount(2_055_168).to_string(), "2007KiB");
     }
 

@@ -1,0 +1,19 @@
+//! The few kernels that need intrinsics, each checked against a slow reference.
+//!
+//! A kernel is a loop over bytes that the processor has instructions for and the compiler does not
+//! find by itself. It is offered as safe functions that take slices; which instructions do the work
+//! is found out once, when the program runs, so one binary serves old and new processors. What is
+//! here now is [`gf256`], the arithmetic of forward error correction.
+//!
+//! ```text
+//!  Kernel::detect() ─► GFNI + AVX-512 │ AVX2 │ NEON │ portable      same results, byte for byte
+//! ```
+//!
+//! This is the one core with unsafe code. It is allowed in the files of single instruction sets
+//! (`x86.rs`, `neon.rs`) and where those are called; each such file is tested with every constant,
+//! and with every length and alignment up to several of its vectors, against the portable code and
+//! against a bitwise definition. Nothing here allocates, asks the system, or knows a protocol.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod gf256;
