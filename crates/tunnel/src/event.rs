@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use vocab::FlowId;
 
+use crate::session::DatagramAgreement;
+use crate::transport::SuspendReason;
+
 /// A link, numbered by the shell; numbers are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
@@ -91,6 +94,21 @@ pub enum Event {
     LinkReplaced {
         /// The link that must be closed.
         link: LinkId,
+    },
+    /// Both sides take packets beside this link: ask its TLS connection for keys and call
+    /// [`crate::Session::start_datagrams`].
+    DatagramsAgreed {
+        /// The link.
+        link: LinkId,
+        /// What the keys are made of, and where to send.
+        agreement: DatagramAgreement,
+    },
+    /// Flow frames travel in packets from here on.
+    DatagramsUp,
+    /// They travel on the link again.
+    DatagramsDown {
+        /// Why.
+        reason: SuspendReason,
     },
     /// What the peer's engine put into its hello; again whenever it changes.
     Hello {

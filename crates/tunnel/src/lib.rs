@@ -11,22 +11,29 @@
 //! ```
 //!
 //! [`wire`] holds the frames, `session` the machine. Frames are acknowledged here and not by the
-//! link, so another kind of link (datagrams with their own loss recovery) can go underneath.
-//! This crate reads no clock, opens nothing and encrypts nothing.
+//! link, so that they may travel in packets as well, in any order: [`transport`] sends those, with
+//! [`packet`] (seals), [`recovery`] (losses), [`congestion`] (rates) and [`fec`] (correction) under it.
+//! This crate reads no clock and opens nothing.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;
+pub mod congestion;
 mod error;
 mod event;
+pub mod fec;
 pub mod limits;
+pub mod packet;
+mod ranges;
+pub mod recovery;
 mod session;
 mod statistics;
+pub mod transport;
 pub mod wire;
 
 pub use config::Config;
 pub use error::{Error, OpenError};
 pub use event::{Answer, ConnectFailure, Event, LinkId, Open, ResetReason};
-pub use session::Session;
+pub use session::{Carried, DatagramAgreement, Session};
 pub use statistics::{FlowStatistics, Statistics};

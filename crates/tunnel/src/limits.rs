@@ -6,8 +6,16 @@ use std::time::Duration;
 /// flows take turns at this grain: at 1 Mbit/s a small flow waits 0.13 s for one frame.
 pub const DATA_LIMIT: usize = (16 << 10) - 64;
 
-/// An engine message, at most; longer ones travel in pieces of [`DATA_LIMIT`].
+/// An engine message, at most; longer ones travel in pieces of [`MESSAGE_PIECE`].
 pub const MESSAGE_LIMIT: usize = 1 << 20;
+
+/// A piece of a message, at most: with its header it fits the least packet that every path
+/// carries (1,200 bytes, RFC 8899 §5.1.2, BASE_PLPMTU), seal and all.
+pub const MESSAGE_PIECE: usize = 1_100;
+
+/// Pieces waiting for the peer's acknowledgement, at most: the backlog in full pieces, and as
+/// many short ones.
+pub const MESSAGE_PIECES_LIMIT: usize = 2 * MESSAGE_BACKLOG_LIMIT / MESSAGE_PIECE;
 
 /// A frame on the wire after its length, at most: four times what this version sends, so that
 /// a later version has room.

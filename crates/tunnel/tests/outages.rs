@@ -1,18 +1,22 @@
-//! Two sessions over links that break anywhere: every byte arrives once and in order.
+//! Two sessions over links that break anywhere and packets that get lost: every byte arrives once
+//! and in order.
 //!
 //! A seeded model drives both sides with random writes, reads and ends, delivers the bytes of
-//! the link in random pieces, and loses links at any byte, with what is under way. Each stream
-//! is a function of flow, direction and offset, so the reference is that function.
+//! the link in random pieces, and loses links at any byte, with what is under way. In some worlds
+//! frames travel in packets for a while, which are lost, repeated, overtake each other, and are
+//! at times taken for lost although they arrive. Each stream is a function of flow, direction and
+//! offset, so the reference is that function.
 
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
-use tunnel::{Answer, Config, Event, LinkId, Open, Session};
-use vocab::{ByteCount, FlowId, NodeId, Random, Time};
+use tunnel::wire::{Frame, split_frame};
+use tunnel::{Answer, Carried, Config, Event, LinkId, Open, Session};
+use vocab::{ByteCount, FlowId, NodeId, Random, Time, Writer};
 
 /// One direction of a flow, as one side sees its own and the other's half of it.
 #[derive(Debug, Default)]
@@ -43,8 +47,26 @@ struct World {
     links: u64,
     /// Bytes under way to each side.
     wire: [Vec<u8>; 2],
+    with_packets: bool,
+    /// Packets under way to each side, in no order.
+    packets: [Vec<Packet>; 2],
+    /// What each side will be told of its packets, in no order.
+    reports: [Vec<(Fate, Vec<Carried>)>; 2],
+    packets_sent: u64,
     flows: BTreeMap<FlowId, (usize, FlowModel)>,
     window: u64,
+}
+
+#[derive(Clone)]
+struct Packet {
+    payload: Bytes,
+    carried: Vec<Carried>,
+}
+
+#[derive(Clone, Copy)]
+enum Fate {
+    Arrived,
+    Lost,
 }
 
 fn byte_at(flow: FlowId, writer: usize, offset: u64) -> u8 {
@@ -89,6 +111,10 @@ impl World {
             link: None,
             links: 0,
             wire: Default::default(),
+            with_packets: !seed.is_multiple_of(3),
+            packets: Default::default(),
+            reports: Default::default(),
+            packets_sent: 0,
             flows: BTreeMap::new(),
             window: window * 8,
         }
@@ -120,6 +146,9 @@ impl World {
             self.wire[side].clear();
             self.drain(side);
         }
+        // A transport that ends with its link reports nothing.
+        self.packets = Default::default();
+        self.reports = Default::default();
         for side in [0, 1] {
             if self.random.below(2) == 0 {
                 self.sessions[side].link_down(self.now, link);
@@ -180,6 +209,9 @@ impl World {
                 | Event::Silent
                 | Event::Heard
                 | Event::GoAway
+                | Event::DatagramsAgreed { .. }
+                | Event::DatagramsUp
+                | Event::DatagramsDown { .. }
                 | Event::Drained => {}
             }
         }
@@ -269,14 +301,109 @@ impl World {
         }
     }
 
+    /// Frames travel in packets from here on, or no longer.
+    fn change_way(&mut self) {
+        if self.link.is_none() || !self.sessions.iter().all(Session::is_up) {
+            return;
+        }
+        let side = self.random.below(2) as usize;
+        if !self.sessions[side].is_in_packets() {
+            self.sessions[side].packets_up(self.now);
+            return;
+        }
+        if self.random.below(6) > 0 {
+            return;
+        }
+        let under_way = self.packets[1 - side].drain(..);
+        let unreported = self.reports[side].drain(..).map(|(_, carried)| carried);
+        let lost: Vec<Vec<Carried>> = under_way
+            .map(|packet| packet.carried)
+            .chain(unreported)
+            .collect();
+        for carried in lost.iter().flatten() {
+            self.sessions[side].packet_lost(self.now, carried);
+        }
+        self.sessions[side].packets_down(self.now);
+    }
+
+    fn carry_packets(&mut self) {
+        if self.link.is_none() {
+            return;
+        }
+        for side in [0, 1] {
+            let most = self.random.below(4);
+            for _ in 0..most {
+                let (mut out, mut carried) = (Writer::new(), Vec::new());
+                let room = 120 + self.random.below(1_300) as usize;
+                self.sessions[side].poll_packet(self.now, room, &mut out, &mut carried);
+                assert!(out.len() <= room, "a packet has a length");
+                assert_eq!(out.is_empty(), carried.is_empty());
+                if carried.is_empty() {
+                    break;
+                }
+                self.packets_sent += 1;
+                let payload = out.finish();
+                self.packets[1 - side].push(Packet { payload, carried });
+            }
+        }
+        for side in [0, 1] {
+            for _ in 0..self.random.below(6) {
+                if self.packets[side].is_empty() {
+                    break;
+                }
+                let count = self.packets[side].len() as u64;
+                // Mostly the oldest.
+                let place = self.random.below(count).min(self.random.below(count)) as usize;
+                let packet = self.packets[side].remove(place);
+                self.arrive(side, packet);
+            }
+            self.drain(side);
+            while !self.reports[side].is_empty() && self.random.below(4) > 0 {
+                let place = self.random.below(self.reports[side].len() as u64) as usize;
+                let (fate, carried) = self.reports[side].swap_remove(place);
+                for carried in &carried {
+                    match fate {
+                        Fate::Arrived => self.sessions[side].packet_arrived(carried),
+                        Fate::Lost => self.sessions[side].packet_lost(self.now, carried),
+                    }
+                }
+            }
+            self.drain(side);
+        }
+    }
+
+    /// One packet reaches a side, or not.
+    fn arrive(&mut self, side: usize, packet: Packet) {
+        let sender = 1 - side;
+        let (copies, fate) = match self.random.below(20) {
+            0..=2 => (0, Fate::Lost),
+            3 => (2, Fate::Arrived),
+            // The sender does not hear of it, and takes it for lost.
+            4 => (1, Fate::Lost),
+            _ => (1, Fate::Arrived),
+        };
+        for _ in 0..copies {
+            let mut payload = BytesMut::from(&packet.payload[..]);
+            while let Some(frame) = split_frame(&mut payload).unwrap() {
+                self.sessions[side]
+                    .handle_packet_frame(self.now, Frame::parse(&frame).unwrap())
+                    .unwrap();
+            }
+            assert!(payload.is_empty());
+        }
+        self.reports[sender].push((fate, packet.carried));
+    }
+
     fn step(&mut self) {
         match self.random.below(100) {
             0..=2 => self.dial(),
             3 => self.lose(),
             4..=10 => self.open_flow(),
             11..=40 => self.work(false),
+            41..=50 if self.with_packets => self.change_way(),
             _ => self.carry(),
         }
+        self.carry_packets();
         let span = Duration::from_micros(self.random.below(5_000));
         self.pass(span);
     }
@@ -287,6 +414,10 @@ impl World {
         for _ in 0..20_000 {
             self.work(true);
             self.carry();
+            self.carry_packets();
+            if self.with_packets && self.random.below(50) == 0 {
+                self.change_way();
+            }
             self.pass(Duration::from_millis(5));
             if self.flows.values().all(|(_, model)| model.closed == [1, 1]) {
                 return;
@@ -311,7 +442,7 @@ impl World {
         for session in &self.sessions {
             let statistics = session.statistics();
             assert_eq!(session.flow_count(), 0);
-            assert_eq!(statistics.duplicate_bytes, 0);
+            assert!(self.packets_sent > 0 || statistics.duplicate_bytes == 0);
             assert_eq!(statistics.outstanding_bytes, 0);
             assert_eq!(statistics.unconsumed_bytes, 0);
             assert_eq!(statistics.reset_flows, 0);
@@ -332,23 +463,29 @@ fn run(seed: u64, steps: u32) -> World {
 
 #[test]
 fn every_byte_arrives_once_and_in_order_however_often_links_break() {
-    let (mut flows, mut links, mut again) = (0, 0, 0);
+    let (mut flows, mut links, mut again, mut packets) = (0, 0, 0, 0);
     for seed in 0..100 {
         let world = run(seed, 600);
         flows += world.flows.len();
         links += world.links;
+        packets += world.packets_sent;
         again += world.sessions[0].statistics().retransmitted_bytes;
     }
     // The model must have had something to break.
     assert!(
-        flows > 1_000 && links > 1_000 && again > 1_000_000,
-        "{flows} {links} {again}"
+        flows > 1_000 && links > 1_000 && again > 1_000_000 && packets > 10_000,
+        "{flows} {links} {again} {packets}"
     );
 }
 
 #[test]
 fn a_flow_that_ends_while_a_link_is_being_agreed_on_ends_on_both_sides() {
     run(7_440_300_229_351_737_010, 152);
+}
+
+#[test]
+fn a_flow_ends_although_the_packet_with_its_last_acknowledgement_is_lost() {
+    run(2_524_465_180_402_118_032, 376);
 }
 
 proptest! {

@@ -108,6 +108,8 @@ impl Engine {
                 self.set_reach(node, Reach::Silent);
             }
             Said::Drained => {}
+            // No shell makes offers yet.
+            Said::DatagramsAgreed { .. } | Said::DatagramsUp | Said::DatagramsDown { .. } => {}
         }
     }
 

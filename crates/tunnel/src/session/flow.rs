@@ -28,6 +28,8 @@ pub(super) struct Flow {
     pub(super) open: Open,
     /// Ours: the answer that came. Theirs: the answer that was given.
     pub(super) answer: Option<Answer>,
+    /// Ours: the peer is known to have its Open.
+    pub(super) is_open_known: bool,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
     pub(super) turn: Turn,
@@ -39,6 +41,7 @@ impl Flow {
             origin,
             open,
             answer: None,
+            is_open_known: false,
             send: SendHalf::new(credit),
             receive: ReceiveHalf::new(window),
             turn: Turn::new(now),
@@ -48,6 +51,11 @@ impl Flow {
     /// The flow ends with its answer and carries nothing.
     pub(super) fn is_failed(&self) -> bool {
         matches!(self.answer, Some(Answer::Failed(_)))
+    }
+
+    /// Its Open may not have arrived yet.
+    pub(super) fn needs_open(&self) -> bool {
+        self.origin == Origin::Ours && !self.is_open_known && self.answer.is_none()
     }
 
     /// Both directions have ended, and both decoders are through.

@@ -6,10 +6,10 @@ use super::Session;
 use super::flow::{Flow, Origin};
 use super::link::Phase;
 use super::liveness::Presence;
-use super::messages::Arrival;
+use super::messages::Whole;
 use super::receive::{Urgency, Violation};
 use super::send::Ending;
-use crate::limits::{ACKNOWLEDGE_BYTES, RESETS_WAITING};
+use crate::limits::{ACKNOWLEDGE_BYTES, FLOW_LIMIT, RESETS_WAITING};
 use crate::wire::{Ack, AnswerFrame, Data, Finish, Frame, OpenFrame, Reset, Seen, split_frame};
 use crate::{Answer, Error, Event, LinkId, ResetReason};
 
@@ -58,7 +58,7 @@ impl Session {
         Ok(())
     }
 
-    fn dispatch(&mut self, phase: Phase, frame: Frame) -> Result<(), Error> {
+    pub(super) fn dispatch(&mut self, phase: Phase, frame: Frame) -> Result<(), Error> {
         match (phase, frame) {
             (_, Frame::Hello(hello)) => {
                 self.on_hello(hello)?;
@@ -72,6 +72,7 @@ impl Session {
             (Phase::Established, Frame::Resume(_)) => {
                 return Err(Error::PeerMisbehaved("a resume in the middle of a link"));
             }
+            (Phase::Established, Frame::DatagramOffer(offer)) => self.on_datagram_offer(offer)?,
             (_, Frame::Ping(ping)) => self.control.pong = Some(ping.stamp_us),
             (_, Frame::Pong(pong)) => self.liveness.pong(self.now, pong.stamp_us),
             (Phase::Resuming, _) => {
@@ -123,7 +124,11 @@ impl Session {
                 }
                 Ok(())
             }
-            Frame::Hello(_) | Frame::Resume(_) | Frame::Ping(_) | Frame::Pong(_) => Ok(()),
+            Frame::Hello(_)
+            | Frame::Resume(_)
+            | Frame::DatagramOffer(_)
+            | Frame::Ping(_)
+            | Frame::Pong(_) => Ok(()),
         }
     }
 
@@ -149,7 +154,7 @@ impl Session {
         };
         if self.flows.contains_key(&flow) {
             Standing::Open
-        } else if flow.0 < next {
+        } else if flow.0 < next && !self.unopened.contains(&flow) {
             Standing::Closed
         } else {
             Standing::NeverOpened
@@ -171,7 +176,7 @@ impl Session {
                 Ok(())
             }
             Standing::NeverOpened => {
-                self.peer_next = id.0 + 1;
+                self.note_id(id)?;
                 if self.peer_flows >= self.config.flow_limit {
                     self.send_reset(id, ResetReason::Limit);
                     return Ok(());
@@ -193,6 +198,29 @@ impl Session {
                 Ok(())
             }
         }
+    }
+
+    /// The peer has used this id. Those below it that it has not opened yet may come later, in
+    /// another packet.
+    fn note_id(&mut self, id: FlowId) -> Result<(), Error> {
+        if self.unopened.remove(&id) || id.0 < self.peer_next {
+            return Ok(());
+        }
+        let parity = u64::from(self.peer > self.local);
+        let first = self.peer_next + u64::from(self.peer_next % 2 != parity);
+        if (id.0 - first) / 2 > FLOW_LIMIT as u64 {
+            return Err(Error::PeerMisbehavedOnFlow {
+                flow: id,
+                what: "its id is far above the last one",
+            });
+        }
+        self.unopened.extend((first..id.0).step_by(2).map(FlowId));
+        // Of flows that were reset before their Open went out nothing may ever come.
+        while self.unopened.len() > FLOW_LIMIT {
+            self.unopened.pop_first();
+        }
+        self.peer_next = id.0 + 1;
+        Ok(())
     }
 
     fn on_answer(&mut self, frame: AnswerFrame) -> Result<(), Error> {
@@ -217,6 +245,7 @@ impl Session {
             return Ok(());
         }
         flow.answer = Some(frame.answer);
+        self.control.opens.remove(&id);
         self.events.push_back(Event::Answered {
             flow: id,
             answer: frame.answer,
@@ -303,8 +332,12 @@ impl Session {
             return match self.standing(id) {
                 Standing::Open | Standing::Closed => Ok(()),
                 Standing::NeverOpened if self.is_ours(id) => never_opened(id),
-                // It was reset before its Open went out, which therefore never comes.
-                Standing::NeverOpened => Ok(()),
+                // It was reset before its Open went out, which then never comes, or the Open was
+                // overtaken and must not be executed.
+                Standing::NeverOpened => {
+                    self.resets.remember(id, reset.reason);
+                    self.note_id(id)
+                }
             };
         };
         // The peer forgets a flow when all of it is acknowledged both ways; when the link was
@@ -348,6 +381,7 @@ impl Session {
         let Some(flow) = self.flows.get_mut(&id) else {
             return Ok(());
         };
+        flow.is_open_known = true;
         let claim = |what| Error::PeerMisbehavedOnFlow { flow: id, what };
         let progress = flow
             .send
@@ -373,20 +407,15 @@ impl Session {
     }
 
     fn on_message(&mut self, message: crate::wire::Message) -> Result<(), Error> {
-        let (flow, kind) = (message.flow, message.kind);
-        let arrival = self.messages.arrived(message);
+        let received = self.messages.receive(message);
         self.control.note_acknowledgement(self.now);
         self.control.message_ack = true;
-        match arrival {
-            Arrival::Whole(bytes) => {
-                if self.flows.contains_key(&flow) {
-                    self.events.push_back(Event::Message { flow, kind, bytes });
-                }
-                Ok(())
+        while let Some(Whole { flow, kind, bytes }) = self.messages.next_whole() {
+            if self.flows.contains_key(&flow) {
+                self.events.push_back(Event::Message { flow, kind, bytes });
             }
-            Arrival::Nothing => Ok(()),
-            Arrival::Violation(what) => Err(Error::PeerMisbehaved(what)),
         }
+        received.map_err(Error::PeerMisbehaved)
     }
 
     fn on_stray(&mut self, id: FlowId) -> Result<(), Error> {
@@ -401,7 +430,7 @@ impl Session {
 
     /// A frame for a flow that is closed. When it was reset here the peer knows or will soon;
     /// otherwise it is told once.
-    fn refuse_stray(&mut self, id: FlowId) {
+    pub(super) fn refuse_stray(&mut self, id: FlowId) {
         if self.resets.reason(id).is_none() {
             self.send_reset(id, ResetReason::Gone);
         }
@@ -424,7 +453,7 @@ fn never_opened(flow: FlowId) -> Result<(), Error> {
 
 fn misbehaved(flow: FlowId, violation: Violation) -> Error {
     let what = match violation {
-        Violation::Gap => "bytes are missing before these",
+        Violation::Fragments => "too many pieces that do not join",
         Violation::BeyondCredit => "more bytes than the flow's credit",
         Violation::BeyondEnd => "bytes after the end",
         Violation::EndMoved => "the end moved",

@@ -11,6 +11,7 @@
 use bytes::BytesMut;
 use vocab::{FlowId, Time};
 
+use super::datagrams::Datagrams;
 use super::flow::Origin;
 use super::liveness::Presence;
 use super::{Control, Messages, Resets, Session};
@@ -42,6 +43,9 @@ pub(super) struct Link {
     pub(super) incoming: BytesMut,
     pub(super) hello_waiting: bool,
     pub(super) resume_out: ResumeOut,
+    /// Flow frames travel in packets beside it.
+    pub(super) in_packets: bool,
+    pub(super) datagrams: Datagrams,
     dialed_by_us: bool,
     attached: Time,
 }
@@ -53,6 +57,10 @@ impl Link {
             Phase::Greeting | Phase::Resuming => self.attached + HELLO_TIMEOUT,
             Phase::Established => Time::NEVER,
         }
+    }
+
+    pub(super) fn dialed_by_us(&self) -> bool {
+        self.dialed_by_us
     }
 }
 
@@ -83,6 +91,8 @@ impl Session {
             incoming: BytesMut::new(),
             hello_waiting: true,
             resume_out: ResumeOut::From(FlowId(0)),
+            in_packets: false,
+            datagrams: Datagrams::default(),
             dialed_by_us,
             attached: self.now,
         });
@@ -171,10 +181,12 @@ impl Session {
             }
             self.peer_incarnation = Some(hello.incarnation);
             self.peer_next = 0;
+            self.unopened.clear();
             self.peer_leaving = false;
             self.messages = Messages::default();
             self.resets = Resets::default();
         }
+        self.peer_version = hello.version;
         self.peer_flow_window = hello.flow_window;
         self.peer_total_window = hello.total_window;
         self.peer_blob = Some(hello.blob.clone());
@@ -217,7 +229,7 @@ impl Session {
             } else {
                 Series::Last
             },
-            flows_seen_below: self.peer_next,
+            flows_seen_below: self.unopened.first().map_or(self.peer_next, |id| id.0),
             next_message: self.messages.next_incoming(),
             positions,
         }))
@@ -255,7 +267,7 @@ impl Session {
         let id = position.ack.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
             // A flow of the peer's whose Open has not come yet needs no answer.
-            if !self.is_ours(id) && id.0 >= self.peer_next {
+            if !self.is_ours(id) && (id.0 >= self.peer_next || self.unopened.contains(&id)) {
                 return Ok(());
             }
             if id.0 >= self.next_id && self.is_ours(id) {

@@ -68,7 +68,8 @@ impl Liveness {
     pub(super) fn heard(&mut self, now: Time, config: &Config, random: &mut Random) -> Presence {
         self.last_heard = now;
         self.ping_at = now + spread(config.ping_interval, random);
-        self.ping_waiting = false;
+        // Who only receives has no other way to learn the round-trip time.
+        self.ping_waiting &= self.latest.is_none();
         std::mem::replace(&mut self.presence, Presence::Heard)
     }
 
@@ -92,7 +93,9 @@ impl Liveness {
 
     /// Whether data that goes out anyway should take a ping along.
     pub(super) fn refresh_due(&self, now: Time) -> bool {
-        self.ping_sent.is_none()
+        // The answer to a ping may be lost.
+        self.ping_sent
+            .is_none_or(|(_, sent)| now.since(sent) >= ROUND_TRIP_REFRESH)
             && self
                 .last_sample
                 .is_none_or(|last| now.since(last) >= ROUND_TRIP_REFRESH)
@@ -104,6 +107,13 @@ impl Liveness {
         self.ping_waiting = false;
         self.ping_sent = Some((stamp, now));
         stamp
+    }
+
+    /// The packet with the last ping is lost.
+    pub(super) fn ping_lost(&mut self) {
+        if self.ping_sent.take().is_some() {
+            self.ping_waiting = true;
+        }
     }
 
     pub(super) fn pong(&mut self, now: Time, stamp: u32) {

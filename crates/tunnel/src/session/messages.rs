@@ -1,45 +1,54 @@
 //! Messages between the engines: kept until the peer has them, in order over all flows, and
 //! put together again when they came in pieces.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use vocab::FlowId;
 
-use crate::limits::{DATA_LIMIT, MESSAGE_BACKLOG_LIMIT, MESSAGE_LIMIT};
+use crate::limits::{MESSAGE_BACKLOG_LIMIT, MESSAGE_LIMIT, MESSAGE_PIECE, MESSAGE_PIECES_LIMIT};
+use crate::ranges::Ranges;
 use crate::wire::{Message, Piece};
-
-/// What an arrived piece led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
-    /// A whole message.
-    Whole(Bytes),
-    /// A piece, or one that had arrived before.
-    Nothing,
-    /// Something a peer must not send.
-    Violation(&'static str),
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     outgoing: VecDeque<Message>,
-    /// Of `outgoing`, how many were sent on this link.
-    sent: usize,
+    /// Sequences below this were sent on this link.
+    sent_below: u64,
+    /// Of these, what is to be sent again, and what is known to have arrived behind a gap.
+    again: Ranges,
+    arrived: Ranges,
     next_sequence: u64,
     backlog: usize,
     next_incoming: u64,
+    /// What came before its turn.
+    early: BTreeMap<u64, Message>,
+    early_bytes: usize,
     assembling: Option<(FlowId, BytesMut)>,
+    whole: VecDeque<Whole>,
+}
+
+/// A message of the peer's, with all its pieces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Whole {
+    pub(super) flow: FlowId,
+    pub(super) kind: u8,
+    pub(super) bytes: Bytes,
 }
 
 impl Messages {
     /// Queues a message; `false` when it is too long or too much is waiting.
     pub(super) fn push(&mut self, flow: FlowId, kind: u8, mut bytes: Bytes) -> bool {
-        if bytes.len() > MESSAGE_LIMIT || self.backlog + bytes.len() > MESSAGE_BACKLOG_LIMIT {
+        let pieces = bytes.len().div_ceil(MESSAGE_PIECE).max(1);
+        if bytes.len() > MESSAGE_LIMIT
+            || self.backlog + bytes.len() > MESSAGE_BACKLOG_LIMIT
+            || self.outgoing.len() + pieces > MESSAGE_PIECES_LIMIT
+        {
             return false;
         }
         self.backlog += bytes.len();
         loop {
-            let part = bytes.split_to(bytes.len().min(DATA_LIMIT));
+            let part = bytes.split_to(bytes.len().min(MESSAGE_PIECE));
             let piece = if bytes.is_empty() {
                 Piece::Last
             } else {
@@ -64,13 +73,26 @@ impl Messages {
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        self.sent < self.outgoing.len()
+        self.next_sequence_to_send() < self.next_sequence
     }
 
-    pub(super) fn next_to_send(&mut self) -> Option<Message> {
-        let message = self.outgoing.get(self.sent)?.clone();
-        self.sent += 1;
-        Some(message)
+    fn next_sequence_to_send(&self) -> u64 {
+        self.again
+            .first()
+            .map_or(self.sent_below, |range| range.start)
+    }
+
+    /// What goes next, at most `room` bytes of content; `None` when there is nothing so short.
+    pub(super) fn next_to_send(&mut self, room: usize) -> Option<Message> {
+        let sequence = self.next_sequence_to_send();
+        let first = self.outgoing.front()?.sequence;
+        let message = self.outgoing.get((sequence.checked_sub(first)?) as usize)?;
+        if message.bytes.len() > room {
+            return None;
+        }
+        self.again.remove(sequence..sequence + 1);
+        self.sent_below = self.sent_below.max(sequence + 1);
+        Some(message.clone())
     }
 
     /// The peer has all below `next`; `false` when it cannot have.
@@ -85,50 +107,112 @@ impl Messages {
         {
             if let Some(done) = self.outgoing.pop_front() {
                 self.backlog -= done.bytes.len();
-                self.sent = self.sent.saturating_sub(1);
             }
         }
+        self.again.remove(0..next);
+        self.arrived.remove(0..next);
+        self.sent_below = self.sent_below.max(next);
         true
+    }
+
+    /// The packet with this message is lost.
+    pub(super) fn lost(&mut self, sequence: u64) {
+        let base = self.base();
+        if sequence >= base && self.arrived.missing(sequence..sequence + 1).len() == 1 {
+            self.again.insert(sequence..sequence + 1);
+        }
+    }
+
+    /// The packet with this message has arrived.
+    pub(super) fn arrived_there(&mut self, sequence: u64) {
+        if sequence >= self.base() {
+            self.again.remove(sequence..sequence + 1);
+            self.arrived.insert(sequence..sequence + 1);
+        }
     }
 
     /// A new link: everything that is not acknowledged is sent again.
     pub(super) fn rewind(&mut self) {
-        self.sent = 0;
+        self.sent_below = self.base();
+        self.again = Ranges::default();
+        self.arrived = Ranges::default();
+    }
+
+    /// The sequence of the oldest message that the peer has not acknowledged.
+    fn base(&self) -> u64 {
+        self.outgoing
+            .front()
+            .map_or(self.next_sequence, |front| front.sequence)
     }
 
     pub(super) fn next_incoming(&self) -> u64 {
         self.next_incoming
     }
 
-    pub(super) fn arrived(&mut self, message: Message) -> Arrival {
-        if message.sequence < self.next_incoming {
-            return Arrival::Nothing;
+    /// Takes a piece, in its turn or before it; whole messages are then in
+    /// [`Self::next_whole`].
+    ///
+    /// # Errors
+    /// With what a peer must not send.
+    pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
+        if message.sequence < self.next_incoming || self.early.contains_key(&message.sequence) {
+            return Ok(());
         }
         if message.sequence > self.next_incoming {
-            return Arrival::Violation("a message is missing before this one");
-        }
-        self.next_incoming += 1;
-        let whole = match self.assembling.take() {
-            None if message.piece == Piece::Last => return Arrival::Whole(message.bytes),
-            None => BytesMut::from(&message.bytes[..]),
-            Some((flow, _)) if flow != message.flow => {
-                return Arrival::Violation("pieces of two messages are mixed");
+            self.early_bytes += message.bytes.len();
+            if message.sequence - self.next_incoming > MESSAGE_PIECES_LIMIT as u64
+                || self.early_bytes > MESSAGE_BACKLOG_LIMIT
+            {
+                return Err("more messages than may wait for an acknowledgement");
             }
+            // Its packet is not kept alive for it.
+            let bytes = Bytes::copy_from_slice(&message.bytes);
+            let sequence = message.sequence;
+            self.early.insert(sequence, Message { bytes, ..message });
+            return Ok(());
+        }
+        self.assemble(message)?;
+        while let Some(next) = self.early.remove(&self.next_incoming) {
+            self.early_bytes -= next.bytes.len();
+            self.assemble(next)?;
+        }
+        Ok(())
+    }
+
+    /// The next message that has all its pieces.
+    pub(super) fn next_whole(&mut self) -> Option<Whole> {
+        self.whole.pop_front()
+    }
+
+    fn assemble(&mut self, message: Message) -> Result<(), &'static str> {
+        self.next_incoming += 1;
+        let Message {
+            flow, kind, piece, ..
+        } = message;
+        let bytes = match self.assembling.take() {
+            None if piece == Piece::Last => {
+                let bytes = message.bytes;
+                self.whole.push_back(Whole { flow, kind, bytes });
+                return Ok(());
+            }
+            None => BytesMut::from(&message.bytes[..]),
+            Some((other, _)) if other != flow => return Err("pieces of two messages are mixed"),
             Some((_, mut parts)) => {
                 parts.extend_from_slice(&message.bytes);
                 parts
             }
         };
-        if whole.len() > MESSAGE_LIMIT {
-            return Arrival::Violation("a message is too long");
+        if bytes.len() > MESSAGE_LIMIT {
+            return Err("a message is too long");
         }
-        match message.piece {
-            Piece::Last => Arrival::Whole(whole.freeze()),
-            Piece::Part => {
-                self.assembling = Some((message.flow, whole));
-                Arrival::Nothing
+        match piece {
+            Piece::Last => {
+                let bytes = bytes.freeze();
+                self.whole.push_back(Whole { flow, kind, bytes });
             }
+            Piece::Part => self.assembling = Some((flow, bytes)),
         }
+        Ok(())
     }
 }
 
@@ -136,28 +220,63 @@ impl Messages {
 mod tests {
     use super::*;
 
+    fn sent(messages: &mut Messages) -> Vec<Message> {
+        std::iter::from_fn(|| messages.next_to_send(MESSAGE_PIECE)).collect()
+    }
+
     #[test]
     fn a_long_message_arrives_whole_after_a_change_of_links() {
         let (mut near, mut far) = (Messages::default(), Messages::default());
         let long = Bytes::from(vec![7; 40_000]);
         assert!(near.push(FlowId(2), 1, long.clone()));
-        let first = near.next_to_send().unwrap();
-        assert_eq!(far.arrived(first), Arrival::Nothing);
-        near.next_to_send().unwrap();
+        let first = near.next_to_send(MESSAGE_PIECE).unwrap();
+        assert_eq!(far.receive(first), Ok(()));
+        near.next_to_send(MESSAGE_PIECE).unwrap();
         near.rewind();
         assert!(near.acknowledge(far.next_incoming()));
-        let mut whole = Arrival::Nothing;
-        while let Some(piece) = near.next_to_send() {
-            whole = far.arrived(piece);
+        for piece in sent(&mut near) {
+            assert_eq!(far.next_whole(), None);
+            assert_eq!(far.receive(piece), Ok(()));
         }
-        assert_eq!(whole, Arrival::Whole(long));
-        assert!(near.acknowledge(3));
+        assert_eq!(far.next_whole().unwrap().bytes, long);
+        let pieces = 40_000_u64.div_ceil(MESSAGE_PIECE as u64);
+        assert!(near.acknowledge(pieces));
         assert_eq!(near.backlog(), 0);
-        assert!(!near.acknowledge(4));
+        assert!(!near.acknowledge(pieces + 1));
     }
 
     #[test]
-    fn the_backlog_is_bounded() {
+    fn what_was_lost_is_sent_again_and_what_overtook_it_waits() {
+        let (mut near, mut far) = (Messages::default(), Messages::default());
+        for kind in 0..4 {
+            assert!(near.push(FlowId(0), kind, Bytes::from_static(b"x")));
+        }
+        let pieces = sent(&mut near);
+        for kept in [3, 1, 1] {
+            assert_eq!(far.receive(pieces[kept].clone()), Ok(()));
+        }
+        assert_eq!(far.next_whole(), None);
+        near.arrived_there(3);
+        near.arrived_there(1);
+        for sequence in 0..4 {
+            near.lost(sequence);
+        }
+        let again = sent(&mut near);
+        let sequences: Vec<u64> = again.iter().map(|message| message.sequence).collect();
+        assert_eq!(sequences, [0, 2]);
+        for message in again {
+            assert_eq!(far.receive(message), Ok(()));
+        }
+        let kinds: Vec<u8> = std::iter::from_fn(|| far.next_whole())
+            .map(|whole| whole.kind)
+            .collect();
+        assert_eq!(kinds, [0, 1, 2, 3]);
+        assert!(near.acknowledge(far.next_incoming()));
+        assert!(!near.is_waiting());
+    }
+
+    #[test]
+    fn the_backlog_is_bounded_on_both_sides() {
         let mut near = Messages::default();
         let large = Bytes::from(vec![0; MESSAGE_LIMIT]);
         for _ in 0..MESSAGE_BACKLOG_LIMIT / MESSAGE_LIMIT {
@@ -165,5 +284,13 @@ mod tests {
         }
         assert!(!near.push(FlowId(0), 0, Bytes::from_static(b"x")));
         assert!(!Messages::default().push(FlowId(0), 0, vec![0; MESSAGE_LIMIT + 1].into()));
+        let mut many = Messages::default();
+        while many.push(FlowId(0), 0, Bytes::new()) {}
+        assert_eq!(many.outgoing.len(), MESSAGE_PIECES_LIMIT);
+        let far_ahead = Message {
+            sequence: MESSAGE_PIECES_LIMIT as u64 + 1,
+            ..many.outgoing[0].clone()
+        };
+        assert!(Messages::default().receive(far_ahead).is_err());
     }
 }

@@ -7,27 +7,35 @@
 //!
 //! Nothing is ever queued as a frame: what must be said is a mark on what it is about, and the
 //! frame is made when the link has room. So it is always the newest, and bounded by the flows.
-//! Only `link` and `split_frame` know that a link delivers everything in order.
+//! Frames travel on the link, in order, or in packets beside it, in any order and not all of them
+//! (`packets`), by a transport that `datagrams` agrees on with the peer.
 
+mod datagrams;
 mod flow;
 mod incoming;
 mod link;
 mod liveness;
 mod messages;
 mod outgoing;
+mod packets;
 mod receive;
 mod resets;
 mod schedule;
 mod send;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use vocab::{FlowId, NodeId, Random, Time};
 
 use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT};
+use crate::transport::Transport;
 use crate::wire::Ack;
 use crate::{Answer, Config, Event, FlowStatistics, Open, OpenError, ResetReason, Statistics};
+pub use datagrams::DatagramAgreement;
+pub use packets::Carried;
+
 use flow::{Flow, Origin};
 use link::{Link, Phase, ResumeOut};
 use liveness::{Due, Liveness, Presence};
@@ -67,7 +75,10 @@ pub struct Session {
     next_id: u64,
     /// Above every id that the peer has used.
     peer_next: u64,
+    /// Ids below that whose Open was overtaken or will never come.
+    unopened: BTreeSet<FlowId>,
     peer_flows: usize,
+    peer_version: u16,
     peer_flow_window: u64,
     peer_total_window: u64,
     leaving: bool,
@@ -139,7 +150,9 @@ impl Session {
             flows: BTreeMap::new(),
             next_id: u64::from(local > peer),
             peer_next: 0,
+            unopened: BTreeSet::new(),
             peer_flows: 0,
+            peer_version: 0,
             peer_flow_window: 0,
             peer_total_window: 0,
             leaving: false,
@@ -188,6 +201,9 @@ impl Session {
         let mut next = self.liveness.timeout(&self.config);
         if let Some(link) = &self.link {
             next = next.min(link.timeout());
+            if let Some(at) = link.datagrams.transport().and_then(Transport::poll_timeout) {
+                next = next.min(at);
+            }
         }
         if let Some(at) = self.control.acknowledge_at
             && !self.acknowledgements_due()
@@ -201,6 +217,7 @@ impl Session {
     pub fn handle_timeout(&mut self, now: Time) {
         self.advance(now);
         self.give_back_unanswered_link();
+        self.handle_datagram_timeout();
         while let Some(due) = self
             .liveness
             .handle_timeout(self.now, &self.config, &mut self.random)
@@ -419,7 +436,7 @@ impl Session {
     fn surroundings(&self) -> Surroundings {
         Surroundings {
             now: self.now,
-            round_trip: self.liveness.smoothed,
+            round_trip: self.round_trip(),
             window_limit: self.config.flow_window_limit.bytes(),
             total_free: self
                 .config
@@ -427,6 +444,18 @@ impl Session {
                 .bytes()
                 .saturating_sub(self.unconsumed),
         }
+    }
+
+    /// The round-trip time by which windows are sized: that of packets where frames travel so.
+    fn round_trip(&self) -> Option<Duration> {
+        let transport = self
+            .link
+            .as_ref()
+            .and_then(|link| link.datagrams.transport());
+        transport
+            .filter(|_| self.is_in_packets())
+            .and_then(Transport::round_trip)
+            .or(self.liveness.smoothed)
     }
 
     fn room(&self, flow: &Flow) -> u64 {
@@ -537,6 +566,11 @@ impl Session {
             self.control.note_acknowledgement(self.now);
             let ack = flow.receive.acknowledgement(id, &around);
             self.control.last_acknowledgements.insert(id, ack);
+        }
+        // A flow that has ended in good order was answered, even if its end overtook the answer.
+        if flow.origin == Origin::Ours && flow.answer.is_none() {
+            let answer = Answer::Connected;
+            self.events.push_back(Event::Answered { flow: id, answer });
         }
         self.remove(id);
         self.events.push_back(Event::Closed { flow: id });

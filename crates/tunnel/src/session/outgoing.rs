@@ -1,37 +1,113 @@
 //! What goes out: greetings, then control frames, then acknowledgements, then data in turn.
+//!
+//! On a link frames follow each other as they are made. A packet has a length, and what it takes
+//! along is written down ([`Carried`]) for the day on which it has arrived or is lost
+//! (`packets.rs`). A [`Bundle`] is either.
 
 use bytes::Bytes;
 use vocab::{FlowId, Time, Writer};
 
 use super::Session;
 use super::link::{Link, Phase, ResumeOut};
+use super::packets::Carried;
 use super::schedule::After;
 use super::send::Ending;
 use crate::LinkId;
-use crate::limits::{ACKNOWLEDGE_SPACING, DATA_LIMIT};
+use crate::limits::{ACKNOWLEDGE_SPACING, DATA_LIMIT, MESSAGE_PIECE};
 use crate::wire::{
     Ack, AnswerFrame, Finish, Frame, GoAway, MessageAck, OpenFrame, Ping, Pong, Reset, data_header,
 };
 
-/// A frame is not cut shorter than this because the caller's room ends.
+/// A frame on a link is not cut shorter than this because the caller's room ends, nor one in a
+/// packet: what is left of a packet then stays empty.
 const LEAST_DATA: usize = 1 << 10;
+const LEAST_DATA_IN_PACKET: usize = 64;
 
-/// What a frame's length, type, flow and offset add, at most.
-const HEADER_ROOM: usize = 32;
+/// What the length, type, flow and offset of data add, at most, and the flow's end behind it.
+const HEADER_ROOM: usize = 40;
+
+/// A frame that carries neither data nor a message, at most: an Open with two IPv6 addresses.
+const CONTROL_ROOM: usize = 80;
+
+/// Frames on their way to the caller.
+pub(super) struct Bundle<'a> {
+    out: &'a mut Writer,
+    max: usize,
+    /// In a packet, what it takes along.
+    carried: Option<&'a mut Vec<Carried>>,
+}
+
+impl<'a> Bundle<'a> {
+    /// For a link: about `max` bytes.
+    fn for_link(out: &'a mut Writer, max: usize) -> Self {
+        let carried = None;
+        Self { out, max, carried }
+    }
+
+    /// For a packet: no more than `max` bytes.
+    fn for_packet(out: &'a mut Writer, max: usize, carried: &'a mut Vec<Carried>) -> Self {
+        let carried = Some(carried);
+        Self { out, max, carried }
+    }
+
+    fn is_packet(&self) -> bool {
+        self.carried.is_some()
+    }
+
+    fn left(&self) -> usize {
+        self.max.saturating_sub(self.out.len())
+    }
+
+    /// Whether one control frame more may be put.
+    fn has_room(&self) -> bool {
+        self.left() >= if self.is_packet() { CONTROL_ROOM } else { 1 }
+    }
+
+    fn note(&mut self, carried: impl FnOnce() -> Carried) {
+        if let Some(list) = &mut self.carried {
+            list.push(carried());
+        }
+    }
+}
 
 impl Session {
     /// The link that [`Self::poll_transmit`] has frames for now; to be asked after every call.
     #[must_use]
     pub fn wants_transmit(&self) -> Option<LinkId> {
         let link = self.link.as_ref()?;
-        let greeting = link.hello_waiting || resume_waiting(link);
+        let greeting = link.hello_waiting || resume_waiting(link) || offer_waiting(link);
         let wants = greeting
-            || self.control.pong.is_some() && link.phase != Phase::Greeting
-            || link.phase == Phase::Established
-                && (self.control_waiting()
-                    || self.acknowledgements_due()
-                    || !self.schedule.is_empty());
+            || self.control.pong.is_some() && link.phase == Phase::Resuming
+            || self.travels_by(Way::Link) && self.has_frames();
         wants.then_some(link.id)
+    }
+
+    /// Whether [`Self::poll_packet`] has frames now; to be asked after every call.
+    #[must_use]
+    pub fn wants_packet(&self) -> bool {
+        self.travels_by(Way::Packets) && self.has_frames()
+    }
+
+    /// Whether there is flow data to be sent now, beside control frames.
+    #[must_use]
+    pub fn has_data_to_send(&self) -> bool {
+        !self.schedule.is_empty()
+    }
+
+    fn travels_by(&self, way: Way) -> bool {
+        let packets = if self.is_in_packets() {
+            Way::Packets
+        } else {
+            Way::Link
+        };
+        self.is_up() && way == packets
+    }
+
+    fn has_frames(&self) -> bool {
+        self.control.pong.is_some()
+            || self.control_waiting()
+            || self.acknowledgements_due()
+            || !self.schedule.is_empty()
     }
 
     /// Takes frames that are ready to go on the link: whole frames in one piece, about `max`
@@ -49,20 +125,46 @@ impl Session {
             256
         };
         let mut out = Writer::with_capacity(capacity);
-        self.put_greeting(max, &mut out);
-        let established = self
-            .link
-            .as_ref()
-            .is_some_and(|link| link.phase == Phase::Established && !resume_waiting(link));
-        if established {
-            self.put_control(max, &mut out);
-            self.put_acknowledgements(max, &mut out);
-            if !self.control_waiting() {
-                self.put_data(max, &mut out);
-            }
+        let mut bundle = Bundle::for_link(&mut out, max);
+        self.put_greeting(&mut bundle);
+        let greeted = self.link.as_ref().is_some_and(|link| !resume_waiting(link));
+        if greeted && self.travels_by(Way::Link) {
+            self.put_frames(&mut bundle);
         }
         self.counters.sent_bytes += out.len() as u64;
         (!out.is_empty()).then(|| out.finish())
+    }
+
+    /// Appends whole frames to a packet, at most `room` bytes, and to `carried` what they were.
+    /// The caller hands that back, to [`Self::packet_arrived`] or to [`Self::packet_lost`].
+    pub fn poll_packet(
+        &mut self,
+        now: Time,
+        room: usize,
+        out: &mut Writer,
+        carried: &mut Vec<Carried>,
+    ) {
+        self.advance(now);
+        if self.travels_by(Way::Packets) {
+            let before = out.len();
+            let mut bundle = Bundle::for_packet(out, before + room, carried);
+            self.put_frames(&mut bundle);
+            self.counters.sent_bytes += (out.len() - before) as u64;
+        }
+    }
+
+    fn put_frames(&mut self, bundle: &mut Bundle<'_>) {
+        if bundle.has_room()
+            && let Some(stamp_us) = self.control.pong.take()
+        {
+            self.put(&Frame::Pong(Pong { stamp_us }), bundle);
+            bundle.note(|| Carried::Pong);
+        }
+        self.put_control(bundle);
+        self.put_acknowledgements(bundle);
+        if !self.control_waiting() || bundle.is_packet() {
+            self.put_data(bundle);
+        }
     }
 
     /// Bytes that a call could fill at most, so that a short frame does not hold a long buffer.
@@ -74,31 +176,36 @@ impl Session {
             .saturating_add((self.schedule.len() + 8) * HEADER_ROOM)
     }
 
-    fn put(&mut self, frame: &Frame, out: &mut Writer) {
+    fn put(&mut self, frame: &Frame, bundle: &mut Bundle<'_>) {
         self.counters.sent_frames += 1;
-        frame.emit(out);
+        frame.emit(bundle.out);
     }
 
-    fn put_greeting(&mut self, max: usize, out: &mut Writer) {
+    fn put_greeting(&mut self, bundle: &mut Bundle<'_>) {
         if self.link.as_ref().is_some_and(|link| link.hello_waiting) {
             let hello = self.hello();
-            self.put(&hello, out);
+            self.put(&hello, bundle);
             if let Some(link) = &mut self.link {
                 link.hello_waiting = false;
             }
         }
-        while out.len() < max && self.link.as_ref().is_some_and(resume_waiting) {
+        while bundle.left() > 0 && self.link.as_ref().is_some_and(resume_waiting) {
             let Some(resume) = self.next_resume() else {
                 return;
             };
-            self.put(&resume, out);
+            self.put(&resume, bundle);
         }
-        let greeted = self
+        if let Some(link) = self.link.as_mut().filter(|link| offer_waiting(link))
+            && let Some(offer) = link.datagrams.offer()
+        {
+            self.put(&Frame::DatagramOffer(offer), bundle);
+        }
+        let resuming = self
             .link
             .as_ref()
-            .is_some_and(|link| link.phase != Phase::Greeting);
-        if greeted && let Some(stamp_us) = self.control.pong.take() {
-            self.put(&Frame::Pong(Pong { stamp_us }), out);
+            .is_some_and(|link| link.phase == Phase::Resuming);
+        if resuming && let Some(stamp_us) = self.control.pong.take() {
+            self.put(&Frame::Pong(Pong { stamp_us }), bundle);
         }
     }
 
@@ -112,39 +219,62 @@ impl Session {
             || self.messages.is_waiting()
     }
 
-    fn put_control(&mut self, max: usize, out: &mut Writer) {
-        if self.liveness.ping_waiting() {
-            let stamp_us = self.liveness.ping(self.now);
-            self.put(&Frame::Ping(Ping { stamp_us }), out);
+    fn put_control(&mut self, bundle: &mut Bundle<'_>) {
+        if bundle.has_room() && self.liveness.ping_waiting() {
+            self.put_ping(bundle);
         }
-        if std::mem::take(&mut self.control.go_away) {
-            self.put(&Frame::GoAway(GoAway), out);
+        if bundle.has_room() && std::mem::take(&mut self.control.go_away) {
+            self.put(&Frame::GoAway(GoAway), bundle);
+            bundle.note(|| Carried::GoAway);
         }
-        while out.len() < max
+        while bundle.has_room()
             && let Some((flow, reason)) = self.control.resets.pop_first()
         {
-            self.put(&Frame::Reset(Reset { flow, reason }), out);
+            self.put(&Frame::Reset(Reset { flow, reason }), bundle);
+            bundle.note(|| Carried::Reset(flow, reason));
         }
-        // Opens in rising order, because ids below the highest seen count as closed.
-        while out.len() < max
+        // Opens in rising order, because on a link ids below the highest seen count as closed.
+        while bundle.has_room()
             && let Some(id) = self.control.opens.pop_first()
         {
-            if let Some(flow) = self.flows.get(&id) {
-                let open = flow.open.clone();
-                self.put(&Frame::Open(OpenFrame { flow: id, open }), out);
-            }
+            self.put_open(id, bundle);
         }
-        while out.len() < max
+        while bundle.has_room()
             && let Some(id) = self.control.answers.pop_first()
         {
             if let Some(answer) = self.flows.get(&id).and_then(|flow| flow.answer) {
-                self.put(&Frame::Answer(AnswerFrame { flow: id, answer }), out);
+                self.put(&Frame::Answer(AnswerFrame { flow: id, answer }), bundle);
+                bundle.note(|| Carried::Answer(id));
             }
         }
-        while out.len() < max
-            && let Some(message) = self.messages.next_to_send()
-        {
-            self.put(&Frame::Message(message), out);
+        loop {
+            let room = if bundle.is_packet() {
+                bundle.left().saturating_sub(HEADER_ROOM)
+            } else if bundle.has_room() {
+                MESSAGE_PIECE
+            } else {
+                break;
+            };
+            let Some(message) = self.messages.next_to_send(room) else {
+                break;
+            };
+            let sequence = message.sequence;
+            self.put(&Frame::Message(message), bundle);
+            bundle.note(|| Carried::Message(sequence));
+        }
+    }
+
+    fn put_ping(&mut self, bundle: &mut Bundle<'_>) {
+        let stamp_us = self.liveness.ping(self.now);
+        self.put(&Frame::Ping(Ping { stamp_us }), bundle);
+        bundle.note(|| Carried::Ping);
+    }
+
+    fn put_open(&mut self, id: FlowId, bundle: &mut Bundle<'_>) {
+        if let Some(flow) = self.flows.get(&id) {
+            let open = flow.open.clone();
+            self.put(&Frame::Open(OpenFrame { flow: id, open }), bundle);
+            bundle.note(|| Carried::Open(id));
         }
     }
 
@@ -153,32 +283,35 @@ impl Session {
     }
 
     /// Acknowledgements go when they are due, or along with what goes anyway.
-    fn put_acknowledgements(&mut self, max: usize, out: &mut Writer) {
-        let company = !out.is_empty() || !self.schedule.is_empty();
+    fn put_acknowledgements(&mut self, bundle: &mut Bundle<'_>) {
+        let company = !bundle.out.is_empty() || !self.schedule.is_empty();
         let spaced = self
             .acknowledged_at
             .is_none_or(|last| self.now.since(last) >= ACKNOWLEDGE_SPACING);
         let ride_along = self.control.acknowledge_at.is_some() && company && spaced;
-        if !self.acknowledgements_due() && !ride_along {
+        if !self.acknowledgements_due() && !ride_along || !bundle.has_room() {
             return;
         }
         self.acknowledged_at = Some(self.now);
         if std::mem::take(&mut self.control.message_ack) {
             let next = self.messages.next_incoming();
-            self.put(&Frame::MessageAck(MessageAck { next }), out);
+            self.put(&Frame::MessageAck(MessageAck { next }), bundle);
+            bundle.note(|| Carried::MessageAck);
         }
-        while out.len() < max
+        while bundle.has_room()
             && let Some((_, ack)) = self.control.last_acknowledgements.pop_first()
         {
-            self.put_ack(ack, out);
+            self.put_ack(ack, bundle);
+            bundle.note(|| Carried::LastAck(Box::new(ack)));
         }
         let around = self.surroundings();
-        while out.len() < max
+        while bundle.has_room()
             && let Some(id) = self.control.acknowledgements.pop_first()
         {
             if let Some(flow) = self.flows.get_mut(&id) {
                 let ack = flow.receive.acknowledgement(id, &around);
-                self.put_ack(ack, out);
+                self.put_ack(ack, bundle);
+                bundle.note(|| Carried::Ack(id));
             }
         }
         let all_out = self.control.acknowledgements.is_empty()
@@ -189,52 +322,73 @@ impl Session {
         }
     }
 
-    fn put_ack(&mut self, ack: Ack, out: &mut Writer) {
+    fn put_ack(&mut self, ack: Ack, bundle: &mut Bundle<'_>) {
         self.counters.sent_acknowledgements += 1;
-        self.put(&Frame::Ack(ack), out);
+        self.put(&Frame::Ack(ack), bundle);
     }
 
-    fn put_data(&mut self, max: usize, out: &mut Writer) {
+    fn put_data(&mut self, bundle: &mut Bundle<'_>) {
         let before = self.counters.sent_data_bytes;
         while let Some(id) = self.schedule.next() {
-            let room = max.saturating_sub(out.len());
-            if room < LEAST_DATA && !out.is_empty() {
-                break;
-            }
-            if !self.put_turn(id, room.max(1), out) {
+            let enough = if bundle.is_packet() {
+                bundle.left() >= LEAST_DATA_IN_PACKET + HEADER_ROOM + CONTROL_ROOM
+            } else {
+                bundle.left() >= LEAST_DATA || bundle.out.is_empty()
+            };
+            if !enough || !self.put_turn(id, bundle) {
                 break;
             }
         }
         if self.schedule.is_empty() {
             self.repeating = false;
         }
-        if self.counters.sent_data_bytes > before && self.liveness.refresh_due(self.now) {
-            let stamp_us = self.liveness.ping(self.now);
-            self.put(&Frame::Ping(Ping { stamp_us }), out);
+        let sent = self.counters.sent_data_bytes > before;
+        if sent && self.liveness.refresh_due(self.now) && bundle.has_room() {
+            self.put_ping(bundle);
         }
     }
 
     /// Sends one frame of a flow, and its end if that comes next; `false` when the frame was
     /// cut short by the room that is left.
-    fn put_turn(&mut self, id: FlowId, room: usize, out: &mut Writer) -> bool {
+    fn put_turn(&mut self, id: FlowId, bundle: &mut Bundle<'_>) -> bool {
         let total = self.total_room(id);
-        let Some(flow) = self.flows.get_mut(&id) else {
+        let Some(flow) = self.flows.get(&id) else {
             self.schedule.gone(id);
+            return true;
+        };
+        // In a packet the bytes may overtake the flow's Open, or be all that arrives of the two.
+        if bundle.is_packet() && flow.needs_open() {
+            self.put_open(id, bundle);
+            self.control.opens.remove(&id);
+        }
+        let room = if bundle.is_packet() {
+            bundle.left().saturating_sub(HEADER_ROOM)
+        } else {
+            bundle.left().max(1)
+        };
+        let Some(flow) = self.flows.get_mut(&id) else {
             return true;
         };
         let allowance = self.schedule.allowance(&mut flow.turn);
         let by_total = flow.send.repeatable().saturating_add(total);
         let sendable = flow.send.sendable().min(by_total);
-        let wanted = usize::try_from(sendable).map_or(allowance, |bytes| bytes.min(allowance));
+        let next = flow.send.next();
+        let run = (next.end - next.start).min(sendable);
+        let wanted = usize::try_from(run).map_or(allowance, |bytes| bytes.min(allowance));
         let count = wanted.min(room).min(DATA_LIMIT);
         if count > 0 {
-            data_header(out, id, flow.send.sent(), count);
+            data_header(bundle.out, id, next.start, count);
             let reached = flow.send.reached();
-            let again = flow.send.take(count, out);
+            let again = flow.send.take(count, bundle.out);
             self.outstanding += flow.send.reached() - reached;
             self.counters.sent_frames += 1;
             self.counters.sent_data_bytes += count as u64;
             self.counters.retransmitted_bytes += again;
+            bundle.note(|| Carried::Data {
+                flow: id,
+                offset: next.start,
+                length: count as u32,
+            });
         }
         let mut finish = None;
         if flow.send.finish_due() {
@@ -256,13 +410,26 @@ impl Session {
         }
         self.schedule.served(self.now, &mut flow.turn, count, after);
         if let Some(finish) = finish {
-            self.put(&finish, out);
+            self.put(&finish, bundle);
+            bundle.note(|| Carried::Finish(id));
         }
         self.check_room(id);
         count == wanted || count == 0
     }
 }
 
+/// How flow frames travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Link,
+    Packets,
+}
+
 fn resume_waiting(link: &Link) -> bool {
     link.phase != Phase::Greeting && link.resume_out != ResumeOut::Done
+}
+
+/// Before its last Resume has gone out, the peer would not take an offer.
+fn offer_waiting(link: &Link) -> bool {
+    link.datagrams.offer_waiting && link.resume_out == ResumeOut::Done
 }

@@ -1,21 +1,24 @@
 //! The sending half of a flow: what was written, what of it was sent, and what the peer has.
 //!
 //! ```text
-//!  0 ─── base ───────────── sent ────────── written      limit
-//!        │ kept until the    │ waits to be   │            │ the peer's
-//!        │ peer has it       │ sent (again)  │            │ credit
+//!  0 ─── base ──────────────── reached ─────── written      limit
+//!        │ kept until the peer   │ was never     │            │ the peer's
+//!        │ has all before it     │ sent          │            │ credit
 //! ```
 //!
-//! After a change of links `sent` goes back to what the peer says it has; `reached` remembers
-//! how far it had been. A link that loses single frames would go back over ranges instead; that
-//! is a change of this file only.
+//! Between `base` and `reached` some ranges may have to be sent `again`, because the packet they
+//! were in is lost or the link is another one, and of some it is known that they `arrived` behind
+//! a gap. What is to be sent again goes first.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
 use vocab::{Time, Writer};
+
+use crate::ranges::Ranges;
 
 /// How far the end of our direction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +42,15 @@ pub(super) struct Progress {
 
 #[derive(Debug)]
 pub(super) struct SendHalf {
-    chunks: VecDeque<Bytes>,
-    /// The chunk that the next byte to send is in, and where in it.
-    cursor: (usize, usize),
+    /// What is kept, each piece with its offset.
+    chunks: VecDeque<(u64, Bytes)>,
     base: u64,
-    sent: u64,
     reached: u64,
     written: u64,
     limit: u64,
     consumed: u64,
+    again: Ranges,
+    arrived: Ranges,
     pub(super) ending: Ending,
     /// Whether the engine found little room when it last asked, and waits for `Writable`.
     pub(super) wants_room: Cell<bool>,
@@ -60,13 +63,13 @@ impl SendHalf {
     pub(super) fn new(limit: u64) -> Self {
         Self {
             chunks: VecDeque::new(),
-            cursor: (0, 0),
             base: 0,
-            sent: 0,
             reached: 0,
             written: 0,
             limit,
             consumed: 0,
+            again: Ranges::default(),
+            arrived: Ranges::default(),
             ending: Ending::Open,
             wants_room: Cell::new(false),
             retransmitted: 0,
@@ -76,16 +79,13 @@ impl SendHalf {
     }
 
     pub(super) fn write(&mut self, bytes: Bytes) {
+        let offset = self.written;
         self.written += bytes.len() as u64;
-        self.chunks.push_back(bytes);
+        self.chunks.push_back((offset, bytes));
     }
 
     pub(super) fn written(&self) -> u64 {
         self.written
-    }
-
-    pub(super) fn sent(&self) -> u64 {
-        self.sent
     }
 
     /// How far bytes were ever sent.
@@ -129,47 +129,67 @@ impl SendHalf {
 
     /// Bytes that may be sent again without touching any credit.
     pub(super) fn repeatable(&self) -> u64 {
-        self.reached - self.sent
+        self.again.total()
     }
 
     /// Bytes that may be sent for the flow's own credit.
     pub(super) fn sendable(&self) -> u64 {
-        self.written.min(self.limit.max(self.reached)) - self.sent
+        self.again.total() + self.fresh()
+    }
+
+    /// Bytes never sent that the flow's own credit lets out.
+    fn fresh(&self) -> u64 {
+        self.written.min(self.limit.max(self.reached)) - self.reached
+    }
+
+    /// What goes next in one piece; empty when there is nothing.
+    pub(super) fn next(&self) -> Range<u64> {
+        self.again
+            .first()
+            .unwrap_or(self.reached..self.reached + self.fresh())
     }
 
     /// Whether Finish goes out next.
     pub(super) fn finish_due(&self) -> bool {
-        self.ending == Ending::Wanted && self.sent == self.written
+        self.ending == Ending::Wanted && self.again.is_empty() && self.reached == self.written
     }
 
     /// Notes from when on bytes wait for the peer's credit.
     pub(super) fn note_blocked(&mut self, now: Time) {
-        if self.sendable() == 0 && self.sent < self.written {
+        if self.sendable() == 0 && self.reached < self.written {
             self.blocked_since.get_or_insert(now);
         }
     }
 
-    /// Copies the next `count` bytes to `out`; the caller has asked `sendable`. Returns how
-    /// many of them had been sent before.
+    /// Copies the first `count` bytes of [`Self::next`] to `out`. Returns how many of them had
+    /// been sent before.
     pub(super) fn take(&mut self, count: usize, out: &mut Writer) -> u64 {
-        let mut left = count;
-        while left > 0 {
-            let (index, from) = self.cursor;
-            let chunk = &self.chunks[index];
-            let part = left.min(chunk.len() - from);
-            out.bytes(&chunk[from..from + part]);
-            left -= part;
-            self.cursor = if from + part == chunk.len() {
-                (index + 1, 0)
-            } else {
-                (index, from + part)
-            };
+        let range = self.next();
+        let range = range.start..range.end.min(range.start + count as u64);
+        debug_assert_eq!(range.end - range.start, count as u64, "the caller asked");
+        self.copy(range.clone(), out);
+        if range.start < self.reached {
+            self.again.remove(range);
+            self.retransmitted += count as u64;
+            count as u64
+        } else {
+            self.reached = range.end;
+            0
         }
-        let again = self.repeatable().min(count as u64);
-        self.retransmitted += again;
-        self.sent += count as u64;
-        self.reached = self.reached.max(self.sent);
-        again
+    }
+
+    fn copy(&self, range: Range<u64>, out: &mut Writer) {
+        let mut at = range.start;
+        let mut index = self.chunks.partition_point(|(offset, _)| *offset <= at);
+        index = index.saturating_sub(1);
+        while at < range.end {
+            let (offset, chunk) = &self.chunks[index];
+            let from = (at - offset) as usize;
+            let to = chunk.len().min((range.end - offset) as usize);
+            out.bytes(&chunk[from..to]);
+            at = offset + to as u64;
+            index += 1;
+        }
     }
 
     /// Takes the peer's word; `None` when it claims what cannot be.
@@ -183,7 +203,7 @@ impl SendHalf {
         if received > self.reached {
             return None;
         }
-        // Acknowledgements may overtake each other on some links: an older one says nothing new.
+        // Acknowledgements may overtake each other: an older one says nothing new.
         self.drop_below(received);
         if limit > self.limit {
             self.limit = limit;
@@ -199,7 +219,10 @@ impl SendHalf {
     /// Takes Finish as arrived; `None` when it cannot have.
     pub(super) fn acknowledge_finish(&mut self, received: u64) -> Option<()> {
         match self.ending {
-            Ending::Sent | Ending::Acknowledged if received == self.written => {
+            // An end that is to be sent again was sent before.
+            Ending::Wanted | Ending::Sent | Ending::Acknowledged
+                if received == self.written && self.reached == self.written =>
+            {
                 self.ending = Ending::Acknowledged;
                 Some(())
             }
@@ -207,41 +230,56 @@ impl SendHalf {
         }
     }
 
-    /// Everything that the peer does not have is to be sent again, on a new link.
+    /// Everything that the peer is not known to have is to be sent again, on a new link.
     pub(super) fn rewind(&mut self) {
-        self.sent = self.base;
-        self.cursor = (0, 0);
+        for range in self.arrived.missing(self.base..self.reached) {
+            self.again.insert(range);
+        }
         if self.ending == Ending::Sent {
             self.ending = Ending::Wanted;
         }
     }
 
-    fn drop_below(&mut self, received: u64) {
-        // What the peer has need not be sent again, so the cursor is never behind the base.
-        while self.sent < received {
-            let (index, from) = self.cursor;
-            let left = self.chunks[index].len() - from;
-            let skip = left.min((received - self.sent) as usize);
-            self.sent += skip as u64;
-            self.cursor = if skip == left {
-                (index + 1, 0)
-            } else {
-                (index, from + skip)
-            };
+    /// The packet that carried these bytes is lost.
+    pub(super) fn lost(&mut self, range: Range<u64>) {
+        let range = range.start.max(self.base)..range.end.min(self.reached);
+        for range in self.arrived.missing(range) {
+            self.again.insert(range);
         }
-        while self.base < received {
-            let front = &mut self.chunks[0];
-            let skip = front.len().min((received - self.base) as usize);
-            self.base += skip as u64;
-            if skip == front.len() {
-                self.chunks.pop_front();
-                self.cursor.0 -= 1;
-            } else {
-                *front = front.slice(skip..);
-                if self.cursor.0 == 0 {
-                    self.cursor.1 -= skip;
+    }
+
+    /// The packet that carried the end is lost.
+    pub(super) fn lost_finish(&mut self) {
+        if self.ending == Ending::Sent {
+            self.ending = Ending::Wanted;
+        }
+    }
+
+    /// The packet that carried these bytes has arrived: they need not be sent again, and wait
+    /// over there for what is before them.
+    pub(super) fn arrived(&mut self, range: Range<u64>) {
+        let range = range.start.max(self.base)..range.end.min(self.reached);
+        self.again.remove(range.clone());
+        self.arrived.insert(range);
+    }
+
+    fn drop_below(&mut self, received: u64) {
+        if received <= self.base {
+            return;
+        }
+        self.again.remove(self.base..received);
+        self.arrived.remove(self.base..received);
+        self.base = received;
+        while let Some((offset, front)) = self.chunks.front_mut() {
+            let end = *offset + front.len() as u64;
+            if end > received {
+                if *offset < received {
+                    *front = front.slice((received - *offset) as usize..);
+                    *offset = received;
                 }
+                break;
             }
+            self.chunks.pop_front();
         }
     }
 }
@@ -265,12 +303,53 @@ mod tests {
         assert!(half.acknowledge(Time::ZERO, 2, 0, 100).is_some());
         half.rewind();
         assert_eq!(half.repeatable(), 3);
-        assert_eq!(taken(&mut half, 4), b"cdef");
+        assert_eq!(half.next(), 2..5);
+        assert_eq!(taken(&mut half, 3), b"cde");
+        assert_eq!(taken(&mut half, 1), b"f");
         assert_eq!(half.retransmitted(), 3);
         half.rewind();
         assert!(half.acknowledge(Time::ZERO, 6, 6, 100).is_some());
         assert_eq!(taken(&mut half, 2), b"gh");
         assert_eq!(half.unsent(), 0);
+    }
+
+    #[test]
+    fn only_what_was_lost_is_sent_again_and_first() {
+        let mut half = SendHalf::new(100);
+        half.write(Bytes::from_static(b"abcdefghij"));
+        for _ in 0..4 {
+            taken(&mut half, 2);
+        }
+        half.lost(2..4);
+        half.lost(4..6);
+        assert_eq!(half.sendable(), 6);
+        // The packet had only come late.
+        half.arrived(4..6);
+        assert_eq!(half.next(), 2..4);
+        assert_eq!(taken(&mut half, 1), b"c");
+        assert_eq!(taken(&mut half, 1), b"d");
+        assert_eq!(half.next(), 8..10);
+        half.rewind();
+        assert_eq!(taken(&mut half, 4), b"abcd");
+        assert_eq!(taken(&mut half, 2), b"gh");
+        assert!(half.acknowledge(Time::ZERO, 8, 0, 100).is_some());
+        half.lost(0..8);
+        assert_eq!(taken(&mut half, 2), b"ij");
+    }
+
+    #[test]
+    fn an_end_that_was_lost_goes_out_again_after_the_bytes() {
+        let mut half = SendHalf::new(100);
+        half.write(Bytes::from_static(b"ab"));
+        half.ending = Ending::Wanted;
+        taken(&mut half, 2);
+        assert!(half.finish_due());
+        half.ending = Ending::Sent;
+        half.lost(0..2);
+        half.lost_finish();
+        assert!(!half.finish_due());
+        taken(&mut half, 2);
+        assert!(half.finish_due());
     }
 
     #[test]

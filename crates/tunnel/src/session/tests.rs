@@ -637,13 +637,16 @@ fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
         flow,
         kind: 0,
         piece: Piece::Last,
-        sequence: 5,
+        sequence: 1 << 40,
         bytes: Bytes::new(),
     };
     let finish = |final_offset| Frame::Finish(Finish { flow, final_offset });
     let cases = [
-        vec![data(flow, 1, 5)],
         vec![data(flow, 1 << 20, 5)],
+        vec![data(flow, 7, 5), finish(8)],
+        (0..1 << 16)
+            .map(|piece| data(flow, 2 * piece + 1, 1))
+            .collect(),
         vec![data(FlowId(2), 0, 5)],
         vec![data(FlowId(1), 0, 5)],
         vec![data(flow, 0, 5), finish(4)],

@@ -6,8 +6,8 @@ use vocab::{NodeId, Reader, Writer};
 use crate::Error;
 use crate::limits::HELLO_BLOB_LIMIT;
 
-/// The version this code speaks.
-pub const VERSION: u16 = 1;
+/// The version this code speaks. Version 2 knows packets beside the link.
+pub const VERSION: u16 = 2;
 
 /// The oldest version it accepts.
 pub const LEAST_VERSION: u16 = 1;

@@ -12,6 +12,7 @@
 //! size does not bound.
 
 mod data;
+mod datagrams;
 mod flow;
 mod hello;
 mod liveness;
@@ -23,6 +24,7 @@ use vocab::{Reader, Writer, varint_length};
 
 pub use data::Data;
 pub(crate) use data::data_header;
+pub use datagrams::{DATAGRAM_VERSION, DatagramOffer};
 pub use flow::{AnswerFrame, Finish, OpenFrame, Reset};
 pub use hello::{Hello, LEAST_VERSION, VERSION};
 pub use liveness::{GoAway, Ping, Pong};
@@ -48,6 +50,8 @@ pub enum Frame {
     Pong(Pong),
     /// No new flows, please.
     GoAway(GoAway),
+    /// Where the sender takes packets.
+    DatagramOffer(DatagramOffer),
     /// A new flow.
     Open(OpenFrame),
     /// What became of it.
@@ -75,6 +79,7 @@ mod kind {
     pub(super) const PING: u8 = 0x03;
     pub(super) const PONG: u8 = 0x04;
     pub(super) const GO_AWAY: u8 = 0x05;
+    pub(super) const DATAGRAM_OFFER: u8 = 0x06;
     pub(super) const OPEN: u8 = 0x10;
     pub(super) const ANSWER: u8 = 0x11;
     pub(super) const DATA: u8 = 0x12;
@@ -100,6 +105,7 @@ impl Frame {
             kind::PING => Self::Ping(Ping::parse(&mut reader)?),
             kind::PONG => Self::Pong(Pong::parse(&mut reader)?),
             kind::GO_AWAY => Self::GoAway(GoAway),
+            kind::DATAGRAM_OFFER => Self::DatagramOffer(DatagramOffer::parse(&mut reader)?),
             kind::OPEN => Self::Open(OpenFrame::parse(&mut reader)?),
             kind::ANSWER => Self::Answer(AnswerFrame::parse(&mut reader)?),
             kind::DATA => Self::Data(Data::parse(frame, &mut reader)?),
@@ -128,6 +134,7 @@ impl Frame {
             Self::GoAway(GoAway) => {
                 body.u8(kind::GO_AWAY);
             }
+            Self::DatagramOffer(offer) => offer.emit(body.u8(kind::DATAGRAM_OFFER)),
             Self::Open(open) => open.emit(body.u8(kind::OPEN)),
             Self::Answer(answer) => answer.emit(body.u8(kind::ANSWER)),
             Self::Data(data) => return data.emit(out),

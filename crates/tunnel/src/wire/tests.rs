@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use vocab::{FlowId, NodeId};
 
 use super::*;
+use crate::packet::{ConnectionId, Suite};
 use crate::{Answer, ConnectFailure, Open, ResetReason};
 
 fn number() -> impl Strategy<Value = u64> {
@@ -134,6 +135,19 @@ fn message() -> impl Strategy<Value = Message> {
     )
 }
 
+fn datagram_offer() -> impl Strategy<Value = DatagramOffer> {
+    let suite = prop_oneof![Just(Suite::Aes256Gcm), Just(Suite::ChaCha20Poly1305)];
+    (1_u16.., suite, any::<[u8; 8]>(), any::<[u8; 16]>(), 1_u16..).prop_map(
+        |(version, suite, connection_id, nonce, port)| DatagramOffer {
+            version,
+            suite,
+            connection_id: ConnectionId(connection_id),
+            nonce,
+            port,
+        },
+    )
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let flow = || number().prop_map(FlowId);
     prop_oneof![
@@ -142,6 +156,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         any::<u32>().prop_map(|stamp_us| Frame::Ping(Ping { stamp_us })),
         any::<u32>().prop_map(|stamp_us| Frame::Pong(Pong { stamp_us })),
         Just(Frame::GoAway(GoAway)),
+        datagram_offer().prop_map(Frame::DatagramOffer),
         (flow(), open()).prop_map(|(flow, open)| Frame::Open(OpenFrame { flow, open })),
         (flow(), answer()).prop_map(|(flow, answer)| Frame::Answer(AnswerFrame { flow, answer })),
         (flow(), number(), payload()).prop_map(|(flow, offset, bytes)| Frame::Data(Data {

@@ -1,0 +1,119 @@
+//! What recovery costs for each packet on a long fat path: 65,536 packets under way (1 Gbit/s with
+//! 500 ms of delay in full packets is less), one in fifty lost, an acknowledgement for every 32.
+//!
+//! Time goes in steps of a packet's time on the line. A lost packet is declared so, forgotten, and
+//! its number never seen again; the receiver is the real one, and its acknowledgements are of the
+//! length that it chooses.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use path::RttEstimator;
+use tunnel::packet::Acknowledgement;
+use tunnel::recovery::{Arrival, Asks, Codepoint, Kind, Outgoing, Received, SentPackets};
+use vocab::{Random, Time};
+
+/// What a transport keeps with each packet.
+type Content = [u64; 16];
+
+const LOSS: f64 = 0.02;
+const INTERVAL: Duration = Duration::from_micros(8);
+
+struct Ends {
+    now: Time,
+    sender: SentPackets<Content>,
+    receiver: Received,
+    /// Packets on the way there and acknowledgements on the way back, by the time they arrive.
+    there: VecDeque<(Time, u64)>,
+    back: VecDeque<(Time, Acknowledgement)>,
+    one_way: Duration,
+    next: u64,
+    random: Random,
+}
+
+impl Ends {
+    fn new(under_way: u64) -> Self {
+        let now = Time::ZERO;
+        let one_way = INTERVAL * u32::try_from(under_way / 2).unwrap_or(u32::MAX);
+        let mut ends = Self {
+            now,
+            sender: SentPackets::new(now, RttEstimator::new(one_way * 2)),
+            receiver: Received::new(now, one_way * 2),
+            there: VecDeque::new(),
+            back: VecDeque::new(),
+            one_way,
+            next: 0,
+            random: Random::from_seed(1),
+        };
+        for _ in 0..under_way * 3 {
+            ends.step();
+        }
+        ends
+    }
+
+    /// One packet goes out, and whatever arrives meanwhile is handled.
+    fn step(&mut self) {
+        self.now += INTERVAL;
+        let now = self.now;
+        self.sender.sent(
+            now,
+            Outgoing {
+                number: self.next,
+                bytes: 1_500,
+                kind: Kind::Eliciting,
+                is_marked: false,
+                symbol: None,
+                content: [self.next; 16],
+            },
+        );
+        if self.random.next_f64() >= LOSS {
+            self.there.push_back((now + self.one_way, self.next));
+        }
+        self.next += 1;
+        while self.there.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, number)) = self.there.pop_front() else {
+                break;
+            };
+            let arrival = Arrival {
+                number,
+                asks: Asks::Acknowledgement,
+                codepoint: Codepoint::NotEct,
+            };
+            self.receiver.on_packet(now, arrival);
+        }
+        if self.receiver.poll_timeout().is_some_and(|due| due <= now)
+            && let Some(acknowledgement) = self.receiver.acknowledgement(now, 256)
+        {
+            self.back.push_back((now + self.one_way, acknowledgement));
+        }
+        while self.back.front().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, acknowledgement)) = self.back.pop_front() else {
+                break;
+            };
+            black_box(self.sender.on_acknowledgement(now, &acknowledgement)).ok();
+        }
+        if self.sender.poll_timeout().is_some_and(|due| due <= now) {
+            black_box(self.sender.handle_timeout(now));
+        }
+    }
+}
+
+fn sent_and_acknowledged(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("recovery");
+    group.throughput(Throughput::Elements(1));
+    for under_way in [64, 4_096, 65_536] {
+        let mut ends = Ends::new(under_way);
+        assert!(
+            ends.sender.statistics().spurious == 0,
+            "nothing is reordered"
+        );
+        let id = BenchmarkId::new("sent_received_acknowledged", under_way);
+        group.bench_function(id, |bencher| bencher.iter(|| ends.step()));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, sent_and_acknowledged);
+criterion_main!(benches);

@@ -1,0 +1,67 @@
+//! How much more than expected is acknowledged at once, because the path or the receiver gathers
+//! packets or acknowledgements ("BBR.extra_acked"): so much more must be in flight to go on sending
+//! while nothing is heard.
+
+use vocab::Time;
+
+/// Rounds over which the greatest extra is remembered (BBR.ExtraAckedFilterLen).
+const FILTER_ROUNDS: u64 = 10;
+
+/// Measures aggregation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aggregation {
+    since: Time,
+    delivered: u64,
+    /// Greatest extra of this half of the filter's length, and of the one before.
+    extra: [u64; 2],
+    half_began: u64,
+}
+
+impl Aggregation {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            since: now,
+            delivered: 0,
+            extra: [0; 2],
+            half_began: 0,
+        }
+    }
+
+    /// Begins anew after a pause, whose length says nothing about the path.
+    pub(super) fn restart(&mut self, now: Time) {
+        self.since = now;
+        self.delivered = 0;
+    }
+
+    /// Takes in `acked` bytes on a path that delivers `rate` bytes per second.
+    pub(super) fn update(
+        &mut self,
+        now: Time,
+        rate: f64,
+        acked: u64,
+        window: u64,
+        round: u64,
+        is_pipe_full: bool,
+    ) {
+        let expected = (rate * now.since(self.since).as_secs_f64()) as u64;
+        let expected = if self.delivered <= expected {
+            self.restart(now);
+            0
+        } else {
+            expected
+        };
+        self.delivered += acked;
+        let half = if is_pipe_full { FILTER_ROUNDS / 2 } else { 1 };
+        if round >= self.half_began + half {
+            self.half_began = round;
+            self.extra = [0, self.extra[0]];
+        }
+        let extra = self.delivered.saturating_sub(expected).min(window);
+        self.extra[0] = self.extra[0].max(extra);
+    }
+
+    /// Bytes to allow in flight on top.
+    pub(super) fn extra(&self) -> u64 {
+        self.extra[0].max(self.extra[1])
+    }
+}

@@ -1,0 +1,361 @@
+//! What losses and marks change in the model (draft-ietf-ccwg-bbr, "Updating the Model Upon Packet
+//! Loss", "Updating the Model Upon Detecting a Spurious Loss Recovery").
+//!
+//! While the path is being probed, losses above the threshold say how much in flight is too much
+//! (the long-term bound). At other times they say that the path has become narrower, and rate and
+//! volume follow what it delivers (the short-term bounds), until the next probe.
+//!
+//! One departure (docs/decisions/0029): the threshold lies above the path's own loss
+//! (`loss_floor.rs`), and below it nothing is cut unless a queue stands.
+
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::super::event::{AckedPacket, Event, LostPacket, SendState};
+use super::super::sample::RateSample;
+use super::loss_floor::Losses;
+use super::{Bbr, QUEUE_SHARE, State};
+
+/// Least share that stays at a reaction (BBR.Beta, as CUBIC's).
+const BETA: f64 = 0.7;
+
+/// With a longer queue, as a share of the round-trip time, losses say nothing about the floor; and
+/// a probe that did not build as much has built none.
+pub(super) const FLOOR_QUEUE: f64 = 0.1;
+
+/// Loss that goes on for so many rounds without any queue, although each of them cut the rate by up
+/// to 30 %, to what was delivered, is not ours: a policer's would have ended.
+const PERSISTENT_ROUNDS: u32 = 8;
+
+/// A queue of five round-trip times and a quarter of the rate: a shorter queue than that overflows
+/// or is a rival's, and the model's own window makes one of little more than one.
+const NARROWER_QUEUE: f64 = 5.0;
+const NARROWER_RATE: f64 = 0.25;
+
+/// Below this floor any loss counts where a queue stands, as in the draft.
+const FLOOR_SMALL: f64 = 0.005;
+
+/// Marks above this share of packets are a full queue, as losses are (BBR.LossThresh).
+const MARK_THRESHOLD: f64 = 0.02;
+
+/// Without an acknowledgement for so many round-trip times while packets are declared lost, the
+/// path has gone (RFC 9002 §7.6 (Persistent Congestion)).
+const OUTAGE_ROUND_TRIPS: u32 = 3;
+
+/// A round of packets and what became of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LossRound {
+    /// Greatest rate and volume delivered in the round (BBR.bw_latest, BBR.inflight_latest).
+    pub(super) rate_latest: f64,
+    pub(super) in_flight_latest: u64,
+    ends_at_delivered: u64,
+    is_start: bool,
+    has_loss: bool,
+    began_at: Time,
+    now: Losses,
+    last: Losses,
+    marked: f64,
+    was_excessive: bool,
+    /// Such rounds in a row, although each slowed the sender down.
+    excessive_rounds: u32,
+}
+
+/// The model before the losses of an episode, should they turn out to be none ("Saving State Upon
+/// Loss Recovery").
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Saved {
+    /// The state that the losses ended.
+    pub(super) state: Option<State>,
+    rate_short_term: f64,
+    in_flight_short_term: u64,
+    in_flight_long_term: u64,
+    window: u64,
+    /// Packets of the episode that still count as lost.
+    lost: u64,
+}
+
+impl LossRound {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            rate_latest: 0.0,
+            in_flight_latest: 0,
+            ends_at_delivered: 0,
+            is_start: false,
+            has_loss: false,
+            began_at: now,
+            now: Losses::default(),
+            last: Losses::default(),
+            marked: 0.0,
+            was_excessive: false,
+            excessive_rounds: 0,
+        }
+    }
+
+    /// Packets of the last whole round.
+    pub(super) fn losses(&self) -> Losses {
+        self.last
+    }
+
+    /// The same, with those of the round under way.
+    pub(super) fn losses_so_far(&self) -> Losses {
+        let mut sum = self.last;
+        sum.add(self.now.packets, self.now.lost, self.now.runs);
+        sum
+    }
+
+    /// Whether the last whole round lost more than the path's own share.
+    pub(super) fn was_excessive(&self) -> bool {
+        self.was_excessive
+    }
+
+    /// "ResetCongestionSignals".
+    pub(super) fn reset(&mut self) {
+        self.has_loss = false;
+        self.rate_latest = 0.0;
+        self.in_flight_latest = 0;
+    }
+}
+
+impl Bbr {
+    pub(super) fn count_acked(&mut self, packet: &AckedPacket) {
+        if !packet.recovered {
+            let counts = self.tells_of_floor();
+            self.floor.acked(packet.state.epoch, counts);
+            self.loss_round.now.add(1.0, 0.0, 0.0);
+        }
+    }
+
+    /// Whether what becomes of packets now is the path's own doing.
+    fn tells_of_floor(&self) -> bool {
+        let persists =
+            !self.cycle.saw_queue && self.loss_round.excessive_rounds >= PERSISTENT_ROUNDS;
+        (self.cycle.built_queue || persists) && self.round_trips.queue() <= FLOOR_QUEUE
+    }
+
+    pub(super) fn note_marks(&mut self, marked: u64) {
+        self.loss_round.marked += marked as f64;
+    }
+
+    /// "Per-Loss Steps", HandleLostPacket.
+    pub(super) fn count_lost(&mut self, now: Time, number: u64, bytes: u64, state: &SendState) {
+        self.sampler.lost_packet(bytes);
+        let counts = self.tells_of_floor();
+        let begins_run = self.floor.lost(state.epoch, number, counts);
+        self.loss_runs += u64::from(begins_run);
+        let runs = if begins_run { 1.0 } else { 0.0 };
+        self.loss_round.now.add(1.0, 1.0, runs);
+        if !self.loss_round.has_loss {
+            self.loss_round.has_loss = true;
+            self.save();
+        }
+        self.saved.lost += 1;
+        if !self.cycle.is_probe_sample {
+            return;
+        }
+        let lost = self.sampler.lost().saturating_sub(state.lost);
+        // On a path that reorders a loss is found late, after more than one flight.
+        let delivered = self.sampler.delivered().saturating_sub(state.delivered);
+        if self.floor.is_exceeded_by(Losses {
+            packets: self.packets(state.in_flight.max(delivered + lost)),
+            lost: self.packets(lost),
+            runs: (self.loss_runs - state.loss_runs) as f64,
+        }) {
+            let threshold = self.floor.threshold();
+            // "InflightAtLoss": where, within this packet, the threshold was crossed.
+            let before = state.in_flight.saturating_sub(bytes) as f64;
+            let lost_before = lost.saturating_sub(bytes) as f64;
+            let prefix = (threshold * before - lost_before) / (1.0 - threshold);
+            let at_loss = (before + prefix).max(0.0) as u64;
+            self.in_flight_too_high(now, at_loss, state.is_application_limited);
+        }
+    }
+
+    /// "UpdateLatestDeliverySignals".
+    pub(super) fn update_latest_signals(&mut self, now: Time, sample: &RateSample) {
+        let delivered = self.delivered_in_flight(sample);
+        let round = &mut self.loss_round;
+        round.is_start = sample.prior_delivered >= round.ends_at_delivered
+            && now.since(round.began_at) >= self.round_trips.round_least();
+        round.rate_latest = round.rate_latest.max(sample.rate.unwrap_or(0.0));
+        round.in_flight_latest = round.in_flight_latest.max(delivered);
+        if round.is_start {
+            round.ends_at_delivered = self.sampler.delivered();
+            round.last = std::mem::take(&mut round.now);
+            let marked = std::mem::take(&mut round.marked);
+            round.was_excessive = self.floor.is_exceeded_by(round.last)
+                || marked > round.last.packets * MARK_THRESHOLD;
+            round.began_at = now;
+        }
+    }
+
+    /// What was delivered during a flight; where packets overtake each other, during a usual one.
+    fn delivered_in_flight(&self, sample: &RateSample) -> u64 {
+        match (self.round_trips.base(), sample.rate) {
+            (Some(base), Some(rate)) if self.round_trips.is_reordering() => {
+                sample.delivered.max((rate * base.as_secs_f64()) as u64)
+            }
+            _ => sample.delivered,
+        }
+    }
+
+    /// "AdvanceLatestDeliverySignals".
+    pub(super) fn advance_latest_signals(&mut self, sample: &RateSample) {
+        if self.loss_round.is_start {
+            self.loss_round.rate_latest = sample.rate.unwrap_or(0.0);
+            self.loss_round.in_flight_latest = self.delivered_in_flight(sample);
+        }
+    }
+
+    /// "UpdateCongestionSignals", AdaptLowerBoundsFromCongestion: once per round.
+    pub(super) fn finish_loss_round(&mut self, now: Time) {
+        if !self.loss_round.is_start {
+            return;
+        }
+        let has_queue = self.round_trips.queue() > QUEUE_SHARE;
+        let excessive = self.loss_round.was_excessive;
+        let passes = if self.floor.floor() < FLOOR_SMALL {
+            self.loss_round.has_loss
+        } else {
+            self.floor.is_passed_by(self.loss_round.last)
+        };
+        let reacts = excessive || (has_queue && passes);
+        self.loss_round.has_loss = false;
+        let is_probing = match self.state {
+            State::Startup | State::Refill | State::Up => true,
+            State::Drain { .. } | State::Down | State::Cruise | State::ProbeRtt { .. } => false,
+        };
+        if excessive && self.state == State::Up && self.cycle.is_probe_sample {
+            // Marks, of which no single packet tells.
+            let in_flight = self.loss_round.in_flight_latest;
+            self.in_flight_too_high(now, in_flight, self.sampler.is_application_limited());
+        }
+        if !excessive {
+            self.loss_round.excessive_rounds = 0;
+        }
+        self.forget_wider_path();
+        if is_probing || !reacts {
+            return;
+        }
+        if self.rate_short_term.is_infinite() {
+            self.rate_short_term = self.rate_max();
+        }
+        if self.in_flight_short_term == u64::MAX {
+            self.in_flight_short_term = self.window;
+        }
+        self.rate_short_term = self.loss_round.rate_latest.max(BETA * self.rate_short_term);
+        self.loss_round.excessive_rounds += u32::from(excessive);
+        self.is_policed = excessive && self.round_trips.queue() <= FLOOR_QUEUE;
+        let reduced = (BETA * self.in_flight_short_term as f64) as u64;
+        self.in_flight_short_term = self.loss_round.in_flight_latest.max(reduced);
+    }
+
+    /// A round in which a very long queue stood, and little of the rate was delivered, tells that
+    /// the path has become narrower: what it carried before says nothing any more. The filter
+    /// would say so after two cycles, but that queue makes rounds long, ProbeRTT comes between,
+    /// and when the minimum round-trip time expires the window grows with the queue.
+    fn forget_wider_path(&mut self) {
+        let delivered = self.loss_round.rate_latest;
+        if self.full_pipe.is_reached
+            && !matches!(self.state, State::ProbeRtt { .. })
+            && !self.sampler.is_application_limited()
+            && self.round_trips.queue() > NARROWER_QUEUE
+            && delivered > 0.0
+            && delivered < self.rate_max() * NARROWER_RATE
+        {
+            self.rate_filter = [delivered, 0.0];
+        }
+    }
+
+    /// "HandleInflightTooHigh".
+    pub(super) fn in_flight_too_high(&mut self, now: Time, in_flight: u64, is_limited: bool) {
+        self.cycle.was_too_high = true;
+        self.cycle.is_probe_sample = false;
+        if !is_limited {
+            let least = (self.target_in_flight() as f64 * BETA) as u64;
+            self.in_flight_long_term = in_flight.max(least);
+        }
+        if self.state == State::Up {
+            let queue = self.round_trips.queue_beyond(self.cycle.rtt_at_up);
+            if queue < FLOOR_QUEUE && !self.round_trips.is_reordering() {
+                self.met_loss_without_queue();
+            }
+            self.saved.state = Some(State::Up);
+            self.start_down(now);
+        }
+    }
+
+    /// A probe met losses and no queue: bad luck once, a policer when it happens again.
+    fn met_loss_without_queue(&mut self) {
+        self.cycle.lossy_probes += 1;
+        if self.cycle.lossy_probes > 1 {
+            self.cycle.built_queue = false;
+            self.floor.doubt();
+        }
+    }
+
+    /// "ResetShortTermModel".
+    pub(super) fn reset_short_term(&mut self) {
+        self.is_policed = false;
+        self.rate_short_term = f64::INFINITY;
+        self.in_flight_short_term = u64::MAX;
+    }
+
+    /// A packet declared lost has arrived after all; when all of an episode's have, the model is
+    /// what it was before ("Handling a Spurious Loss Recovery").
+    pub(super) fn take_back_loss(&mut self, now: Time, packet: &LostPacket) {
+        self.sampler.spurious_loss(now, packet);
+        self.floor.spurious(packet.state.epoch);
+        self.loss_round.now.lost = (self.loss_round.now.lost - 1.0).max(0.0);
+        if self.saved.lost == 0 {
+            return;
+        }
+        self.saved.lost -= 1;
+        if self.saved.lost > 0 {
+            return;
+        }
+        let saved = self.saved;
+        self.saved.state = None;
+        self.loss_round.has_loss = false;
+        self.window = self.window.max(saved.window);
+        self.full_pipe.restart(0.0);
+        self.rate_short_term = self.rate_short_term.max(saved.rate_short_term);
+        self.in_flight_short_term = self.in_flight_short_term.max(saved.in_flight_short_term);
+        self.in_flight_long_term = self.in_flight_long_term.max(saved.in_flight_long_term);
+        let is_elsewhere = saved.state.is_some_and(|state| state != self.state);
+        if !is_elsewhere || matches!(self.state, State::ProbeRtt { .. }) {
+            return;
+        }
+        if saved.state == Some(State::Startup) {
+            self.full_pipe.is_reached = false;
+            self.enter(State::Startup);
+        } else {
+            self.start_refill();
+        }
+    }
+
+    fn save(&mut self) {
+        self.saved = Saved {
+            state: None,
+            rate_short_term: self.rate_short_term,
+            in_flight_short_term: self.in_flight_short_term,
+            in_flight_long_term: self.in_flight_long_term,
+            window: self.window,
+            lost: 0,
+        };
+    }
+
+    /// Closes the window while the path is gone; acknowledgements open it again ("Modulating cwnd
+    /// in Loss Recovery", upon a retransmission timeout).
+    pub(super) fn check_outage(&mut self, event: &Event<'_>) {
+        let Some(base) = self.round_trips.base() else {
+            return;
+        };
+        let silent = event.now.since(self.last_acked_at);
+        let base = base.max(Duration::from_millis(1));
+        if !event.lost.is_empty() && silent > base * OUTAGE_ROUND_TRIPS {
+            self.window_before = self.window_before.max(self.window);
+            self.window = (event.in_flight + self.config.packet_bytes).max(self.window_min());
+        }
+    }
+}

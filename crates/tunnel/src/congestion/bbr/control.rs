@@ -1,0 +1,105 @@
+//! Rate, window and quantum from the model (draft-ietf-ccwg-bbr, "Updating Control Parameters",
+//! whose table gives each state's gains and bounds).
+
+use super::super::Controller;
+use super::startup::STARTUP_GAIN;
+use super::{Bbr, INITIAL_WINDOW_PACKETS, State};
+
+/// Share of the estimated rate that is left unused, so that queues shrink (BBR.PacingMarginPercent).
+const MARGIN: f64 = 0.01;
+
+/// While a queue longer than this share of the round-trip time stands, cruising is a little slower
+/// than the model has it: the sum of several senders' models is more than the path. It takes more
+/// from those who have more, and what it costs beside a sender that only losses stop is made up
+/// for by the next probe.
+const CRUISE_QUEUE: f64 = 0.1;
+const CRUISE_GAIN_IN_QUEUE: f64 = 0.85;
+
+/// Window over BDP in most states (BBR.DefaultCwndGain) and while probing.
+const WINDOW_GAIN: f64 = 2.0;
+const WINDOW_GAIN_UP: f64 = 2.25;
+
+impl Bbr {
+    /// The state's pacing gain.
+    pub(super) fn pacing_gain(&self) -> f64 {
+        match self.state {
+            State::Startup => STARTUP_GAIN,
+            State::Drain { .. } => 0.5,
+            State::Down => 0.9,
+            State::Cruise if self.round_trips.queue() > CRUISE_QUEUE => CRUISE_GAIN_IN_QUEUE,
+            State::Cruise | State::Refill | State::ProbeRtt { .. } => 1.0,
+            State::Up => 1.25,
+        }
+    }
+
+    /// "SetPacingRateWithGain".
+    pub(super) fn set_pacing_rate(&mut self, gain: f64) {
+        if self.resume.is_some() {
+            return;
+        }
+        let rate = gain * self.rate_to_send(self.rate()) * (1.0 - MARGIN);
+        if self.full_pipe.is_reached || rate > self.pacing_rate {
+            self.pacing_rate = rate;
+        }
+    }
+
+    /// "SetCwnd".
+    pub(super) fn set_window(&mut self, newly_acked: u64) {
+        if let Some(window) = self.resume_window() {
+            self.window = window.max(self.window_min());
+            return;
+        }
+        let most = self.in_flight_max();
+        let initial = INITIAL_WINDOW_PACKETS * self.config.packet_bytes;
+        if self.full_pipe.is_reached {
+            self.window = (self.window + newly_acked).min(most);
+        } else if self.window < most || self.sampler.delivered() < initial {
+            self.window += newly_acked;
+        }
+        if let State::ProbeRtt { .. } = self.state {
+            self.window = self.window.min(self.probe_rtt_window());
+        }
+        self.window = self.window.min(self.window_bound()).max(self.window_min());
+    }
+
+    /// What must be in flight for a share of the path, and for the hosts' own batches ("Inflight").
+    pub(super) fn in_flight_for(&self, gain: f64, rate: f64) -> u64 {
+        self.quantized(self.bdp(gain, rate))
+    }
+
+    /// "UpdateMaxInflight".
+    fn in_flight_max(&self) -> u64 {
+        let gain = match self.state {
+            State::Up => WINDOW_GAIN_UP,
+            State::Startup
+            | State::Drain { .. }
+            | State::Down
+            | State::Cruise
+            | State::Refill
+            | State::ProbeRtt { .. } => WINDOW_GAIN,
+        };
+        self.quantized(self.bdp(gain, self.rate()) + self.aggregation.extra())
+    }
+
+    /// "BoundCwndForModel".
+    fn window_bound(&self) -> u64 {
+        let bound = match self.state {
+            State::Startup => return u64::MAX,
+            State::Drain { .. } | State::Down | State::Refill => self.in_flight_long_term,
+            State::Up => self.in_flight_long_term.min(self.in_flight_while_probing()),
+            State::Cruise | State::ProbeRtt { .. } => self.in_flight_with_headroom(),
+        };
+        bound.min(self.in_flight_short_term)
+    }
+
+    /// "QuantizationBudget".
+    fn quantized(&self, in_flight: u64) -> u64 {
+        let quantum = self.send_quantum();
+        let more = if self.state == State::Up {
+            2 * self.config.packet_bytes
+        } else {
+            0
+        };
+        in_flight.max(quantum).max(self.window_min()) + more
+    }
+}

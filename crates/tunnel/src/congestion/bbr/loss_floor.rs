@@ -1,0 +1,322 @@
+//! How much a path loses whatever is sent: the floor above which a loss means congestion.
+//!
+//! The draft takes more than 2 % of loss for a full queue. A radio link or a bad line loses more
+//! than that at any rate, and a sender that backs off from it gives the path away. What tells the
+//! two apart is that congestion answers to slowing down and chance does not. So every packet is
+//! counted by how fast it went out, and the floor is the loss among those that went out slowly:
+//!
+//! ```text
+//!  slow   Drain, ProbeBW_DOWN, ProbeRTT,        loss here cannot be a queue that we fill, nor a
+//!         Startup while the rate still doubles  policer that we exceed, for long
+//!  level  ProbeBW_CRUISE                        the same, where the model is right
+//!  fast   Startup, REFILL, UP                   not counted
+//! ```
+//!
+//! The floor is the share of all, or that of the slow ones alone if they lost less by more than
+//! chance. Past a policer whose rate was taken for higher than it is, slow packets lose less, and
+//! the reaction to the loss slows the level ones down until they lose nothing either; random loss
+//! stays what it was.
+//!
+//! Only what passed without a queue is counted, and only while the last probe built one of its own,
+//! or where none is seen at all and slowing down has not helped. In a queue that others keep full
+//! no sender ends the losses by slowing down alone; but there a probe meets more losses instead of
+//! a longer queue.
+//!
+//! Losses are above the floor where they exceed it by the draft's 2 % of packets, and where there
+//! are more of them, bursts counted as one, than chance would have it. A queue or a policer that is
+//! sent a little too much drops a packet here and there; a burst is one misfortune, however long
+//! (docs/decisions/0029).
+
+/// Losses above the floor that mean congestion (draft-ietf-ccwg-bbr, BBR.LossThresh).
+const LOSS_THRESHOLD: f64 = 0.02;
+
+/// How far beyond the expected a count of bursts must be: chance alone exceeds it in 0.1 % of
+/// rounds.
+const DEVIATIONS: f64 = 3.0;
+
+/// Bursts beyond the expected ones that make congestion: one is bad luck, with however few packets
+/// in flight. So of many flows in a full queue those with a small share, who meet one loss in a
+/// round where others meet many, keep growing.
+const RUNS_MIN: f64 = 2.0;
+/// The same where there are many packets; the draft asks for six in start-up.
+const RUNS_MAX: f64 = 3.0;
+
+/// So much fewer bursts among slow packets than among level ones are no chance, in standard
+/// deviations.
+const FEWER: f64 = 3.0;
+
+/// Packets that a pool remembers, about: enough to know a floor of 10 % within 0.7 %, little
+/// enough to forget a weather of a quarter of a minute at 1 Mbit/s.
+const POOL_PACKETS: f64 = 2000.0;
+
+/// Start-up's rounds count for no more than this, since the last of them may already have met the
+/// full queue.
+const STARTUP_PACKETS: f64 = 200.0;
+
+/// Below this a pool says nothing.
+const EVIDENCE_PACKETS: f64 = 50.0;
+
+/// No floor is believed above this: on worse paths the controller slows down.
+const FLOOR_MAX: f64 = 0.3;
+
+/// Epochs whose packets may still be in flight: a cycle has four, and a round trip seldom spans
+/// one. Older packets are not counted.
+const EPOCHS: usize = 16;
+
+/// How fast the packets of an epoch go out, beside what the path carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Below it.
+    Slow,
+    /// At it.
+    Level,
+    /// Above it, or nobody knows.
+    Fast,
+}
+
+/// Counts packets by the pace at which they went out.
+#[derive(Clone, Debug)]
+pub(super) struct LossFloor {
+    slow: Losses,
+    level: Losses,
+    epochs: [Pace; EPOCHS],
+    epoch: u32,
+    /// The packet that was last declared lost.
+    last_lost: Option<u64>,
+}
+
+/// Packets, and how many of them were lost in how many bursts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    pub(super) packets: f64,
+    pub(super) lost: f64,
+    pub(super) runs: f64,
+}
+
+impl LossFloor {
+    pub(super) fn new() -> Self {
+        Self {
+            slow: Losses::default(),
+            level: Losses::default(),
+            epochs: [Pace::Fast; EPOCHS],
+            epoch: 0,
+            last_lost: None,
+        }
+    }
+
+    /// Begins another epoch; packets that go out from now on carry its number.
+    pub(super) fn begin(&mut self, pace: Pace) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epochs[self.epoch as usize % EPOCHS] = pace;
+    }
+
+    /// The epoch now.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub(super) fn acked(&mut self, epoch: u32, counts: bool) {
+        if let Some(pool) = self.pool(epoch, counts) {
+            pool.add(1.0, 0.0, 0.0);
+        }
+    }
+
+    /// Takes note of a loss; says whether it begins a burst.
+    pub(super) fn lost(&mut self, epoch: u32, number: u64, counts: bool) -> bool {
+        let continues = self
+            .last_lost
+            .is_some_and(|last| number == last.wrapping_add(1));
+        self.last_lost = Some(number);
+        if let Some(pool) = self.pool(epoch, counts) {
+            pool.add(1.0, 1.0, if continues { 0.0 } else { 1.0 });
+        }
+        !continues
+    }
+
+    pub(super) fn spurious(&mut self, epoch: u32) {
+        if let Some(pool) = self.pool(epoch, true) {
+            pool.lost = (pool.lost - 1.0).max(0.0);
+            pool.runs = (pool.runs - 1.0).max(0.0);
+        }
+    }
+
+    /// Takes in a round of start-up in which the rate still grew, so that no queue was full.
+    pub(super) fn grew(&mut self, round: Losses) {
+        self.slow.add(round.packets, round.lost, round.runs);
+        self.slow.shrink_to(STARTUP_PACKETS);
+    }
+
+    /// A probe met losses and no queue: what was taken for the floor may be a policer's doing.
+    pub(super) fn doubt(&mut self) {
+        for pool in [&mut self.slow, &mut self.level] {
+            pool.lost /= 2.0;
+            pool.runs /= 2.0;
+        }
+    }
+
+    /// Start-up ended without a queue of its own: what it lost may be the doing of others.
+    pub(super) fn forget(&mut self) {
+        self.slow = Losses::default();
+        self.level = Losses::default();
+    }
+
+    /// The share of packets that is lost whatever is sent.
+    pub(super) fn floor(&self) -> f64 {
+        self.pool_of_floor()
+            .map_or(0.0, |pool| pool.lost / pool.packets)
+            .min(FLOOR_MAX)
+    }
+
+    /// Whether these losses mean congestion by themselves.
+    pub(super) fn is_exceeded_by(&self, losses: Losses) -> bool {
+        let few = (losses.packets * LOSS_THRESHOLD).clamp(RUNS_MIN, RUNS_MAX);
+        losses.lost > losses.packets * self.threshold() && self.has_more_runs(losses, few)
+    }
+
+    /// Whether these are more losses than the path's own, as far as chance lets that be told:
+    /// enough where a queue stands as well.
+    pub(super) fn is_passed_by(&self, losses: Losses) -> bool {
+        // Half a burst, as counts are whole and what is expected is not.
+        let mut losses = losses;
+        losses.runs += 0.5;
+        self.has_more_runs(losses, 1.0)
+    }
+
+    /// Whether there are at least `few` bursts more than expected, and more than chance has it.
+    fn has_more_runs(&self, losses: Losses, few: f64) -> bool {
+        let pool = self.pool_of_floor().unwrap_or_default();
+        let known = pool.packets.max(EVIDENCE_PACKETS);
+        let expected = losses.packets * pool.runs / known;
+        let deviation = (expected * (1.0 + losses.packets / known)).sqrt();
+        losses.runs >= expected + few.max(DEVIATIONS * deviation)
+    }
+
+    /// The share of packets above which losses mean congestion.
+    pub(super) fn threshold(&self) -> f64 {
+        self.floor() + LOSS_THRESHOLD
+    }
+
+    /// The packets by which the floor is known.
+    fn pool_of_floor(&self) -> Option<Losses> {
+        let known = |pool: &Losses| pool.packets >= EVIDENCE_PACKETS;
+        match (
+            Some(self.slow).filter(known),
+            Some(self.level).filter(known),
+        ) {
+            (Some(slow), Some(level)) => {
+                let expected = level.runs / level.packets * slow.packets;
+                if slow.runs < expected - FEWER * expected.sqrt() {
+                    return Some(slow);
+                }
+                Some(Losses {
+                    packets: slow.packets + level.packets,
+                    lost: slow.lost + level.lost,
+                    runs: slow.runs + level.runs,
+                })
+            }
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn pool(&mut self, epoch: u32, counts: bool) -> Option<&mut Losses> {
+        if !counts || self.epoch.wrapping_sub(epoch) as usize >= EPOCHS {
+            return None;
+        }
+        match self.epochs[epoch as usize % EPOCHS] {
+            Pace::Slow => Some(&mut self.slow),
+            Pace::Level => Some(&mut self.level),
+            Pace::Fast => None,
+        }
+    }
+}
+
+impl Losses {
+    pub(super) fn add(&mut self, packets: f64, lost: f64, runs: f64) {
+        self.packets += packets;
+        self.lost += lost;
+        self.runs += runs;
+        if self.packets > POOL_PACKETS {
+            self.shrink_to(POOL_PACKETS * 0.75);
+        }
+    }
+
+    fn shrink_to(&mut self, packets: f64) {
+        if self.packets > packets {
+            let share = packets / self.packets;
+            self.lost *= share;
+            self.runs *= share;
+            self.packets = packets;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::{Probability, Random};
+
+    use super::*;
+
+    /// Puts `count` packets through an epoch, each lost with the same chance.
+    fn pass(floor: &mut LossFloor, pace: Pace, count: u64, loss: f64, first: u64) {
+        let mut random = Random::from_seed(first);
+        let loss = Probability::from_fraction(loss).unwrap();
+        floor.begin(pace);
+        let epoch = floor.epoch();
+        for number in first..first + count {
+            if random.happens(loss) {
+                floor.lost(epoch, number, true);
+            } else {
+                floor.acked(epoch, true);
+            }
+        }
+    }
+
+    fn losses(packets: f64, lost: f64, runs: f64) -> Losses {
+        Losses {
+            packets,
+            lost,
+            runs,
+        }
+    }
+
+    #[test]
+    fn loss_at_every_pace_is_the_floor() {
+        let mut floor = LossFloor::new();
+        pass(&mut floor, Pace::Slow, 1000, 0.1, 0);
+        pass(&mut floor, Pace::Level, 3000, 0.1, 1000);
+        assert!((floor.floor() - 0.1).abs() < 0.025, "{}", floor.floor());
+        assert!(!floor.is_exceeded_by(losses(200.0, 25.0, 22.0)));
+        assert!(floor.is_exceeded_by(losses(200.0, 50.0, 40.0)));
+    }
+
+    #[test]
+    fn loss_that_slowing_down_ends_is_congestion() {
+        let mut floor = LossFloor::new();
+        pass(&mut floor, Pace::Slow, 500, 0.0, 0);
+        pass(&mut floor, Pace::Level, 3000, 0.1, 1000);
+        assert_eq!(floor.floor(), 0.0);
+        assert!(floor.is_exceeded_by(losses(100.0, 4.0, 4.0)));
+        assert!(!floor.is_exceeded_by(losses(100.0, 2.0, 2.0)), "2 %");
+    }
+
+    #[test]
+    fn what_is_sent_fast_or_into_a_queue_says_nothing_about_the_floor() {
+        let mut floor = LossFloor::new();
+        pass(&mut floor, Pace::Slow, 500, 0.0, 0);
+        pass(&mut floor, Pace::Fast, 5000, 0.3, 1000);
+        floor.begin(Pace::Slow);
+        for number in 0..1000 {
+            floor.lost(floor.epoch(), 2 * number, false);
+        }
+        assert_eq!(floor.floor(), 0.0);
+    }
+
+    #[test]
+    fn a_burst_is_one_misfortune_and_many_are_congestion() {
+        let floor = LossFloor::new();
+        assert!(!floor.is_exceeded_by(losses(200.0, 30.0, 1.0)));
+        assert!(floor.is_exceeded_by(losses(200.0, 30.0, 10.0)));
+        assert!(!floor.is_exceeded_by(losses(10.0, 1.0, 1.0)));
+        assert!(floor.is_exceeded_by(losses(10.0, 2.0, 2.0)));
+    }
+}

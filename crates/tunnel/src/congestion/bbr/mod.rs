@@ -1,0 +1,399 @@
+//! A controller that keeps a model of the path: its rate, its round-trip time, and how much it
+//! takes in flight without loss (draft-ietf-ccwg-bbr, "BBRv3").
+//!
+//! ```text
+//!             ┌──────────── ProbeRtt ◄──── any state, when no sample near the minimum came
+//!             ▼                            for five seconds
+//! Startup ─► Drain ─► Down ─► Cruise ─► Refill ─► Up ─┐       (draft, "State Transition Diagram")
+//!                      ▲ └───────────────▲            │
+//!                      └──────────────────────────────┘
+//! ```
+//!
+//! Each file holds one concern: `startup.rs` finds the rate, `probe_bandwidth.rs` cycles about it,
+//! `round_trips.rs` and `probe_rtt.rs` know the delay, `congestion.rs` reacts to losses and marks,
+//! `loss_floor.rs` tells those from bad luck, `control.rs` makes rate and window from the model.
+//! Sections of the draft are cited by title, as its numbers move from one version to the next.
+//!
+//! Departures from the draft are listed, with reasons, in docs/decisions/0029.
+
+mod aggregation;
+mod congestion;
+mod control;
+mod loss_floor;
+mod probe_bandwidth;
+mod probe_rtt;
+mod round_trips;
+mod startup;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use vocab::{Bitrate, Probability, Random, Time};
+
+use self::aggregation::Aggregation;
+use self::congestion::{LossRound, Saved};
+use self::loss_floor::{LossFloor, Pace};
+use self::probe_bandwidth::Cycle;
+use self::round_trips::RoundTrips;
+use self::startup::{FullPipe, Resume};
+use super::event::{Event, SendState};
+use super::sample::{RateSample, Sampler};
+use super::{Config, Controller, Remembered, Telemetry};
+
+/// The initial window in packets (RFC 6928 §2).
+const INITIAL_WINDOW_PACKETS: u64 = 10;
+
+/// The least window in packets (BBR.MinPipeCwnd).
+const WINDOW_MIN_PACKETS: u64 = 4;
+
+/// Above this share of the minimum round-trip time a queue is called one, in telemetry and where a
+/// loss is judged: the steady state aims to stay below.
+const QUEUE_SHARE: f64 = 0.25;
+
+/// The share of the floor that is sent on top. Were it all, senders that share a policer and take
+/// its losses for the path's own would keep each other at it; so their losses shrink by themselves.
+const FLOOR_SHARE: f64 = 0.9;
+
+/// Where the controller is in its model's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Doubles the rate each round until the path is full.
+    Startup,
+    /// Lets the queue drain that start-up built.
+    Drain {
+        /// The round in which it began.
+        since_round: u64,
+    },
+    /// Sends less than the path carries, until nothing waits.
+    Down,
+    /// Sends what the path carries.
+    Cruise,
+    /// Fills the path for a round before it is probed.
+    Refill,
+    /// Sends more than the path carried so far.
+    Up,
+    /// Sends little, to see the path's own delay.
+    ProbeRtt {
+        /// When it may end; not set until little enough is in flight.
+        done_at: Option<Time>,
+        /// Whether a round has passed since then.
+        is_round_done: bool,
+    },
+}
+
+/// Packet-timed round trips ("BBR.round_count: Tracking Packet-Timed Round Trips").
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    count: u64,
+    next_delivered: u64,
+    began_at: Time,
+    /// Whether the acknowledgement at hand began one.
+    is_start: bool,
+}
+
+/// The BBR controller.
+#[derive(Clone, Debug)]
+pub(super) struct Bbr {
+    config: Config,
+    random: Random,
+    sampler: Sampler,
+    state: State,
+    rounds: Rounds,
+    round_trips: RoundTrips,
+    floor: LossFloor,
+    aggregation: Aggregation,
+    full_pipe: FullPipe,
+    resume: Option<Resume>,
+    cycle: Cycle,
+    loss_round: LossRound,
+    saved: Saved,
+    /// Highest delivery rate of this probing cycle and of the one before (BBR.max_bw_filter).
+    rate_filter: [f64; 2],
+    /// Bounds from losses outside of probing (BBR.bw_shortterm, BBR.inflight_shortterm).
+    rate_short_term: f64,
+    in_flight_short_term: u64,
+    /// Whether the short-term rate comes from loss without a queue.
+    is_policed: bool,
+    /// Bound from losses while probing (BBR.inflight_longterm).
+    in_flight_long_term: u64,
+    window: u64,
+    /// The window before ProbeRTT or an outage took it down (BBR.prior_cwnd).
+    window_before: u64,
+    /// Bytes per second.
+    pacing_rate: f64,
+    /// Bursts of loss so far.
+    loss_runs: u64,
+    has_idled: bool,
+    /// Whether the window was full at some time in this round, and in the last.
+    filled_window: [bool; 2],
+    /// When the latest packet known to have arrived was acknowledged.
+    last_acked_at: Time,
+}
+
+impl Bbr {
+    pub(super) fn new(config: Config, remembered: Option<Remembered>, now: Time) -> Self {
+        let window = INITIAL_WINDOW_PACKETS * config.packet_bytes;
+        let mut bbr = Self {
+            config,
+            random: Random::from_seed(config.seed),
+            sampler: Sampler::new(now),
+            state: State::Startup,
+            rounds: Rounds::default(),
+            round_trips: RoundTrips::new(now),
+            floor: LossFloor::new(),
+            aggregation: Aggregation::new(now),
+            full_pipe: FullPipe::default(),
+            resume: None,
+            cycle: Cycle::new(now),
+            loss_round: LossRound::new(now),
+            saved: Saved::default(),
+            rate_filter: [0.0; 2],
+            rate_short_term: f64::INFINITY,
+            in_flight_short_term: u64::MAX,
+            is_policed: false,
+            in_flight_long_term: u64::MAX,
+            window,
+            window_before: 0,
+            pacing_rate: 0.0,
+            loss_runs: 0,
+            has_idled: false,
+            filled_window: [false; 2],
+            last_acked_at: now,
+        };
+        bbr.start_pacing(Duration::from_millis(1));
+        if let Some(remembered) = remembered {
+            bbr.resume_from(now, remembered);
+        }
+        bbr
+    }
+
+    /// The delivered rate, without what losses of late say (BBR.max_bw), in bytes per second.
+    fn rate_max(&self) -> f64 {
+        self.rate_filter[0].max(self.rate_filter[1])
+    }
+
+    /// The delivered rate that suits the path now (BBR.bw, "BoundBWForModel").
+    fn rate(&self) -> f64 {
+        self.rate_max().min(self.rate_short_term)
+    }
+
+    /// The rate at which to send for `delivered` to arrive: what the path loses anyway has passed
+    /// its bottleneck before it was lost, and its place there would else stay empty.
+    fn rate_to_send(&self, delivered: f64) -> f64 {
+        delivered / (1.0 - FLOOR_SHARE * self.floor.floor())
+    }
+
+    /// What must be in flight for the path to be full, times `gain` ("BDPMultiple").
+    fn bdp(&self, gain: f64, delivered_rate: f64) -> u64 {
+        match self.round_trips.base() {
+            Some(base) => (gain * self.rate_to_send(delivered_rate) * base.as_secs_f64()) as u64,
+            None => INITIAL_WINDOW_PACKETS * self.config.packet_bytes,
+        }
+    }
+
+    fn window_min(&self) -> u64 {
+        WINDOW_MIN_PACKETS * self.config.packet_bytes
+    }
+
+    fn packets(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.config.packet_bytes as f64
+    }
+
+    fn is_probing_bandwidth_state(&self) -> bool {
+        match self.state {
+            State::Down | State::Cruise | State::Refill | State::Up => true,
+            State::Startup | State::Drain { .. } | State::ProbeRtt { .. } => false,
+        }
+    }
+
+    fn is_window_limited(&self) -> bool {
+        self.filled_window[0] || self.filled_window[1]
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.floor.begin(match state {
+            State::Drain { .. } | State::Down | State::ProbeRtt { .. } => Pace::Slow,
+            State::Cruise => Pace::Level,
+            State::Startup | State::Refill | State::Up => Pace::Fast,
+        });
+    }
+
+    fn start_round(&mut self) {
+        self.rounds.next_delivered = self.sampler.delivered();
+    }
+
+    fn update_round(&mut self, now: Time, sample: &RateSample) {
+        // Where packets overtake each other the fastest would end the round for all.
+        let least = self.round_trips.round_least();
+        self.rounds.is_start = sample.prior_delivered >= self.rounds.next_delivered
+            && now.since(self.rounds.began_at) >= least;
+        if self.rounds.is_start {
+            self.start_round();
+            self.rounds.count += 1;
+            self.cycle.rounds_since_up += 1;
+            self.rounds.began_at = now;
+            self.filled_window = [false, self.filled_window[0]];
+        }
+    }
+
+    /// "Updating the BBR.max_bw Max Filter".
+    fn update_rate(&mut self, sample: &RateSample) {
+        if let Some(rate) = sample.rate
+            && (rate >= self.rate_max() || !sample.is_application_limited)
+        {
+            self.rate_filter[0] = self.rate_filter[0].max(rate);
+        }
+    }
+
+    /// "Tracking Time for the BBR.max_bw Max Filter".
+    fn advance_rate_filter(&mut self) {
+        if self.rate_filter[0] > 0.0 {
+            self.rate_filter = [0.0, self.rate_filter[0]];
+        }
+    }
+
+    /// "Actions when Restarting from Idle".
+    fn restart_from_idle(&mut self, now: Time) {
+        self.has_idled = true;
+        self.aggregation.restart(now);
+        if self.is_probing_bandwidth_state() {
+            self.set_pacing_rate(1.0);
+        } else {
+            self.end_probe_rtt_if_done(now);
+        }
+    }
+
+    /// "Per-ACK Steps".
+    fn acknowledged(&mut self, event: &Event<'_>, sample: &RateSample) {
+        let now = event.now;
+        self.update_round(now, sample);
+        self.update_latest_signals(now, sample);
+        self.update_rate(sample);
+        self.finish_loss_round(now);
+        let rate = self.rate();
+        self.aggregation.update(
+            now,
+            rate,
+            sample.newly_acked,
+            self.window,
+            self.rounds.count,
+            self.full_pipe.is_reached,
+        );
+        self.check_full_pipe(sample);
+        self.check_startup(now, event);
+        self.check_drain(now, event.in_flight);
+        self.update_cycle(now, event.in_flight, sample);
+        self.check_probe_rtt(now, event.in_flight);
+        self.advance_latest_signals(sample);
+        if sample.delivered > 0 {
+            self.has_idled = false;
+        }
+        self.set_pacing_rate(self.pacing_gain());
+        self.set_window(sample.newly_acked);
+    }
+}
+
+impl Controller for Bbr {
+    fn sent(&mut self, now: Time, _number: u64, bytes: u64, in_flight_before: u64) -> SendState {
+        if in_flight_before == 0 && self.sampler.is_application_limited() {
+            self.restart_from_idle(now);
+        }
+        let mut state = self.sampler.sent(now, bytes, in_flight_before);
+        state.epoch = self.floor.epoch();
+        state.loss_runs = self.loss_runs;
+        if state.in_flight + self.config.packet_bytes > self.window {
+            self.filled_window[0] = true;
+        }
+        state
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        let now = event.now;
+        if self.round_trips.minimum().is_none()
+            && let Some(rtt) = event.rtt
+        {
+            self.start_pacing(rtt);
+        }
+        self.round_trips.update(now, event.rtt, event.reordering);
+        for packet in event.spurious {
+            self.take_back_loss(now, packet);
+        }
+        for packet in event.acked {
+            self.count_acked(packet);
+        }
+        let base = self.round_trips.rate_base();
+        let sample = self.sampler.acked(now, event.acked, base);
+        self.note_marks(event.ce_marked);
+        for packet in event.lost {
+            self.count_lost(now, packet.number, packet.bytes, &packet.state);
+        }
+        for packet in event.acked.iter().filter(|packet| packet.recovered) {
+            self.count_lost(now, packet.number, packet.bytes, &packet.state);
+        }
+        match sample {
+            Some(sample) => {
+                self.last_acked_at = now;
+                self.acknowledged(event, &sample);
+            }
+            None => self.check_outage(event),
+        }
+    }
+
+    fn limited_by_application(&mut self, _now: Time, in_flight: u64) {
+        if in_flight < self.window {
+            self.sampler.limited_by_application(in_flight);
+        }
+    }
+
+    fn set_packet_bytes(&mut self, bytes: u64) {
+        self.config.packet_bytes = bytes;
+        self.window = self.window.max(self.window_min());
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn pacing_rate(&self) -> Bitrate {
+        let rate = Bitrate::from_bits_per_second((self.pacing_rate * 8.0) as u64);
+        self.config.rate_max.map_or(rate, |most| rate.min(most))
+    }
+
+    fn send_quantum(&self) -> u64 {
+        super::quantum(self.pacing_rate(), self.config.packet_bytes)
+    }
+
+    fn remembered(&self) -> Option<Remembered> {
+        let rtt = self.round_trips.minimum()?;
+        let rate = self.rate_to_send(self.rate_max());
+        self.full_pipe.is_reached.then(|| Remembered {
+            rate: Bitrate::from_bits_per_second((rate * 8.0) as u64),
+            rtt,
+        })
+    }
+
+    fn telemetry(&self) -> Telemetry {
+        let bound = self.in_flight_long_term.min(self.in_flight_short_term);
+        Telemetry {
+            state: match self.state {
+                State::Startup if self.resume.is_some() => "resume",
+                State::Startup => "startup",
+                State::Drain { .. } => "drain",
+                State::Down => "down",
+                State::Cruise => "cruise",
+                State::Refill => "refill",
+                State::Up => "up",
+                State::ProbeRtt { .. } => "probe rtt",
+            },
+            bandwidth: Bitrate::from_bits_per_second((self.rate() * 8.0) as u64),
+            rtt_min: self.round_trips.minimum(),
+            window: self.window,
+            in_flight_bound: (bound < u64::MAX).then_some(bound),
+            loss_floor: Probability::from_fraction(self.floor.floor()).unwrap_or(Probability::ZERO),
+            is_congested: self.round_trips.queue() > QUEUE_SHARE
+                || self.rate_short_term.is_finite(),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Round-trip times: the path's own, and the queue's share of those seen of late.
+//!
+//! The minimum is kept as the draft keeps it ("BBR.min_rtt Min Filter"): over ten seconds, renewed
+//! by samples taken while little is in flight, for which ProbeRTT is scheduled every five. One
+//! departure: a sample within a small tolerance of the minimum renews it. The draft asks for a
+//! lower one, which a path with an empty queue and some noise does not give, and so stops sending
+//! every five seconds for nothing.
+//!
+//! Where packets overtake each other the minimum is the luck of one packet. What must be in flight
+//! then follows the spread of the round-trip times: minimum plus `reordering`
+//! (docs/decisions/0029).
+
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::super::sample::RateBase;
+
+/// For how long a minimum is believed (BBR.MinRTTFilterLen).
+const MINIMUM_LASTS: Duration = Duration::from_secs(10);
+
+/// How long without a sample near the minimum until one is sought (BBR.ProbeRTTInterval).
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Where packets overtake each other, rates are taken over so many of the longest flights: what
+/// left before the window and arrived within it, or the other way round, is then a few per cent.
+const WINDOW_FLIGHTS: u32 = 2;
+
+/// A queue shorter than this is noise of the hosts at both ends.
+const NOISE: Duration = Duration::from_millis(2);
+
+/// Round-trip times of one path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundTrips {
+    minimum: Option<Duration>,
+    minimum_at: Time,
+    probed: Option<Duration>,
+    probed_at: Time,
+    is_probe_due: bool,
+    spread: Duration,
+    /// Minima over the present and the last bin of time, each a quarter of a round trip.
+    bin_at: Time,
+    bin: Option<Duration>,
+    last_bin: Option<Duration>,
+}
+
+impl RoundTrips {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            minimum: None,
+            minimum_at: now,
+            probed: None,
+            probed_at: now,
+            is_probe_due: false,
+            spread: Duration::ZERO,
+            bin_at: now,
+            bin: None,
+            last_bin: None,
+        }
+    }
+
+    /// The shortest of late.
+    pub(super) fn minimum(&self) -> Option<Duration> {
+        self.minimum
+    }
+
+    /// The time for which data must be in flight for the path to be full.
+    pub(super) fn base(&self) -> Option<Duration> {
+        self.minimum.map(|minimum| minimum + self.spread / 2)
+    }
+
+    /// Whether packets overtake each other, so that a queue of less than their spread is not seen.
+    pub(super) fn is_reordering(&self) -> bool {
+        !self.spread.is_zero()
+    }
+
+    /// The intervals over which a delivery rate may be taken.
+    pub(super) fn rate_base(&self) -> RateBase {
+        match self.minimum {
+            Some(minimum) if !self.spread.is_zero() => RateBase::Window {
+                span: (minimum + self.spread) * WINDOW_FLIGHTS,
+                flight: minimum + self.spread / 2,
+            },
+            Some(minimum) => RateBase::Flight { least: minimum },
+            None => RateBase::Flight {
+                least: Duration::ZERO,
+            },
+        }
+    }
+
+    /// In how many rounds a rate sample shows the whole of a change.
+    pub(super) fn rounds_of_rate(&self) -> u32 {
+        if self.spread.is_zero() {
+            1
+        } else {
+            2 * WINDOW_FLIGHTS
+        }
+    }
+
+    /// The shortest that a round may last.
+    pub(super) fn round_least(&self) -> Duration {
+        match self.minimum {
+            Some(minimum) if !self.spread.is_zero() => minimum + self.spread / 2,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// "ProbeRTT Logic", UpdateMinRTT.
+    pub(super) fn update(
+        &mut self,
+        now: Time,
+        rtt: Option<Duration>,
+        reordering: Option<Duration>,
+    ) {
+        self.spread = reordering.unwrap_or(Duration::ZERO);
+        self.is_probe_due = now > self.probed_at + PROBE_INTERVAL;
+        let Some(rtt) = rtt else { return };
+        if let Some(probed) = self.probed
+            && rtt <= probed + tolerance(probed)
+        {
+            self.probed = Some(probed.min(rtt));
+            self.probed(now);
+        } else if self.probed.is_none() || self.is_probe_due {
+            self.probed = Some(rtt);
+            self.probed_at = now;
+        }
+        if let (Some(probed), Some(minimum)) = (self.probed, self.minimum) {
+            if probed <= minimum + tolerance(minimum) {
+                self.minimum = Some(minimum.min(probed));
+                self.minimum_at = self.probed_at;
+            } else if now > self.minimum_at + MINIMUM_LASTS {
+                self.minimum = Some(probed);
+                self.minimum_at = self.probed_at;
+            }
+        } else {
+            self.minimum = self.probed;
+            self.minimum_at = now;
+        }
+        self.note(now, rtt);
+    }
+
+    /// Whether it is time to seek the minimum.
+    pub(super) fn is_probe_due(&self) -> bool {
+        self.is_probe_due
+    }
+
+    /// The minimum has just been sought.
+    pub(super) fn probed(&mut self, now: Time) {
+        self.probed_at = now;
+        self.is_probe_due = false;
+    }
+
+    /// The shortest time of the last quarter to half of a round trip.
+    pub(super) fn recent(&self) -> Option<Duration> {
+        match (self.bin, self.last_bin) {
+            (Some(bin), Some(last)) => Some(bin.min(last)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// How long the queue is beyond `reference`, as a share of the base; noise counts as none,
+    /// and where packets overtake each other so does what the fastest of a few of them may take.
+    pub(super) fn queue_beyond(&self, reference: Duration) -> f64 {
+        let (Some(recent), Some(base)) = (self.recent(), self.base()) else {
+            return 0.0;
+        };
+        let queue = recent.saturating_sub(reference + self.spread / 4);
+        if queue <= NOISE {
+            return 0.0;
+        }
+        queue.as_secs_f64() / base.as_secs_f64().max(1e-6)
+    }
+
+    /// How long the queue is, as a share of the base.
+    pub(super) fn queue(&self) -> f64 {
+        self.minimum
+            .map_or(0.0, |minimum| self.queue_beyond(minimum))
+    }
+
+    fn note(&mut self, now: Time, rtt: Duration) {
+        let width = self.base().unwrap_or(rtt) / 4;
+        if now > self.bin_at + width {
+            self.last_bin = self.bin.take();
+            self.bin_at = now;
+        }
+        self.bin = Some(self.bin.map_or(rtt, |bin| bin.min(rtt)));
+    }
+}
+
+/// How far above the minimum a sample may be and still be one: 1/64, as clocks and schedulers of
+/// busy hosts differ, and a quarter of a millisecond.
+fn tolerance(minimum: Duration) -> Duration {
+    minimum / 64 + Duration::from_micros(250)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Time {
+        Time::ZERO + Duration::from_millis(milliseconds)
+    }
+
+    fn millis(count: u64) -> Option<Duration> {
+        Some(Duration::from_millis(count))
+    }
+
+    #[test]
+    fn samples_near_the_minimum_keep_it_fresh() {
+        let mut times = RoundTrips::new(at(0));
+        for tick in 0..600 {
+            times.update(at(100 * tick), millis(100 + tick % 2), None);
+            assert!(!times.is_probe_due(), "at tick {tick}");
+        }
+        assert_eq!(times.minimum(), millis(100));
+    }
+
+    #[test]
+    fn a_standing_queue_has_the_minimum_sought_and_then_given_up() {
+        let mut times = RoundTrips::new(at(0));
+        times.update(at(0), millis(100), None);
+        times.update(at(4900), millis(150), None);
+        assert!(!times.is_probe_due());
+        times.update(at(5100), millis(150), None);
+        assert!(times.is_probe_due());
+        assert_eq!(times.minimum(), millis(100));
+        times.update(at(10_100), millis(160), None);
+        assert_eq!(times.minimum(), millis(150));
+    }
+
+    #[test]
+    fn the_base_includes_the_spread_of_a_path_that_reorders() {
+        let mut times = RoundTrips::new(at(0));
+        times.update(at(0), millis(20), millis(150));
+        assert_eq!(times.base(), millis(95));
+        times.update(at(1), millis(20), None);
+        assert_eq!(times.base(), millis(20));
+    }
+
+    #[test]
+    fn the_queue_is_what_recent_samples_have_above_the_minimum() {
+        let mut times = RoundTrips::new(at(0));
+        times.update(at(0), millis(100), None);
+        assert_eq!(times.queue(), 0.0);
+        for tick in 1..100 {
+            times.update(at(tick), millis(150), None);
+        }
+        assert!((times.queue() - 0.5).abs() < 0.01, "{}", times.queue());
+    }
+}

@@ -1,0 +1,270 @@
+//! Finding the path's rate: start-up, its end, the queue it leaves, and a start from memory
+//! (draft-ietf-ccwg-bbr, "Startup", "Drain").
+//!
+//! Start-up ends when the delivery rate has stopped growing for three rounds, or for one in which
+//! losses or marks say that a queue is full (and then less than a doubling is no growth), or two in which one builds. Loss alone does not end
+//! it, as it does in the draft: while the rate still doubles, what is lost is not lost to a queue.
+//!
+//! A start from memory sends at the remembered rate from the first round on, paced, and takes the
+//! memory for true when a round has come back without contradiction: then it goes on to probe
+//! for more. A longer round-trip time or losses halve it at once, and what was measured counts.
+
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::super::Remembered;
+use super::super::event::Event;
+use super::super::sample::RateSample;
+use super::congestion::FLOOR_QUEUE;
+use super::{Bbr, INITIAL_WINDOW_PACKETS, State};
+
+/// Growth in a round below which the rate is said to have stopped growing.
+const GROWTH: f64 = 1.25;
+
+/// Growth in a round of start-up that an empty path gives. A sender that pushes others aside in a
+/// queue that is full grows too, but less, and its losses are the queue's.
+const DOUBLING: f64 = 1.6;
+
+/// Rounds without growth that end a search (draft, "Exiting Acceleration Based on Bandwidth
+/// Plateau").
+const PLATEAU_ROUNDS: u32 = 3;
+
+/// As many where a queue has built meanwhile, half a round-trip time long.
+const PLATEAU_ROUNDS_WITH_QUEUE: u32 = 2;
+
+/// A queue this long, as a share of the round-trip time, is start-up's doing.
+const STARTUP_QUEUE: f64 = 0.5;
+
+/// Bursts of loss in a round before they can end start-up (BBRStartupFullLossCnt).
+const STARTUP_RUNS: f64 = 6.0;
+
+/// Gain with which the rate can double each round (BBR.StartupPacingGain).
+pub(super) const STARTUP_GAIN: f64 = 2.77;
+
+/// The share of the remembered rate with which a session resumes: a little below, so that a path
+/// that has stayed the same has no queue.
+const RESUME_SHARE: f64 = 0.95;
+
+/// What may be in flight while resuming, beside the remembered rate × RTT.
+const RESUME_WINDOW: f64 = 1.25;
+
+/// A round-trip time this much longer than the remembered one contradicts the memory.
+const RESUME_RTT_GROWTH: f64 = 1.25;
+
+/// A path so much shorter than the remembered one is another path.
+const RESUME_RTT_SHRINK: f64 = 0.5;
+
+/// Losses in the first round above this share contradict the memory: a path may lose as much by
+/// itself, and nothing is known of that yet.
+const RESUME_LOSS: f64 = 0.15;
+
+/// Packets acknowledged or lost before losses are judged while resuming.
+const RESUME_EVIDENCE: f64 = 20.0;
+
+/// A memory that was not tested for so long, for want of data, is not one of this path any more.
+const MEMORY_TESTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The search for the rate beyond which the path does not deliver more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FullPipe {
+    /// Whether it was ever found (BBR.full_bw_reached).
+    pub(super) is_reached: bool,
+    /// Whether the present search has found it (BBR.full_bw_now).
+    pub(super) is_now: bool,
+    baseline: f64,
+    rounds: u32,
+    /// Whether the last round brought less than start-up's doubling.
+    is_slowing: bool,
+}
+
+impl FullPipe {
+    /// Begins another search ("ResetFullBW").
+    pub(super) fn restart(&mut self, baseline: f64) {
+        self.is_now = false;
+        self.baseline = baseline;
+        self.rounds = 0;
+    }
+
+    /// Rounds since the rate last grew.
+    pub(super) fn rounds_without_growth(&self) -> u32 {
+        self.rounds
+    }
+}
+
+/// A start from memory that has not been confirmed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resume {
+    remembered: Remembered,
+    /// Bytes per second, halved at each contradiction.
+    rate: f64,
+    is_contradicted: bool,
+    started_at: Time,
+}
+
+impl Bbr {
+    /// Starts to pace before the rate is known ("Pacing Rate", InitPacingRate).
+    pub(super) fn start_pacing(&mut self, rtt: Duration) {
+        if self.resume.is_none() {
+            let window = (INITIAL_WINDOW_PACKETS * self.config.packet_bytes) as f64;
+            self.pacing_rate = STARTUP_GAIN * window / rtt.as_secs_f64().max(1e-6);
+        }
+    }
+
+    /// Sends from the start as this peer's path took it before.
+    pub(super) fn resume_from(&mut self, now: Time, remembered: Remembered) {
+        let rate = remembered.rate.bits_per_second() as f64 / 8.0 * RESUME_SHARE;
+        let in_flight = rate * remembered.rtt.as_secs_f64() * RESUME_WINDOW;
+        if in_flight <= self.window as f64 {
+            return;
+        }
+        self.resume = Some(Resume {
+            remembered,
+            rate,
+            is_contradicted: false,
+            started_at: now,
+        });
+        self.pacing_rate = rate;
+        self.window = in_flight as u64;
+    }
+
+    /// "CheckFullBWReached".
+    pub(super) fn check_full_pipe(&mut self, sample: &RateSample) {
+        if self.full_pipe.is_now || !self.rounds.is_start || sample.is_application_limited {
+            return;
+        }
+        let Some(rate) = sample.rate else { return };
+        if rate >= self.full_pipe.baseline * GROWTH {
+            let doubles = rate >= self.full_pipe.baseline * DOUBLING;
+            let is_alone = doubles || self.round_trips.is_reordering();
+            if is_alone && self.state == State::Startup && self.resume.is_none() {
+                self.floor.grew(self.loss_round.losses());
+            }
+            self.full_pipe.restart(rate);
+            self.full_pipe.is_slowing = !is_alone;
+            return;
+        }
+        self.full_pipe.is_slowing = true;
+        self.full_pipe.rounds += 1;
+        if self.full_pipe.rounds >= PLATEAU_ROUNDS {
+            self.full_pipe.is_now = true;
+            self.full_pipe.is_reached = true;
+        }
+    }
+
+    /// "CheckStartupDone".
+    pub(super) fn check_startup(&mut self, now: Time, event: &Event<'_>) {
+        if self.state != State::Startup {
+            return;
+        }
+        if self.resume.is_some() {
+            self.check_resume(now, event);
+            return;
+        }
+        let rounds = self.full_pipe.rounds_without_growth();
+        let has_queue =
+            rounds >= PLATEAU_ROUNDS_WITH_QUEUE && self.round_trips.queue() > STARTUP_QUEUE;
+        let loses = self.full_pipe.is_slowing
+            && self.loss_round.was_excessive()
+            && self.loss_round.losses().runs >= STARTUP_RUNS;
+        if loses {
+            // "Exiting Startup Based on Packet Loss".
+            self.saved.state = Some(State::Startup);
+            let delivered = self.loss_round.in_flight_latest;
+            self.in_flight_long_term = self.bdp(1.0, self.rate_max()).max(delivered);
+        }
+        if has_queue || loses {
+            self.full_pipe.is_reached = true;
+        }
+        if self.full_pipe.is_reached {
+            self.cycle.built_queue =
+                self.round_trips.queue() > FLOOR_QUEUE || self.round_trips.is_reordering();
+            if !self.cycle.built_queue {
+                self.floor.forget();
+            }
+            self.enter_drain();
+        }
+    }
+
+    /// "Drain".
+    pub(super) fn check_drain(&mut self, now: Time, in_flight: u64) {
+        let State::Drain { since_round } = self.state else {
+            return;
+        };
+        if in_flight <= self.in_flight_for(1.0, self.rate()) || self.rounds.count > since_round + 3
+        {
+            self.start_down(now);
+        }
+    }
+
+    fn enter_drain(&mut self) {
+        self.enter(State::Drain {
+            since_round: self.rounds.count,
+        });
+    }
+
+    fn check_resume(&mut self, now: Time, event: &Event<'_>) {
+        let Some(mut resume) = self.resume else {
+            return;
+        };
+        let remembered_rtt = resume.remembered.rtt.as_secs_f64();
+        if let Some(minimum) = self.round_trips.minimum()
+            && minimum.as_secs_f64() < remembered_rtt * RESUME_RTT_SHRINK
+        {
+            // What is in flight suits a longer path; what is measured from here on suits this one.
+            self.forget_resume();
+            return;
+        }
+        let grown = self
+            .round_trips
+            .recent()
+            .is_some_and(|rtt| rtt.as_secs_f64() > remembered_rtt * RESUME_RTT_GROWTH);
+        let losses = self.loss_round.losses_so_far();
+        let loses = losses.packets >= RESUME_EVIDENCE && losses.lost > losses.packets * RESUME_LOSS;
+        if (grown || loses) && !resume.is_contradicted && event.reordering.is_none() {
+            resume.is_contradicted = true;
+            resume.rate /= 2.0;
+            self.resume = Some(resume);
+            self.pacing_rate = resume.rate;
+            self.window = (resume.rate * remembered_rtt * RESUME_WINDOW) as u64;
+            self.window = self.window.max(self.window_min());
+        }
+        // One round counts from the first acknowledgement: by then all that it brings back was
+        // sent at the remembered rate.
+        if self.rounds.count < 2 || !self.rounds.is_start {
+            return;
+        }
+        if self.sampler.is_application_limited() && !resume.is_contradicted {
+            return;
+        }
+        let measured = self.rate_max();
+        let is_confirmed = measured >= resume.rate * 0.5;
+        self.resume = None;
+        if resume.is_contradicted {
+            self.full_pipe.is_reached = true;
+            self.enter_drain();
+        } else if is_confirmed && now.since(resume.started_at) < MEMORY_TESTED_WITHIN {
+            self.full_pipe.is_reached = true;
+            self.floor.grew(self.loss_round.losses());
+            self.cycle.built_queue = true;
+            self.start_down(now);
+            self.start_refill();
+        }
+    }
+
+    fn forget_resume(&mut self) {
+        self.resume = None;
+        self.window = INITIAL_WINDOW_PACKETS * self.config.packet_bytes;
+        if let Some(rtt) = self.round_trips.minimum() {
+            self.start_pacing(rtt);
+        }
+    }
+
+    /// The window while a memory is tested.
+    pub(super) fn resume_window(&self) -> Option<u64> {
+        self.resume.map(|resume| {
+            let rtt = resume.remembered.rtt.as_secs_f64();
+            (resume.rate * rtt * RESUME_WINDOW) as u64
+        })
+    }
+}

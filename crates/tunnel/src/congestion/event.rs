@@ -1,0 +1,79 @@
+//! What passes between a transport and a controller: packets on their way and what became of them.
+
+use std::time::Duration;
+
+use vocab::Time;
+
+/// What a controller knew when a packet went out, kept with the packet until its fate is known
+/// (draft-ietf-ccwg-bbr, "Per-packet (P) state").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendState {
+    /// Bytes delivered when it went out.
+    pub(super) delivered: u64,
+    /// When the last of them was known to be delivered.
+    pub(super) delivered_at: Time,
+    /// When the packet went out from which that delivery's sending interval is counted.
+    pub(super) first_sent_at: Time,
+    /// Bytes lost when it went out.
+    pub(super) lost: u64,
+    /// Bursts of loss begun when it went out.
+    pub(super) loss_runs: u64,
+    /// Bytes in flight with it.
+    pub(super) in_flight: u64,
+    /// The part of a probing cycle in which it went out, counted up.
+    pub(super) epoch: u32,
+    /// Whether the sender was then held back by its own lack of data.
+    pub(super) is_application_limited: bool,
+}
+
+/// A packet that the peer has, or whose contents it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckedPacket {
+    /// The packet's number.
+    pub number: u64,
+    /// Its bytes, headers included.
+    pub bytes: u64,
+    /// When it went out.
+    pub sent_at: Time,
+    /// What the controller gave it on its way.
+    pub state: SendState,
+    /// It was lost on the way and restored from repair packets: counted as a loss, since the path
+    /// dropped it, and as delivered, since nothing need be sent again.
+    pub recovered: bool,
+}
+
+/// A packet that was declared lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostPacket {
+    /// The packet's number.
+    pub number: u64,
+    /// Its bytes, headers included.
+    pub bytes: u64,
+    /// When it went out.
+    pub sent_at: Time,
+    /// What the controller gave it on its way.
+    pub state: SendState,
+}
+
+/// One acknowledgement or one loss timer, as a controller sees it. A packet is in one of the three
+/// lists, once; one that was declared lost may come again, in `spurious`.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    /// When it is handled.
+    pub now: Time,
+    /// Newly acknowledged packets, in any order.
+    pub acked: &'a [AckedPacket],
+    /// Newly lost packets, in any order.
+    pub lost: &'a [LostPacket],
+    /// Packets once declared lost and now acknowledged, late; they are not in `acked` as well.
+    pub spurious: &'a [LostPacket],
+    /// The round-trip time of the newest packet acknowledged, where it can be told.
+    pub rtt: Option<Duration>,
+    /// How many more packets the peer says were marked "congestion experienced".
+    pub ce_marked: u64,
+    /// Bytes in flight after all this.
+    pub in_flight: u64,
+    /// By how much round-trip times are spread on a path that reorders packets: the distance of a
+    /// high quantile from the minimum. `None` while packets arrive in order.
+    pub reordering: Option<Duration>,
+}

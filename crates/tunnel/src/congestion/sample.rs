@@ -1,0 +1,330 @@
+//! Delivery-rate samples: how fast the path delivered what one packet's flight spans
+//! (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
+//!
+//! ```text
+//!  first_sent_at ────── sent_at            send interval    rate = bytes delivered since the
+//!          delivered_at ───────── now      ack interval            packet went out, over the
+//!                                                                  longer of the two
+//! ```
+//!
+//! A sample is never faster than packets were sent, nor than they were acknowledged, so neither a
+//! burst of ours nor a burst of acknowledgements makes the path look faster than it is.
+//!
+//! Where packets overtake each other a single flight is no base: the luckiest packet, of a short
+//! flight into which many slower ones fall, would set the rate. The account is then taken over a
+//! window of time, and bounded by what was sent over as long a window one flight before.
+//!
+//! It knows nothing of rounds, phases or windows.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::event::{AckedPacket, LostPacket, SendState};
+
+/// Marks of the account in one window: so fine that a window's length is kept within 6 %.
+const MARKS_PER_WINDOW: u32 = 16;
+
+/// The most marks that are kept: two windows and a flight.
+const MARKS_MAX: usize = 4 * MARKS_PER_WINDOW as usize;
+
+/// Over what a delivery rate is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RateBase {
+    /// The flight of one packet, unless it is shorter than this.
+    Flight {
+        /// The path's shortest round-trip time.
+        least: Duration,
+    },
+    /// A window of time.
+    Window {
+        /// Its length.
+        span: Duration,
+        /// How long a packet takes, usually.
+        flight: Duration,
+    },
+}
+
+/// The account at some moment.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Time,
+    delivered: u64,
+    sent: u64,
+}
+
+/// Keeps the account of one path's deliveries.
+#[derive(Clone, Debug)]
+pub(super) struct Sampler {
+    delivered: u64,
+    delivered_at: Time,
+    lost: u64,
+    sent: u64,
+    marks: VecDeque<Mark>,
+    /// When the newest packet went out that is known to be delivered; when nothing was in flight,
+    /// when the first packet after that went out.
+    first_sent_at: Time,
+    newest_acked: u64,
+    /// The count of delivered bytes up to which samples are limited by the application.
+    application_limited_until: Option<u64>,
+}
+
+/// What one acknowledgement says about the path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RateSample {
+    /// Bytes per second, if the interval was long enough to tell.
+    pub(super) rate: Option<f64>,
+    /// Bytes delivered between the newest packet's departure and now.
+    pub(super) delivered: u64,
+    /// What had been delivered when the newest packet went out.
+    pub(super) prior_delivered: u64,
+    /// Bytes in flight when the newest packet had gone out.
+    pub(super) in_flight_at_departure: u64,
+    /// Bytes lost between the newest packet's departure and now.
+    pub(super) lost: u64,
+    /// Bursts of loss begun when the newest packet went out.
+    pub(super) loss_runs_at_departure: u64,
+    /// Whether the sender lacked data when the newest packet went out.
+    pub(super) is_application_limited: bool,
+    /// Bytes that this acknowledgement newly acknowledged.
+    pub(super) newly_acked: u64,
+}
+
+impl Sampler {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            delivered: 0,
+            delivered_at: now,
+            lost: 0,
+            sent: 0,
+            marks: VecDeque::new(),
+            first_sent_at: now,
+            newest_acked: 0,
+            application_limited_until: None,
+        }
+    }
+
+    /// Bytes delivered so far.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Bytes lost so far.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether samples are now limited by the application.
+    pub(super) fn is_application_limited(&self) -> bool {
+        self.application_limited_until.is_some()
+    }
+
+    /// "Transmitting a data packet".
+    pub(super) fn sent(&mut self, now: Time, bytes: u64, in_flight_before: u64) -> SendState {
+        if in_flight_before == 0 {
+            self.first_sent_at = now;
+            self.delivered_at = now;
+        }
+        self.sent += bytes;
+        SendState {
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            lost: self.lost,
+            loss_runs: 0,
+            in_flight: in_flight_before + bytes,
+            epoch: 0,
+            is_application_limited: self.is_application_limited(),
+        }
+    }
+
+    /// "Detecting application-limited phases": all that is in flight now, and all that goes out
+    /// until it is acknowledged, says nothing about the path.
+    pub(super) fn limited_by_application(&mut self, in_flight: u64) {
+        self.application_limited_until = Some((self.delivered + in_flight).max(1));
+    }
+
+    /// Takes note of a loss.
+    pub(super) fn lost_packet(&mut self, bytes: u64) {
+        self.lost += bytes;
+    }
+
+    /// Takes back a loss that was none.
+    pub(super) fn spurious_loss(&mut self, now: Time, packet: &LostPacket) {
+        self.lost = self.lost.saturating_sub(packet.bytes);
+        self.delivered += packet.bytes;
+        self.delivered_at = now;
+    }
+
+    /// "Upon receiving an ACK": counts what was delivered and makes a sample of the packet that
+    /// went out last.
+    pub(super) fn acked(
+        &mut self,
+        now: Time,
+        packets: &[AckedPacket],
+        base: RateBase,
+    ) -> Option<RateSample> {
+        for packet in packets {
+            self.delivered += packet.bytes;
+            self.delivered_at = now;
+        }
+        if let Some(until) = self.application_limited_until
+            && self.delivered > until
+        {
+            self.application_limited_until = None;
+        }
+        let newest = packets
+            .iter()
+            .max_by_key(|packet| (packet.sent_at, packet.number))?;
+        let state = newest.state;
+        let send_interval = newest.sent_at.since(state.first_sent_at);
+        let ack_interval = now.since(state.delivered_at);
+        let interval = send_interval.max(ack_interval);
+        if (newest.sent_at, newest.number) > (self.first_sent_at, self.newest_acked) {
+            self.first_sent_at = newest.sent_at;
+            self.newest_acked = newest.number;
+        }
+        let delivered = self.delivered - state.delivered;
+        let rate = match base {
+            RateBase::Flight { least } => (interval >= least && !interval.is_zero())
+                .then(|| delivered as f64 / interval.as_secs_f64()),
+            RateBase::Window { span, flight } => self.rate_over(now, span, flight).or_else(|| {
+                (interval >= flight).then(|| delivered as f64 / interval.as_secs_f64())
+            }),
+        };
+        Some(RateSample {
+            rate,
+            delivered,
+            prior_delivered: state.delivered,
+            in_flight_at_departure: state.in_flight,
+            lost: self.lost.saturating_sub(state.lost),
+            loss_runs_at_departure: state.loss_runs,
+            is_application_limited: state.is_application_limited,
+            newly_acked: packets.iter().map(|packet| packet.bytes).sum(),
+        })
+    }
+}
+
+impl Sampler {
+    /// The rate of a window that ends now.
+    fn rate_over(&mut self, now: Time, span: Duration, flight: Duration) -> Option<f64> {
+        let step = span / MARKS_PER_WINDOW;
+        if self
+            .marks
+            .back()
+            .is_none_or(|mark| now.since(mark.at) >= step)
+        {
+            self.marks.push_back(Mark {
+                at: now,
+                delivered: self.delivered,
+                sent: self.sent,
+            });
+            if self.marks.len() > MARKS_MAX {
+                self.marks.pop_front();
+            }
+        }
+        let before = |earlier: Duration| {
+            let newest_first = self.marks.iter().rev();
+            newest_first
+                .copied()
+                .find(|mark| now.since(mark.at) >= earlier)
+        };
+        let oldest = self.marks.front().copied();
+        let begin = before(span).or(oldest.filter(|mark| now.since(mark.at) >= 2 * flight))?;
+        let delivered = (self.delivered - begin.delivered) as f64;
+        let delivered_rate = delivered / now.since(begin.at).as_secs_f64();
+        let (Some(sent_begin), Some(sent_end)) = (before(span + flight), before(flight)) else {
+            return Some(delivered_rate);
+        };
+        let sent = (sent_end.sent - sent_begin.sent) as f64;
+        let sent_rate = sent / sent_end.at.since(sent_begin.at).as_secs_f64();
+        Some(delivered_rate.min(sent_rate))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLIGHT: RateBase = RateBase::Flight {
+        least: Duration::ZERO,
+    };
+
+    fn at(milliseconds: u64) -> Time {
+        Time::ZERO + Duration::from_millis(milliseconds)
+    }
+
+    fn acked(number: u64, sent_at: Time, state: SendState) -> AckedPacket {
+        AckedPacket {
+            number,
+            bytes: 1000,
+            sent_at,
+            state,
+            recovered: false,
+        }
+    }
+
+    /// Sends a packet each millisecond, acknowledged 100 ms later, and hands back the last sample.
+    fn steady(count: u64) -> (Sampler, Option<RateSample>) {
+        let mut sampler = Sampler::new(at(0));
+        let mut states = Vec::new();
+        let mut last = None;
+        for tick in 0..count + 100 {
+            if tick >= 100 {
+                let (sent_at, state) = states[tick as usize - 100];
+                let packet = acked(tick - 100, sent_at, state);
+                last = sampler.acked(at(tick), &[packet], FLIGHT);
+            }
+            if tick < count {
+                let in_flight = 1000 * tick.min(99);
+                states.push((at(tick), sampler.sent(at(tick), 1000, in_flight)));
+            }
+        }
+        (sampler, last)
+    }
+
+    #[test]
+    fn a_steady_flow_is_measured_at_its_rate() {
+        let (_, sample) = steady(1000);
+        let rate = sample.unwrap().rate.unwrap();
+        assert!((rate - 1e6).abs() < 2e4, "{rate}");
+    }
+
+    #[test]
+    fn acknowledgements_in_a_crowd_do_not_look_like_a_fast_path() {
+        let mut sampler = Sampler::new(at(0));
+        let states: Vec<SendState> = (0..100)
+            .map(|n| sampler.sent(at(n), 1000, 1000 * n))
+            .collect();
+        let crowd: Vec<AckedPacket> = (0..100)
+            .map(|n| acked(n, at(n), states[n as usize]))
+            .collect();
+        let sample = sampler.acked(at(200), &crowd, FLIGHT).unwrap();
+        // 100 kB in the 200 ms since the first departure.
+        assert_eq!(sample.rate, Some(500_000.0));
+    }
+
+    #[test]
+    fn samples_are_application_limited_until_the_bubble_has_passed() {
+        let mut sampler = Sampler::new(at(0));
+        let first = sampler.sent(at(0), 1000, 0);
+        sampler.limited_by_application(1000);
+        let second = sampler.sent(at(1), 1000, 1000);
+        assert!(!first.is_application_limited && second.is_application_limited);
+        sampler.acked(at(10), &[acked(0, at(0), first)], FLIGHT);
+        assert!(sampler.is_application_limited());
+        sampler.acked(at(11), &[acked(1, at(1), second)], FLIGHT);
+        assert!(!sampler.is_application_limited());
+    }
+
+    #[test]
+    fn an_interval_too_short_to_tell_makes_no_rate() {
+        let mut sampler = Sampler::new(at(0));
+        let state = sampler.sent(at(0), 1000, 0);
+        let least = Duration::from_millis(11);
+        let packets = [acked(0, at(0), state)];
+        let sample = sampler.acked(at(10), &packets, RateBase::Flight { least });
+        assert_eq!(sample.unwrap().rate, None);
+    }
+}

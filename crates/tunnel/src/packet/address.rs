@@ -1,0 +1,362 @@
+//! Where the packets of a path go, and how much may go there before the peer has proved that it is
+//! there (RFC 9000 §8, Address Validation; §9, Connection Migration).
+//!
+//! ```text
+//!   nowhere ──a packet──► unvalidated ──response──► validated ◄──────────────┐
+//!      ▲                   │ ▲    │ no response in time: back to where it    │ from the old
+//!      └──── no older one ─┘ │    └──── was validated before ────────────────┤ address again
+//!                            └──── newest packet comes from elsewhere ───────┘
+//! ```
+//!
+//! A peer behind an address translator changes its address without knowing it. Packets follow the
+//! newest opened packet at once, but to an address that is not validated go three times the bytes
+//! that came from there at most, and it is sent a challenge of 64 bits that nobody can guess. The
+//! older address is challenged too: when somebody has merely forwarded the peer's packets from an
+//! address of his own, the peer's answer is newer and brings the path back (§9.3.3, Off-Path Packet
+//! Forwarding).
+//!
+//! Only an [`Opened`] packet says anything here, so a stranger moves nothing.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::frames::{PathChallenge, PathResponse};
+use super::keys::Secret;
+use super::opener::Opened;
+
+/// Bytes that go to an address that is not validated for each that came from it (RFC 9000 §8.1,
+/// Address Validation during Connection Establishment).
+const AMPLIFICATION: u64 = 3;
+
+/// Challenges that an address is sent at most, each with a value of its own (§8.2.1); a packet and
+/// two more cover losses, and only so many values need to be remembered.
+const CHALLENGES: usize = 3;
+
+/// The least time between challenges, since a new address may be farther than the old one: the
+/// initial probe timeout of RFC 9002 §6.2.2, rounded up. An address has [`CHALLENGES`] times the
+/// larger of this and the path's own probe timeout to answer (§8.2.4, Failed Path Validation).
+const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whether the peer has proved that it receives at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// It has, or the operator of this node has named the address.
+    Validated,
+    /// Not yet.
+    Unvalidated,
+}
+
+/// What an opened packet says about the peer's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Nothing new, or nothing that a newer packet has not overtaken.
+    Same,
+    /// Packets go to another port of the same host from now on; what was learnt about the path
+    /// probably still holds (RFC 9000 §9.4, Loss Detection and Congestion Control).
+    MovedPort,
+    /// Packets go to another host from now on, by another way.
+    MovedHost,
+}
+
+/// What a response to a challenge proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validation {
+    /// The current address is the peer's.
+    Validated,
+    /// Nothing; it answers no challenge that counts.
+    Unknown,
+}
+
+/// What becomes of an address that did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Packets go to the last validated address again.
+    Reverted,
+    /// There is none: nothing can be sent until the peer is heard again.
+    Lost,
+}
+
+/// From this the values of challenges follow. Random, and known to this node alone: the peer
+/// must not be able to answer for an address at which it does not receive.
+pub struct ChallengeSeed(Secret);
+
+impl ChallengeSeed {
+    /// Has `random` fill it, from the system's generator.
+    #[must_use]
+    pub fn new(random: impl FnOnce(&mut [u8])) -> Self {
+        let Ok(secret) = Secret::filled(|room| {
+            random(room);
+            Ok::<(), Infallible>(())
+        });
+        Self(secret)
+    }
+
+    fn value(&self, counter: u64) -> u64 {
+        let mut value = [0; 8];
+        self.0
+            .expand(b"wan challenge", &counter.to_be_bytes(), &mut value);
+        u64::from_be_bytes(value)
+    }
+}
+
+/// Where packets of one path go.
+pub struct Addresses {
+    seed: ChallengeSeed,
+    /// Challenges made so far; each is made once.
+    challenges_made: u64,
+    current: Option<Current>,
+    /// The last validated address, while the current one is not.
+    fallback: Option<SocketAddr>,
+    /// The fallback is to be challenged, once.
+    challenge_fallback: bool,
+    /// The number of the newest packet: only what is newer says where the peer is.
+    newest: Option<u64>,
+    probe_timeout: Duration,
+}
+
+/// The address that packets go to.
+struct Current {
+    address: SocketAddr,
+    /// `None` when it is validated.
+    doubt: Option<Doubt>,
+}
+
+/// What is known of an address that is not validated.
+struct Doubt {
+    received: u64,
+    sent: u64,
+    challenges: Vec<u64>,
+    next_challenge: Time,
+    expires: Time,
+}
+
+impl Addresses {
+    /// A path to `known`, or to wherever the peer is heard from first. The node that dials knows
+    /// where to, by its operator's word; the node that is dialled does not, whatever address the
+    /// link came from.
+    #[must_use]
+    pub fn new(now: Time, seed: ChallengeSeed, known: Option<(SocketAddr, Trust)>) -> Self {
+        let mut addresses = Self {
+            seed,
+            challenges_made: 0,
+            current: None,
+            fallback: None,
+            challenge_fallback: false,
+            newest: None,
+            probe_timeout: CHALLENGE_INTERVAL,
+        };
+        addresses.current = known.map(|(address, trust)| Current {
+            address,
+            doubt: match trust {
+                Trust::Validated => None,
+                Trust::Unvalidated => Some(addresses.doubt(now)),
+            },
+        });
+        addresses
+    }
+
+    /// Where packets go; `None` when it is not known.
+    #[must_use]
+    pub fn current(&self) -> Option<SocketAddr> {
+        self.current.as_ref().map(|current| current.address)
+    }
+
+    /// Whether the peer has proved that it receives there.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        match &self.current {
+            Some(Current { doubt: None, .. }) => Trust::Validated,
+            Some(_) | None => Trust::Unvalidated,
+        }
+    }
+
+    /// Hears where an opened packet came from, and how many bytes its datagram had.
+    pub fn on_packet(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        packet: &Opened,
+        bytes: u64,
+    ) -> Arrival {
+        let is_newest = self.newest < Some(packet.number());
+        if is_newest {
+            self.newest = Some(packet.number());
+        }
+        let moved = match &mut self.current {
+            Some(current) if current.address == from => {
+                if let Some(doubt) = &mut current.doubt {
+                    doubt.received = doubt.received.saturating_add(bytes);
+                }
+                return Arrival::Same;
+            }
+            Some(_) if !is_newest => return Arrival::Same,
+            Some(current) if current.address.ip() == from.ip() => Arrival::MovedPort,
+            Some(_) | None => Arrival::MovedHost,
+        };
+        self.move_to(now, from, bytes);
+        moved
+    }
+
+    fn move_to(&mut self, now: Time, to: SocketAddr, received: u64) {
+        if let Some(Current {
+            address,
+            doubt: None,
+        }) = self.current
+        {
+            self.fallback = Some(address);
+        }
+        let doubt = if self.fallback == Some(to) {
+            self.fallback = None;
+            None
+        } else {
+            Some(Doubt {
+                received,
+                ..self.doubt(now)
+            })
+        };
+        self.challenge_fallback = doubt.is_some() && self.fallback.is_some();
+        self.current = Some(Current { address: to, doubt });
+    }
+
+    fn doubt(&self, now: Time) -> Doubt {
+        Doubt {
+            received: 0,
+            sent: 0,
+            challenges: Vec::with_capacity(CHALLENGES),
+            next_challenge: now,
+            expires: now + self.interval() * CHALLENGES as u32,
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        self.probe_timeout.max(CHALLENGE_INTERVAL)
+    }
+
+    /// Whether a datagram of that many bytes may go to the current address.
+    #[must_use]
+    pub fn may_send(&self, bytes: u64) -> bool {
+        match &self.current {
+            None => false,
+            Some(Current { doubt: None, .. }) => true,
+            Some(Current {
+                doubt: Some(doubt), ..
+            }) => {
+                let allowed = doubt.received.saturating_mul(AMPLIFICATION);
+                doubt.sent.saturating_add(bytes) <= allowed
+            }
+        }
+    }
+
+    /// Hears that a datagram of that many bytes went to the current address.
+    pub fn on_sent(&mut self, bytes: u64) {
+        if let Some(Current {
+            doubt: Some(doubt), ..
+        }) = &mut self.current
+        {
+            doubt.sent = doubt.sent.saturating_add(bytes);
+        }
+    }
+
+    /// The next challenge that is due, and where it goes. One for the current address counts as
+    /// any datagram does: it is handed out when one of `bytes` may be sent.
+    pub fn poll_challenge(&mut self, now: Time, bytes: u64) -> Option<(SocketAddr, PathChallenge)> {
+        if std::mem::take(&mut self.challenge_fallback)
+            && let Some(fallback) = self.fallback
+        {
+            // Its response proves nothing that is not known; that it comes is what counts.
+            let value = self.next_value();
+            return Some((fallback, PathChallenge { value }));
+        }
+        let may_send = self.may_send(bytes);
+        let interval = self.interval();
+        let address = self.current()?;
+        let doubt = self.doubted()?;
+        if !may_send || doubt.challenges.len() == CHALLENGES || now < doubt.next_challenge {
+            return None;
+        }
+        doubt.next_challenge = now + interval;
+        let value = self.next_value();
+        self.doubted()?.challenges.push(value);
+        Some((address, PathChallenge { value }))
+    }
+
+    fn next_value(&mut self) -> u64 {
+        self.challenges_made += 1;
+        self.seed.value(self.challenges_made)
+    }
+
+    fn doubted(&mut self) -> Option<&mut Doubt> {
+        self.current.as_mut()?.doubt.as_mut()
+    }
+
+    /// Hears a response from an opened packet, wherever that came from (RFC 9000 §8.2.3,
+    /// Successful Path Validation).
+    pub fn on_challenge_response(&mut self, response: PathResponse) -> Validation {
+        let Some(current) = &mut self.current else {
+            return Validation::Unknown;
+        };
+        match &current.doubt {
+            Some(doubt) if doubt.challenges.contains(&response.value) => {
+                current.doubt = None;
+                self.fallback = None;
+                self.challenge_fallback = false;
+                Validation::Validated
+            }
+            Some(_) | None => Validation::Unknown,
+        }
+    }
+
+    /// Hears the probe timeout of the path (RFC 9002 §6.2.1).
+    pub fn set_probe_timeout(&mut self, probe_timeout: Duration) {
+        self.probe_timeout = probe_timeout;
+    }
+
+    /// When [`Addresses::handle_timeout`] or [`Addresses::poll_challenge`] has something to do
+    /// without a further packet; [`Time::NEVER`] when nothing waits. `bytes` as for the latter.
+    #[must_use]
+    pub fn poll_timeout(&self, bytes: u64) -> Time {
+        if self.challenge_fallback {
+            return Time::ZERO;
+        }
+        let Some(Current {
+            doubt: Some(doubt), ..
+        }) = &self.current
+        else {
+            return Time::NEVER;
+        };
+        if doubt.challenges.len() < CHALLENGES && self.may_send(bytes) {
+            doubt.next_challenge.min(doubt.expires)
+        } else {
+            doubt.expires
+        }
+    }
+
+    /// Gives up an address that has not answered in time, and says what is left.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<Failure> {
+        if self.doubted()?.expires > now {
+            return None;
+        }
+        self.challenge_fallback = false;
+        self.current = self.fallback.take().map(|address| Current {
+            address,
+            doubt: None,
+        });
+        Some(match self.current {
+            Some(_) => Failure::Reverted,
+            None => Failure::Lost,
+        })
+    }
+}
+
+impl std::fmt::Debug for Addresses {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Addresses")
+            .field("current", &self.current())
+            .field("trust", &self.trust())
+            .field("fallback", &self.fallback)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,345 @@
+//! The transport's own frames, and the payload of a packet as a row of frames.
+//!
+//! ```text
+//! payload = frame, frame, …    each: length varint · kind u8 · body (length − 1 bytes)
+//! ```
+//!
+//! Kinds from 0x40 belong to the transport and are here; those below are the session's
+//! ([`crate::wire`]), framed alike, so that a frame can move between a packet and a link. A length
+//! of zero is one byte of padding. What a struct can hold, `emit` writes and `parse` reads back
+//! equal. docs/formats/wan-packets.md has every field.
+//!
+//! A payload that came out of a repair was never under a seal of its own: whoever parses it
+//! treats it as what it is, bytes of a peer, and so does this file with all bytes.
+
+use bytes::{Buf, Bytes, BytesMut};
+use vocab::{Reader, Writer};
+
+use super::acknowledgement::Acknowledgement;
+use crate::Error;
+use crate::fec::RepairSymbol;
+use crate::wire::{Frame, NUMBER_LIMIT};
+
+/// Bytes of text that a [`Close`] takes along, at most: a sentence for the log of the other side.
+pub const REASON_LIMIT: usize = 256;
+
+/// Frame kinds as written on the wire; numbers are never given out again.
+mod kind {
+    pub(super) const PADDING: u8 = 0x40;
+    pub(super) const PROBE: u8 = 0x41;
+    pub(super) const ACKNOWLEDGEMENT: u8 = 0x42;
+    pub(super) const SOURCE: u8 = 0x43;
+    pub(super) const REPAIR: u8 = 0x44;
+    pub(super) const PATH_CHALLENGE: u8 = 0x45;
+    pub(super) const PATH_RESPONSE: u8 = 0x46;
+    pub(super) const CLOSE: u8 = 0x47;
+}
+
+/// The first kind that is the transport's and not the session's.
+const FIRST_TRANSPORT_KIND: u8 = 0x40;
+
+/// One frame of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PacketFrame {
+    /// Bytes that say nothing.
+    Padding(Padding),
+    /// A packet that is to be acknowledged, though it carries nothing else.
+    Probe(Probe),
+    /// What has arrived.
+    Acknowledgement(Acknowledgement),
+    /// The rest of this payload is a source symbol.
+    Source(Source),
+    /// A repair symbol.
+    Repair(RepairSymbol),
+    /// A question whether the peer is where its packets come from.
+    PathChallenge(PathChallenge),
+    /// The answer to it.
+    PathResponse(PathResponse),
+    /// The datagram path ends.
+    Close(Close),
+    /// A frame of the session.
+    Session(Frame),
+}
+
+/// Bytes that say nothing: for probes of the path's MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Padding {
+    /// All bytes that it takes in the payload, its own framing included; at least one.
+    pub bytes: u16,
+}
+
+/// Asks for an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe;
+
+/// Says that everything behind it in the payload is this source symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Counts the source symbols of one direction of a path from 0.
+    pub symbol: u64,
+}
+
+/// Asks whoever receives at an address to prove it; unpredictable (RFC 9000 §8.2.1, Initiating
+/// Path Validation).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathChallenge {
+    /// To be sent back.
+    pub value: u64,
+}
+
+/// What a challenge held (RFC 9000 §8.2.2, Path Validation Responses).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathResponse {
+    /// From the challenge.
+    pub value: u64,
+}
+
+/// Why a datagram path ends. The session goes on over its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseCode {
+    /// It is not needed any longer.
+    Finished,
+    /// The peer broke the rules of packets.
+    Misbehaved,
+    /// Too many packets had no valid tag (RFC 9001 §6.6, Limits on AEAD Usage).
+    ForgeryLimit,
+    /// The keys could not be renewed in time.
+    KeyExhausted,
+    /// A reason that this version does not know.
+    Other(u16),
+}
+
+/// The datagram path ends; nothing is sent on it after this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Close {
+    /// Why.
+    pub code: CloseCode,
+    /// For a log; at most [`REASON_LIMIT`] bytes.
+    pub reason: String,
+}
+
+impl PacketFrame {
+    /// Takes the next frame off the front of a payload; `None` at its end. Byte strings are
+    /// slices of the payload, not copies.
+    ///
+    /// # Errors
+    /// [`Error::InvalidMessage`] when it is no frame of this version; the payload is of no use
+    /// then.
+    pub fn take(payload: &mut Bytes) -> Result<Option<Self>, Error> {
+        if payload.is_empty() {
+            return Ok(None);
+        }
+        let mut reader = Reader::new(payload);
+        let length = usize::try_from(reader.varint()?)
+            .ok()
+            .filter(|length| *length <= reader.remaining())
+            .ok_or(Error::InvalidMessage("a frame ends behind its packet"))?;
+        let prefix = payload.len() - reader.remaining();
+        payload.advance(prefix);
+        let frame = payload.split_to(length);
+        let Some(kind) = frame.first() else {
+            // A length of zero may be written in more bytes than one; all of them are padding.
+            let bytes = prefix as u16;
+            return Ok(Some(Self::Padding(Padding { bytes })));
+        };
+        if *kind == kind::PADDING {
+            let bytes = u16::try_from(prefix + length)
+                .map_err(|_| Error::InvalidMessage("padding is longer than a packet"))?;
+            return Ok(Some(Self::Padding(Padding { bytes })));
+        }
+        if *kind < FIRST_TRANSPORT_KIND {
+            return Frame::parse(&frame).map(|frame| Some(Self::Session(frame)));
+        }
+        Self::parse_transport(*kind, &frame).map(Some)
+    }
+
+    fn parse_transport(kind: u8, frame: &Bytes) -> Result<Self, Error> {
+        let mut reader = Reader::new(&frame[1..]);
+        let parsed = match kind {
+            kind::PROBE => Self::Probe(Probe),
+            kind::ACKNOWLEDGEMENT => Self::Acknowledgement(Acknowledgement::parse(&mut reader)?),
+            kind::SOURCE => Self::Source(Source {
+                symbol: reader.varint()?,
+            }),
+            kind::REPAIR => Self::Repair(parse_repair(frame, &mut reader)?),
+            kind::PATH_CHALLENGE => Self::PathChallenge(PathChallenge {
+                value: reader.u64()?,
+            }),
+            kind::PATH_RESPONSE => Self::PathResponse(PathResponse {
+                value: reader.u64()?,
+            }),
+            kind::CLOSE => Self::Close(Close::parse(&mut reader)?),
+            _ => return Err(Error::InvalidMessage("unknown frame kind in a packet")),
+        };
+        if !reader.is_empty() {
+            return Err(Error::InvalidMessage("bytes after the end of a frame"));
+        }
+        Ok(parsed)
+    }
+
+    /// Appends the frame with its length.
+    ///
+    /// # Panics
+    /// When a field breaks the rule that its description gives.
+    pub fn emit(&self, out: &mut Writer) {
+        let mut body = Writer::with_capacity(64);
+        match self {
+            Self::Padding(padding) => return padding.emit(out),
+            Self::Session(frame) => return frame.emit(out),
+            Self::Probe(Probe) => {
+                body.u8(kind::PROBE);
+            }
+            Self::Acknowledgement(ack) => ack.emit(body.u8(kind::ACKNOWLEDGEMENT)),
+            Self::Source(source) => {
+                body.u8(kind::SOURCE).varint(source.symbol);
+            }
+            Self::Repair(repair) => emit_repair(repair, body.u8(kind::REPAIR)),
+            Self::PathChallenge(challenge) => {
+                body.u8(kind::PATH_CHALLENGE).u64(challenge.value);
+            }
+            Self::PathResponse(response) => {
+                body.u8(kind::PATH_RESPONSE).u64(response.value);
+            }
+            Self::Close(close) => close.emit(body.u8(kind::CLOSE)),
+        }
+        out.prefixed(&body.finish());
+    }
+
+    /// Whether a packet that holds this frame is to be acknowledged (RFC 9002 §2, Conventions and
+    /// Definitions: ack-eliciting).
+    #[must_use]
+    pub fn elicits_acknowledgement(&self) -> bool {
+        match self {
+            Self::Padding(_) | Self::Acknowledgement(_) | Self::Source(_) | Self::Close(_) => false,
+            Self::Probe(_)
+            | Self::Repair(_)
+            | Self::PathChallenge(_)
+            | Self::PathResponse(_)
+            | Self::Session(_) => true,
+        }
+    }
+}
+
+impl Padding {
+    fn emit(self, out: &mut Writer) {
+        /// What one byte of length can say at most.
+        const SHORT: u16 = 0x3f;
+        assert!(self.bytes > 0, "padding of no bytes is no frame");
+        if self.bytes == 1 {
+            out.u8(0);
+            return;
+        }
+        // The form of the length is chosen by the space to fill, so that every space can be
+        // filled: 65 bytes are a length in two bytes, though the length itself would fit in one.
+        let length = if self.bytes <= SHORT + 1 {
+            let length = self.bytes - 1;
+            out.u8(length as u8);
+            length
+        } else if self.bytes - 2 < 1 << 14 {
+            out.u16(0x4000 | (self.bytes - 2));
+            self.bytes - 2
+        } else {
+            out.u32(0x8000_0000 | u32::from(self.bytes - 4));
+            self.bytes - 4
+        };
+        out.u8(kind::PADDING);
+        for _ in 1..length {
+            out.u8(0);
+        }
+    }
+}
+
+/// Checks only that its numbers are numbers; whether it is a repair that a decoder can use, the
+/// decoder says.
+fn parse_repair(frame: &Bytes, reader: &mut Reader<'_>) -> Result<RepairSymbol, Error> {
+    let first = reader.varint()?;
+    let count = reader.u8()?;
+    if count == 0 || first + u64::from(count) > NUMBER_LIMIT {
+        return Err(Error::InvalidMessage(
+            "a repair of no or impossible symbols",
+        ));
+    }
+    Ok(RepairSymbol {
+        first,
+        count,
+        key: reader.u16()?,
+        bytes: frame.slice_ref(reader.bytes(reader.remaining())?),
+    })
+}
+
+fn emit_repair(repair: &RepairSymbol, out: &mut Writer) {
+    assert!(repair.count > 0, "a repair is of at least one symbol");
+    assert!(
+        repair.first + u64::from(repair.count) <= NUMBER_LIMIT,
+        "symbols are counted below 2^62"
+    );
+    out.varint(repair.first)
+        .u8(repair.count)
+        .u16(repair.key)
+        .bytes(&repair.bytes);
+}
+
+impl CloseCode {
+    fn from_number(number: u16) -> Self {
+        match number {
+            0 => Self::Finished,
+            1 => Self::Misbehaved,
+            2 => Self::ForgeryLimit,
+            3 => Self::KeyExhausted,
+            other => Self::Other(other),
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Self::Finished => 0,
+            Self::Misbehaved => 1,
+            Self::ForgeryLimit => 2,
+            Self::KeyExhausted => 3,
+            Self::Other(number) => number,
+        }
+    }
+}
+
+impl Close {
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let code = CloseCode::from_number(reader.u16()?);
+        let reason = reader.bytes(reader.remaining())?;
+        if reason.len() > REASON_LIMIT {
+            return Err(Error::InvalidMessage("a reason is too long"));
+        }
+        let reason = std::str::from_utf8(reason)
+            .map_err(|_| Error::InvalidMessage("a reason is no text"))?
+            .to_owned();
+        Ok(Self { code, reason })
+    }
+
+    fn emit(&self, out: &mut Writer) {
+        assert!(self.reason.len() <= REASON_LIMIT, "a reason is a sentence");
+        // Otherwise the code would be read back as one that this version knows.
+        let code = CloseCode::from_number(self.code.number());
+        assert_eq!(code, self.code, "a known code is not written as another");
+        out.u16(self.code.number()).bytes(self.reason.as_bytes());
+    }
+}
+
+/// A payload's frames, each as [`PacketFrame::take`] gives it; ends at the first fault.
+///
+/// # Errors
+/// Of [`PacketFrame::take`].
+pub fn frames(mut payload: Bytes) -> impl Iterator<Item = Result<PacketFrame, Error>> {
+    std::iter::from_fn(move || {
+        let next = PacketFrame::take(&mut payload);
+        if next.is_err() {
+            payload.clear();
+        }
+        next.transpose()
+    })
+}
+
+/// Appends a frame to a payload that is being filled.
+pub fn append(frame: &PacketFrame, payload: &mut BytesMut) {
+    let mut writer = Writer::with_capacity(64);
+    frame.emit(&mut writer);
+    payload.extend_from_slice(&writer.finish());
+}

@@ -1,0 +1,48 @@
+//! Packets of the datagram path: their wire form, their keys, and who may send where.
+//!
+//! ```text
+//!  TLS exporter ─► PathSecret ─┬─► Sealer ── seal ─► datagram ─┐
+//!                              └─► Opener ◄─ open ── datagram ◄┘   Opened ─► Addresses, frames
+//! ```
+//!
+//! A datagram is one packet: a header that names the path, and a payload of frames under an AEAD
+//! (`header.rs`, `frames.rs`; docs/formats/wan-packets.md). Each path and direction has one
+//! [`Sealer`], which counts its packets and never gives a number twice, and one [`Opener`], which
+//! believes nothing before the tag has been checked, and then takes each number once. Keys come
+//! from the TLS session of the link that the path belongs to and are renewed on the way
+//! (`keys.rs`). The construction and its sources are in
+//! docs/decisions/0027-packets-sealed-as-in-quic.md.
+//!
+//! Nothing here sends or receives, acknowledges or repairs, or chooses connection ids, nonces and
+//! seeds: those are random and handed in by a shell.
+
+mod acknowledgement;
+mod address;
+mod frames;
+mod header;
+mod keys;
+mod opener;
+mod protection;
+mod replay;
+mod sealer;
+
+pub use acknowledgement::{Acknowledgement, EcnCounts, RANGE_LIMIT};
+pub use address::{Addresses, Arrival, ChallengeSeed, Failure, Trust, Validation};
+pub use frames::{
+    Close, CloseCode, PacketFrame, Padding, PathChallenge, PathResponse, Probe, REASON_LIMIT,
+    Source, append, frames,
+};
+pub use header::{ConnectionId, HEADER_LENGTH};
+pub use keys::{
+    ConnectionIds, EXPORTER_LABEL, KeyContext, KeyLimits, PathIdUsed, PathSecret, Role, Suite,
+};
+pub use opener::{Opened, Opener, OpenerStatistics, PhaseChange, Refused};
+pub use protection::TAG_LENGTH;
+pub use replay::WindowWidth;
+pub use sealer::{SealError, Sealer, UNACKNOWLEDGED_LIMIT};
+
+/// What sealing adds to a payload, in bytes.
+pub const OVERHEAD: usize = HEADER_LENGTH + TAG_LENGTH;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Numbers that were given out in rising order, with what is kept for those not yet settled.
+//!
+//! ```text
+//!  base                                        end
+//!   │ held │ gone→ │ gone→ │ held │ gone→ │ held │
+//!              └───────┴──────▲
+//! ```
+//!
+//! Acknowledgements repeat what earlier ones said, so a settled number points at the first that may
+//! not be settled, and whoever follows such pointers shortens them (the disjoint sets of Tarjan and
+//! van Leeuwen, 1984, "Worst-case analysis of set union algorithms", with path compression). Going
+//! over the same range again then costs a step or two, however long the range is.
+
+use std::collections::VecDeque;
+
+/// What an empty ring may keep allocated, in entries: a small window's worth.
+const SPARE: usize = 1 << 10;
+
+/// Entries by number.
+#[derive(Clone, Debug)]
+pub(super) struct Ring<E> {
+    slots: VecDeque<Slot<E>>,
+    base: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Slot<E> {
+    Held(E),
+    /// Nothing from here to before `next` is held.
+    Gone {
+        next: u64,
+    },
+}
+
+impl<E> Ring<E> {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: VecDeque::new(),
+            base: 0,
+        }
+    }
+
+    /// The first number that may be held.
+    pub(super) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The number after the last that was given out.
+    pub(super) fn end(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// How many numbers there are from the first that may be held to the last.
+    pub(super) fn span(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Holds an entry for `number`, which is not below [`Ring::end`]; numbers in between are gone.
+    pub(super) fn push(&mut self, number: u64, entry: E) {
+        assert!(number >= self.end(), "numbers rise");
+        if self.slots.is_empty() {
+            self.base = number;
+        }
+        while self.end() < number {
+            self.slots.push_back(Slot::Gone { next: number });
+        }
+        self.slots.push_back(Slot::Held(entry));
+    }
+
+    /// The first held number that is not below `from`, or [`Ring::end`].
+    pub(super) fn find(&mut self, from: u64) -> u64 {
+        let end = self.end();
+        let from = from.max(self.base);
+        let mut found = from;
+        while found < end {
+            match &self.slots[(found - self.base) as usize] {
+                Slot::Held(_) => break,
+                Slot::Gone { next } => found = *next,
+            }
+        }
+        let mut passed = from;
+        while passed < found.min(end) {
+            let Slot::Gone { next } = &mut self.slots[(passed - self.base) as usize] else {
+                break;
+            };
+            passed = std::mem::replace(next, found);
+        }
+        found.min(end).max(from)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&E> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        match self.slots.get(index)? {
+            Slot::Held(entry) => Some(entry),
+            Slot::Gone { .. } => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut E> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        match self.slots.get_mut(index)? {
+            Slot::Held(entry) => Some(entry),
+            Slot::Gone { .. } => None,
+        }
+    }
+
+    /// Takes an entry out; its number is gone.
+    pub(super) fn take(&mut self, number: u64) -> Option<E> {
+        let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
+        let slot = self.slots.get_mut(index)?;
+        if matches!(slot, Slot::Gone { .. }) {
+            return None;
+        }
+        let Slot::Held(entry) = std::mem::replace(slot, Slot::Gone { next: number + 1 }) else {
+            return None;
+        };
+        self.drop_front();
+        Some(entry)
+    }
+
+    fn drop_front(&mut self) {
+        while let Some(Slot::Gone { .. }) = self.slots.front() {
+            self.slots.pop_front();
+            self.base += 1;
+        }
+        // A burst's memory is given back once it is over.
+        if self.slots.is_empty() && self.slots.capacity() > SPARE {
+            self.slots.shrink_to(SPARE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_the_map_it_stands_for(
+            steps in prop::collection::vec((0_u8..4, 0_u64..40), 1..200),
+        ) {
+            let mut ring = Ring::new();
+            let mut reference = BTreeMap::new();
+            let mut end = 0;
+            for (step, value) in steps {
+                match step {
+                    0 => {
+                        let number = end + value % 5;
+                        ring.push(number, value);
+                        reference.insert(number, value);
+                        end = number + 1;
+                    }
+                    1 => {
+                        let number = end.saturating_sub(value);
+                        prop_assert_eq!(ring.take(number), reference.remove(&number));
+                    }
+                    2 => {
+                        let from = end.saturating_sub(value);
+                        let first = reference.range(from..).next();
+                        // Below the base nothing is held, and the base stands for it.
+                        let expected = first.map_or(end, |(number, _)| *number);
+                        prop_assert_eq!(ring.find(from), expected);
+                    }
+                    _ => {
+                        let number = end.saturating_sub(value);
+                        prop_assert_eq!(ring.get(number), reference.get(&number));
+                        prop_assert_eq!(ring.get_mut(number).copied(), reference.get(&number).copied());
+                    }
+                }
+                prop_assert_eq!(ring.end(), end);
+                let base = reference.first_key_value().map_or(end, |(number, _)| *number);
+                prop_assert_eq!(ring.base(), base);
+                prop_assert_eq!(ring.span() as u64, end - base);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_range_is_gone_over_once() {
+        let mut ring = Ring::new();
+        for number in 0..100_000 {
+            ring.push(number, ());
+        }
+        for number in 1..99_999 {
+            ring.take(number);
+        }
+        assert_eq!(ring.find(1), 99_999);
+        let Slot::Gone { next } = ring.slots[50_000] else {
+            panic!("it was taken");
+        };
+        assert_eq!(next, 99_999);
+    }
+
+    #[test]
+    fn the_memory_of_a_burst_is_given_back() {
+        let mut ring = Ring::new();
+        for number in 0..100_000 {
+            ring.push(number, ());
+        }
+        for number in 0..100_000 {
+            ring.take(number);
+        }
+        assert!(ring.slots.capacity() <= 2 * SPARE);
+    }
+}

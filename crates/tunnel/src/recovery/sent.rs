@@ -1,0 +1,679 @@
+//! Packets that are under way: acknowledged, declared lost, or probed for.
+//!
+//! ```text
+//!             acknowledged                      (settled)
+//!   InFlight ──────────────────────────────────►
+//!      │  ▲ overtaken, and late beyond the window,
+//!      │  │ or three behind on a path that keeps the order
+//!      ├──┴──► Lost ──── acknowledged: spurious ─►     forgotten after a while
+//!      │        │ restored
+//!      └───────►Recovered ─ acknowledged: spurious ►   forgotten after a while
+//!     restored by a repair
+//! ```
+//!
+//! A packet that was declared lost is remembered, so that a wrong verdict is noticed, teaches
+//! `lateness.rs` and can be taken back in the controller and the session. When nothing tells a loss,
+//! since nothing that was sent later was acknowledged, a timer asks for a probe (RFC 9002 §6.2).
+//!
+//! Each packet is pushed, overtaken, declared and settled at most once, and the ranges that every
+//! acknowledgement repeats are skipped (`ring.rs`), so the cost of a packet does not depend on how
+//! many are under way; only those that are overtaken go through a heap.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use path::RttEstimator;
+use vocab::Time;
+
+use super::ACK_DELAY_MAX;
+use super::lateness::Lateness;
+use super::losses::{LossEstimate, Losses, Neighbours};
+use super::marks::Marks;
+use super::ring::Ring;
+use crate::Error;
+use crate::packet::Acknowledgement;
+
+/// Numbers from the oldest packet that is not settled to the newest, at most: 300 MB in the least
+/// packets that every path carries, which is 1 Gbit/s over 2.5 s.
+pub const TRACKED_LIMIT: usize = 1 << 18;
+
+/// Packets declared lost that are remembered, at most: those of a second at 1 Gbit/s and 15 %.
+pub const LOST_REMEMBERED: usize = 1 << 14;
+
+/// The longest time between two probes of a path that does not answer, unless a single probe
+/// timeout is longer: an outage that ends is noticed this soon, for 40 bytes/s.
+pub const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
+
+/// A lost packet is remembered for three probe timeouts (as long as RFC 9000 §10.2 keeps a closed
+/// connection for what may still be under way), and at least for this.
+const REMEMBER_MIN: Duration = Duration::from_secs(1);
+
+/// On a path that keeps the order a packet is lost when one that was sent this many later has been
+/// acknowledged (RFC 9002 §6.1.1, kPacketThreshold).
+const PACKET_THRESHOLD: u64 = 3;
+
+/// What a packet is for, as far as recovery cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It asks for no acknowledgement and does not count as in flight; it tells when it arrived or
+    /// was lost only when something else is acknowledged.
+    Silent,
+    /// It asks for an acknowledgement and counts as in flight.
+    Eliciting,
+    /// It does so too, and is larger than the path is known to carry: that it is lost says nothing
+    /// of congestion (RFC 9000 §14.4).
+    MtuProbe,
+}
+
+impl Kind {
+    /// Whether it counts as in flight, and a probe timer runs for it.
+    #[must_use]
+    pub fn is_in_flight(self) -> bool {
+        match self {
+            Kind::Silent => false,
+            Kind::Eliciting | Kind::MtuProbe => true,
+        }
+    }
+}
+
+/// A packet that goes out.
+#[derive(Clone, Debug)]
+pub struct Outgoing<T> {
+    /// Its number, larger than any before.
+    pub number: u64,
+    /// Its bytes, headers included.
+    pub bytes: u64,
+    /// What it is for.
+    pub kind: Kind,
+    /// Whether it leaves marked ECT(0), as [`SentPackets::wants_mark`] asks for.
+    pub is_marked: bool,
+    /// The source symbol that its payload is, if it is one; they rise as numbers do.
+    pub symbol: Option<u64>,
+    /// What the caller wants back with its fate.
+    pub content: T,
+}
+
+/// A packet that went out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent<T> {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes, headers included.
+    pub bytes: u64,
+    /// When it went out.
+    pub sent_at: Time,
+    /// What it was for.
+    pub kind: Kind,
+    /// What the caller gave along.
+    pub content: T,
+}
+
+/// What an acknowledgement has changed. A packet stands in one of the lists, once.
+#[derive(Clone, Debug)]
+pub struct AckOutcome<T> {
+    /// Packets that were in flight and have arrived.
+    pub acked: Vec<Sent<T>>,
+    /// Packets that were in flight, have not arrived, and whose contents the peer has from repairs.
+    pub recovered: Vec<Sent<T>>,
+    /// Packets that are lost now; their contents are to be sent again.
+    pub lost: Vec<Sent<T>>,
+    /// Packets that were declared lost, or recovered, and have arrived after all.
+    pub spurious: Vec<Sent<T>>,
+    /// Packets that were declared lost and have not arrived, but whose contents the peer has from
+    /// repairs by now.
+    pub recovered_late: Vec<Sent<T>>,
+    /// The round-trip time of the largest number, if it was news.
+    pub rtt: Option<Duration>,
+    /// How many more packets were marked "congestion experienced".
+    pub ce_marked: u64,
+}
+
+/// What has become due.
+#[derive(Clone, Debug)]
+pub enum Timeout<T> {
+    /// Packets are lost.
+    Lost(Vec<Sent<T>>),
+    /// Nothing was heard for too long: one or two packets that ask for an acknowledgement are to
+    /// be sent, whatever the congestion window says (RFC 9002 §6.2.4 and §7.5).
+    Probe {
+        /// How many times in a row this has been; from 1.
+        count: u32,
+    },
+}
+
+/// Counts since the path began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets sent, the silent ones too.
+    pub sent: u64,
+    /// Packets that arrived, late ones included.
+    pub acked: u64,
+    /// Packets declared lost, or lost and recovered.
+    pub lost: u64,
+    /// Packets whose contents came from repairs, those declared lost before included.
+    pub recovered: u64,
+    /// Packets that arrived after such a verdict.
+    pub spurious: u64,
+    /// Times that the probe timer ran out.
+    pub probe_timeouts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    InFlight,
+    Lost,
+    Recovered,
+}
+
+#[derive(Clone, Debug)]
+struct Tracked<T> {
+    sent: Sent<T>,
+    standing: Standing,
+    is_marked: bool,
+    /// The round-trip time of the packet that overtook it.
+    overtaken_by: Option<Duration>,
+}
+
+/// The packets of one path that are not settled.
+#[derive(Clone, Debug)]
+pub struct SentPackets<T> {
+    /// Boxed, so that a settled number between those that are not costs two words.
+    packets: Ring<Box<Tracked<T>>>,
+    /// Overtaken packets by the time at which they were expected; settled ones among them.
+    overtaken: BinaryHeap<Reverse<(Time, u64)>>,
+    /// Those declared lost or recovered, as that happened.
+    remembered: VecDeque<(Time, u64)>,
+    /// Source symbols and the packets that carry them.
+    symbols: VecDeque<(u64, u64)>,
+    largest_acked: Option<u64>,
+    /// Numbers below it have been held against the packet threshold.
+    threshold_from: u64,
+    in_flight: u64,
+    eliciting: u64,
+    last_eliciting_at: Time,
+    probed_at: Time,
+    probe_count: u32,
+    loss_time: Option<Time>,
+    probe_timeout: Duration,
+    rtt: RttEstimator,
+    lateness: Lateness,
+    losses: Losses,
+    marks: Marks,
+    statistics: Statistics,
+}
+
+impl<T: Clone> SentPackets<T> {
+    /// Nothing under way; `rtt` may hold what is known of the round-trip time already.
+    #[must_use]
+    pub fn new(now: Time, rtt: RttEstimator) -> Self {
+        Self {
+            packets: Ring::new(),
+            overtaken: BinaryHeap::new(),
+            remembered: VecDeque::new(),
+            symbols: VecDeque::new(),
+            largest_acked: None,
+            threshold_from: 0,
+            in_flight: 0,
+            eliciting: 0,
+            last_eliciting_at: now,
+            probed_at: now,
+            probe_count: 0,
+            loss_time: None,
+            probe_timeout: rtt.probe_timeout(ACK_DELAY_MAX),
+            lateness: Lateness::new(now, &rtt),
+            rtt,
+            losses: Losses::new(now),
+            marks: Marks::new(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// Whether another packet may go out without more than [`TRACKED_LIMIT`] being kept track of.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.packets.span() < TRACKED_LIMIT
+            || (self.packets.get(self.packets.base()))
+                .is_none_or(|oldest| oldest.standing != Standing::InFlight)
+    }
+
+    /// Takes note of a packet that goes out now.
+    ///
+    /// # Panics
+    /// When its number is not larger than all before it, or there is no room. Numbers may be left
+    /// out, a few at a time.
+    pub fn sent(&mut self, now: Time, packet: Outgoing<T>) {
+        assert!(self.has_room(), "the caller asks for room first");
+        if self.packets.span() >= TRACKED_LIMIT {
+            // What is oldest was declared lost, or there were no room.
+            self.packets.take(self.packets.base());
+        }
+        if packet.kind.is_in_flight() {
+            self.in_flight += packet.bytes;
+            self.eliciting += 1;
+            self.last_eliciting_at = now;
+        }
+        if packet.is_marked {
+            self.marks.sent();
+        }
+        if let Some(symbol) = packet.symbol {
+            self.symbols.push_back((symbol, packet.number));
+        }
+        self.statistics.sent += 1;
+        self.packets.push(
+            packet.number,
+            Box::new(Tracked {
+                sent: Sent {
+                    number: packet.number,
+                    bytes: packet.bytes,
+                    sent_at: now,
+                    kind: packet.kind,
+                    content: packet.content,
+                },
+                standing: Standing::InFlight,
+                is_marked: packet.is_marked,
+                overtaken_by: None,
+            }),
+        );
+    }
+
+    /// Takes in what the peer says has arrived.
+    ///
+    /// # Errors
+    /// [`Error::PeerMisbehaved`] when it names a packet that was not sent (RFC 9000 §13.1);
+    /// nothing has changed then.
+    pub fn on_acknowledgement(
+        &mut self,
+        now: Time,
+        acknowledgement: &Acknowledgement,
+    ) -> Result<AckOutcome<T>, Error> {
+        let largest = acknowledgement.largest();
+        if largest >= self.packets.end() {
+            return Err(Error::PeerMisbehaved(
+                "it acknowledged a packet that was never sent",
+            ));
+        }
+        let mut outcome = AckOutcome {
+            acked: Vec::new(),
+            recovered: Vec::new(),
+            lost: Vec::new(),
+            spurious: Vec::new(),
+            recovered_late: Vec::new(),
+            rtt: None,
+            ce_marked: 0,
+        };
+        let mut news = News::default();
+        for (first, last) in &acknowledgement.ranges {
+            let mut number = self.packets.find(*first);
+            while number <= *last && number < self.packets.end() {
+                self.arrived(now, number, largest, &mut news, &mut outcome);
+                number = self.packets.find(number + 1);
+            }
+        }
+        if let Some(sent_at) = news.largest_sent_at
+            && news.elicited
+        {
+            // RFC 9002 §5.1: only for the largest number, and only if the peer was to answer.
+            let delay = Duration::from_micros(acknowledgement.delay_us).min(ACK_DELAY_MAX);
+            let latest = now.since(sent_at);
+            self.rtt.sample(now, latest, delay);
+            outcome.rtt = Some(latest);
+        }
+        if self.largest_acked.is_none_or(|before| largest > before) {
+            self.overtake(now, largest, news.largest_sent_at);
+            // RFC 9000 §13.4.2.1: counts of an older acknowledgement may be older too.
+            outcome.ce_marked = self.marks.acknowledged(news.marked, acknowledgement.ecn);
+        }
+        for (first, last) in &acknowledgement.recovered {
+            self.recover(now, *first, *last, &mut outcome);
+        }
+        if news.any {
+            self.probe_count = 0;
+        }
+        self.lateness.update(now, &self.rtt);
+        let slowest = self.lateness.slowest_flight();
+        self.probe_timeout = self.rtt.probe_timeout(ACK_DELAY_MAX).max(slowest);
+        self.losses.age(now);
+        self.detect_lost(now, &mut outcome.lost);
+        self.forget(now);
+        Ok(outcome)
+    }
+
+    /// When [`SentPackets::handle_timeout`] is to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        // RFC 9002 §6.2.1: no probe while a verdict is pending.
+        self.loss_time.or_else(|| self.probe_time())
+    }
+
+    /// Does what has become due; `None` when nothing has. To be called until then: with the last
+    /// pending verdict a probe may become due at once.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<Timeout<T>> {
+        if self.loss_time.is_some_and(|due| due <= now) {
+            let mut lost = Vec::new();
+            self.detect_lost(now, &mut lost);
+            self.forget(now);
+            if !lost.is_empty() {
+                return Some(Timeout::Lost(lost));
+            }
+        }
+        if self.loss_time.is_none() && self.probe_time().is_some_and(|due| due <= now) {
+            self.probe_count = self.probe_count.saturating_add(1);
+            self.probed_at = now;
+            self.statistics.probe_timeouts += 1;
+            self.forget(now);
+            return Some(Timeout::Probe {
+                count: self.probe_count,
+            });
+        }
+        None
+    }
+
+    /// Gives up on all that is in flight, in the order of sending, for a path that is left: their
+    /// contents go another way. What was declared lost is forgotten.
+    pub fn abandon(&mut self) -> Vec<Sent<T>> {
+        let mut left = Vec::new();
+        let mut number = self.packets.find(0);
+        while let Some(tracked) = self.packets.take(number) {
+            if tracked.standing == Standing::InFlight {
+                left.push(tracked.sent);
+            }
+            number = self.packets.find(number);
+        }
+        self.overtaken.clear();
+        self.remembered.clear();
+        self.symbols.clear();
+        self.in_flight = 0;
+        self.eliciting = 0;
+        self.loss_time = None;
+        left
+    }
+
+    /// The packet in flight that asked first for an acknowledgement, whose contents a probe may
+    /// repeat (RFC 9002 §6.2.4).
+    #[must_use]
+    pub fn oldest_in_flight(&mut self) -> Option<&Sent<T>> {
+        let mut number = self.packets.find(0);
+        loop {
+            let tracked = self.packets.get(number)?;
+            if tracked.standing == Standing::InFlight && tracked.sent.kind == Kind::Eliciting {
+                break;
+            }
+            number = self.packets.find(number + 1);
+        }
+        self.packets.get(number).map(|tracked| &tracked.sent)
+    }
+
+    /// Bytes that are in flight: sent, asking for an acknowledgement, and neither acknowledged nor
+    /// lost.
+    #[must_use]
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Numbers from the oldest that is not settled to the newest: what is kept in memory.
+    #[must_use]
+    pub fn tracked(&self) -> usize {
+        self.packets.span()
+    }
+
+    /// What is known of the round-trip time.
+    #[must_use]
+    pub fn rtt(&self) -> &RttEstimator {
+        &self.rtt
+    }
+
+    /// How long to wait for an answer before probing, without backoff (RFC 9002 §6.2.1), and on a
+    /// path that reorders not before the slow packets have had their time.
+    #[must_use]
+    pub fn probe_timeout(&self) -> Duration {
+        self.probe_timeout
+    }
+
+    /// The round-trip time that a packet may expect. Samples are of packets that arrive first
+    /// (RFC 9002 §5.1), so on a path that reorders the smoothed one is of the quick ones only, and
+    /// this is the median of all. For [`super::Received::set_rtt`], and for whoever asks.
+    #[must_use]
+    pub fn typical_rtt(&self) -> Duration {
+        self.lateness.typical()
+    }
+
+    /// By how much packets of this path come later than those that overtake them; `None` while the
+    /// order is kept.
+    #[must_use]
+    pub fn reordering(&self) -> Option<Duration> {
+        self.lateness.spread(&self.rtt)
+    }
+
+    /// How long an overtaken packet is waited for.
+    #[must_use]
+    pub fn reordering_window(&self) -> Duration {
+        self.lateness.window()
+    }
+
+    /// What the path's losses look like, before repairs.
+    #[must_use]
+    pub fn losses(&self) -> LossEstimate {
+        self.losses.estimate()
+    }
+
+    /// Whether the next packet is to leave marked ECT(0).
+    #[must_use]
+    pub fn wants_mark(&self) -> bool {
+        self.marks.wanted()
+    }
+
+    /// Whether marks of congestion were tried and do not get through.
+    #[must_use]
+    pub fn marks_failed(&self) -> bool {
+        self.marks.failed()
+    }
+
+    /// Counts for an operator.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    fn arrived(
+        &mut self,
+        now: Time,
+        number: u64,
+        largest: u64,
+        news: &mut News,
+        outcome: &mut AckOutcome<T>,
+    ) {
+        let is_spurious = (self.packets.get(number))
+            .is_some_and(|tracked| tracked.standing != Standing::InFlight);
+        if is_spurious {
+            self.take_back(number);
+        }
+        let tracked = self.packets.take(number).expect("it was found");
+        let sent = tracked.sent;
+        news.any = true;
+        news.elicited |= sent.kind.is_in_flight();
+        news.marked += u64::from(tracked.is_marked);
+        if number == largest {
+            news.largest_sent_at = Some(sent.sent_at);
+        }
+        let flight = now.since(sent.sent_at);
+        self.lateness.arrived(flight, tracked.overtaken_by);
+        self.statistics.acked += 1;
+        if is_spurious {
+            outcome.spurious.push(sent);
+        } else {
+            self.leaves_flight(sent.kind, sent.bytes);
+            self.losses.arrived();
+            outcome.acked.push(sent);
+        }
+    }
+
+    /// Takes back the verdict on a packet that has arrived after all.
+    fn take_back(&mut self, number: u64) {
+        self.statistics.spurious += 1;
+        let kind = self.packets.get(number).map(|tracked| tracked.sent.kind);
+        if kind != Some(Kind::MtuProbe) {
+            self.losses.spurious(self.lost_neighbours(number));
+        }
+    }
+
+    /// Notes which packets the one that was acknowledged now has overtaken.
+    fn overtake(&mut self, now: Time, largest: u64, largest_sent_at: Option<Time>) {
+        let rtt = largest_sent_at.map_or(self.rtt.smoothed(), |sent_at| now.since(sent_at));
+        let from = self.largest_acked.map_or(0, |before| before + 1);
+        self.largest_acked = Some(largest);
+        let mut number = self.packets.find(from);
+        while number < largest {
+            let tracked = self.packets.get_mut(number).expect("it was found");
+            tracked.overtaken_by = Some(rtt);
+            let expected = tracked.sent.sent_at + rtt;
+            self.overtaken.push(Reverse((expected, number)));
+            number = self.packets.find(number + 1);
+        }
+    }
+
+    fn detect_lost(&mut self, now: Time, lost: &mut Vec<Sent<T>>) {
+        // RFC 9002 §6.1.1, and not on a path that reorders, where it would be wrong all the time.
+        let below = self
+            .largest_acked
+            .map_or(0, |largest| (largest + 1).saturating_sub(PACKET_THRESHOLD));
+        if below > self.threshold_from {
+            if !self.lateness.reorders() {
+                let mut number = self.packets.find(self.threshold_from);
+                while number < below {
+                    self.declare_lost(now, number, lost);
+                    number = self.packets.find(number + 1);
+                }
+            }
+            self.threshold_from = below;
+        }
+        let window = self.lateness.window();
+        self.loss_time = None;
+        while let Some(Reverse((expected, number))) = self.overtaken.peek().copied() {
+            let is_pending = (self.packets.get(number))
+                .is_some_and(|tracked| tracked.standing == Standing::InFlight);
+            if is_pending && expected + window > now {
+                self.loss_time = Some(expected + window);
+                return;
+            }
+            self.overtaken.pop();
+            if is_pending {
+                self.declare_lost(now, number, lost);
+            }
+        }
+    }
+
+    fn declare_lost(&mut self, now: Time, number: u64, lost: &mut Vec<Sent<T>>) {
+        let tracked = self.packets.get_mut(number).expect("it was found");
+        if tracked.standing != Standing::InFlight {
+            return;
+        }
+        tracked.standing = Standing::Lost;
+        lost.push(tracked.sent.clone());
+        self.missing(now, number);
+    }
+
+    /// Counts a packet that did not arrive, and remembers it.
+    fn missing(&mut self, now: Time, number: u64) {
+        let tracked = self.packets.get(number).expect("it is being declared");
+        let (kind, bytes) = (tracked.sent.kind, tracked.sent.bytes);
+        self.leaves_flight(kind, bytes);
+        self.statistics.lost += 1;
+        if kind != Kind::MtuProbe {
+            self.losses.lost(self.lost_neighbours(number));
+        }
+        self.remembered.push_back((now, number));
+    }
+
+    /// Finds the packets that carried the symbols from `first` to `last`.
+    fn recover(&mut self, now: Time, first: u64, last: u64, outcome: &mut AckOutcome<T>) {
+        let mut index = self.symbols.partition_point(|(symbol, _)| *symbol < first);
+        while let Some((symbol, carrier)) = self.symbols.get(index).copied()
+            && symbol <= last
+        {
+            let number = self.packets.find(carrier);
+            if number != carrier {
+                // Settled, like all up to the next that is held.
+                index = self.symbols.partition_point(|(_, held)| *held < number);
+                continue;
+            }
+            index += 1;
+            let tracked = self.packets.get_mut(number).expect("it was found");
+            match std::mem::replace(&mut tracked.standing, Standing::Recovered) {
+                Standing::Recovered => continue,
+                Standing::Lost => outcome.recovered_late.push(tracked.sent.clone()),
+                Standing::InFlight => {
+                    outcome.recovered.push(tracked.sent.clone());
+                    self.missing(now, number);
+                }
+            }
+            self.statistics.recovered += 1;
+        }
+    }
+
+    /// Forgets lost packets after a while, and what went with settled ones.
+    fn forget(&mut self, now: Time) {
+        let remember = (self.probe_timeout() * 3).max(REMEMBER_MIN);
+        while let Some((declared_at, number)) = self.remembered.front().copied() {
+            if now.since(declared_at) < remember && self.remembered.len() <= LOST_REMEMBERED {
+                break;
+            }
+            self.remembered.pop_front();
+            self.packets.take(number);
+        }
+        let base = self.packets.base();
+        while (self.symbols.front()).is_some_and(|(_, number)| *number < base) {
+            self.symbols.pop_front();
+        }
+    }
+
+    fn leaves_flight(&mut self, kind: Kind, bytes: u64) {
+        if kind.is_in_flight() {
+            self.in_flight -= bytes;
+            self.eliciting -= 1;
+        }
+    }
+
+    fn lost_neighbours(&self, number: u64) -> Neighbours {
+        let Some(own) = self.packets.get(number) else {
+            return Neighbours::default();
+        };
+        let distance = |neighbour: Option<u64>| {
+            let tracked = self.packets.get(neighbour?)?;
+            let is_lost = tracked.standing != Standing::InFlight;
+            let apart = own.sent.sent_at.since(tracked.sent.sent_at)
+                + tracked.sent.sent_at.since(own.sent.sent_at);
+            is_lost.then_some(apart)
+        };
+        Neighbours {
+            before: distance(number.checked_sub(1)),
+            after: distance(number.checked_add(1)),
+        }
+    }
+
+    fn probe_time(&self) -> Option<Time> {
+        if self.eliciting == 0 {
+            return None;
+        }
+        let once = self.probe_timeout();
+        // RFC 9002 §6.2.1: each probe in a row waits twice as long; bounded here.
+        let backed_off = once.saturating_mul(1 << self.probe_count.min(16));
+        let wait = backed_off.min(PROBE_INTERVAL_MAX.max(once));
+        let since = if self.probe_count == 0 {
+            self.last_eliciting_at
+        } else {
+            self.last_eliciting_at.max(self.probed_at)
+        };
+        Some(since + wait)
+    }
+}
+
+/// What an acknowledgement brought.
+#[derive(Default)]
+struct News {
+    any: bool,
+    elicited: bool,
+    marked: u64,
+    /// When the largest number was sent, if it was not known to have arrived.
+    largest_sent_at: Option<Time>,
+}

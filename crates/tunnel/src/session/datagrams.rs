@@ -1,0 +1,257 @@
+//! The datagram path beside a link: how two nodes agree on one, and how frames get to it.
+//!
+//! ```text
+//!  offer_datagrams ─► DatagramOffer ═link═► ┐
+//!                     DatagramOffer ◄═link═ ┴─► Event::DatagramsAgreed ─► shell asks TLS for keys
+//!  start_datagrams(keys) ─► Transport: probing ─► carrying ◄─► suspended      (frames on the link)
+//! ```
+//!
+//! The path belongs to the link: its keys come from that link's TLS connection, and it ends with
+//! it. Frames move to it when the transport has had an answer, and back when it gets none.
+
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use vocab::{Random, Time};
+
+use super::link::Phase;
+use super::{Carried, Session};
+use crate::packet::{ConnectionIds, KeyContext, Role, Suite};
+use crate::transport::{Change, Codepoint, Fate, Status, Transmit, Transport};
+use crate::wire::{DATAGRAM_VERSION, DatagramOffer};
+use crate::{Error, Event, LinkId};
+
+/// The first version of the session that knows offers.
+const OFFERS_FROM: u16 = 2;
+
+/// What the two nodes of a link have agreed on for its datagram path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramAgreement {
+    /// Which end of the TLS connection this node is; the dialler sends first.
+    pub role: Role,
+    /// What the keys are made of, beside the secret of the TLS connection.
+    pub context: KeyContext,
+    /// What packets each way begin with.
+    pub connection_ids: ConnectionIds,
+    /// The peer's UDP port, at the address of the link.
+    pub port: u16,
+}
+
+/// The datagram path of one link, as far as it has come.
+#[derive(Debug, Default)]
+pub(super) struct Datagrams {
+    ours: Option<DatagramOffer>,
+    theirs: Option<DatagramOffer>,
+    /// Ours has not gone out yet.
+    pub(super) offer_waiting: bool,
+    transport: Option<Box<Transport<Vec<Carried>>>>,
+}
+
+impl Datagrams {
+    pub(super) fn transport(&self) -> Option<&Transport<Vec<Carried>>> {
+        self.transport.as_deref()
+    }
+
+    pub(super) fn offer(&mut self) -> Option<DatagramOffer> {
+        self.offer_waiting = false;
+        self.ours
+    }
+}
+
+impl Session {
+    /// Tells the peer, over the present link, where this node takes packets.
+    /// [`Event::DatagramsAgreed`] follows when the peer does the same; nothing, when it speaks a
+    /// version that knows none.
+    pub fn offer_datagrams(&mut self, now: Time, link: LinkId, offer: DatagramOffer) {
+        self.advance(now);
+        if let Some(current) = self.link.as_mut().filter(|current| current.id == link)
+            && self.peer_version >= OFFERS_FROM
+            && current.phase == Phase::Established
+            && current.datagrams.ours.is_none()
+        {
+            current.datagrams.ours = Some(offer);
+            current.datagrams.offer_waiting = true;
+            self.check_agreement();
+        }
+    }
+
+    pub(super) fn on_datagram_offer(&mut self, offer: DatagramOffer) -> Result<(), Error> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        if link.datagrams.theirs.is_some() {
+            return Err(Error::PeerMisbehaved("two datagram offers on one link"));
+        }
+        link.datagrams.theirs = Some(offer);
+        self.check_agreement();
+        Ok(())
+    }
+
+    fn check_agreement(&mut self) {
+        let Some(link) = &self.link else {
+            return;
+        };
+        let Datagrams {
+            ours: Some(ours),
+            theirs: Some(theirs),
+            transport: None,
+            ..
+        } = &link.datagrams
+        else {
+            return;
+        };
+        let both_aes = [ours.suite, theirs.suite] == [Suite::Aes256Gcm; 2];
+        let (role, dialler, listener) = if link.dialed_by_us() {
+            (Role::Dialler, (self.local, ours), (self.peer, theirs))
+        } else {
+            (Role::Listener, (self.peer, theirs), (self.local, ours))
+        };
+        let agreement = DatagramAgreement {
+            role,
+            context: KeyContext {
+                version: theirs.version.min(DATAGRAM_VERSION),
+                suite: if both_aes {
+                    Suite::Aes256Gcm
+                } else {
+                    Suite::ChaCha20Poly1305
+                },
+                dialler: dialler.0,
+                listener: listener.0,
+                dialler_nonce: dialler.1.nonce,
+                listener_nonce: listener.1.nonce,
+            },
+            connection_ids: ConnectionIds {
+                ours: ours.connection_id,
+                theirs: theirs.connection_id,
+            },
+            port: theirs.port,
+        };
+        let link = link.id;
+        self.events
+            .push_back(Event::DatagramsAgreed { link, agreement });
+    }
+
+    /// Begins to probe the datagram path of this link, with keys from its TLS connection. On a link
+    /// that is no longer the present one nothing happens.
+    pub fn start_datagrams(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        make: impl FnOnce(Time, &mut Random) -> Transport<Vec<Carried>>,
+    ) {
+        self.advance(now);
+        let now = self.now;
+        if let Some(current) = self.link.as_mut().filter(|current| current.id == link)
+            && current.datagrams.theirs.is_some()
+            && current.datagrams.transport.is_none()
+        {
+            current.datagrams.transport = Some(Box::new(make(now, &mut self.random)));
+        }
+    }
+
+    /// Takes in a datagram that came by UDP for this session, whoever sent it.
+    ///
+    /// # Errors
+    /// When an authenticated packet breaks the rules. The session has let go of the link then, and
+    /// the shell must close it.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        codepoint: Codepoint,
+        datagram: BytesMut,
+    ) -> Result<(), Error> {
+        self.advance(now);
+        let now = self.now;
+        if let Some(mut transport) = self.take_transport() {
+            let outcome = transport.handle(now, from, codepoint, datagram);
+            let drained = self.drain_transport(&mut transport);
+            if let Err(error) = outcome.and(drained) {
+                self.detach();
+                return Err(error);
+            }
+            self.return_transport(transport);
+        }
+        Ok(())
+    }
+
+    /// Appends packets for one destination to `out`, at most `packets_max` of one length (the last
+    /// may be shorter), so that a system call can send them together. To be called until there is
+    /// nothing; then [`Self::poll_timeout`] says when there may be more.
+    pub fn poll_datagrams(
+        &mut self,
+        now: Time,
+        packets_max: usize,
+        out: &mut BytesMut,
+    ) -> Option<Transmit> {
+        self.advance(now);
+        let now = self.now;
+        let mut transport = self.take_transport()?;
+        let transmit = transport.poll_transmit(now, packets_max, out, |room, payload| {
+            let mut carried = Vec::new();
+            self.poll_packet(now, room, payload, &mut carried);
+            (!carried.is_empty()).then_some(carried)
+        });
+        // Keys that are used up end the path here.
+        if self.drain_transport(&mut transport).is_ok() {
+            self.return_transport(transport);
+        }
+        transmit
+    }
+
+    pub(super) fn handle_datagram_timeout(&mut self) {
+        let now = self.now;
+        if let Some(mut transport) = self.take_transport() {
+            transport.handle_timeout(now);
+            // Timers bring no frames of the peer's, so nothing can break the rules.
+            if self.drain_transport(&mut transport).is_ok() {
+                self.return_transport(transport);
+            }
+        }
+    }
+
+    /// What the datagram path of the present link does; `None` when there is none.
+    #[must_use]
+    pub fn datagram_status(&self) -> Option<Status> {
+        let transport = self.link.as_ref()?.datagrams.transport()?;
+        Some(transport.status(self.now))
+    }
+
+    fn take_transport(&mut self) -> Option<Box<Transport<Vec<Carried>>>> {
+        self.link.as_mut()?.datagrams.transport.take()
+    }
+
+    fn return_transport(&mut self, transport: Box<Transport<Vec<Carried>>>) {
+        if let Some(link) = &mut self.link {
+            link.datagrams.transport = Some(transport);
+        }
+    }
+
+    fn drain_transport(&mut self, transport: &mut Transport<Vec<Carried>>) -> Result<(), Error> {
+        let now = self.now;
+        while let Some(frame) = transport.poll_frame() {
+            self.handle_packet_frame(now, frame)?;
+        }
+        while let Some((fate, carried)) = transport.poll_fate() {
+            for carried in &carried {
+                match fate {
+                    Fate::Arrived => self.packet_arrived(carried),
+                    Fate::Lost => self.packet_lost(now, carried),
+                }
+            }
+        }
+        while let Some(change) = transport.poll_change() {
+            match change {
+                Change::Carrying => {
+                    self.packets_up(now);
+                    self.events.push_back(Event::DatagramsUp);
+                }
+                Change::Suspended(reason) => {
+                    self.packets_down(now);
+                    self.events.push_back(Event::DatagramsDown { reason });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Frames in packets that may be lost, arrive twice or overtake each other.
+//!
+//! While [`Session::packets_up`] holds, flow frames travel in packets of a transport beneath, and
+//! the link carries greetings alone. A packet is never sent again: what was in it is looked at
+//! frame by frame when the transport says what became of it, and what still matters is marked to
+//! be said once more, in its newest form.
+//!
+//! Each frame may therefore arrive in any order. Opens are repeated beside the bytes of their flow
+//! until the peer is known to have one of them, so that bytes never come to a flow that nobody
+//! opened.
+
+use vocab::{FlowId, Time};
+
+use super::Session;
+use super::link::Phase;
+use crate::limits::RESETS_WAITING;
+use crate::wire::{Ack, Frame};
+use crate::{Error, ResetReason};
+
+/// One frame that a packet took along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// Bytes of a flow.
+    Data {
+        /// The flow.
+        flow: FlowId,
+        /// Where they begin.
+        offset: u64,
+        /// How many they are.
+        length: u32,
+    },
+    /// The end of our direction of a flow.
+    Finish(FlowId),
+    /// The open of a flow of ours.
+    Open(FlowId),
+    /// Our answer to an open.
+    Answer(FlowId),
+    /// The reset of a flow.
+    Reset(FlowId, ResetReason),
+    /// How far we have received a flow.
+    Ack(FlowId),
+    /// The same of a flow that has closed since.
+    LastAck(Box<Ack>),
+    /// A piece of an engine's message, by its sequence.
+    Message(u64),
+    /// How many of the peer's messages have come.
+    MessageAck,
+    /// A question for a sign of life.
+    Ping,
+    /// The answer to one. When it is lost the peer asks again; a late answer would tell it a wrong
+    /// round-trip time.
+    Pong,
+    /// The word that this node takes no new flows.
+    GoAway,
+}
+
+impl Session {
+    /// From now on flow frames travel in packets: the transport has heard the peer say, over the
+    /// established link, where it takes them, and has had an answer from there.
+    pub fn packets_up(&mut self, now: Time) {
+        self.advance(now);
+        if let Some(link) = self
+            .link
+            .as_mut()
+            .filter(|link| link.phase == Phase::Established)
+        {
+            link.in_packets = true;
+        }
+    }
+
+    /// Flow frames travel on the link again. The caller has reported all packets that were under
+    /// way as lost.
+    pub fn packets_down(&mut self, now: Time) {
+        self.advance(now);
+        if let Some(link) = &mut self.link {
+            link.in_packets = false;
+        }
+    }
+
+    /// Whether flow frames travel in packets.
+    #[must_use]
+    pub fn is_in_packets(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.in_packets)
+    }
+
+    /// Takes in one frame that came in an authenticated packet.
+    ///
+    /// # Errors
+    /// When it breaks the rules. The session has let go of the link then, and the shell must close
+    /// it and the transport beneath it.
+    pub fn handle_packet_frame(&mut self, now: Time, frame: Frame) -> Result<(), Error> {
+        self.advance(now);
+        let Some(phase) = self.link.as_ref().map(|link| link.phase) else {
+            return Ok(());
+        };
+        self.counters.received_frames += 1;
+        let outcome = match (phase, frame) {
+            _ if self.control.resets.len() > RESETS_WAITING => Err(Error::PeerMisbehaved(
+                "it does not read which of its flows were reset",
+            )),
+            (_, Frame::Hello(_) | Frame::Resume(_) | Frame::DatagramOffer(_)) => {
+                Err(Error::PeerMisbehaved("a greeting in a packet"))
+            }
+            (Phase::Greeting | Phase::Resuming, _) => {
+                Err(Error::PeerMisbehaved("packets before the last resume"))
+            }
+            (Phase::Established, frame) => self.dispatch(phase, frame),
+        };
+        if outcome.is_err() {
+            self.detach();
+        }
+        outcome
+    }
+
+    /// The packet that carried this has arrived.
+    pub fn packet_arrived(&mut self, carried: &Carried) {
+        match *carried {
+            Carried::Data {
+                flow,
+                offset,
+                length,
+            } => {
+                if let Some(flow) = self.flows.get_mut(&flow) {
+                    flow.send.arrived(offset..offset + u64::from(length));
+                }
+            }
+            Carried::Open(flow) => {
+                if let Some(flow) = self.flows.get_mut(&flow) {
+                    flow.is_open_known = true;
+                }
+                self.control.opens.remove(&flow);
+            }
+            Carried::Message(sequence) => self.messages.arrived_there(sequence),
+            Carried::Finish(_)
+            | Carried::Answer(_)
+            | Carried::Reset(..)
+            | Carried::Ack(_)
+            | Carried::LastAck(_)
+            | Carried::MessageAck
+            | Carried::Ping
+            | Carried::Pong
+            | Carried::GoAway => {}
+        }
+    }
+
+    /// The packet that carried this is lost, or its transport is gone.
+    pub fn packet_lost(&mut self, now: Time, carried: &Carried) {
+        self.advance(now);
+        // A new link begins with a Resume, which knows better.
+        if self.link.is_none() {
+            return;
+        }
+        match carried {
+            Carried::Data {
+                flow,
+                offset,
+                length,
+            } => {
+                if let Some(state) = self.flows.get_mut(flow) {
+                    state.send.lost(*offset..*offset + u64::from(*length));
+                    self.activate(*flow);
+                }
+            }
+            Carried::Finish(flow) => {
+                if let Some(state) = self.flows.get_mut(flow) {
+                    state.send.lost_finish();
+                    self.activate(*flow);
+                }
+            }
+            Carried::Open(flow) => {
+                if self.flows.get(flow).is_some_and(|flow| flow.needs_open()) {
+                    self.control.opens.insert(*flow);
+                }
+            }
+            Carried::Answer(flow) => {
+                if self.flows.contains_key(flow) {
+                    self.control.answers.insert(*flow);
+                }
+            }
+            Carried::Reset(flow, reason) => {
+                self.control.resets.insert(*flow, *reason);
+            }
+            Carried::Ack(flow) => {
+                if self.flows.contains_key(flow) {
+                    self.control.note_acknowledgement(self.now);
+                    self.control.acknowledgements.insert(*flow);
+                    self.control.acknowledge_now = true;
+                } else {
+                    // It may have been the one that the peer's end of the flow waits for.
+                    self.refuse_stray(*flow);
+                }
+            }
+            Carried::LastAck(ack) => {
+                self.control.note_acknowledgement(self.now);
+                self.control.last_acknowledgements.insert(ack.flow, **ack);
+                self.control.acknowledge_now = true;
+            }
+            Carried::Message(sequence) => self.messages.lost(*sequence),
+            Carried::MessageAck => {
+                self.control.note_acknowledgement(self.now);
+                self.control.message_ack = true;
+                self.control.acknowledge_now = true;
+            }
+            Carried::Ping => self.liveness.ping_lost(),
+            Carried::Pong => {}
+            Carried::GoAway => self.control.go_away = true,
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! The WAN transport over UDP: one datagram path to the peer, beside the link that its keys came
+//! from.
+//!
+//! ```text
+//!             ┌── packet: seal, open, addresses      ┌── recovery: acknowledge, detect loss
+//!  datagram ◄─┤   fec: symbols, repairs, policy      ├── congestion: window, rate, pacer
+//!             └── frames of the session ◄── Transport ── path: packet size, round trips
+//! ```
+//!
+//! Packets carry frames of the layer above, which puts them in when asked ([`Transport::poll_transmit`]
+//! calls back for them) and gives each packet a content `T` to remember what it held. It is told of the
+//! content's fate ([`Transport::poll_fate`]): that it is lost, perhaps more than once, as when a probe
+//! had better carry it again, and that it arrived, even if that turns out later. Nothing is sent twice
+//! here but by the layer above.
+//!
+//! ```text
+//!             an answer to us            nothing answered for 1 s and 4 probe timeouts
+//!  Probing ───────────────────► Carrying ─────────────────────────────────► Suspended
+//!                                  ▲                  an answer                  │
+//!                                  └────────────────────────────────────────────┘
+//! ```
+//!
+//! While it probes or is suspended, frames travel on the link. `sending.rs` makes packets,
+//! `receiving.rs` takes them in, `status.rs` is what an operator sees.
+
+mod receiving;
+mod sending;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use path::{INITIAL_RTT, MtuConfig, PathMtu, RttEstimator};
+use vocab::{Bitrate, Time, Writer};
+
+use crate::congestion::{self, Algorithm, Controller, Pacer, Remembered, SendState};
+use crate::fec::{self, Decoder, Encoder, Policy};
+use crate::packet::{
+    Acknowledgement, Addresses, ChallengeSeed, Opener, PathResponse, Sealer, Trust,
+};
+use crate::recovery::{Received, SentPackets, Timeout};
+use crate::wire::Frame;
+
+pub use crate::recovery::Codepoint;
+pub use status::Status;
+
+/// A path that has answered nothing for this long, and for [`SUSPEND_PROBES`] probe timeouts, is
+/// suspended: a person waits no longer than a second more, and two probes in a row are lost on a
+/// poor path now and then.
+const SUSPEND_AFTER: Duration = Duration::from_secs(1);
+const SUSPEND_PROBES: u32 = 4;
+
+/// Packets sent for one probe timeout (RFC 9002 §6.2.4: one or two).
+const PROBE_PACKETS: u32 = 2;
+
+/// Answers to challenges that wait to be sent, at most (RFC 9000 §8.2.2 asks for one each; a peer
+/// that sends more than a packet can hold is not answered).
+const RESPONSES_MAX: usize = 8;
+
+/// What may be chosen about a path.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// When repair symbols are sent.
+    pub fec: fec::Mode,
+    /// Who decides the rate.
+    pub algorithm: Algorithm,
+    /// The operator's cap.
+    pub rate_max: Option<Bitrate>,
+    /// What an earlier path to this peer was like.
+    pub remembered: Option<Remembered>,
+    /// The largest UDP payload to try: the interface's MTU less the IP and UDP headers.
+    pub datagram_max: u16,
+    /// Seed of the small random waits in congestion control.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            fec: fec::Mode::Auto,
+            algorithm: Algorithm::Bbr,
+            rate_max: None,
+            remembered: None,
+            datagram_max: 1_452,
+            seed: 0,
+        }
+    }
+}
+
+/// What became of a packet's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The peer has it.
+    Arrived,
+    /// It is lost as far as is known; it may still turn out to have arrived.
+    Lost,
+}
+
+/// How far the path has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Nobody has answered yet.
+    Probing,
+    /// It carries frames.
+    Carrying,
+    /// It answers no longer; now and then it is asked again.
+    Suspended(SuspendReason),
+}
+
+/// Why a path is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SuspendReason {
+    /// Packets are sent and nothing comes back.
+    NoAnswer,
+    /// The peer does not answer at the address that its packets come from.
+    AddressUnproved,
+    /// The peer has closed it.
+    ClosedByPeer,
+    /// Too many forged packets came, or the keys are used up.
+    KeysUsedUp,
+}
+
+/// A change that the layer above has to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Frames may be sent here.
+    Carrying,
+    /// They have to go another way; the fates of all packets under way have been told.
+    Suspended(SuspendReason),
+}
+
+/// Packets of one system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where they go.
+    pub to: SocketAddr,
+    /// Whether they leave marked as ECN-capable.
+    pub is_marked: bool,
+    /// The length of each packet but the last, which may be shorter.
+    pub segment: usize,
+    /// All bytes, at the end of the caller's buffer.
+    pub bytes: usize,
+}
+
+/// The parts of a path that come from its keys.
+pub struct Keys {
+    /// Seals what goes out.
+    pub sealer: Sealer,
+    /// Opens what comes in.
+    pub opener: Opener,
+    /// For challenges to new addresses.
+    pub challenges: ChallengeSeed,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Keys")
+            .field("sealer", &self.sealer)
+            .field("opener", &self.opener)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One datagram path to the peer.
+#[derive(Debug)]
+pub struct Transport<T> {
+    settings: Settings,
+    condition: Condition,
+    sealer: Sealer,
+    opener: Opener,
+    addresses: Addresses,
+    sent: SentPackets<Content<T>>,
+    received: Received,
+    controller: Box<dyn Controller>,
+    pacer: Pacer,
+    mtu: PathMtu,
+    encoder: Encoder,
+    decoder: Decoder,
+    policy: Policy,
+    responses: VecDeque<PathResponse>,
+    /// Probes that are to be sent whatever the window says.
+    probes_due: u32,
+    /// Since when nothing was answered although an answer was asked for.
+    unanswered_since: Option<Time>,
+    /// When the pacer lets out what waits.
+    paced_until: Option<Time>,
+    /// A sealed packet that is longer than those it was to be sent with.
+    held: Option<Held>,
+    /// Room for a frame of ours, and for those of the layer above, on their way into a packet.
+    scratch: Writer,
+    filled: Writer,
+    frames: VecDeque<Frame>,
+    fates: VecDeque<(Fate, T)>,
+    changes: VecDeque<Change>,
+    counters: status::Counters,
+}
+
+/// What is kept with each packet.
+#[derive(Clone, Debug)]
+struct Content<T> {
+    above: Option<T>,
+    state: SendState,
+    symbol: Option<u64>,
+    acknowledgement: Option<Box<Acknowledgement>>,
+    /// The UDP payload.
+    datagram: u16,
+}
+
+#[derive(Debug)]
+struct Held {
+    bytes: BytesMut,
+    is_marked: bool,
+}
+
+impl<T: Clone> Transport<T> {
+    /// A path with keys of its own. The side that knows where the peer is sends first.
+    #[must_use]
+    pub fn new(now: Time, keys: Keys, peer: Option<SocketAddr>, settings: Settings) -> Self {
+        let Keys {
+            sealer,
+            opener,
+            challenges,
+        } = keys;
+        // The operator or the link has named the address of whom is dialled.
+        let known = peer.map(|address| (address, Trust::Validated));
+        let initial = settings
+            .remembered
+            .map_or(INITIAL_RTT, |remembered| remembered.rtt);
+        let controller = new_controller(now, peer, &settings, settings.remembered);
+        let mut this = Self {
+            settings,
+            condition: Condition::Probing,
+            sealer,
+            opener,
+            addresses: Addresses::new(now, challenges, known),
+            sent: SentPackets::new(now, RttEstimator::new(initial)),
+            received: Received::new(now, initial),
+            pacer: Pacer::new(now, controller.pacing_rate(), controller.send_quantum()),
+            controller,
+            mtu: new_search(now, &settings),
+            encoder: Encoder::default(),
+            decoder: Decoder::default(),
+            policy: Policy::new(settings.fec),
+            responses: VecDeque::new(),
+            probes_due: 0,
+            unanswered_since: None,
+            paced_until: None,
+            held: None,
+            scratch: Writer::with_capacity(2_048),
+            filled: Writer::with_capacity(2_048),
+            frames: VecDeque::new(),
+            fates: VecDeque::new(),
+            changes: VecDeque::new(),
+            counters: status::Counters::default(),
+        };
+        if peer.is_some() {
+            this.probes_due = 1;
+        }
+        this
+    }
+
+    /// The next frame of the peer's; to be called until there is none.
+    pub fn poll_frame(&mut self) -> Option<Frame> {
+        self.frames.pop_front()
+    }
+
+    /// What became of a packet's content; to be called until there is nothing.
+    pub fn poll_fate(&mut self) -> Option<(Fate, T)> {
+        self.fates.pop_front()
+    }
+
+    /// What the layer above has to follow, after the fates; to be called until there is nothing.
+    pub fn poll_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    /// How far the path has come.
+    #[must_use]
+    pub fn condition(&self) -> Condition {
+        self.condition
+    }
+
+    /// A typical round-trip time, once there was one.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.sent.rtt().latest()?;
+        Some(self.sent.typical_rtt())
+    }
+
+    /// What is worth remembering of this path for the next one to this peer.
+    #[must_use]
+    pub fn remembered(&self) -> Option<Remembered> {
+        self.controller.remembered()
+    }
+
+    /// When [`Self::handle_timeout`] has something to do, or [`Self::poll_transmit`] something to
+    /// send without anything else happening.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.has_ended() {
+            return None;
+        }
+        let size = u64::from(self.mtu.size());
+        let fixed = [
+            self.opener.poll_timeout(),
+            self.addresses.poll_timeout(size),
+        ]
+        .map(|at| (at != Time::NEVER).then_some(at));
+        let mut next = [
+            self.sent.poll_timeout(),
+            // Nobody can be answered who has not proved where he is, beyond a little.
+            self.received
+                .poll_timeout()
+                .filter(|_| self.addresses.may_send(size) && self.sent.has_room()),
+            self.paced_until,
+            self.suspend_at(),
+            fixed[0],
+            fixed[1],
+            None,
+            None,
+        ];
+        // What may not leave before something arrives, or the pacer lets it, is not waited for.
+        let may_leave = self.addresses.may_send(size) && self.sent.has_room();
+        if self.condition == Condition::Carrying && may_leave && self.window_has_room(size) {
+            let least = self.paced_until.unwrap_or(Time::ZERO);
+            next[6] = self.policy.poll_timeout().map(|at| at.max(least));
+            next[7] = self.mtu.poll_timeout().map(|at| at.max(least));
+        }
+        next.into_iter().flatten().min()
+    }
+
+    /// Does what has become due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.has_ended() {
+            return;
+        }
+        self.opener.handle_timeout(now);
+        self.mtu.handle_timeout(now);
+        if self.addresses.handle_timeout(now).is_some() && self.addresses.current().is_none() {
+            self.suspend(SuspendReason::AddressUnproved);
+        }
+        while let Some(timeout) = self.sent.handle_timeout(now) {
+            match timeout {
+                Timeout::Lost(lost) => self.on_lost(now, lost),
+                Timeout::Probe { .. } => {
+                    self.probes_due = PROBE_PACKETS;
+                    let oldest = self.sent.oldest_in_flight();
+                    let above = oldest.and_then(|packet| packet.content.above.clone());
+                    if let Some(above) = above
+                        && self.condition == Condition::Carrying
+                    {
+                        // A probe had better carry what may be missing (RFC 9002 §6.2.4).
+                        self.fates.push_back((Fate::Lost, above));
+                    }
+                }
+            }
+        }
+        if self.suspend_at().is_some_and(|at| at <= now) {
+            self.suspend(SuspendReason::NoAnswer);
+            self.probes_due = 1;
+        }
+    }
+
+    /// Has what is under way said again, by whichever way is taken next.
+    fn abandon(&mut self) {
+        for packet in self.sent.abandon() {
+            if let Some(above) = packet.content.above {
+                self.fates.push_back((Fate::Lost, above));
+            }
+        }
+        // Its symbols are of no more use to the peer.
+        self.encoder.acknowledged(self.encoder.outstanding());
+        self.unanswered_since = None;
+    }
+
+    /// The peer is at another host, by a way of which nothing is known (RFC 9000 §9.4). What went
+    /// by the old one is given up, so that its acknowledgements tell nothing of the new.
+    fn start_over(&mut self, now: Time, peer: SocketAddr) {
+        self.abandon();
+        self.controller = new_controller(now, Some(peer), &self.settings, None);
+        self.mtu = new_search(now, &self.settings);
+        let rate = self.controller.pacing_rate();
+        self.pacer = Pacer::new(now, rate, self.controller.send_quantum());
+    }
+
+    /// Whether the window lets out a packet with a payload of this size.
+    fn window_has_room(&self, size: u64) -> bool {
+        let bytes = size + headers(self.addresses.current());
+        self.sent.bytes_in_flight() + bytes <= self.controller.window()
+    }
+
+    /// When the path is suspended unless something is answered.
+    fn suspend_at(&self) -> Option<Time> {
+        let since = self
+            .unanswered_since
+            .filter(|_| self.sent.bytes_in_flight() > 0)?;
+        let wait = SUSPEND_AFTER.max(self.sent.probe_timeout() * SUSPEND_PROBES);
+        (self.condition == Condition::Carrying).then_some(since + wait)
+    }
+
+    /// Sends what is under way another way, and carries no frames for now.
+    fn suspend(&mut self, reason: SuspendReason) {
+        if matches!(self.condition, Condition::Suspended(_)) {
+            return;
+        }
+        let was_carrying = self.condition == Condition::Carrying;
+        self.condition = Condition::Suspended(reason);
+        self.abandon();
+        self.held = None;
+        self.probes_due = 0;
+        self.counters.suspensions += 1;
+        if was_carrying {
+            self.changes.push_back(Change::Suspended(reason));
+        }
+    }
+
+    /// Whether it will never carry anything again.
+    fn has_ended(&self) -> bool {
+        matches!(
+            self.condition,
+            Condition::Suspended(SuspendReason::ClosedByPeer | SuspendReason::KeysUsedUp)
+        )
+    }
+
+    /// A packet that asked for it was answered.
+    fn answered(&mut self, now: Time) {
+        let is_waiting = self.sent.bytes_in_flight() > 0;
+        self.unanswered_since = is_waiting.then_some(now);
+        if self.condition != Condition::Carrying && self.addresses.trust() == Trust::Validated {
+            self.condition = Condition::Carrying;
+            self.changes.push_back(Change::Carrying);
+        }
+    }
+}
+
+fn new_controller(
+    now: Time,
+    peer: Option<SocketAddr>,
+    settings: &Settings,
+    remembered: Option<Remembered>,
+) -> Box<dyn Controller> {
+    let config = congestion::Config {
+        packet_bytes: u64::from(path::BASE_SIZE) + headers(peer),
+        rate_max: settings.rate_max,
+        seed: settings.seed,
+    };
+    congestion::controller(now, settings.algorithm, config, remembered)
+}
+
+fn new_search(now: Time, settings: &Settings) -> PathMtu {
+    let base = path::BASE_SIZE;
+    let max = settings.datagram_max.max(base);
+    PathMtu::new(now, MtuConfig { base, max })
+}
+
+/// What IP and UDP add to a payload that goes there.
+fn headers(to: Option<SocketAddr>) -> u64 {
+    match to {
+        Some(SocketAddr::V4(_)) => 28,
+        Some(SocketAddr::V6(_)) | None => 48,
+    }
+}

@@ -1,0 +1,307 @@
+//! What comes in: packets opened, their frames taken apart, lost ones computed from repairs, and
+//! what the peer says about ours.
+
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+use vocab::Time;
+
+use super::{Codepoint, Content, Fate, RESPONSES_MAX, SuspendReason, Transport, headers};
+use crate::Error;
+use crate::congestion::{AckedPacket, Event, LostPacket};
+use crate::fec::{Cause, PathState, Queue};
+use crate::packet::{
+    Acknowledgement, Arrival as Moved, Opened, PacketFrame, PathResponse, Refused,
+};
+use crate::recovery::{Arrival, Asks, Kind, Sent};
+
+impl<T: Clone> Transport<T> {
+    /// Takes in a datagram from the socket. What no peer sealed changes nothing.
+    ///
+    /// # Errors
+    /// When the peer sealed what breaks the rules; the link must end then.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        codepoint: Codepoint,
+        mut datagram: BytesMut,
+    ) -> Result<(), Error> {
+        if self.has_ended() {
+            return Ok(());
+        }
+        let opened = match self.opener.open(now, &mut datagram) {
+            Ok(opened) => opened,
+            Err(Refused::ForgeryLimit) => {
+                self.suspend(SuspendReason::KeysUsedUp);
+                return Ok(());
+            }
+            Err(_) => return Ok(()),
+        };
+        self.counters.received_packets += 1;
+        self.counters.received_bytes += datagram.len() as u64 + headers(Some(from));
+        self.note_address(now, from, &opened, datagram.len() as u64);
+        let payload = datagram.freeze().slice(opened.payload());
+        let asks = self.take_apart(now, payload)?;
+        self.received.on_packet(
+            now,
+            Arrival {
+                number: opened.number(),
+                asks,
+                codepoint,
+            },
+        );
+        self.take_recovered(now)
+    }
+
+    fn note_address(&mut self, now: Time, from: SocketAddr, opened: &Opened, bytes: u64) {
+        let was_known = self.addresses.current().is_some();
+        match self.addresses.on_packet(now, from, opened, bytes) {
+            Moved::Same | Moved::MovedPort => {}
+            Moved::MovedHost if was_known => self.start_over(now, from),
+            Moved::MovedHost => {}
+        }
+    }
+
+    /// Takes a payload apart; says what it asks.
+    fn take_apart(&mut self, now: Time, mut payload: Bytes) -> Result<Asks, Error> {
+        let mut asks = Asks::Nothing;
+        let mut ask = |more: Asks| {
+            if more == Asks::AtOnce || asks == Asks::Nothing {
+                asks = more;
+            }
+        };
+        while let Some(frame) = PacketFrame::take(&mut payload)? {
+            if frame.elicits_acknowledgement() {
+                ask(Asks::Acknowledgement);
+            }
+            match frame {
+                PacketFrame::Padding(_) => {}
+                PacketFrame::Probe(_) => ask(Asks::AtOnce),
+                PacketFrame::Acknowledgement(ack) => self.on_acknowledgement(now, &ack)?,
+                PacketFrame::Source(source) => {
+                    // What is too old or was there before is of no use for repairs, no more.
+                    self.decoder.source(source.symbol, &payload);
+                }
+                PacketFrame::Repair(repair) => {
+                    self.counters.received_repairs += 1;
+                    self.decoder.repair(&repair);
+                }
+                PacketFrame::PathChallenge(challenge) => {
+                    ask(Asks::AtOnce);
+                    if self.responses.len() < RESPONSES_MAX {
+                        let value = challenge.value;
+                        self.responses.push_back(PathResponse { value });
+                    }
+                }
+                PacketFrame::PathResponse(response) => {
+                    self.addresses.on_challenge_response(response);
+                }
+                PacketFrame::Close(_) => {
+                    self.suspend(SuspendReason::ClosedByPeer);
+                    return Ok(Asks::Nothing);
+                }
+                PacketFrame::Session(frame) => self.frames.push_back(frame),
+            }
+        }
+        Ok(asks)
+    }
+
+    /// Takes the payloads that repairs have made whole.
+    fn take_recovered(&mut self, now: Time) -> Result<(), Error> {
+        while let Some((symbol, mut payload)) = self.decoder.poll_recovered() {
+            self.counters.recovered_packets += 1;
+            self.received.on_recovered(now, symbol);
+            // Authenticated symbols do not make an authenticated sum, so this is anyone's word.
+            while let Some(frame) = PacketFrame::take(&mut payload)? {
+                let PacketFrame::Session(frame) = frame else {
+                    return Err(Error::InvalidMessage(
+                        "a source symbol holds what is no frame of the session",
+                    ));
+                };
+                self.frames.push_back(frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_acknowledgement(&mut self, now: Time, ack: &Acknowledgement) -> Result<(), Error> {
+        let outcome = self.sent.on_acknowledgement(now, ack)?;
+        self.sealer.acknowledged(now, ack.largest());
+        let congested = self.cause();
+        let mut acked = Vec::with_capacity(outcome.acked.len());
+        for packet in outcome.acked {
+            self.policy.losses().delivered(1);
+            match packet.kind {
+                Kind::Eliciting => self.mtu.acked(now, packet.content.datagram),
+                Kind::MtuProbe => {
+                    self.mtu.probe_acked(now, packet.content.datagram);
+                    self.note_size();
+                }
+                Kind::Silent => {}
+            }
+            if packet.kind.is_in_flight() {
+                acked.push(acked_packet(&packet, false));
+            }
+            self.arrived(now, packet.content);
+        }
+        for packet in outcome.recovered {
+            self.policy.losses().lost(packet.number, congested);
+            acked.push(acked_packet(&packet, true));
+            self.arrived(now, packet.content);
+        }
+        let mut spurious = Vec::new();
+        for packet in outcome.spurious {
+            self.policy.losses().spurious();
+            match packet.kind {
+                Kind::Eliciting => {
+                    self.mtu.acked(now, packet.content.datagram);
+                    spurious.push(lost_packet(&packet));
+                }
+                Kind::MtuProbe => self.mtu.probe_acked(now, packet.content.datagram),
+                Kind::Silent => {}
+            }
+            self.arrived(now, packet.content);
+        }
+        for packet in outcome.recovered_late {
+            self.arrived(now, packet.content);
+        }
+        let lost = self.lose(now, outcome.lost);
+        let is_news = !acked.is_empty() || !spurious.is_empty();
+        if is_news || !lost.is_empty() || outcome.ce_marked > 0 {
+            self.controller.event(&Event {
+                now,
+                acked: &acked,
+                lost: &lost,
+                spurious: &spurious,
+                rtt: outcome.rtt,
+                ce_marked: outcome.ce_marked,
+                in_flight: self.sent.bytes_in_flight(),
+                reordering: self.sent.reordering(),
+            });
+        }
+        self.note_path(now);
+        if is_news {
+            self.answered(now);
+        }
+        Ok(())
+    }
+
+    /// Packets that a timer declared lost.
+    pub(super) fn on_lost(&mut self, now: Time, lost: Vec<Sent<Content<T>>>) {
+        let lost = self.lose(now, lost);
+        if !lost.is_empty() {
+            self.controller.event(&Event {
+                now,
+                acked: &[],
+                lost: &lost,
+                spurious: &[],
+                rtt: None,
+                ce_marked: 0,
+                in_flight: self.sent.bytes_in_flight(),
+                reordering: self.sent.reordering(),
+            });
+            self.note_path(now);
+        }
+    }
+
+    /// Hands back the contents of lost packets; gives those that count for congestion.
+    fn lose(&mut self, now: Time, mut packets: Vec<Sent<Content<T>>>) -> Vec<LostPacket> {
+        let cause = self.cause();
+        let mut lost = Vec::with_capacity(packets.len());
+        // Who looks for runs of losses does so in the order of numbers.
+        packets.sort_unstable_by_key(|packet| packet.number);
+        for packet in packets {
+            match packet.kind {
+                Kind::Eliciting => {
+                    self.mtu.lost(now, packet.content.datagram);
+                    self.policy.losses().lost(packet.number, cause);
+                    lost.push(lost_packet(&packet));
+                }
+                Kind::MtuProbe => self.mtu.probe_lost(now, packet.number),
+                Kind::Silent => {}
+            }
+            if let Some(symbol) = packet.content.symbol {
+                // Its data goes out again in another symbol.
+                self.encoder.acknowledged(symbol..symbol + 1);
+            }
+            if let Some(above) = packet.content.above {
+                self.fates.push_back((Fate::Lost, above));
+            }
+        }
+        if self.sent.bytes_in_flight() == 0 {
+            // Nothing is waited for any longer.
+            self.unanswered_since = None;
+        }
+        self.note_size();
+        lost
+    }
+
+    fn arrived(&mut self, now: Time, content: Content<T>) {
+        if let Some(symbol) = content.symbol {
+            self.encoder.acknowledged(symbol..symbol + 1);
+        }
+        if let Some(acknowledgement) = content.acknowledgement {
+            self.received.confirmed(now, &acknowledgement);
+        }
+        if let Some(above) = content.above {
+            self.fates.push_back((Fate::Arrived, above));
+        }
+    }
+
+    /// Why a packet that is lost now may be.
+    fn cause(&self) -> Cause {
+        if self.controller.telemetry().is_congested {
+            Cause::Queue
+        } else {
+            Cause::Unknown
+        }
+    }
+
+    /// Tells every part what the path is like by now.
+    fn note_path(&mut self, now: Time) {
+        let smoothed = self.sent.rtt().smoothed();
+        let probe_timeout = self.sent.probe_timeout();
+        // Samples of packets that overtook others would make acknowledgements too many.
+        self.received.set_rtt(self.sent.typical_rtt());
+        self.sealer.set_probe_timeout(probe_timeout);
+        self.opener.set_probe_timeout(probe_timeout);
+        self.addresses.set_probe_timeout(probe_timeout);
+        let rate = self.controller.pacing_rate();
+        self.pacer.set(now, rate, self.controller.send_quantum());
+        let packet = vocab::ByteCount::new(u64::from(self.mtu.size()));
+        self.policy.set_path(PathState {
+            round_trip: smoothed,
+            packet_interval: rate.time_for(packet),
+            queue: if self.controller.telemetry().is_congested {
+                Queue::Building
+            } else {
+                Queue::Short
+            },
+        });
+    }
+
+    fn note_size(&mut self) {
+        let bytes = u64::from(self.mtu.size()) + headers(self.addresses.current());
+        self.controller.set_packet_bytes(bytes);
+    }
+}
+
+fn acked_packet<T>(packet: &Sent<Content<T>>, recovered: bool) -> AckedPacket {
+    AckedPacket {
+        number: packet.number,
+        bytes: packet.bytes,
+        sent_at: packet.sent_at,
+        state: packet.content.state,
+        recovered,
+    }
+}
+
+fn lost_packet<T>(packet: &Sent<Content<T>>) -> LostPacket {
+    LostPacket {
+        number: packet.number,
+        bytes: packet.bytes,
+        sent_at: packet.sent_at,
+        state: packet.content.state,
+    }
+}

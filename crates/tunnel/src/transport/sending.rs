@@ -1,0 +1,418 @@
+//! What goes out: one packet after the other, each with what is most urgent.
+//!
+//! An acknowledgement that is due goes whatever the window says and is not paced. All else waits for
+//! room in the window and for the pacer, but for the probes of a path that does not answer. Repair
+//! symbols that are due go before fresh frames: they are few, and late ones are worth nothing.
+
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use vocab::{Time, Writer, varint_length};
+
+use super::{Condition, Content, Held, SuspendReason, Transmit, Transport, headers};
+use crate::fec::{LENGTH_PREFIX, Mode, PAYLOAD_LIMIT, Pause};
+use crate::packet::{
+    Acknowledgement, OVERHEAD, PacketFrame, Padding, Probe, RANGE_LIMIT, Sealer, Source,
+};
+use crate::recovery::{Kind, Outgoing};
+
+/// What a Repair frame is longer than the symbol in it, at most: two bytes of length, the kind,
+/// eight of the first number, the count, two of the key.
+const REPAIR_ROOM: usize = 2 + 1 + 8 + 1 + 2 + LENGTH_PREFIX;
+
+/// What is kept free in a packet of data for an acknowledgement that is not due yet.
+const RIDE_ALONG_ROOM: usize = 80;
+
+/// What an acknowledgement takes without its ranges, at most, and what each of them usually takes: a
+/// gap and a length of one byte or two. Where that is too little there are fewer of them.
+const ACKNOWLEDGEMENT_ROOM: usize = 48;
+const RANGE_ROOM: usize = 3;
+
+/// A packet in the making.
+struct Draft<T> {
+    kind: Kind,
+    above: Option<T>,
+    symbol: Option<u64>,
+    acknowledgement: Option<Box<Acknowledgement>>,
+}
+
+impl<T> Draft<T> {
+    fn new() -> Self {
+        Self {
+            kind: Kind::Silent,
+            above: None,
+            symbol: None,
+            acknowledgement: None,
+        }
+    }
+}
+
+impl<T: Clone> Transport<T> {
+    /// Appends packets for one destination to `out`, at most `packets_max` of one length, the last
+    /// of which may be shorter; `None` when nothing is to be sent now.
+    ///
+    /// `fill` puts whole frames into a packet, at most as many bytes as it is given room for, and
+    /// gives what is to be remembered of them; `None` when it has none.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        packets_max: usize,
+        out: &mut BytesMut,
+        mut fill: impl FnMut(usize, &mut Writer) -> Option<T>,
+    ) -> Option<Transmit> {
+        if self.has_ended() {
+            return None;
+        }
+        if let Some(transmit) = self.send_challenge(now, out) {
+            return Some(transmit);
+        }
+        let to = self.addresses.current()?;
+        let start = out.len();
+        self.paced_until = None;
+        let mut segment = 0;
+        let mut batch_marked = false;
+        for index in 0..packets_max {
+            let from = out.len();
+            let is_marked = match self.held.take() {
+                Some(held) => {
+                    out.extend_from_slice(&held.bytes);
+                    held.is_marked
+                }
+                None => match self.put_packet(now, to, out, &mut fill) {
+                    Some(is_marked) => is_marked,
+                    None => break,
+                },
+            };
+            let length = out.len() - from;
+            if index == 0 {
+                segment = length;
+                batch_marked = is_marked;
+            } else if length > segment || is_marked != batch_marked {
+                let bytes = out.split_off(from);
+                self.held = Some(Held { bytes, is_marked });
+                break;
+            }
+            if length < segment {
+                break;
+            }
+        }
+        let bytes = out.len() - start;
+        (bytes > 0).then_some(Transmit {
+            to,
+            is_marked: batch_marked,
+            segment,
+            bytes,
+        })
+    }
+
+    /// A challenge travels alone, since it may go elsewhere.
+    fn send_challenge(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+        if !self.sent.has_room() {
+            return None;
+        }
+        let size = u64::from(path::BASE_SIZE);
+        let (to, challenge) = self.addresses.poll_challenge(now, size)?;
+        let start = Sealer::begin(out);
+        self.scratch.clear();
+        PacketFrame::PathChallenge(challenge).emit(&mut self.scratch);
+        out.extend_from_slice(self.scratch.as_slice());
+        let draft = Draft {
+            kind: Kind::Eliciting,
+            ..Draft::new()
+        };
+        let is_marked = self.seal(now, to, out, start, draft)?;
+        Some(Transmit {
+            to,
+            is_marked,
+            segment: out.len() - start,
+            bytes: out.len() - start,
+        })
+    }
+
+    /// Appends one packet, if there is something to say now; gives whether it is marked.
+    fn put_packet(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        out: &mut BytesMut,
+        fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
+    ) -> Option<bool> {
+        let size = usize::from(self.mtu.size());
+        if !self.addresses.may_send(size as u64) || !self.sent.has_room() {
+            return None;
+        }
+        let start = Sealer::begin(out);
+        let mut draft = Draft::new();
+        let free = self.may_send_more(now, size as u64 + headers(Some(to)));
+        let carries = self.condition == Condition::Carrying;
+        if free && carries && self.put_repair(now, size, out) {
+            draft.kind = Kind::Eliciting;
+            return self.seal(now, to, out, start, draft);
+        }
+        if !self.responses.is_empty() {
+            self.put_responses(out);
+            draft.kind = Kind::Eliciting;
+        }
+        if self.received.poll_timeout().is_some_and(|at| at <= now) {
+            // Data may follow; what is told late costs the peer a packet sent twice.
+            let most = size - OVERHEAD - (out.len() - start - crate::packet::HEADER_LENGTH);
+            let room = if free { most / 2 } else { most };
+            self.put_acknowledgement(now, room, out, &mut draft);
+        }
+        if free {
+            self.put_content(now, size, start, out, &mut draft, fill);
+        }
+        if out.len() == start + crate::packet::HEADER_LENGTH {
+            out.truncate(start);
+            return None;
+        }
+        if draft.kind == Kind::Silent && self.received.wants_confirmation(now) {
+            self.append(&PacketFrame::Probe(Probe), out);
+            self.received.asked_for_confirmation(now);
+            draft.kind = Kind::Eliciting;
+        }
+        self.seal(now, to, out, start, draft)
+    }
+
+    /// Whether a packet that counts may leave now; when only the pacer says no, notes when.
+    fn may_send_more(&mut self, now: Time, bytes: u64) -> bool {
+        if self.probes_due > 0 {
+            return true;
+        }
+        if self.condition != Condition::Carrying
+            || self.sent.bytes_in_flight() + bytes > self.controller.window()
+        {
+            return false;
+        }
+        self.paced_until = self.pacer.delay(now);
+        self.paced_until.is_none()
+    }
+
+    fn put_responses(&mut self, out: &mut BytesMut) {
+        while let Some(response) = self.responses.pop_front() {
+            self.append(&PacketFrame::PathResponse(response), out);
+        }
+    }
+
+    /// Appends an acknowledgement in at most `room` bytes.
+    fn put_acknowledgement(
+        &mut self,
+        now: Time,
+        room: usize,
+        out: &mut BytesMut,
+        draft: &mut Draft<T>,
+    ) {
+        let from = out.len();
+        let mut ranges = room.saturating_sub(ACKNOWLEDGEMENT_ROOM) / RANGE_ROOM;
+        loop {
+            ranges = ranges.clamp(1, RANGE_LIMIT);
+            let Some(ack) = self.received.acknowledgement(now, ranges) else {
+                return;
+            };
+            let frame = PacketFrame::Acknowledgement(ack);
+            self.append(&frame, out);
+            if out.len() - from <= room || ranges == 1 {
+                if let PacketFrame::Acknowledgement(ack) = frame {
+                    draft.acknowledgement = Some(Box::new(ack));
+                }
+                return;
+            }
+            // Ranges far apart take more than they usually do.
+            out.truncate(from);
+            ranges /= 2;
+        }
+    }
+
+    /// A probe of the path's size, or frames; or a bare probe where one is due.
+    fn put_content(
+        &mut self,
+        now: Time,
+        size: usize,
+        start: usize,
+        out: &mut BytesMut,
+        draft: &mut Draft<T>,
+        fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
+    ) {
+        let carries = self.condition == Condition::Carrying;
+        if carries && self.put_mtu_probe(now, start, out, draft) {
+            return;
+        }
+        if carries && self.put_frames(now, size, start, out, draft, fill) {
+            if let Some(symbol) = draft.symbol {
+                self.policy.sent(now, symbol);
+            }
+            self.probes_due = self.probes_due.saturating_sub(1);
+            return;
+        }
+        if self.probes_due > 0 {
+            self.probes_due -= 1;
+            self.append(&PacketFrame::Probe(Probe), out);
+            if !carries {
+                // So long that the peer may answer with more than a word (RFC 9000 §8.1), and that
+                // the path is known to carry the least packet.
+                self.pad(usize::from(path::BASE_SIZE), start, out);
+            }
+            draft.kind = Kind::Eliciting;
+        } else if carries {
+            let in_flight = self.sent.bytes_in_flight();
+            self.controller.limited_by_application(now, in_flight);
+            self.policy
+                .paused(now, Pause::Dry, self.encoder.outstanding());
+        }
+    }
+
+    fn put_mtu_probe(
+        &mut self,
+        now: Time,
+        start: usize,
+        out: &mut BytesMut,
+        draft: &mut Draft<T>,
+    ) -> bool {
+        // It says nothing else, since it may well not arrive.
+        let fits = draft.kind == Kind::Silent && draft.acknowledgement.is_none();
+        let Some(size) = self.mtu.poll_probe(now).filter(|_| fits) else {
+            return false;
+        };
+        self.append(&PacketFrame::Probe(Probe), out);
+        self.pad(usize::from(size), start, out);
+        draft.kind = Kind::MtuProbe;
+        true
+    }
+
+    /// A repair symbol fills a packet by itself.
+    fn put_repair(&mut self, now: Time, size: usize, out: &mut BytesMut) -> bool {
+        let room = size.saturating_sub(OVERHEAD + REPAIR_ROOM - LENGTH_PREFIX);
+        while let Some(run) = self.policy.poll_repair(now, self.encoder.outstanding()) {
+            // Of some runs nothing is missing any more, and the path may have become narrower since
+            // others were sent.
+            if let Some(symbol) = self.encoder.repair(run)
+                && symbol.bytes.len() <= room
+            {
+                self.append(&PacketFrame::Repair(symbol), out);
+                self.counters.sent_repairs += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn put_frames(
+        &mut self,
+        now: Time,
+        size: usize,
+        start: usize,
+        out: &mut BytesMut,
+        draft: &mut Draft<T>,
+        fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
+    ) -> bool {
+        let symbol = (self.policy.mode() != Mode::Off).then(|| self.encoder.outstanding().end);
+        let source = symbol.map_or(0, |symbol| 1 + 1 + varint_length(symbol));
+        let used = out.len() - start - crate::packet::HEADER_LENGTH;
+        let rides_along = draft.acknowledgement.is_none() && self.received.poll_timeout().is_some();
+        let reserve = if rides_along { RIDE_ALONG_ROOM } else { 0 };
+        let left = size.saturating_sub(OVERHEAD + used + source + reserve);
+        // A repair that covers this packet has to fit one of the same size.
+        let coverable = size.saturating_sub(OVERHEAD + REPAIR_ROOM);
+        let room = if symbol.is_some() {
+            left.min(coverable).min(PAYLOAD_LIMIT)
+        } else {
+            left
+        };
+        let mut filled = std::mem::take(&mut self.filled);
+        filled.clear();
+        let above = fill(room, &mut filled);
+        debug_assert!(filled.len() <= room, "a packet has a length");
+        if above.is_some() {
+            if rides_along {
+                self.put_acknowledgement(now, RIDE_ALONG_ROOM, out, draft);
+            }
+            if let Some(symbol) = symbol {
+                self.append(&PacketFrame::Source(Source { symbol }), out);
+                let numbered = self.encoder.source(filled.as_slice());
+                debug_assert_eq!(numbered, symbol);
+            }
+            out.extend_from_slice(filled.as_slice());
+        }
+        self.filled = filled;
+        let Some(above) = above else {
+            return false;
+        };
+        draft.kind = Kind::Eliciting;
+        draft.above = Some(above);
+        draft.symbol = symbol;
+        true
+    }
+
+    /// Seals the packet that starts at `start` and takes note of it.
+    fn seal(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        out: &mut BytesMut,
+        start: usize,
+        draft: Draft<T>,
+    ) -> Option<bool> {
+        let Ok(number) = self.sealer.seal(now, out, start) else {
+            out.truncate(start);
+            if let Some(above) = draft.above {
+                self.fates.push_back((super::Fate::Lost, above));
+            }
+            self.suspend(SuspendReason::KeysUsedUp);
+            return None;
+        };
+        let datagram = (out.len() - start) as u16;
+        let bytes = u64::from(datagram) + headers(Some(to));
+        if self.addresses.current() == Some(to) {
+            self.addresses.on_sent(u64::from(datagram));
+        }
+        self.counters.sent_packets += 1;
+        self.counters.sent_bytes += bytes;
+        let in_flight = draft.kind.is_in_flight();
+        let state = if in_flight {
+            let before = self.sent.bytes_in_flight();
+            self.pacer.sent(now, bytes);
+            self.unanswered_since.get_or_insert(now);
+            self.controller.sent(now, number, bytes, before)
+        } else {
+            Default::default()
+        };
+        if draft.kind == Kind::MtuProbe {
+            let wait = self.sent.probe_timeout();
+            self.mtu.probe_sent(now, number, datagram, wait);
+        }
+        let is_marked = in_flight && self.sent.wants_mark();
+        self.sent.sent(
+            now,
+            Outgoing {
+                number,
+                bytes,
+                kind: draft.kind,
+                is_marked,
+                symbol: draft.symbol,
+                content: Content {
+                    above: draft.above,
+                    state,
+                    symbol: draft.symbol,
+                    acknowledgement: draft.acknowledgement,
+                    datagram,
+                },
+            },
+        );
+        Some(is_marked)
+    }
+
+    fn append(&mut self, frame: &PacketFrame, out: &mut BytesMut) {
+        self.scratch.clear();
+        frame.emit(&mut self.scratch);
+        out.extend_from_slice(self.scratch.as_slice());
+    }
+
+    /// Fills the packet that starts at `start` up to `size` bytes, seal included.
+    fn pad(&mut self, size: usize, start: usize, out: &mut BytesMut) {
+        let length = out.len() - start + crate::packet::TAG_LENGTH;
+        if let Some(bytes) = size.checked_sub(length).filter(|left| *left > 0) {
+            let bytes = bytes as u16;
+            self.append(&PacketFrame::Padding(Padding { bytes }), out);
+        }
+    }
+}

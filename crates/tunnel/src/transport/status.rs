@@ -1,0 +1,112 @@
+//! What an operator sees of a path.
+
+use std::time::Duration;
+
+use vocab::{Bitrate, Time};
+
+use super::{Condition, Transport};
+
+/// Counts since the path began. Bytes are those of IP packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) sent_packets: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) sent_repairs: u64,
+    pub(super) received_packets: u64,
+    pub(super) received_bytes: u64,
+    pub(super) received_repairs: u64,
+    pub(super) recovered_packets: u64,
+    pub(super) suspensions: u64,
+}
+
+/// What a path does and what it is like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// Whether it carries frames, and if not, why.
+    pub condition: Condition,
+    /// Times that it stopped carrying.
+    pub suspensions: u64,
+    /// The controller's state, such as `"cruise"`.
+    pub congestion: &'static str,
+    /// The rate at which packets leave at most.
+    pub pacing_rate: Bitrate,
+    /// The rate that the controller takes the path for.
+    pub bandwidth: Bitrate,
+    /// The least round-trip time of late.
+    pub rtt_minimum: Option<Duration>,
+    /// The last one.
+    pub rtt_latest: Option<Duration>,
+    /// Smoothed.
+    pub rtt_smoothed: Duration,
+    /// Bytes that may be in flight, and are.
+    pub window_bytes: u64,
+    /// Bytes that are.
+    pub in_flight_bytes: u64,
+    /// UDP payload of a full packet.
+    pub packet_size: u16,
+    /// Packets sent, repairs and acknowledgements included.
+    pub sent_packets: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets of repair symbols among them.
+    pub sent_repairs: u64,
+    /// Packets that the network lost, whether or not repairs restored them.
+    pub lost_packets: u64,
+    /// Of these, what the peer restored from repairs.
+    pub recovered_by_peer_packets: u64,
+    /// Packets taken for lost that came late.
+    pub spurious_packets: u64,
+    /// Packets received.
+    pub received_packets: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Repairs among them.
+    pub received_repairs: u64,
+    /// Lost packets of the peer's that were restored here.
+    pub recovered_packets: u64,
+    /// Datagrams refused: forged, replayed, too old, or none of ours.
+    pub refused_packets: u64,
+    /// Whether congestion marks were tried and do not get through.
+    pub marks_failed: bool,
+}
+
+impl<T: Clone> Transport<T> {
+    /// The path as it is now.
+    #[must_use]
+    pub fn status(&self, _now: Time) -> Status {
+        let telemetry = self.controller.telemetry();
+        let recovery = self.sent.statistics();
+        let opener = self.opener.statistics();
+        let counters = self.counters;
+        Status {
+            condition: self.condition,
+            suspensions: counters.suspensions,
+            congestion: telemetry.state,
+            pacing_rate: self.controller.pacing_rate(),
+            bandwidth: telemetry.bandwidth,
+            rtt_minimum: self.sent.rtt().minimum(),
+            rtt_latest: self.sent.rtt().latest(),
+            rtt_smoothed: self.sent.rtt().smoothed(),
+            window_bytes: telemetry.window,
+            in_flight_bytes: self.sent.bytes_in_flight(),
+            packet_size: self.mtu.size(),
+            sent_packets: counters.sent_packets,
+            sent_bytes: counters.sent_bytes,
+            sent_repairs: counters.sent_repairs,
+            lost_packets: recovery.lost,
+            recovered_by_peer_packets: recovery.recovered,
+            spurious_packets: recovery.spurious,
+            received_packets: counters.received_packets,
+            received_bytes: counters.received_bytes,
+            received_repairs: counters.received_repairs,
+            recovered_packets: counters.recovered_packets,
+            refused_packets: opener.not_ours
+                + opener.forged
+                + opener.old_key
+                + opener.replayed
+                + opener.too_old
+                + opener.malformed,
+            marks_failed: self.sent.marks_failed(),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! DatagramOffer: where and how a node takes packets of a datagram path, beside this link.
+
+use vocab::{Reader, Writer};
+
+use crate::Error;
+use crate::packet::{ConnectionId, Suite};
+
+/// The version of the datagram path that this code speaks.
+pub const DATAGRAM_VERSION: u16 = 1;
+
+/// What a node needs to know to send packets to the sender of this, and both to make keys.
+///
+/// Later versions may append fields; what follows the known ones is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramOffer {
+    /// The newest version of the datagram path that the sender speaks.
+    pub version: u16,
+    /// The suite that its processor is better at. AES is taken when both are.
+    pub suite: Suite,
+    /// What packets to the sender begin with; random.
+    pub connection_id: ConnectionId,
+    /// Random, and new with each offer: it goes into the keys.
+    pub nonce: [u8; 16],
+    /// The UDP port at the address of the link.
+    pub port: u16,
+}
+
+impl DatagramOffer {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let offer = Self {
+            version: reader.u16()?,
+            // A suite that is not known here can only be refused by taking the one all know.
+            suite: Suite::from_number(reader.u16()?).unwrap_or(Suite::ChaCha20Poly1305),
+            connection_id: ConnectionId(reader.array()?),
+            nonce: reader.array()?,
+            port: reader.u16()?,
+        };
+        if offer.version == 0 || offer.port == 0 {
+            return Err(Error::InvalidMessage("an offer of no version or port"));
+        }
+        reader.bytes(reader.remaining())?;
+        Ok(offer)
+    }
+
+    pub(super) fn emit(&self, out: &mut Writer) {
+        out.u16(self.version)
+            .u16(self.suite.number())
+            .bytes(&self.connection_id.0)
+            .bytes(&self.nonce)
+            .u16(self.port);
+    }
+}
