@@ -611,7 +611,10 @@ const CODEL_SPAN_MAX: Duration = Duration::from_secs(3_600);
 impl CoDelConfig {
     fn check(&self) -> Result<(), ConfigError> {
         if self.target.is_zero() || self.interval.is_zero() {
-            return Err(ConfigError::ZeroInDiscipline { name: "CoDel" });
+            return Err(ConfigError::ZeroInDiscipline {
+                name: "CoDel",
+                what: "a target and an interval above zero; leave them out for 5 ms and 100 ms",
+            });
         }
         check_span("CoDel's target", self.target, CODEL_SPAN_MAX)?;
         check_span("CoDel's interval", self.interval, CODEL_SPAN_MAX)
@@ -621,7 +624,10 @@ impl CoDelConfig {
 impl PieConfig {
     fn check(&self) -> Result<(), ConfigError> {
         if self.target.is_zero() || self.update < PIE_UPDATE_MIN {
-            return Err(ConfigError::ZeroInDiscipline { name: "PIE" });
+            return Err(ConfigError::ZeroInDiscipline {
+                name: "PIE",
+                what: "a target above zero and 1 ms or more between updates; leave both out for 15 ms",
+            });
         }
         check_span("PIE's time between updates", self.update, PIE_UPDATE_MAX)
     }
@@ -645,7 +651,10 @@ impl RedConfig {
             });
         }
         if self.packet_time.is_zero() {
-            return Err(ConfigError::ZeroInDiscipline { name: "RED" });
+            return Err(ConfigError::ZeroInDiscipline {
+                name: "RED",
+                what: "a rate at which a packet takes time",
+            });
         }
         Ok(())
     }

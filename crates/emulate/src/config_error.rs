@@ -43,10 +43,12 @@ pub enum ConfigError {
     )]
     TimeLimitWithTrace,
     /// A discipline that would divide by zero or never rest.
-    #[error("{name} needs a target and an interval above zero (1 ms or more between updates)")]
+    #[error("{name} needs {what}")]
     ZeroInDiscipline {
         /// Which discipline.
         name: &'static str,
+        /// What would do.
+        what: &'static str,
     },
     /// A discipline that would hardly ever act, or the wrong way.
     #[error("{what} of {span:?} is too long; use {most:?} or less")]

@@ -1,6 +1,6 @@
 //! What happened to the packets of one direction; nothing goes uncounted.
 
-use std::ops::AddAssign;
+use std::ops::{Add, AddAssign, Sub};
 
 /// A number of packets and the bytes in them, as handed in (without the configured overhead).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,15 +22,35 @@ impl Tally {
     }
 
     pub(crate) fn subtract(&mut self, other: Tally) {
-        self.packets -= other.packets;
-        self.bytes -= other.bytes;
+        *self = *self - other;
+    }
+}
+
+impl Add for Tally {
+    type Output = Tally;
+
+    fn add(self, other: Tally) -> Tally {
+        Tally {
+            packets: self.packets + other.packets,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+impl Sub for Tally {
+    type Output = Tally;
+
+    fn sub(self, other: Tally) -> Tally {
+        Tally {
+            packets: self.packets - other.packets,
+            bytes: self.bytes - other.bytes,
+        }
     }
 }
 
 impl AddAssign for Tally {
     fn add_assign(&mut self, other: Tally) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
+        *self = *self + other;
     }
 }
 
@@ -51,9 +71,16 @@ pub struct Counters {
     pub dropped_by_aqm: Tally,
     /// Lost by chance, or by list, behind the line.
     pub dropped_by_loss: Tally,
+    /// Lost behind the line, handed in while everything is lost there: in an outage.
+    pub dropped_by_outage: Tally,
     /// Refused because the direction held as much as its memory limits allow: outside the model.
-    /// A run in which this is not zero did not emulate what it was set to.
+    /// A run in which this is not zero did not emulate what it was set to. A replay of it refuses
+    /// the same packets.
     pub dropped_by_limit: Tally,
+    /// Thrown away when they were due, because too many that were due before had not been taken
+    /// out: outside the model, and the caller's fault. The fates of all others are the model's; a
+    /// replay of such a run delivers these.
+    pub dropped_untaken: Tally,
     /// Copies that chance has made.
     pub duplicated: Tally,
     /// Sent on with a flipped bit.
@@ -64,6 +91,6 @@ pub struct Counters {
     pub reordered: Tally,
     /// Now waiting in the queue or on the line.
     pub queued: Tally,
-    /// Now between the line and the far end.
+    /// Now between the line and the far end, or there and not yet taken out.
     pub in_flight: Tally,
 }

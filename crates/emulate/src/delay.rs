@@ -18,6 +18,7 @@ use vocab::{Chance, Time};
 
 use crate::config::{DirectionConfig, Distribution, Jitter, Order};
 use crate::counters::Tally;
+use crate::memory::MemoryLimits;
 use crate::misfortune::Stream;
 
 /// A sample of a heavy tail is cut here: no packet is under way for more than an hour.
@@ -39,6 +40,11 @@ pub(crate) struct DelayLine {
     last: Time,
     /// How many packets came here, by which packets of the same arrival are told apart.
     sequence: u64,
+    /// Those that were due when it was last looked, set aside in the order of their arrival: all
+    /// of them are due before any that are under way.
+    untaken: VecDeque<OnTheWay>,
+    untaken_size: Tally,
+    /// Both those under way and those set aside.
     in_flight: Tally,
 }
 
@@ -96,6 +102,8 @@ impl DelayLine {
             apart: BinaryHeap::new(),
             last: Time::ZERO,
             sequence: 0,
+            untaken: VecDeque::new(),
+            untaken_size: Tally::default(),
             in_flight: Tally::default(),
         };
         line.set(config);
@@ -144,24 +152,64 @@ impl DelayLine {
 
     /// Takes out the next packet that is due by `now`, with the moment at which it was due.
     pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Arrival)> {
-        if self.next_due()? > now {
+        let next = match self.untaken.pop_front() {
+            Some(next) => {
+                self.untaken_size
+                    .subtract(Tally::one(next.packet.bytes.len()));
+                next
+            }
+            None => self.pop_under_way(now)?,
+        };
+        self.in_flight.subtract(Tally::one(next.packet.bytes.len()));
+        Some((next.due, next.packet))
+    }
+
+    /// Sets aside what is due by `now`, which is then no longer under way. Hands back the next one
+    /// that is due when no more may be set aside, and is to be called again until there is none.
+    ///
+    /// All that leaves the line up to `now` must be in here.
+    pub(crate) fn set_aside(
+        &mut self,
+        now: Time,
+        limits: &MemoryLimits,
+    ) -> Option<(Time, Arrival)> {
+        while let Some(next) = self.pop_under_way(now) {
+            let length = Tally::one(next.packet.bytes.len());
+            if !limits.keep_untaken(self.untaken_size + length) {
+                self.in_flight.subtract(length);
+                return Some((next.due, next.packet));
+            }
+            self.untaken_size += length;
+            self.untaken.push_back(next);
+        }
+        None
+    }
+
+    /// Takes out the next packet that is due by `now`, of those that are not set aside.
+    fn pop_under_way(&mut self, now: Time) -> Option<OnTheWay> {
+        if self.next_under_way()? > now {
             return None;
         }
         let from_apart = match (self.in_order.front(), self.apart.peek()) {
             (Some(in_order), Some(Reverse(apart))) => apart < in_order,
             (in_order, _) => in_order.is_none(),
         };
-        let next = if from_apart {
-            self.apart.pop()?.0
+        if from_apart {
+            self.apart.pop().map(|Reverse(next)| next)
         } else {
-            self.in_order.pop_front()?
-        };
-        self.in_flight.subtract(Tally::one(next.packet.bytes.len()));
-        Some((next.due, next.packet))
+            self.in_order.pop_front()
+        }
     }
 
     /// When the next packet arrives.
     pub(crate) fn next_due(&self) -> Option<Time> {
+        match self.untaken.front() {
+            Some(next) => Some(next.due),
+            None => self.next_under_way(),
+        }
+    }
+
+    fn next_under_way(&self) -> Option<Time> {
         let in_order = self.in_order.front().map(|next| next.due);
         let apart = self.apart.peek().map(|Reverse(next)| next.due);
         match (in_order, apart) {
@@ -186,8 +234,9 @@ impl DelayLine {
         sent + least
     }
 
-    /// Whether a packet that leaves the line later can arrive before one under way. One that chance
-    /// makes late goes its own way, and so need not wait for one that the jitter holds back.
+    /// Whether a packet that comes from now on and leaves the line later can arrive before one under
+    /// way. One that chance makes late goes its own way, and so need not wait for one that the
+    /// jitter holds back.
     pub(crate) fn can_overtake(&self) -> bool {
         if self.late_by > Duration::ZERO {
             return true;
@@ -198,9 +247,14 @@ impl DelayLine {
         is_free || !self.apart.is_empty()
     }
 
-    /// What is under way.
+    /// What is here, set aside or not.
     pub(crate) fn in_flight(&self) -> Tally {
         self.in_flight
+    }
+
+    /// What is here and was not set aside.
+    pub(crate) fn under_way(&self) -> Tally {
+        self.in_flight - self.untaken_size
     }
 
     /// The delay of the packet of this number.

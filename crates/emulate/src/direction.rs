@@ -16,24 +16,18 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use vocab::{ByteCount, Chance, Time};
+use vocab::{Chance, Time};
 
 use crate::bottleneck::{self, Bottleneck, Exit};
 use crate::config::{DirectionConfig, Line};
 use crate::counters::{Counters, Tally};
 use crate::delay::{Arrival, DelayLine};
 use crate::ecn;
+use crate::memory::{HELD_PACKETS_MAX, MemoryLimits};
 use crate::misfortune::{Misfortunes, Stream};
 use crate::packet::Packet;
 use crate::schedule::{Change, Timeline};
 use crate::token_bucket::Buckets;
-
-/// The most packets that one direction holds, queued and under way: what 1 Gbit/s of 250-byte
-/// packets has under way in 2 s. Their book-keeping then takes about 100 MiB.
-pub const HELD_PACKETS_MAX: u64 = 1 << 20;
-
-/// The most packet bytes that one direction holds: what 2 Gbit/s has under way in 2 s.
-pub const HELD_BYTES_MAX: ByteCount = ByteCount::mebibytes(512);
 
 /// The most records that wait for [`Direction::poll_record`]; a caller that wants them all drains
 /// them after each call, and then there are never more than a queue's worth.
@@ -51,6 +45,11 @@ pub struct Direction {
     misfortunes: Misfortunes,
     chance_of_discipline: Chance,
     delay: DelayLine,
+    limits: MemoryLimits,
+    /// What chance will make of the packets in the bottleneck.
+    copies_to_come: Tally,
+    /// How many packets in the bottleneck will go their own way, whatever the settings then are.
+    late_to_come: u64,
     timeline: Option<Timeline>,
     counters: Counters,
     /// How many packets were handed in: the number of the next one.
@@ -85,9 +84,13 @@ pub enum DropReason {
     TooLongForBucket,
     /// Chance, or a list, lost it behind the line.
     Lost,
-    /// The direction held [`HELD_PACKETS_MAX`] or [`HELD_BYTES_MAX`]: the emulation is not
-    /// faithful from here on.
+    /// It was handed in while everything is lost behind the line, as it is in an outage.
+    Outage,
+    /// The direction held as much as [`MemoryLimits`] allows: the emulation is not faithful from
+    /// here on. A replay refuses the same packet.
     MemoryLimit,
+    /// It arrived, and nobody had taken out what had arrived before it; a replay delivers it.
+    Untaken,
 }
 
 /// A packet at the far end.
@@ -153,6 +156,12 @@ impl Direction {
     /// [`DirectionConfig::check`] says whether the model holds what `config` asks for.
     #[must_use]
     pub fn new(config: DirectionConfig, seed: u64) -> Self {
+        Self::within(MemoryLimits::default(), config, seed)
+    }
+
+    /// The same with other limits to what it holds.
+    #[must_use]
+    pub fn within(limits: MemoryLimits, config: DirectionConfig, seed: u64) -> Self {
         let now = Time::ZERO;
         Self {
             policer: config.policer.map(|policer| Buckets::new(policer, now)),
@@ -160,6 +169,9 @@ impl Direction {
             misfortunes: Misfortunes::new(&config, seed),
             chance_of_discipline: Stream::Discipline.chance(seed),
             delay: DelayLine::new(&config, seed),
+            limits,
+            copies_to_come: Tally::default(),
+            late_to_come: 0,
             timeline: timeline(now, &config),
             asked: config.clone(),
             config,
@@ -238,9 +250,11 @@ impl Direction {
         {
             return self.refuse(now, &packet, DropReason::Policed);
         }
-        if self.is_at_memory_limit(packet.bytes.len()) {
+        if !self.has_room(now, Tally::one(packet.bytes.len()) + packet.copy_to_come()) {
             return self.refuse(now, &packet, DropReason::MemoryLimit);
         }
+        self.copies_to_come += packet.copy_to_come();
+        self.late_to_come += u64::from(packet.fate.late);
         let chance = self.chance_of_discipline;
         self.bottleneck.push(now, packet, || chance.fraction(index));
         match self.leave_all(now, index) {
@@ -288,6 +302,7 @@ impl Direction {
     pub fn poll_timeout(&self) -> Option<Time> {
         let under_way = self.delay.next_due();
         if let Some(due) = under_way
+            && self.late_to_come == 0
             && !self.delay.can_overtake()
         {
             return Some(due);
@@ -397,12 +412,14 @@ impl Direction {
             packet,
             dropped,
         } = exit;
+        self.copies_to_come.subtract(packet.copy_to_come());
+        self.late_to_come -= u64::from(packet.fate.late);
         if let Some(reason) = dropped {
             self.count_drop(at, &packet, reason);
             return;
         }
-        if packet.fate.lost {
-            self.count_drop(at, &packet, DropReason::Lost);
+        if let Some(reason) = packet.fate.lost {
+            self.count_drop(at, &packet, reason);
             return;
         }
         let length = Tally::one(packet.bytes.len());
@@ -445,6 +462,17 @@ impl Direction {
     }
 
     fn count_drop(&mut self, at: Time, packet: &Packet, reason: DropReason) {
+        let origin = (packet.index, packet.arrived, packet.ecn);
+        self.end_dropped(at, origin, &packet.bytes, reason);
+    }
+
+    fn end_dropped(
+        &mut self,
+        at: Time,
+        origin: (u64, Time, u8),
+        bytes: &Bytes,
+        reason: DropReason,
+    ) {
         let counter = match reason {
             DropReason::Policed => &mut self.counters.dropped_by_policer,
             DropReason::QueueFull | DropReason::HeadOfQueue | DropReason::TooLongForBucket => {
@@ -452,13 +480,13 @@ impl Direction {
             }
             DropReason::Aqm => &mut self.counters.dropped_by_aqm,
             DropReason::Lost => &mut self.counters.dropped_by_loss,
+            DropReason::Outage => &mut self.counters.dropped_by_outage,
             DropReason::MemoryLimit => &mut self.counters.dropped_by_limit,
+            DropReason::Untaken => &mut self.counters.dropped_untaken,
         };
-        *counter += Tally::one(packet.bytes.len());
+        *counter += Tally::one(bytes.len());
         if let Some(records) = &mut self.records {
-            let ending = Ending::Dropped { at, reason };
-            let origin = (packet.index, packet.arrived, packet.ecn);
-            keep(records, origin, &packet.bytes, ending);
+            keep(records, origin, bytes, Ending::Dropped { at, reason });
         }
     }
 
@@ -466,10 +494,18 @@ impl Direction {
         self.bottleneck.queued().packets > 0
     }
 
-    fn is_at_memory_limit(&self, length: usize) -> bool {
-        let (queued, in_flight) = (self.bottleneck.queued(), self.delay.in_flight());
-        queued.packets + in_flight.packets >= HELD_PACKETS_MAX
-            || queued.bytes + in_flight.bytes + length as u64 > HELD_BYTES_MAX.bytes()
+    /// Whether this much more may be held from `now` on.
+    fn has_room(&mut self, now: Time, more: Tally) -> bool {
+        let waiting = self.bottleneck.queued() + self.copies_to_come + more;
+        // What is due and not taken out need not be told from what is under way until it matters.
+        if self.limits.hold(waiting + self.delay.in_flight()) {
+            return true;
+        }
+        while let Some((due, arrival)) = self.delay.set_aside(now, &self.limits) {
+            let origin = (arrival.index, arrival.arrived, arrival.ecn);
+            self.end_dropped(due, origin, &arrival.bytes, DropReason::Untaken);
+        }
+        self.limits.hold(waiting + self.delay.under_way())
     }
 }
 

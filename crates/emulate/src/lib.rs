@@ -32,6 +32,7 @@ mod direction;
 mod ecn;
 mod line;
 mod link;
+mod memory;
 mod misfortune;
 mod packet;
 mod queue;
@@ -48,10 +49,10 @@ pub use config::{
 };
 pub use config_error::ConfigError;
 pub use counters::{Counters, Tally};
-pub use direction::{
-    Delivery, Direction, DropReason, Ending, Fate, HELD_BYTES_MAX, HELD_PACKETS_MAX, RECORDS_MAX,
-    Record,
-};
+pub use direction::{Delivery, Direction, DropReason, Ending, Fate, RECORDS_MAX, Record};
 pub use link::Link;
+pub use memory::{
+    HELD_BYTES_MAX, HELD_PACKETS_MAX, MemoryLimits, UNTAKEN_BYTES_MAX, UNTAKEN_PACKETS_MAX,
+};
 pub use schedule::{Change, STEPS_MAX, Schedule, Step, TraceError};
 pub use trace::{DeliveryTrace, OPPORTUNITIES_MAX, OPPORTUNITY};

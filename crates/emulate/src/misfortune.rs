@@ -9,6 +9,7 @@ use bytes::Bytes;
 use vocab::{Chance, Probability};
 
 use crate::config::{DirectionConfig, GilbertElliott, Loss, Reordering};
+use crate::direction::DropReason;
 use crate::packet::Misfortune;
 
 /// The kinds of chance in a direction. A later kind takes the next number, so that what a seed
@@ -99,7 +100,7 @@ impl Misfortunes {
     /// What will happen to the packet of this number; asked once for each, in order.
     pub(crate) fn of(&mut self, number: u64) -> Misfortune {
         Misfortune {
-            lost: self.loses(number),
+            lost: self.loses(number).then(|| self.reason()),
             corrupted: self.corruption > Probability::ZERO
                 && self.chance_of_corruption.happens(number, self.corruption),
             duplicated: self.duplication > Probability::ZERO
@@ -117,6 +118,16 @@ impl Misfortunes {
             *byte ^= 1 << (bit % 8);
         }
         packet.into()
+    }
+
+    /// A loss that is certain is no chance.
+    fn reason(&self) -> DropReason {
+        match self.loss {
+            Loss::Random(probability) if probability.as_fraction() >= 1.0 => DropReason::Outage,
+            Loss::Random(_) | Loss::None | Loss::List(_) | Loss::GilbertElliott(_) => {
+                DropReason::Lost
+            }
+        }
     }
 
     fn loses(&mut self, number: u64) -> bool {
@@ -169,7 +180,7 @@ mod tests {
         };
         let mut misfortunes = Misfortunes::new(&config, seed);
         (0..count)
-            .map(|number| misfortunes.of(number).lost)
+            .map(|number| misfortunes.of(number).lost.is_some())
             .collect()
     }
 
@@ -197,6 +208,25 @@ mod tests {
                 .iter()
                 .all(|lost| !*lost)
         );
+    }
+
+    #[test]
+    fn a_certain_loss_is_an_outage_and_no_chance() {
+        let reason = |loss| {
+            let config = DirectionConfig {
+                loss,
+                ..DirectionConfig::default()
+            };
+            let mut misfortunes = Misfortunes::new(&config, 1);
+            (0..100).find_map(|number| misfortunes.of(number).lost)
+        };
+        let almost = reason(Loss::Random(probability(0.999)));
+        assert_eq!(almost, Some(DropReason::Lost));
+        let certain = reason(Loss::Random(probability(1.0)));
+        assert_eq!(certain, Some(DropReason::Outage));
+        let list = LossList::new(vec![0], Some(1)).unwrap();
+        let listed = reason(Loss::List(Arc::new(list)));
+        assert_eq!(listed, Some(DropReason::Lost));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use bytes::Bytes;
 use vocab::Time;
 
+use crate::counters::Tally;
+use crate::direction::DropReason;
+
 /// A packet between its arrival and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
@@ -20,10 +23,22 @@ pub(crate) struct Packet {
     pub(crate) marked: bool,
 }
 
+impl Packet {
+    /// What will be made of it behind the line: a copy, or nothing.
+    pub(crate) fn copy_to_come(&self) -> Tally {
+        if self.fate.duplicated && self.fate.lost.is_none() {
+            Tally::one(self.bytes.len())
+        } else {
+            Tally::default()
+        }
+    }
+}
+
 /// What will happen to a packet behind the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Misfortune {
-    pub(crate) lost: bool,
+    /// Why it does not get through, if it does not.
+    pub(crate) lost: Option<DropReason>,
     pub(crate) corrupted: bool,
     pub(crate) duplicated: bool,
     pub(crate) late: bool,

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use emulate::{
     Change, CoDelConfig, Counters, Delivery, Direction, DirectionConfig, Discipline, Distribution,
-    Ecn, Ending, Fate, GilbertElliott, Jitter, Line, Loss, LossList, Order, Peak, PieConfig, Queue,
-    QueueLimit, Record, RedConfig, Reordering, Schedule, Step as ScheduleStep, Tally, TokenBucket,
+    Ecn, Ending, Fate, GilbertElliott, Jitter, Line, Loss, LossList, MemoryLimits, Order, Peak,
+    PieConfig, Queue, QueueLimit, Record, RedConfig, Reordering, Schedule, Step as ScheduleStep,
+    Tally, TokenBucket,
 };
 use proptest::prelude::*;
 use vocab::{Bitrate, ByteCount, Probability, Time};
@@ -217,6 +218,19 @@ fn steps(with_configure: bool) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
+/// The usual limits, or some that these steps reach. They leave room for all that is not taken out:
+/// what is thrown away there depends on the caller, and is the only thing that does.
+fn limits() -> impl Strategy<Value = MemoryLimits> {
+    prop_oneof![
+        Just(MemoryLimits::default()),
+        (1_u64..40, 1_000_u64..40_000).prop_map(|(packets, bytes)| MemoryLimits {
+            held_packets: packets,
+            held_bytes: ByteCount::new(bytes),
+            ..MemoryLimits::default()
+        }),
+    ]
+}
+
 /// An IPv4 header that allows marks, as far as a link looks.
 fn packet(length: usize) -> Bytes {
     let mut packet = vec![0; length.max(20)];
@@ -239,7 +253,9 @@ fn is_balanced(counters: &Counters) -> bool {
             counters.dropped_by_queue,
             counters.dropped_by_aqm,
             counters.dropped_by_loss,
+            counters.dropped_by_outage,
             counters.dropped_by_limit,
+            counters.dropped_untaken,
             counters.queued,
             counters.in_flight,
         ])
@@ -258,9 +274,12 @@ proptest! {
     fn every_packet_stays_in_the_account_and_in_order(
         first in config(),
         steps in steps(true),
+        limits in limits(),
+        untaken in prop_oneof![Just(u64::MAX), 0_u64..10],
     ) {
         let mut is_ordered = keeps_order(&first);
-        let mut direction = Direction::new(first, 1);
+        let limits = MemoryLimits { untaken_packets: untaken, ..limits };
+        let mut direction = Direction::within(limits, first, 1);
         direction.keep_records(true);
         let mut now = Time::ZERO;
         let mut sent = 0;
@@ -307,19 +326,44 @@ proptest! {
     fn how_often_one_polls_changes_nothing(
         config in config(),
         steps in steps(true),
+        limits in limits(),
     ) {
-        let eager = run(&config, &steps, true);
-        let lazy = run(&config, &steps, false);
+        let eager = run(limits, &config, &steps, true);
+        let lazy = run(limits, &config, &steps, false);
         prop_assert_eq!(eager, lazy);
+    }
+
+    #[test]
+    fn what_is_not_taken_out_in_time_touches_no_other_packet(
+        config in config(),
+        steps in steps(true),
+        limits in limits(),
+        untaken in 0_u64..10,
+    ) {
+        let impatient = MemoryLimits { untaken_packets: untaken, ..limits };
+        let (_, eager) = run(limits, &config, &steps, true);
+        let (deliveries, lazy) = run(impatient, &config, &steps, false);
+        let thrown_away = lazy.iter().filter(|record| is_untaken(record)).count();
+        prop_assert_eq!(deliveries.len() + thrown_away, eager.iter().filter(|record| {
+            matches!(record.ending, Ending::Delivered { .. })
+        }).count());
+        let spared = |records: &[Record]| -> Vec<Record> {
+            let of_thrown_away = |record: &Record| {
+                lazy.iter().any(|other| is_untaken(other) && other.index == record.index)
+            };
+            records.iter().filter(|record| !of_thrown_away(record)).cloned().collect()
+        };
+        prop_assert_eq!(spared(&eager), spared(&lazy));
     }
 
     #[test]
     fn a_log_of_arrivals_and_settings_gives_every_record_again(
         config in config(),
         steps in steps(true),
+        limits in limits(),
     ) {
-        let (log, end, records) = run_live(&config, &steps);
-        let again = replay(&config, &log, end);
+        let (log, end, records) = run_live(limits, &config, &steps);
+        let again = replay(limits, &config, &log, end);
         prop_assert_eq!(records, again);
     }
 
@@ -370,7 +414,7 @@ proptest! {
         };
         let tight = DirectionConfig { schedule: None, ..config };
         let lost_in = |config: &DirectionConfig| -> Vec<u64> {
-            let (_, records) = run(config, &steps, true);
+            let (_, records) = run(MemoryLimits::default(), config, &steps, true);
             records.iter().filter(|record| is_lost(record)).map(|record| record.index).collect()
         };
         let all = lost_in(&roomy);
@@ -388,9 +432,24 @@ fn is_lost(record: &Record) -> bool {
     )
 }
 
+fn is_untaken(record: &Record) -> bool {
+    matches!(
+        record.ending,
+        Ending::Dropped {
+            reason: emulate::DropReason::Untaken,
+            ..
+        }
+    )
+}
+
 /// All deliveries and all records by number; `eager` polls at each step.
-fn run(config: &DirectionConfig, steps: &[Step], eager: bool) -> (Vec<Delivery>, Vec<Record>) {
-    let mut direction = Direction::new(config.clone(), 7);
+fn run(
+    limits: MemoryLimits,
+    config: &DirectionConfig,
+    steps: &[Step],
+    eager: bool,
+) -> (Vec<Delivery>, Vec<Record>) {
+    let mut direction = Direction::within(limits, config.clone(), 7);
     direction.keep_records(true);
     let mut deliveries = Vec::new();
     let mut now = Time::ZERO;
@@ -425,8 +484,12 @@ enum Logged {
 
 /// Runs as a driver does: it wakes up late, polls at moments of its own, and learns an arrival's
 /// time from the record, as a reader of its log would.
-fn run_live(config: &DirectionConfig, steps: &[Step]) -> (Vec<Logged>, Time, Vec<Record>) {
-    let mut direction = Direction::new(config.clone(), 7);
+fn run_live(
+    limits: MemoryLimits,
+    config: &DirectionConfig,
+    steps: &[Step],
+) -> (Vec<Logged>, Time, Vec<Record>) {
+    let mut direction = Direction::within(limits, config.clone(), 7);
     direction.keep_records(true);
     let mut log = Vec::new();
     let mut records = Vec::new();
@@ -472,8 +535,13 @@ fn run_live(config: &DirectionConfig, steps: &[Step]) -> (Vec<Logged>, Time, Vec
 }
 
 /// Virtual time: nothing is polled before everything has been handed in.
-fn replay(config: &DirectionConfig, log: &[Logged], end: Time) -> Vec<Record> {
-    let mut direction = Direction::new(config.clone(), 7);
+fn replay(
+    limits: MemoryLimits,
+    config: &DirectionConfig,
+    log: &[Logged],
+    end: Time,
+) -> Vec<Record> {
+    let mut direction = Direction::within(limits, config.clone(), 7);
     direction.keep_records(true);
     for logged in log {
         match logged {
@@ -639,4 +707,35 @@ fn a_setting_made_during_an_outage_does_not_end_it() {
     let delivery = direction.poll_output(two + Duration::from_millis(9));
     let due = delivery.map(|delivery| delivery.due);
     assert_eq!(due, Some(two + Duration::from_millis(9)));
+}
+
+#[test]
+fn a_late_packet_on_the_line_is_waited_for_when_reordering_is_switched_off() {
+    let millis = Duration::from_millis;
+    // 1,000 bytes take half a second.
+    let near = DirectionConfig {
+        line: Line::Rate(bitrate(16_000)),
+        ..DirectionConfig::default()
+    };
+    let far = DirectionConfig {
+        delay: Duration::from_secs(10),
+        ..near.clone()
+    };
+    let far_or_late = DirectionConfig {
+        reordering: Some(Reordering {
+            probability: probability(1.0),
+            late_by: millis(1),
+        }),
+        ..far.clone()
+    };
+    let mut direction = Direction::new(far, 1);
+    direction.handle(Time::ZERO, packet(1_000));
+    direction.set_config(Time::ZERO, far_or_late);
+    direction.handle(Time::ZERO, packet(1_000));
+    // The first is under way until 10.5 s; the second is on the line until 1 s, and overtakes it.
+    direction.set_config(Time::ZERO + millis(600), near);
+    let second = Time::ZERO + millis(1_000);
+    assert_eq!(direction.poll_timeout(), Some(second));
+    let delivery = direction.poll_output(second);
+    assert_eq!(delivery.map(|delivery| delivery.index), Some(1));
 }

@@ -102,10 +102,12 @@ fn version(name: &str) -> String {
         .to_owned()
 }
 
-/// The time all processors have spent so far, in ticks: busy and in all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The time all processors have spent so far, in ticks: busy, taken by the host below this one,
+/// and in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorTime {
     busy: u64,
+    stolen: u64,
     total: u64,
 }
 
@@ -134,6 +136,7 @@ impl ProcessorTime {
         let idle: u64 = fields.iter().skip(3).take(2).sum();
         Self {
             busy: total - idle,
+            stolen: fields.get(7).copied().unwrap_or_default(),
             total,
         }
     }
@@ -141,12 +144,22 @@ impl ProcessorTime {
     /// The share of time that was not idle since `earlier`, 0 to 1.
     #[must_use]
     pub fn busy_since(self, earlier: Self) -> f64 {
+        self.share_since(earlier, |time| time.busy)
+    }
+
+    /// The share of time that the host below this one took since `earlier`, 0 to 1.
+    #[must_use]
+    pub fn stolen_since(self, earlier: Self) -> f64 {
+        self.share_since(earlier, |time| time.stolen)
+    }
+
+    fn share_since(self, earlier: Self, part: impl Fn(Self) -> u64) -> f64 {
         let total = self.total.saturating_sub(earlier.total);
-        let busy = self.busy.saturating_sub(earlier.busy);
+        let part = part(self).saturating_sub(part(earlier));
         if total == 0 {
             0.0
         } else {
-            busy as f64 / total as f64
+            part as f64 / total as f64
         }
     }
 }
@@ -161,5 +174,13 @@ mod tests {
         let after = ProcessorTime::parse("cpu  20 0 20 120 20 0 0 20 5 0\n");
         assert!((after.busy_since(before) - 0.4).abs() < 1e-9);
         assert!(before.busy_since(before).abs() < 1e-9);
+    }
+
+    #[test]
+    fn stolen_time_is_told_from_busy_time() {
+        let before = ProcessorTime::parse("cpu  10 0 10 60 20 0 0 0 5 0\n");
+        let after = ProcessorTime::parse("cpu  20 0 20 120 20 0 0 20 5 0\n");
+        assert!((after.stolen_since(before) - 0.2).abs() < 1e-9);
+        assert!((after.busy_since(before) - 0.4).abs() < 1e-9);
     }
 }

@@ -9,7 +9,8 @@
 //! it, whatever happens.
 //!
 //! It measures programs from outside: nodes, emulator, servers and clients are processes of their
-//! own, and nothing here knows how a node works.
+//! own, and nothing here knows how a node works. [`sessions`] alone does: two sessions in virtual
+//! time.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -30,7 +31,9 @@ pub mod report;
 pub mod rootless;
 pub mod run;
 pub mod servers;
+pub mod sessions;
 pub mod site;
+pub mod terminal;
 pub mod topology;
 pub mod wait;
 pub mod workload;

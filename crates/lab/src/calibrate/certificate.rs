@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::family::Verdict;
 use super::host::Host;
 use super::stand::Device;
 use super::statistics::{CONFIDENCE, Interval};
@@ -130,6 +131,10 @@ pub struct Bar {
     pub what: String,
     /// Whether it does.
     pub holds: bool,
+    /// For what chance alone may break: how likely it is that an emulator that does as it is told
+    /// is at least this far off. Null for what chance has no part in.
+    #[serde(default)]
+    pub chance_p: Option<f64>,
 }
 
 impl Cell {
@@ -174,8 +179,21 @@ impl Cell {
     pub(super) fn must(mut self, what: impl Into<String>, holds: bool) -> Self {
         let what = what.into();
         self.within_bars &= holds;
-        self.bars.push(Bar { what, holds });
+        self.bars.push(Bar {
+            what,
+            holds,
+            chance_p: None,
+        });
         self
+    }
+
+    /// The same for what chance alone may break, once in so many cells: `p` is how likely that is.
+    pub(super) fn must_by_chance(self, what: impl Into<String>, holds: bool, p: f64) -> Self {
+        let mut cell = self.must(what, holds);
+        if let Some(bar) = cell.bars.last_mut() {
+            bar.chance_p = Some(p);
+        }
+        cell
     }
 
     /// What it is of, in words: `rate 64 kbit/s`.
@@ -231,8 +249,13 @@ pub struct Certificate {
     pub capacity: Option<Capacity>,
     /// Every cell that was measured.
     pub cells: Vec<Cell>,
-    /// Whether all cells are within their bars.
+    /// Whether all cells are within their bars, but for what chance alone explains (`chance`), and
+    /// none failed.
     pub within_bars: bool,
+    /// Whether chance explains the bars that it may break and that were missed. Null in files that
+    /// are older than this.
+    #[serde(default)]
+    pub chance: Option<Verdict>,
     /// Cells that could not be measured, and why.
     pub failures: Vec<String>,
     /// Where the raw samples are.
@@ -289,6 +312,7 @@ impl Certificate {
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::write(&beside, text)
             .and_then(|()| fs::rename(&beside, path))
+            .inspect_err(|_| drop(fs::remove_file(&beside)))
             .with_context(|| format!("writing {}", path.display()))
     }
 
@@ -335,6 +359,10 @@ impl Certificate {
             match missed {
                 0 if self.failures.is_empty() =>
                     format!("all {} cells within their bars", self.cells.len()),
+                _ if self.within_bars => format!(
+                    "{missed} of {} cells miss a bar, as chance alone explains",
+                    self.cells.len()
+                ),
                 _ => format!(
                     "{missed} of {} cells miss a bar, {} could not be measured",
                     self.cells.len(),
@@ -386,6 +414,7 @@ pub(super) mod tests {
             }),
             cells: vec![rate, loss],
             within_bars: false,
+            chance: None,
             failures: Vec::new(),
             raw: None,
         }
@@ -433,6 +462,18 @@ pub(super) mod tests {
     fn the_citation_names_the_worst_and_what_missed() {
         let text = sample().citation();
         assert!(text.contains("loss 20.000 %"), "{text}");
-        assert!(text.contains("1 of 2 cells miss a bar"), "{text}");
+        assert!(
+            text.ends_with("1 of 2 cells miss a bar, 0 could not be measured"),
+            "{text}"
+        );
+        let excused = Certificate {
+            within_bars: true,
+            ..sample()
+        };
+        let text = excused.citation();
+        assert!(
+            text.ends_with("1 of 2 cells miss a bar, as chance alone explains"),
+            "{text}"
+        );
     }
 }

@@ -1,33 +1,56 @@
-//! Whether this host can hold a setting, asked before a link is started with it.
+//! Whether this host can hold a setting, asked before a link is set so.
 //!
-//! A rate above [`UNASKED`] is compared with what this host has been seen to carry: by a
-//! certificate of this very host (same kernel, processors and program), or, without one, by a
-//! probe of less than a second, which is remembered. A probe is only an instant of a host that may
-//! have been busy, so nothing is refused before a second probe has failed to carry it too, and the
-//! best that was ever seen counts. What a direction would hold in memory follows from the setting
-//! alone.
+//! ```text
+//!   rate ──► seen before, by a certificate or a probe of this host? ──yes──► may
+//!                    │ no                                                   ▲
+//!                    └──► probe, again if it does not carry it ──carried────┘
+//!                                   └─ not ──► nearest line that is carried ──► may not
+//! ```
+//! Rates up to [`UNASKED`] are not asked about. A permission may rest on what was seen before; a
+//! refusal always rests on probes made for it, several where they come near, because each is only
+//! an instant of a host that may be busy. What was refused is refused for an hour, unless a probe
+//! carries `MARGIN_PERCENT` of it: so the same question has the same answer when it is asked
+//! twice (`notes.rs`). A link that runs is never disturbed by a probe ([`check_live`]).
+//!
+//! What a direction would hold in memory follows from the setting alone (`memory.rs`).
 
+mod memory;
+mod notes;
+
+use std::cell::OnceCell;
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, LinkConfig};
+use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, LinkConfig, RATE_MAX};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use vocab::{Bitrate, ByteCount, Time, format_duration};
+use vocab::{Bitrate, ByteCount, Time};
 
-use super::certificate::{Certificate, FILE_NAME};
-use super::host::Host;
 use super::stand::{Device, Stand};
 use super::{capacity, now};
 use crate::Environment;
-use crate::host::Machine;
+use notes::{Known, Notes, Refused};
 
 /// Rates up to this are held by whatever runs this program, so that no slow link waits for a
 /// probe.
 pub const UNASKED: Bitrate = Bitrate::from_bits_per_second(100_000_000);
+
+/// What a probe must carry of a rate that was refused a while ago: more than a host's figures
+/// differ from one probe to the next.
+const MARGIN_PERCENT: u64 = 125;
+
+/// Probes of the rate that is asked for before it is refused, and where one of them came near it.
+const LOOKS: u32 = 2;
+const LOOKS_NEAR: u32 = 4;
+
+/// This much of what is asked for is near it.
+const NEAR_PERCENT: u64 = 75;
+
+/// Probes for the nearest rate that is carried.
+const LOOKS_BELOW: u32 = 4;
 
 /// How long the models alone are looked at where no device can be made.
 const MODEL_SPAN: Duration = Duration::from_millis(100);
@@ -46,12 +69,23 @@ pub enum Refusal {
         seen: Seen,
         /// How the link is joined.
         device: Device,
+        /// When it was refused before, if a probe has since come nearer than that one.
+        since: Option<String>,
+    },
+    /// Faster than this host has been seen to be, and it cannot be looked at now.
+    Unseen {
+        /// What was asked for.
+        asked: Bitrate,
+        /// The most that this host has been seen to carry.
+        seen: Option<Seen>,
+        /// How the link is joined.
+        device: Device,
     },
     /// More under way, or waiting, than a direction holds.
     Memory {
         /// Which direction.
         way: &'static str,
-        /// Under way at once at this rate and delay.
+        /// Under way at the worst moment.
         under_way: ByteCount,
         /// What the queue may hold.
         queue: ByteCount,
@@ -69,21 +103,48 @@ impl fmt::Display for Refusal {
                 asked,
                 seen,
                 device,
-            } => write!(
-                out,
-                "{asked} asked; this host carries {} ({} {}, {}); use --rate {}, or leave the rate out for as fast as the host goes",
-                rounded_down(seen.rate),
-                match seen.by {
-                    By::Certificate | By::Probe => format!("over {device}, measured"),
-                    By::Models => "in the link's models alone, measured".to_owned(),
-                },
-                seen.date,
-                match seen.by {
-                    By::Certificate => "by its certificate",
-                    By::Probe | By::Models => "by a probe",
-                },
-                rounded_down(seen.rate)
-            ),
+                since,
+            } => {
+                let rate = rounded_down(seen.rate);
+                write!(
+                    out,
+                    "{asked} asked; this host carries {rate} ({}); use --rate {rate}, or leave the rate out for as fast as the host goes",
+                    seen.origin(*device)
+                )?;
+                match since {
+                    Some(since) => write!(
+                        out,
+                        "; it was refused at {since}, and for an hour from then on it takes {MARGIN_PERCENT} % of it to change that"
+                    ),
+                    None => Ok(()),
+                }
+            }
+            Refusal::Unseen {
+                asked,
+                seen,
+                device,
+            } => {
+                write!(out, "{asked} asked of a link that runs, ")?;
+                match seen {
+                    Some(seen) => {
+                        let rate = rounded_down(seen.rate);
+                        write!(
+                            out,
+                            "and this host has been seen to carry {rate} ({}); use --rate {rate}",
+                            seen.origin(*device)
+                        )?;
+                    }
+                    None => write!(
+                        out,
+                        "and what this host carries over {device} is not known; use --rate {UNASKED}"
+                    )?,
+                }
+                write!(
+                    out,
+                    ", or stop the link and either start it with that rate or measure with `trunkline emulate calibrate --device {}`",
+                    device.name()
+                )
+            }
             Refusal::Memory {
                 way,
                 under_way,
@@ -91,7 +152,7 @@ impl fmt::Display for Refusal {
                 nearest,
             } => write!(
                 out,
-                "{way}, {under_way} would be under way and up to {queue} in the queue, and a direction holds {HELD_BYTES_MAX}; {nearest}"
+                "{way}, {under_way} would be under way at the worst moment and up to {queue} in the queue, and a direction holds {HELD_BYTES_MAX}; {nearest}"
             ),
         }
     }
@@ -106,6 +167,22 @@ pub struct Seen {
     pub date: String,
     /// How.
     pub by: By,
+    /// How many probes were made for it.
+    pub probes: u32,
+}
+
+impl Seen {
+    fn origin(&self, device: Device) -> String {
+        let probes = match self.probes {
+            1 => "a probe".to_owned(),
+            count => format!("{count} probes"),
+        };
+        match self.by {
+            By::Certificate => format!("over {device}, by its certificate of {}", self.date),
+            By::Probe => format!("over {device}, by {probes}, {}", self.date),
+            By::Models => format!("in the link's models alone, by {probes}, {}", self.date),
+        }
+    }
 }
 
 /// How a capacity was seen.
@@ -120,7 +197,8 @@ pub enum By {
     Models,
 }
 
-/// Says whether this host can hold the link; `state` is where certificates and probes are kept.
+/// Says, before a link is started, whether this host can hold it; `state` is where certificates
+/// and probes are kept. It may take some seconds and the whole host.
 ///
 /// # Errors
 /// What cannot be held, what was measured, and the nearest that would work.
@@ -130,57 +208,152 @@ pub fn check(
     environment: &Environment,
     state: &Path,
 ) -> Result<(), Refusal> {
-    check_memory("forward", &config.forward)?;
-    check_memory("back", &config.back)?;
-    let asked = [&config.forward, &config.back]
-        .into_iter()
-        .filter_map(fastest)
-        .max()
-        .unwrap_or_default();
+    memory::check("forward", None, &config.forward)?;
+    memory::check("back", None, &config.back)?;
+    let asked = fastest_of(config);
     if asked <= UNASKED {
         return Ok(());
     }
     let notes = Notes::at(state, device);
-    judge(asked, device, notes.read(), || {
-        let seen = probe(environment, device, asked);
-        notes.write(&seen);
-        seen
-    })
+    let known = notes.read(Timestamp::now());
+    if known.seen.iter().any(|seen| seen.rate >= asked) {
+        return Ok(());
+    }
+    let mut prober = Prober {
+        environment,
+        device,
+        stand: None,
+        models: OnceCell::new(),
+    };
+    let (learnt, verdict) = judge(asked, device, known, |line| prober.look(line));
+    notes.write(&learnt);
+    verdict
 }
 
-/// Compares with what is known, and looks again before it refuses.
-fn judge(
-    asked: Bitrate,
+/// Says whether this host can hold what a link that runs as `present` is to be from now on, by what
+/// is known alone: a probe would disturb the link, and the link the probe. What is no faster than
+/// at present is let through.
+///
+/// # Errors
+/// What cannot be held or is not known to be, and the nearest that would work.
+pub fn check_live(
+    present: &LinkConfig,
+    next: &LinkConfig,
     device: Device,
-    known: Vec<Seen>,
-    mut probe: impl FnMut() -> Seen,
+    state: &Path,
 ) -> Result<(), Refusal> {
-    let mut best: Option<Seen> = None;
-    let mut holds = |seen: Seen| {
-        let enough = seen.rate >= asked;
-        if best.as_ref().is_none_or(|best| seen.rate > best.rate) {
-            best = Some(seen);
-        }
-        enough
-    };
-    for seen in known {
-        if holds(seen) {
-            return Ok(());
-        }
+    memory::check("forward", Some(&present.forward), &next.forward)?;
+    memory::check("back", Some(&present.back), &next.back)?;
+    let asked = fastest_of(next);
+    if asked <= UNASKED.max(fastest_of(present)) {
+        return Ok(());
     }
-    for _ in 0..2 {
-        if holds(probe()) {
-            return Ok(());
-        }
-    }
-    match best {
-        Some(seen) => Err(Refusal::Rate {
+    let known = Notes::at(state, device).read(Timestamp::now());
+    match known.seen.into_iter().max_by_key(|seen| seen.rate) {
+        Some(seen) if seen.rate >= asked => Ok(()),
+        seen => Err(Refusal::Unseen {
             asked,
             seen,
             device,
         }),
-        None => Ok(()),
     }
+}
+
+/// What a line let through.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    came: Bitrate,
+    is_kept: bool,
+    by: By,
+}
+
+/// Looks before it refuses what is not known to be held; says what is known then.
+fn judge(
+    asked: Bitrate,
+    device: Device,
+    mut known: Known,
+    mut look: impl FnMut(Bitrate) -> Look,
+) -> (Known, Result<(), Refusal>) {
+    let mut probes = 0;
+    let mut look = |line: Bitrate| {
+        probes += 1;
+        let found = look(line);
+        (found, probes)
+    };
+    let seen = |rate, by, probes| Seen {
+        rate,
+        date: now(),
+        by,
+        probes,
+    };
+    let refused = known.refused.take();
+    let since = refused
+        .as_ref()
+        .filter(|refused| refused.rate <= asked)
+        .map(|refused| refused.date.clone());
+    let line = match since {
+        Some(_) => of_percent(asked, MARGIN_PERCENT).min(RATE_MAX),
+        None => asked,
+    };
+    let mut most = Bitrate::default();
+    loop {
+        let (found, probes) = look(line);
+        if found.is_kept {
+            known.seen.push(seen(line, found.by, probes));
+            // A refusal of more than that stands.
+            known.refused = refused.filter(|refused| refused.rate > line);
+            return (known, Ok(()));
+        }
+        most = most.max(found.came);
+        let is_near = most >= of_percent(asked, NEAR_PERCENT);
+        if probes >= if is_near { LOOKS_NEAR } else { LOOKS } {
+            break;
+        }
+    }
+    // What came through a line that was too fast is only where the search begins: packets that are
+    // due in crowds go on together for less than they cost one by one.
+    let refused = refused
+        .filter(|refused| refused.rate <= asked)
+        .unwrap_or_else(|| Refused {
+            rate: asked,
+            date: now(),
+        });
+    let mut below = of_percent(most.min(refused.rate), 95);
+    let mut by = By::Probe;
+    let mut probes = 0;
+    for _ in 0..LOOKS_BELOW {
+        let found;
+        (found, probes) = look(below);
+        by = found.by;
+        if found.is_kept {
+            break;
+        }
+        below = of_percent(found.came.min(below), 95);
+    }
+    known.seen.push(seen(below, by, probes));
+    known.refused = Some(refused);
+    let best = known.seen.iter().max_by_key(|seen| seen.rate).cloned();
+    let verdict = Err(Refusal::Rate {
+        asked,
+        seen: best.expect("one was pushed"),
+        device,
+        since,
+    });
+    (known, verdict)
+}
+
+fn of_percent(rate: Bitrate, percent: u64) -> Bitrate {
+    let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
+    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
+}
+
+/// The fastest that a link will ever be.
+fn fastest_of(config: &LinkConfig) -> Bitrate {
+    [&config.forward, &config.back]
+        .into_iter()
+        .filter_map(fastest)
+        .max()
+        .unwrap_or_default()
 }
 
 /// The fastest that a direction will ever be: its line, or what its schedule makes of it.
@@ -192,52 +365,6 @@ fn fastest(direction: &DirectionConfig) -> Option<Bitrate> {
     direction.line.rate().into_iter().chain(scheduled).max()
 }
 
-fn check_memory(way: &'static str, direction: &DirectionConfig) -> Result<(), Refusal> {
-    let Some(rate) = direction.line.rate() else {
-        // Without a rate nothing waits, and what is under way is the sender's choice.
-        return Ok(());
-    };
-    let most = HELD_BYTES_MAX.bytes();
-    let under_way = rate.bytes_in(direction.delay).bytes();
-    let limit = direction.queue.limit;
-    let in_bytes = [
-        limit.bytes.map(ByteCount::bytes),
-        limit
-            .packets
-            .map(|packets| packets.saturating_mul(FULL_PACKET)),
-        limit.time.map(|time| rate.bytes_in(time).bytes()),
-    ];
-    // Each limit that is set holds, so the smallest is the queue's.
-    let queue = in_bytes.into_iter().flatten().min().unwrap_or_default();
-    if under_way.saturating_add(queue) <= most {
-        return Ok(());
-    }
-    let nearest = match most.checked_sub(under_way) {
-        Some(room) if room >= FULL_PACKET => format!("use --queue {}B", room),
-        _ => {
-            let (most, under_way, queue) = (most as f64, under_way as f64, queue as f64);
-            // A queue that nobody named grows with rate and delay, one that was named does not;
-            // what is advised works with either.
-            let grows = most / (under_way + queue);
-            let stays = (most - queue) / under_way;
-            let factor = if stays > 0.0 { grows.min(stays) } else { grows };
-            let milliseconds = direction.delay.as_secs_f64() * factor * 1e3;
-            let bits = rate.bits_per_second() as f64 * factor;
-            format!(
-                "use --delay {} or --rate {}",
-                format_duration(Duration::from_millis(milliseconds as u64)),
-                rounded_down(Bitrate::from_bits_per_second(bits as u64))
-            )
-        }
-    };
-    Err(Refusal::Memory {
-        way,
-        under_way: ByteCount::new(under_way),
-        queue: ByteCount::new(queue),
-        nearest,
-    })
-}
-
 /// To two digits, so that it can be typed and is not above what was seen.
 fn rounded_down(rate: Bitrate) -> Bitrate {
     let bits = rate.bits_per_second();
@@ -246,32 +373,47 @@ fn rounded_down(rate: Bitrate) -> Bitrate {
     Bitrate::from_bits_per_second(bits / step * step)
 }
 
-/// Looks at what comes through a line of the rate that is asked for, over devices of the same kind,
-/// or, where none can be made, through the models.
-fn probe(environment: &Environment, device: Device, asked: Bitrate) -> Seen {
-    let over_devices = || -> Result<f64> {
-        let mut stand = Stand::create(environment, device)?;
-        let came = capacity::through_a_line(&mut stand, asked)?;
-        // A line that was kept is kept, though its ends were not stamped to the bit.
-        if capacity::is_kept(asked, came) {
-            return Ok(came.max(asked.bits_per_second() as f64));
+/// Looks at what comes through a line, over devices of the same kind, or, where none can be made,
+/// through the models.
+struct Prober<'a> {
+    environment: &'a Environment,
+    device: Device,
+    stand: Option<Stand>,
+    /// What the models carry, once they had to be asked.
+    models: OnceCell<f64>,
+}
+
+impl Prober<'_> {
+    fn look(&mut self, line: Bitrate) -> Look {
+        let (came, by) = match self.over_devices(line) {
+            Ok(came) => (came, By::Probe),
+            Err(error) => {
+                tracing::debug!(
+                    error = format!("{error:#}"),
+                    "no devices to probe with; looking at the models alone"
+                );
+                (*self.models.get_or_init(models), By::Models)
+            }
+        };
+        Look {
+            came: Bitrate::from_bits_per_second(came as u64),
+            is_kept: capacity::is_kept(line, came),
+            by,
         }
-        Ok(came)
-    };
-    let (bits, by) = match over_devices() {
-        Ok(bits) => (bits, By::Probe),
-        Err(error) => {
-            tracing::debug!(
-                error = format!("{error:#}"),
-                "no devices to probe with; looking at the models alone"
-            );
-            (models(), By::Models)
+    }
+
+    fn over_devices(&mut self, line: Bitrate) -> Result<f64> {
+        if self.models.get().is_some() {
+            // What cannot be made once is not tried again.
+            anyhow::bail!("the devices could not be used before");
         }
-    };
-    Seen {
-        rate: Bitrate::from_bits_per_second(bits as u64),
-        date: now(),
-        by,
+        let stand = match &mut self.stand {
+            Some(stand) => stand,
+            None => self
+                .stand
+                .insert(Stand::create(self.environment, self.device)?),
+        };
+        capacity::through_a_line(stand, line)
     }
 }
 
@@ -294,237 +436,126 @@ fn models() -> f64 {
     (packets * FULL_PACKET * 8) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// What is remembered between runs.
-struct Notes {
-    certificate: PathBuf,
-    probe: PathBuf,
-    device: Device,
-    machine: Machine,
-}
-
-/// A probe as it is remembered.
-#[derive(Serialize, Deserialize)]
-struct Remembered {
-    kernel: String,
-    processor_model: String,
-    processors: usize,
-    trunkline: String,
-    seen: Seen,
-}
-
-impl Notes {
-    fn at(state: &Path, device: Device) -> Self {
-        Self {
-            certificate: state.join(FILE_NAME),
-            probe: state.join(format!("emulator-probe-{}.json", device.name())),
-            device,
-            machine: Machine::describe(&[]),
-        }
-    }
-
-    /// What is known of this very host. A note that cannot be read is as good as none: the probe
-    /// makes a new one.
-    fn read(&self) -> Vec<Seen> {
-        let certified = Certificate::read(&self.certificate)
-            .ok()
-            .filter(|certificate| {
-                certificate.device == self.device && self.is_of_this(&certificate.host)
-            })
-            .and_then(|certificate| {
-                Some(Seen {
-                    rate: Bitrate::from_bits_per_second(
-                        (certificate.capacity?.line_gbit_s * 1e9) as u64,
-                    ),
-                    date: certificate.date,
-                    by: By::Certificate,
-                })
-            });
-        let probed = fs::read_to_string(&self.probe)
-            .ok()
-            .and_then(|text| serde_json::from_str::<Remembered>(&text).ok())
-            .filter(|note| {
-                note.kernel == self.machine.kernel
-                    && note.processor_model == self.machine.processor_model
-                    && note.processors == self.machine.processors
-                    && note.trunkline == self.machine.trunkline
-            })
-            .map(|note| note.seen);
-        certified.into_iter().chain(probed).collect()
-    }
-
-    fn is_of_this(&self, host: &Host) -> bool {
-        host.kernel == self.machine.kernel
-            && host.processor_model == self.machine.processor_model
-            && host.processors == self.machine.processors
-            && host.trunkline == self.machine.trunkline
-    }
-
-    /// Remembers the better of two probes. A disk that takes no note costs a probe at the next
-    /// start and nothing else.
-    fn write(&self, seen: &Seen) {
-        let better = self
-            .read()
-            .iter()
-            .any(|known| known.by != By::Certificate && known.rate >= seen.rate);
-        if better {
-            return;
-        }
-        let note = Remembered {
-            kernel: self.machine.kernel.clone(),
-            processor_model: self.machine.processor_model.clone(),
-            processors: self.machine.processors,
-            trunkline: self.machine.trunkline.clone(),
-            seen: seen.clone(),
-        };
-        let write = || -> Result<()> {
-            let folder = self.probe.parent().context("a note has a folder")?;
-            fs::create_dir_all(folder)?;
-            fs::write(&self.probe, serde_json::to_string(&note)? + "\n")?;
-            Ok(())
-        };
-        if let Err(error) = write() {
-            tracing::debug!(error = format!("{error:#}"), "the probe is not remembered");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use emulate::{Line, Queue, QueueLimit};
+    use std::path::PathBuf;
+
+    use emulate::{Line, Queue};
 
     use super::*;
-
-    fn seen(gigabits: f64) -> Seen {
-        Seen {
-            rate: Bitrate::from_bits_per_second((gigabits * 1e9) as u64),
-            date: "2026-11-21T12:00:00Z".to_owned(),
-            by: By::Probe,
-        }
-    }
 
     fn rate(text: &str) -> Bitrate {
         text.parse().unwrap()
     }
 
-    fn direction(rate: &str, delay: Duration, queue: Queue) -> DirectionConfig {
-        DirectionConfig {
-            line: Line::Rate(rate.parse().unwrap()),
-            delay,
-            queue,
-            ..DirectionConfig::default()
+    fn gigabits(number: f64) -> Bitrate {
+        Bitrate::from_bits_per_second((number * 1e9) as u64)
+    }
+
+    fn seen(number: f64) -> Seen {
+        Seen {
+            rate: gigabits(number),
+            date: now(),
+            by: By::Probe,
+            probes: 1,
         }
     }
 
-    #[test]
-    fn what_is_known_to_be_held_is_not_probed() {
-        let known = vec![seen(1.0), seen(3.0)];
-        let judged = judge(rate("2Gbit"), Device::Tun, known, || panic!("probed"));
-        assert_eq!(judged, Ok(()));
+    fn link(rate: &str) -> LinkConfig {
+        let direction = DirectionConfig {
+            line: Line::Rate(rate.parse().unwrap()),
+            delay: Duration::from_millis(20),
+            queue: Queue::from(ByteCount::new(500_000)),
+            ..DirectionConfig::default()
+        };
+        LinkConfig::symmetric(direction, 1)
+    }
+
+    /// A host that carries these rates, one probe after the other, the last one for ever; a line
+    /// above them lets a little more through than can be kept.
+    fn host(carries: &[f64]) -> impl FnMut(Bitrate) -> Look {
+        let carries: Vec<Bitrate> = carries.iter().copied().map(gigabits).collect();
+        let mut probe = 0;
+        move |line| {
+            let carried = carries[probe.min(carries.len() - 1)];
+            probe += 1;
+            Look {
+                came: line.min(of_percent(carried, 110)),
+                is_kept: line <= carried,
+                by: By::Probe,
+            }
+        }
+    }
+
+    fn ask(known: &mut Known, asked: &str, carries: &[f64]) -> Result<(), Refusal> {
+        let asked = rate(asked);
+        if known.seen.iter().any(|seen| seen.rate >= asked) {
+            return Ok(());
+        }
+        let (learnt, verdict) = judge(asked, Device::Tun, known.clone(), host(carries));
+        *known = learnt;
+        verdict
     }
 
     #[test]
-    fn a_refusal_names_the_best_that_was_seen_and_what_would_work() {
-        let mut probes = vec![seen(2.0), seen(3.16)];
-        let judged = judge(rate("10Gbit"), Device::Tun, vec![seen(1.0)], || {
-            probes.pop().unwrap()
-        });
-        let text = judged.unwrap_err().to_string();
+    fn a_refusal_names_what_is_kept_and_what_it_names_is_allowed() {
+        let mut known = Known {
+            seen: vec![seen(1.0)],
+            refused: None,
+        };
+        let text = ask(&mut known, "10Gbit", &[3.0]).unwrap_err().to_string();
         assert!(text.contains("10Gbit asked"), "{text}");
-        assert!(text.contains("--rate 3.1Gbit"), "{text}");
-        assert!(probes.is_empty());
+        // 3.3 came through, of which 95 % twice is kept; two probes for it, two for these.
+        assert!(text.contains("--rate 2.9Gbit"), "{text}");
+        assert!(text.contains("by 4 probes"), "{text}");
+        assert_eq!(ask(&mut known, "2.9Gbit", &[0.1]), Ok(()));
     }
 
     #[test]
     fn one_busy_instant_refuses_nothing() {
-        let mut probes = vec![seen(3.0), seen(0.5)];
-        let judged = judge(rate("2Gbit"), Device::Tun, vec![seen(1.0)], || {
-            probes.pop().unwrap()
-        });
-        assert_eq!(judged, Ok(()));
+        let mut known = Known::default();
+        assert_eq!(ask(&mut known, "2Gbit", &[0.5, 3.0]), Ok(()));
+        assert_eq!(known.seen[0].probes, 2);
+        // Nor do three where they come near.
+        let mut known = Known::default();
+        assert_eq!(ask(&mut known, "2Gbit", &[1.6, 1.9, 1.8, 2.1]), Ok(()));
     }
 
     #[test]
-    fn more_than_a_direction_holds_is_refused_with_the_nearest() {
-        let queue = |bytes| Queue::from(ByteCount::new(bytes));
-        let second = Duration::from_secs(1);
-        let fits = direction("1Gbit", second, queue(125_000_000));
-        assert_eq!(check_memory("forward", &fits), Ok(()));
-        let queue_too_long = direction("1Gbit", second, queue(500_000_000));
-        let text = check_memory("forward", &queue_too_long)
-            .unwrap_err()
-            .to_string();
-        assert!(text.contains("--queue 411870912B"), "{text}");
-        let too_long = direction("10Gbit", second, queue(15_000));
-        let text = check_memory("back", &too_long).unwrap_err().to_string();
-        assert!(text.contains("--delay 429ms"), "{text}");
-        assert!(text.contains("--rate 4.2Gbit"), "{text}");
-        // What the text advises is accepted.
-        let nearest = direction("4.2Gbit", second, queue(15_000));
-        assert_eq!(check_memory("back", &nearest), Ok(()));
-        let nearest = direction("10Gbit", Duration::from_millis(429), queue(15_000));
-        assert_eq!(check_memory("back", &nearest), Ok(()));
-        // So it is where the queue is the default, a round trip of the line.
-        let text = check_memory(
-            "back",
-            &direction("1Gbit", 10 * second, queue(2_500_000_000)),
-        )
-        .unwrap_err()
-        .to_string();
-        assert!(text.contains("--rate 140Mbit"), "{text}");
-        let nearest = direction("140Mbit", 10 * second, queue(350_000_000));
-        assert_eq!(check_memory("back", &nearest), Ok(()));
+    fn the_same_question_has_the_same_answer_near_the_limit() {
+        // This host carries 8.8 at one time and 10.5 at another.
+        let mut known = Known::default();
+        assert!(ask(&mut known, "10Gbit", &[8.8]).is_err());
+        let text = ask(&mut known, "10Gbit", &[10.5]).unwrap_err().to_string();
+        assert!(text.contains("it was refused at"), "{text}");
+        assert!(ask(&mut known, "11Gbit", &[11.5]).is_err());
+        // What was not refused is looked at anew, and the refusal stands.
+        assert_eq!(ask(&mut known, "9.8Gbit", &[10.5]), Ok(()));
+        assert!(ask(&mut known, "10Gbit", &[10.5]).is_err());
+        // A host that was busy at first carries much more.
+        assert_eq!(ask(&mut known, "10Gbit", &[12.6]), Ok(()));
+        assert_eq!(known.refused, None);
+        // What was allowed once stays allowed.
+        assert_eq!(ask(&mut known, "10Gbit", &[1.0]), Ok(()));
     }
 
     #[test]
-    fn queues_in_packets_and_in_time_count_as_bytes() {
-        let second = Duration::from_secs(1);
-        let packets = Queue::from(QueueLimit::packets(400_000));
-        assert!(check_memory("forward", &direction("1Gbit", second, packets)).is_err());
-        let time = Queue::from(QueueLimit::time(Duration::from_secs(4)));
-        assert!(check_memory("forward", &direction("1Gbit", second, time)).is_err());
-        let both = Queue::from(QueueLimit {
-            bytes: Some(ByteCount::new(15_000)),
-            packets: Some(400_000),
-            time: None,
-        });
-        assert_eq!(
-            check_memory("forward", &direction("1Gbit", second, both)),
-            Ok(())
-        );
-    }
-
-    #[test]
-    fn a_probe_is_remembered_for_this_host_only_and_the_best_stays() {
+    fn a_running_link_is_judged_by_what_is_known_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let notes = Notes::at(folder.path(), Device::Tun);
-        assert_eq!(notes.read(), []);
-        notes.write(&seen(2.0));
-        notes.write(&seen(1.0));
-        assert_eq!(notes.read(), [seen(2.0)]);
-        let mut other = Notes::at(folder.path(), Device::Tun);
-        other.machine.kernel.push('x');
-        assert_eq!(other.read(), []);
-        assert_eq!(Notes::at(folder.path(), Device::Xdp).read(), []);
-        fs::write(&notes.probe, "nonsense").unwrap();
-        assert_eq!(notes.read(), []);
-    }
-
-    #[test]
-    fn a_certificate_of_this_host_counts_and_one_of_another_does_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let notes = Notes::at(folder.path(), Device::Tun);
-        let mut certificate = super::super::certificate::tests::sample();
-        certificate.write(&notes.certificate).unwrap();
-        assert_eq!(notes.read(), []);
-        let machine = Machine::describe(&[]);
-        certificate.host.kernel = machine.kernel;
-        certificate.host.processor_model = machine.processor_model;
-        certificate.host.processors = machine.processors;
-        certificate.host.trunkline = machine.trunkline;
-        certificate.write(&notes.certificate).unwrap();
-        let known = notes.read();
-        assert_eq!(known[0].by, By::Certificate);
-        assert_eq!(known[0].rate, rate("3.5Gbit"));
+        let state = folder.path();
+        let live = |from: &str, to: &str| check_live(&link(from), &link(to), Device::Tun, state);
+        assert_eq!(live("1Mbit", "100Mbit"), Ok(()));
+        assert_eq!(live("2Gbit", "1Gbit"), Ok(()));
+        let text = live("1Mbit", "1Gbit").unwrap_err().to_string();
+        assert!(text.contains("use --rate 100Mbit"), "{text}");
+        assert!(text.contains("emulate calibrate --device tun"), "{text}");
+        Notes::at(state, Device::Tun).write(&Known {
+            seen: vec![seen(1.5)],
+            refused: None,
+        });
+        assert_eq!(live("1Mbit", "1Gbit"), Ok(()));
+        let text = live("1Mbit", "2Gbit").unwrap_err().to_string();
+        assert!(text.contains("use --rate 1.5Gbit"), "{text}");
     }
 
     #[test]
@@ -537,20 +568,32 @@ mod tests {
 
     #[test]
     fn slow_links_are_never_asked_about() {
-        let config = LinkConfig::symmetric(
-            direction(
-                "100Mbit",
-                Duration::from_millis(20),
-                Queue::from(ByteCount::new(500_000)),
-            ),
-            1,
-        );
         let environment = Environment {
             program: PathBuf::from("/nonexistent"),
             arguments: Vec::new(),
             user_namespace: crate::rootless::Inside::No,
         };
         let nowhere = Path::new("/nonexistent");
-        assert_eq!(check(&config, Device::Tun, &environment, nowhere), Ok(()));
+        let checked = check(&link("100Mbit"), Device::Tun, &environment, nowhere);
+        assert_eq!(checked, Ok(()));
+    }
+
+    #[test]
+    fn where_no_device_can_be_made_the_models_are_asked_once() {
+        let environment = Environment {
+            program: PathBuf::from("/nonexistent"),
+            arguments: Vec::new(),
+            user_namespace: crate::rootless::Inside::No,
+        };
+        let mut prober = Prober {
+            environment: &environment,
+            device: Device::Tun,
+            stand: None,
+            models: OnceCell::from(5e9),
+        };
+        assert!(!prober.look(rate("6Gbit")).is_kept);
+        let look = prober.look(rate("5Gbit"));
+        assert!(look.is_kept);
+        assert_eq!(look.by, By::Models);
     }
 }

@@ -4,7 +4,6 @@
 //! These stand beside every cell, because no emulator in user space is more punctual than the
 //! timers of the kernel below it.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::quantile;
 use super::system::{self, Clock};
-use crate::host::Machine;
+use crate::host::{Machine, ProcessorTime};
 
 /// The machine and its manners.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,7 +71,7 @@ impl Lateness {
 /// Watches the machine while something is measured.
 pub(super) struct Watch {
     host: Host,
-    ticks: Ticks,
+    processors: ProcessorTime,
     real_ns: i128,
     raw_ns: i128,
 }
@@ -81,9 +80,9 @@ impl Watch {
     /// Describes the machine, listens to its timers for `timer_samples` milliseconds, and begins.
     pub(super) fn begin(privileges: &str, timer_samples: usize) -> Self {
         let machine = Machine::describe(&[]);
-        let before = Ticks::now();
+        let before = processor_time();
         let lateness = bare_timer_lateness(timer_samples);
-        let after = Ticks::now();
+        let after = processor_time();
         Self {
             host: Host {
                 kernel: machine.kernel,
@@ -94,10 +93,10 @@ impl Watch {
                 privileges: privileges.to_owned(),
                 bare_timer_lateness_us: lateness,
                 stolen_percent: 0.0,
-                busy_before_percent: after.share_since(&before, |ticks| ticks.busy),
+                busy_before_percent: after.busy_since(before) * 100.0,
                 clock_drift_ppm: 0.0,
             },
-            ticks: after,
+            processors: after,
             real_ns: system::clock_ns(Clock::Real),
             raw_ns: system::clock_ns(Clock::Raw),
         }
@@ -108,9 +107,14 @@ impl Watch {
         let raw = (system::clock_ns(Clock::Raw) - self.raw_ns).max(1);
         let real = system::clock_ns(Clock::Real) - self.real_ns;
         self.host.clock_drift_ppm = (real - raw) as f64 / raw as f64 * 1e6;
-        self.host.stolen_percent = Ticks::now().share_since(&self.ticks, |ticks| ticks.stolen);
+        self.host.stolen_percent = processor_time().stolen_since(self.processors) * 100.0;
         self.host
     }
+}
+
+/// Nothing where the kernel does not tell: the shares are zero then.
+fn processor_time() -> ProcessorTime {
+    ProcessorTime::now().unwrap_or_default()
 }
 
 /// Sleeps 1 ms again and again on a thread with sharp timers.
@@ -129,64 +133,9 @@ fn bare_timer_lateness(samples: usize) -> Lateness {
     Lateness::of(thread::spawn(listen).join().unwrap_or_default())
 }
 
-/// Processor time so far, in ticks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Ticks {
-    busy: u64,
-    stolen: u64,
-    total: u64,
-}
-
-impl Ticks {
-    fn now() -> Self {
-        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
-    }
-
-    fn parse(text: &str) -> Self {
-        // proc_stat(5): user nice system idle iowait irq softirq steal, then what user and nice
-        // hold already.
-        let fields: Vec<u64> = text
-            .lines()
-            .find_map(|line| line.strip_prefix("cpu "))
-            .unwrap_or_default()
-            .split_whitespace()
-            .take(8)
-            .map(|field| field.parse().unwrap_or_default())
-            .collect();
-        let total: u64 = fields.iter().sum();
-        let idle: u64 = fields.iter().skip(3).take(2).sum();
-        Self {
-            busy: total - idle,
-            stolen: fields.get(7).copied().unwrap_or_default(),
-            total,
-        }
-    }
-
-    /// In percent.
-    fn share_since(&self, earlier: &Self, part: impl Fn(&Self) -> u64) -> f64 {
-        let total = self.total.saturating_sub(earlier.total);
-        let part = part(self).saturating_sub(part(earlier));
-        if total == 0 {
-            0.0
-        } else {
-            part as f64 / total as f64 * 100.0
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stolen_time_is_told_from_busy_time() {
-        let before = Ticks::parse("cpu  10 0 10 60 20 0 0 0 5 0\n");
-        let after = Ticks::parse("cpu  20 0 20 120 20 0 0 20 5 0\n");
-        let share = after.share_since(&before, |ticks| ticks.stolen);
-        assert!((share - 20.0).abs() < 1e-9, "{share}");
-        let share = after.share_since(&before, |ticks| ticks.busy);
-        assert!((share - 40.0).abs() < 1e-9, "{share}");
-    }
 
     #[test]
     fn lateness_is_sorted_first() {

@@ -14,6 +14,7 @@
 mod capacity;
 mod cells;
 mod certificate;
+mod family;
 pub mod holds;
 mod host;
 mod published;
@@ -36,6 +37,7 @@ use vocab::{Bitrate, Probability, Random};
 
 pub use capacity::{LimitedBy, Search, Trial};
 pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
+pub use family::Verdict;
 pub use host::{Host, Lateness};
 pub use stand::Device;
 pub use table::table;
@@ -125,6 +127,7 @@ pub fn calibrate(
         capacity: None,
         cells: Vec::new(),
         within_bars: false,
+        chance: None,
         failures: Vec::new(),
         raw: options.raw.as_ref().map(|path| path.display().to_string()),
     };
@@ -157,6 +160,10 @@ pub fn calibrate(
             ),
             Err(error) => {
                 wait::not_interrupted()?;
+                if raw.as_ref().is_some_and(Raw::has_failed) {
+                    // A disk that is full stays so, and the rest would be measured for nothing.
+                    return Err(error.context("no certificate is made"));
+                }
                 progress.note(&format!("{}: {error:#}", task.title()));
                 certificate
                     .failures
@@ -173,8 +180,10 @@ pub fn calibrate(
     }
     certificate.host = watch.end();
     certificate.took_s = began.elapsed().as_secs_f64();
+    let verdict = Verdict::of(&certificate.cells);
     certificate.within_bars =
-        certificate.failures.is_empty() && certificate.cells.iter().all(|cell| cell.within_bars);
+        certificate.failures.is_empty() && verdict.all_within(&certificate.cells);
+    certificate.chance = Some(verdict);
     Ok(certificate)
 }
 

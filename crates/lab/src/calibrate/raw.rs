@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 pub(super) struct Raw {
     directory: PathBuf,
     files: u32,
+    has_failed: bool,
 }
 
 impl Raw {
@@ -36,10 +37,16 @@ impl Raw {
         Ok(Self {
             directory: directory.to_owned(),
             files: 0,
+            has_failed: false,
         })
     }
 
-    /// Writes one cell's samples and returns the file's name.
+    /// Whether samples could not be written, so that no further cell could be traced to its own.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Writes one cell's samples, all or none, and returns the file's name.
     ///
     /// # Errors
     /// When the disk is full or the directory gone.
@@ -67,7 +74,17 @@ impl Raw {
             }
             file.flush()
         };
-        write().with_context(|| format!("writing raw samples to {}", path.display()))?;
+        if let Err(error) = write() {
+            self.has_failed = true;
+            // A part of them would look like all of them.
+            let _ = fs::remove_file(&path);
+            return Err(error).with_context(|| {
+                format!(
+                    "cannot write raw samples to {}; make room there, name another place with --raw, or keep none with --no-raw",
+                    path.display()
+                )
+            });
+        }
         Ok(name)
     }
 }
@@ -82,6 +99,20 @@ fn is_ours(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_are_written_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut raw = Raw::into(folder.path()).unwrap();
+        raw.write("queue", "a", ["1"]).unwrap();
+        assert!(!raw.has_failed());
+        // What stands in the file's place is as good as a full disk.
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("002-queue.csv")).unwrap();
+        let error = raw.write("queue", "a", ["1"]).unwrap_err();
+        assert!(format!("{error:#}").contains("No space left"), "{error:#}");
+        assert!(raw.has_failed());
+        assert!(!folder.path().join("002-queue.csv").exists());
+    }
 
     #[test]
     fn an_earlier_certificates_samples_go_and_other_files_stay() {

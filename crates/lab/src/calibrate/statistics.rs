@@ -107,6 +107,27 @@ pub(super) fn share_interval(hits: u64, trials: u64, confidence: f64) -> Interva
     [low, high]
 }
 
+/// The chance that a true share of `set` gives hits at least this far from it, by the tails that
+/// the interval above is made of: above 1 − confidence exactly where that interval holds `set`.
+pub(super) fn share_p(hits: u64, trials: u64, set: f64) -> f64 {
+    let at_most = 1.0 - at_least_p(hits + 1, trials, set);
+    two_sided(at_least_p(hits, trials, set), at_most)
+}
+
+/// The chance of at least so many hits, each with this chance.
+pub(super) fn at_least_p(hits: u64, trials: u64, share: f64) -> f64 {
+    match hits {
+        0 => 1.0,
+        _ if hits > trials => 0.0,
+        _ => beta_share(hits as f64, (trials - hits) as f64 + 1.0, share),
+    }
+}
+
+/// The chance of a value at least this far out on either side, from those on each.
+fn two_sided(one: f64, other: f64) -> f64 {
+    (2.0 * one.min(other)).clamp(0.0, 1.0)
+}
+
 /// The exact interval for the mean of a geometric distribution from one up, of which `runs`
 /// values add up to `total`: sampling went on until the `runs`-th end of a run, so the share of
 /// ends has the inverse-sampling form of the interval above.
@@ -124,6 +145,19 @@ pub(super) fn mean_run_interval(runs: u64, total: u64, confidence: f64) -> Inter
     ]
 }
 
+/// The chance that runs of a true mean of `set` have a mean at least this far from it, by the tails
+/// of the interval above.
+pub(super) fn mean_run_p(runs: u64, total: u64, set: f64) -> f64 {
+    let (k, n) = (runs as f64, total as f64);
+    let end = 1.0 / set;
+    let shorter = beta_share(k, n - k + 1.0, end);
+    let longer = match total {
+        _ if total <= runs => 1.0,
+        _ => 1.0 - beta_share(k, n - k, end),
+    };
+    two_sided(shorter, longer)
+}
+
 /// The interval for the share of packets lost by a two-state chain whose next state keeps
 /// `memory` (the second eigenvalue, 0 for independent losses) of the present one: normal, with
 /// the variance of a mean over the chain, p(1−p)/n·(1+memory)/(1−memory).
@@ -133,9 +167,19 @@ pub(super) fn chain_share_interval(
     memory: f64,
     confidence: f64,
 ) -> Interval {
-    let variance = share * (1.0 - share) / trials as f64 * (1.0 + memory) / (1.0 - memory);
-    let half = normal_quantile(0.5 + confidence / 2.0) * variance.sqrt();
+    let half =
+        normal_quantile(0.5 + confidence / 2.0) * chain_share_deviation(share, trials, memory);
     [(share - half).max(0.0), (share + half).min(1.0)]
+}
+
+fn chain_share_deviation(share: f64, trials: u64, memory: f64) -> f64 {
+    (share * (1.0 - share) / trials as f64 * (1.0 + memory) / (1.0 - memory)).sqrt()
+}
+
+/// The chance that a true share of `set` gives one at least this far from it, by the interval
+/// above.
+pub(super) fn chain_share_p(share: f64, trials: u64, memory: f64, set: f64) -> f64 {
+    normal_p((share - set) / chain_share_deviation(share, trials, memory))
 }
 
 /// The lower regularised incomplete gamma function (NIST DLMF §8.2): series 8.7.1 below the
@@ -238,6 +282,15 @@ pub(super) fn normal_share(z: f64) -> f64 {
     if z < 0.0 { 0.5 - half } else { 0.5 + half }
 }
 
+/// The chance of a standard normal value at least this far from zero.
+fn normal_p(z: f64) -> f64 {
+    // Without any spread, all that is not exact is impossible.
+    if !z.is_finite() {
+        return 0.0;
+    }
+    1.0 - gamma_share(0.5, z * z / 2.0)
+}
+
 /// Where the standard normal distribution function reaches `share`.
 pub(super) fn normal_quantile(share: f64) -> f64 {
     // ±40 is beyond any share that a double can hold.
@@ -262,6 +315,24 @@ pub(super) fn kolmogorov_distance(sorted: &[f64], expected: impl Fn(f64) -> f64)
 /// The distance that chance alone exceeds once in a thousand (Smirnov 1948, asymptotic).
 pub(super) fn kolmogorov_bar(count: usize) -> f64 {
     ((2.0 / (1.0 - CONFIDENCE)).ln() / 2.0).sqrt() / (count as f64).sqrt()
+}
+
+/// The chance of a distance at least this large (the series of which the bar above takes the first
+/// term).
+pub(super) fn kolmogorov_p(distance: f64, count: usize) -> f64 {
+    let exponent = -2.0 * count as f64 * distance * distance;
+    // Near zero the series does not converge, and the chance is one to any number of digits.
+    if exponent > -0.1 {
+        return 1.0;
+    }
+    let sum: f64 = (1..=20)
+        .map(|k| {
+            let k = f64::from(k);
+            let sign = if k % 2.0 == 0.0 { -1.0 } else { 1.0 };
+            sign * (exponent * k * k).exp()
+        })
+        .sum();
+    (2.0 * sum).clamp(0.0, 1.0)
 }
 
 /// Mean and standard deviation.
@@ -303,6 +374,25 @@ impl Moments {
     pub(super) fn mean_interval(&self, confidence: f64) -> Interval {
         let half = normal_quantile(0.5 + confidence / 2.0) * self.deviation / self.count.sqrt();
         [self.mean - half, self.mean + half]
+    }
+
+    /// The chance that a mean within `tolerance` of `set` gives one at least this far from it.
+    pub(super) fn mean_p(&self, set: f64, tolerance: f64) -> f64 {
+        let beyond = ((self.mean - set).abs() - tolerance).max(0.0);
+        if beyond == 0.0 {
+            return 1.0;
+        }
+        normal_p(beyond * self.count.sqrt() / self.deviation)
+    }
+
+    /// The chance that a deviation of `set` gives one at least this far from it, by the interval
+    /// below.
+    pub(super) fn deviation_p(&self, set: f64) -> f64 {
+        let relative = (set / self.deviation).powi(2) - 1.0;
+        if relative == 0.0 {
+            return 1.0;
+        }
+        normal_p(relative * (self.count / (self.kurtosis - 1.0).max(0.0)).sqrt())
     }
 
     /// For the deviation, by the large-sample variance of a variance, (kurtosis − 1)/n.
@@ -372,6 +462,59 @@ mod tests {
         let [low, high] = share_interval(2_000, 4_000_000, 0.95);
         near((low + high) / 2.0, 0.000_5, 1e-6);
         near((high - low) / 2.0, 1.96 * (0.000_5_f64 / 4e6).sqrt(), 2e-7);
+    }
+
+    #[test]
+    fn exact_tests_agree_with_tables() {
+        // The closed forms 0.95^n and 0.95^20 + 20·0.05·0.95^19.
+        near(at_least_p(20, 20, 0.95), 0.95_f64.powi(20), 1e-12);
+        near(at_least_p(0, 20, 0.95), 1.0, 0.0);
+        near(at_least_p(21, 20, 0.95), 0.0, 0.0);
+        // 0.95^20 + 20 · 0.05 · 0.95^19.
+        near(at_least_p(19, 20, 0.95), 0.735_839_5, 1e-6);
+        near(share_p(200, 200, 0.95), 2.0 * 0.95_f64.powi(200), 1e-12);
+        near(share_p(190, 200, 0.95), 1.0, 0.1);
+        // Smirnov's table has 1.36 for 5 % and 1.63 for 1 %.
+        near(kolmogorov_p(0.013_6, 10_000), 0.05, 6e-4);
+        near(kolmogorov_p(0.016_3, 10_000), 0.01, 2e-4);
+        near(kolmogorov_p(0.001, 10_000), 1.0, 1e-12);
+        near(normal_p(-1.959_963_985), 0.05, 1e-9);
+        near(normal_p(f64::INFINITY), 0.0, 0.0);
+    }
+
+    #[test]
+    fn a_p_is_below_one_in_a_thousand_exactly_where_the_interval_ends() {
+        let agree = |interval: Interval, p: f64, set: f64| {
+            let inside = (interval[0]..=interval[1]).contains(&set);
+            assert_eq!(inside, p > 1.0 - CONFIDENCE, "{set} in {interval:?}, p {p}");
+        };
+        let wave: Vec<f64> = (0..10_000).map(|at| f64::from(at % 100)).collect();
+        let moments = Moments::of(&wave);
+        for step in 0..400 {
+            let set = 0.03 + f64::from(step) * 0.000_1;
+            agree(
+                share_interval(500, 10_000, CONFIDENCE),
+                share_p(500, 10_000, set),
+                set,
+            );
+            let chain = chain_share_interval(0.05, 40_000, 0.7, CONFIDENCE);
+            agree(chain, chain_share_p(0.05, 40_000, 0.7, set), set);
+            let mean = 4.0 + f64::from(step) * 0.005;
+            agree(
+                mean_run_interval(2_000, 10_000, CONFIDENCE),
+                mean_run_p(2_000, 10_000, mean),
+                mean,
+            );
+            let deviation = 28.0 + f64::from(step) * 0.005;
+            agree(
+                moments.deviation_interval(CONFIDENCE),
+                moments.deviation_p(deviation),
+                deviation,
+            );
+            let [low, high] = moments.mean_interval(CONFIDENCE);
+            let mean = 45.0 + f64::from(step) * 0.025;
+            agree([low - 1.0, high + 1.0], moments.mean_p(mean, 1.0), mean);
+        }
     }
 
     #[test]

@@ -4,9 +4,7 @@ use std::fmt::Write;
 
 use super::certificate::{Cell, Certificate, Quantity};
 use super::published;
-
-/// The width that a table keeps to, columns.
-const WIDTH: usize = 80;
+use crate::terminal::{WIDTH, write_wrapped};
 
 /// The whole certificate as text of at most 80 columns.
 #[must_use]
@@ -149,10 +147,25 @@ fn write_verdict(out: &mut String, certificate: &Certificate) {
     }
     let missed = certificate.missed().count();
     let count = certificate.cells.len();
-    let _ = match missed {
-        0 => writeln!(out, "All {count} cells are within their bars."),
-        _ => writeln!(out, "{missed} of {count} cells miss a bar."),
-    };
+    match (missed, &certificate.chance) {
+        (0, _) => {
+            let _ = writeln!(out, "All {count} cells are within their bars.");
+        }
+        (_, Some(verdict)) if certificate.within_bars => write_wrapped(
+            out,
+            &format!(
+                "{missed} of {count} cells miss a bar, as chance alone explains: of {} tests the \
+                 least likely happens to a right emulator with p = {:.2e}, and a certificate \
+                 fails below {:.2e}. It stands.",
+                verdict.tests,
+                verdict.smallest_p,
+                verdict.smallest_p_least()
+            ),
+        ),
+        _ => {
+            let _ = writeln!(out, "{missed} of {count} cells miss a bar.");
+        }
+    }
 }
 
 /// Six digits are more than any cell knows, and fit.
@@ -171,26 +184,10 @@ fn number(value: f64) -> String {
     }
 }
 
-fn write_wrapped(out: &mut String, text: &str) {
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
-            out.push('\n');
-            column = 0;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out.push('\n');
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::certificate::tests::sample;
+    use super::super::family::Verdict;
     use super::*;
 
     #[test]
@@ -219,6 +216,33 @@ mod tests {
         assert!(text.contains("1 of 2 cells miss a bar."));
         // 59.56 kbit/s for 64.
         assert!(text.contains("-6.94"), "{text}");
+    }
+
+    #[test]
+    fn a_miss_that_chance_explains_is_named_and_the_certificate_stands() {
+        let mut certificate = sample();
+        let right = |at: u32| {
+            let at = f64::from(at);
+            Cell::new(Quantity::Loss, (at, "percent"), at, [at, at], 1)
+                .must_by_chance("inside", true, 0.5)
+        };
+        certificate.cells = (1..50).map(right).collect();
+        certificate.cells[0] = Cell::new(Quantity::Loss, (0.05, "percent"), 0.06, [0.0, 0.1], 1)
+            .must_by_chance("0.05 inside the 99.9 % interval", false, 0.000_9);
+        let verdict = Verdict::of(&certificate.cells);
+        certificate.within_bars = verdict.all_within(&certificate.cells);
+        certificate.chance = Some(verdict);
+        let text = table(&certificate);
+        assert!(
+            text.contains("! loss 0.05 percent: not 0.05 inside"),
+            "{text}"
+        );
+        assert!(
+            text.contains("1 of 49 cells miss a bar, as chance"),
+            "{text}"
+        );
+        assert!(text.ends_with("It stands.\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH));
     }
 
     #[test]

@@ -66,6 +66,11 @@ pub(super) enum Pace {
     Window(u64),
 }
 
+/// How long a receiver that stamps nothing lets packets gather before it looks again: long enough
+/// that the kernel wakes it once for some thirty packets and not for each, and a small part of what
+/// its socket keeps.
+const RECEIVER_NAP: Duration = Duration::from_micros(200);
+
 /// How packets are handed to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
@@ -90,7 +95,7 @@ impl Sending {
 pub(super) enum Keep {
     /// Every arrival with its stamp.
     Arrivals,
-    /// Which numbers have arrived.
+    /// Which numbers have arrived; the kernel may hand over datagrams that follow each other as one.
     Numbers,
 }
 
@@ -192,17 +197,28 @@ const STAMPING_LIMIT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When the kernel has no such option.
-pub(super) fn prepare(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Result<()> {
+pub(super) fn prepare(
+    sender: &UdpSocket,
+    receiver: &UdpSocket,
+    load: &Load,
+    keep: Keep,
+) -> Result<()> {
     for socket in [sender, receiver] {
         system::enlarge_buffers(socket, SOCKET_BUFFER_BYTES).context("enlarging socket buffers")?;
     }
     if load.sending == Sending::Offloaded {
         system::segment(sender, load.ip_length - HEADERS)
             .context("UDP segmentation offload (Linux 4.18)")?;
+    }
+    if is_coalesced(load, keep) {
         system::coalesce(receiver).context("UDP receive offload (Linux 5.0)")?;
     }
     receiver.set_read_timeout(Some(LOOK_AGAIN_AFTER))?;
     Ok(())
+}
+
+fn is_coalesced(load: &Load, keep: Keep) -> bool {
+    load.sending == Sending::Offloaded || keep == Keep::Numbers
 }
 
 /// Sends a load and waits until all of it has come or nothing has for `patience`.
@@ -216,7 +232,7 @@ pub(super) fn run(
     keep: Keep,
     patience: Duration,
 ) -> Result<Outcome> {
-    prepare(sender, receiver, load)?;
+    prepare(sender, receiver, load, keep)?;
     let shared = Shared::default();
     let drops_before = system::receive_drops(receiver)?;
     let mut outcome = thread::scope(|scope| -> Result<Outcome> {
@@ -390,11 +406,12 @@ fn receive(
     shared: &Shared,
 ) -> Result<Outcome> {
     system::sharpen_timers();
-    let room = match load.sending {
-        Sending::Plain => 2_048,
-        Sending::Offloaded => 65_536,
-    };
-    let mut batch = ReceiveBatch::new(room);
+    let mut batch = ReceiveBatch::new(if is_coalesced(load, keep) {
+        65_536
+    } else {
+        2_048
+    });
+    let naps = keep == Keep::Numbers && matches!(load.pace, Pace::Even { .. });
     let mut outcome = Outcome::default();
     match keep {
         Keep::Arrivals => outcome.arrivals.reserve(load.packets as usize),
@@ -435,6 +452,9 @@ fn receive(
             return Ok(outcome);
         }
         wait::not_interrupted()?;
+        if naps && count > 0 {
+            thread::sleep(RECEIVER_NAP);
+        }
     }
 }
 

@@ -191,6 +191,7 @@ impl TestResults {
             let count = |name: &str| self.emulator[way][name].as_u64().unwrap_or_default();
             let lost = count("unread_packets")
                 + count("dropped_by_limit_packets")
+                + count("untaken_packets")
                 + count("failed_writes_packets");
             if lost > 0 {
                 limits.push(format!(

@@ -9,7 +9,7 @@
 //! packet's fate, and counts what it could not carry.
 
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -25,6 +25,13 @@ pub(super) trait Device: Send {
 
     /// What can be waited for: readable when packets wait.
     fn file(&self) -> BorrowedFd<'_>;
+
+    /// Whether looking at the device costs so much that, where packets are dense, it is worth
+    /// waiting for several. A packet socket is: with the wait it carried 405,000 short packets per
+    /// second and 2.8 Gbit/s, without it 217,000 and 1.8. A TUN device carried 439,000 without it.
+    fn prefers_many(&self) -> bool {
+        false
+    }
 
     /// Appends what has come without waiting for more: at most about `max` packets, as a big
     /// packet is never split in two turns.
@@ -46,11 +53,31 @@ pub(super) trait Device: Send {
     fn unread_packets(&mut self) -> u64;
 }
 
+/// How long two readings of the link's clock are apart at most where nothing else ran between
+/// them, and how often to try for that.
+const READING: Duration = Duration::from_micros(2);
+const READINGS_MAX: u32 = 4;
+
+/// What another clock shows, and the same moment on the link's.
+pub(super) fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
+    let mut before = Instant::now();
+    for _ in 0..READINGS_MAX {
+        let shown = read();
+        let after = Instant::now();
+        let took = after - before;
+        if took <= READING {
+            return (shown, before + took / 2);
+        }
+        before = after;
+    }
+    (read(), before)
+}
+
 /// A packet from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     /// The packet as it would be on a wire, its check sums completed.
     pub(super) packet: Bytes,
-    /// How long ago it came: zero where the kernel does not say.
-    pub(super) age: Duration,
+    /// When it came; `None` where the kernel does not say.
+    pub(super) came: Option<Instant>,
 }

@@ -7,15 +7,16 @@
 //! ```
 //!
 //! Batches keep each side from starving the other: under load a packet waits for at most one
-//! batch of reads and one of writes before it is looked at. The clock is read once for a batch:
-//! right behind it, so that what came while it was read counts as come when it was there, and
-//! what was written counts as late until all of it was written.
+//! batch of reads and one of writes before it is looked at. A packet came when the kernel says it
+//! did; where it does not say, the clock is read once for a batch, right behind it. What was written
+//! counts as late until all of its batch was written.
 //!
 //! While packets are under way the thread sleeps until shortly before the next is due (`pace.rs`)
 //! and once a second looks at whether the link is what it was set to (`watch.rs`).
 
 use std::os::fd::AsFd;
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -23,7 +24,7 @@ use emulate::{Direction, Link, LinkConfig};
 use vocab::Time;
 
 use super::device::{Device, Received};
-use super::pace::{Pace, Priority};
+use super::pace::{GATHER, Pace, Priority};
 use super::processor::Processor;
 use super::record::{Heading, LinkRecord, RecordSink};
 use super::report::{DirectionReport, Lateness, LinkReport};
@@ -89,6 +90,8 @@ enum Flow {
 enum Rest {
     /// Only look whether something came.
     Awake,
+    /// Look after a moment, whatever comes.
+    Gathering,
     Asleep(Duration),
     /// Until something comes, or it is time to look after the link.
     Idle(Option<Duration>),
@@ -128,12 +131,12 @@ impl Driver {
         let priority = match system::raise_priority() {
             Ok(()) => Priority::Raised,
             Err(error) => {
-                tracing::info!(%error, "link runs at ordinary priority; packets are later beside other work");
+                tracing::debug!(%error, "link runs at ordinary priority; packets are later beside other work");
                 Priority::Ordinary
             }
         };
         if let Err(error) = system::raise_session() {
-            tracing::info!(%error, "link's session runs at ordinary priority");
+            tracing::debug!(%error, "link's session runs at ordinary priority");
         }
         let mut processor = Processor::new();
         let [a, b] = &self.devices;
@@ -151,17 +154,18 @@ impl Driver {
                 Rest::Asleep(span) if !(from_a || from_b || commanded) => {
                     pace.woke(now.since(before + span));
                 }
-                Rest::Asleep(_) | Rest::Idle(_) => {}
+                Rest::Asleep(_) | Rest::Idle(_) | Rest::Gathering => {}
             }
             for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
                 if has_come {
                     let packets;
                     (packets, now) = self.take_in(index, &mut received)?;
-                    pace.came(now);
+                    pace.came(now, packets);
                     processor.came(now, packets);
                 }
             }
             if commanded && matches!(self.obey(now), Flow::Stop) {
+                self.look_last();
                 let report = self.report();
                 self.record_the_rest(now);
                 return Ok(report);
@@ -170,6 +174,10 @@ impl Driver {
             now = self.deliver_due(1, now);
             if self.watch_at.is_some_and(|at| at <= now) {
                 self.look_after(now);
+                processor.came(now, 0);
+                if processor.is_settled() {
+                    self.watch_at = Some(now + Watch::INTERVAL);
+                }
             }
         }
     }
@@ -179,6 +187,10 @@ impl Driver {
     }
 
     fn rest(&self, now: Time, pace: &mut Pace) -> Rest {
+        let prefer_many = self.devices.iter().any(|device| device.prefers_many());
+        if prefer_many && pace.gathers(now) {
+            return Rest::Gathering;
+        }
         let rest = match self.link.poll_timeout() {
             Some(due) => Rest::Asleep(due.since(now).saturating_sub(pace.margin()).min(WAIT_MAX)),
             None => Rest::Idle(self.watch_at.map(|at| at.since(now))),
@@ -193,6 +205,10 @@ impl Driver {
     fn wait(&self, rest: Rest) -> Result<[bool; 3]> {
         let span = match rest {
             Rest::Awake => Some(Duration::ZERO),
+            Rest::Gathering => {
+                thread::sleep(GATHER);
+                Some(Duration::ZERO)
+            }
             Rest::Asleep(span) => Some(span),
             Rest::Idle(span) => span,
         };
@@ -211,9 +227,10 @@ impl Driver {
             return Ok((0, now));
         }
         let direction = direction(&mut self.link, index);
-        for Received { packet, age } in received.drain(..) {
-            let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-            let arrived = Time::from_nanos(now.as_nanos().saturating_sub(age));
+        for Received { packet, came } in received.drain(..) {
+            let arrived = came.map_or(now, |came| {
+                now.min(Time::from_epoch(came.saturating_duration_since(self.start)))
+            });
             direction.handle(arrived, packet);
         }
         self.watch_at.get_or_insert(now + Watch::INTERVAL);
@@ -345,6 +362,14 @@ impl Driver {
         }
     }
 
+    /// The same for what is left of the last second.
+    fn look_last(&mut self) {
+        for index in [0, 1] {
+            let observed = self.observe(index);
+            self.relays[index].watch.look_last(observed);
+        }
+    }
+
     fn observe(&mut self, index: usize) -> Observed {
         let counters = direction(&mut self.link, index).counters();
         let relay = &mut self.relays[index];
@@ -354,7 +379,7 @@ impl Driver {
             late_departures: relay.lateness.over_200us(),
             unread: relay.unread,
             refused: relay.failed_writes,
-            over_memory: counters.dropped_by_limit.packets,
+            over_memory: (counters.dropped_by_limit + counters.dropped_untaken).packets,
         }
     }
 
@@ -401,3 +426,6 @@ fn framed(mut config: LinkConfig, devices: &[Box<dyn Device>; 2]) -> LinkConfig 
     config.back.framing = devices[1].framing();
     config
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::bpf::{self, Attached, Way};
 use super::interface_system::{self as system, Feature};
+use super::interface_use;
 use super::namespace::{Namespace, within};
 
 /// An interface in use; dropping it puts it back as it was.
@@ -64,15 +65,10 @@ impl Interface {
                 "it carries no Ethernet frames (a TUN device or a tunnel, hardware type {hardware}); name an Ethernet interface, or let `trunkline emulate run` make its own TUN devices with --device-a and --device-b"
             );
         }
-        if flags & libc::IFF_SLAVE != 0 {
-            bail!(
-                "it is part of a bond; name the bond, or take it out: ip link set {name} nomaster"
-            );
-        }
-        if carries_default_route(name) {
-            bail!(
-                "this host's default route leads through it, and a bridge there would cut the host off; name another interface, or remove the route: ip route del default dev {name}"
-            );
+        let found = interface_use::of_interface(index)
+            .context("the kernel does not list what it is used for")?;
+        if let Some(found) = found {
+            bail!("{}", found.explain(name));
         }
         Ok(Self {
             name: name.to_owned(),
@@ -247,58 +243,9 @@ fn explain_missing(error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Whether a default route of the calling thread's namespace leads through an interface.
-fn carries_default_route(name: &str) -> bool {
-    // A kernel without IPv6, say, has no such file and no such routes.
-    let read = |file| fs::read_to_string(file).unwrap_or_default();
-    ipv4_default_routes(&read("/proc/thread-self/net/route")).any(|device| device == name)
-        || ipv6_default_routes(&read("/proc/thread-self/net/ipv6_route"))
-            .any(|device| device == name)
-}
-
-/// The devices of routes to 0.0.0.0/0: device, destination, …, mask as the eighth column.
-fn ipv4_default_routes(table: &str) -> impl Iterator<Item = &str> {
-    table.lines().filter_map(|line| {
-        let columns: Vec<_> = line.split_whitespace().collect();
-        let (device, destination, mask) = (columns.first()?, columns.get(1)?, columns.get(7)?);
-        (*destination == "00000000" && *mask == "00000000").then_some(*device)
-    })
-}
-
-/// The devices of routes to ::/0: destination, its length, …, the device as the last column.
-fn ipv6_default_routes(table: &str) -> impl Iterator<Item = &str> {
-    table.lines().filter_map(|line| {
-        let columns: Vec<_> = line.split_whitespace().collect();
-        let is_default =
-            *columns.first()? == "00000000000000000000000000000000" && *columns.get(1)? == "00";
-        // Every table ends in a route that refuses, through the loopback device.
-        columns
-            .last()
-            .copied()
-            .filter(|device| is_default && *device != "lo")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn default_routes_are_found() {
-        let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
-            eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
-            eth1\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
-            eth2\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0\n";
-        assert_eq!(ipv4_default_routes(table).collect::<Vec<_>>(), ["eth0"]);
-        let zeros = "0".repeat(32);
-        let table = format!(
-            "{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 1 0 00000003 eth3\n\
-             {zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200 lo\n\
-             fe80{} 40 {zeros} 00 {zeros} 00000100 1 0 00000001 eth4\n",
-            "0".repeat(28)
-        );
-        assert_eq!(ipv6_default_routes(&table).collect::<Vec<_>>(), ["eth3"]);
-    }
 
     #[test]
     fn what_cannot_be_bridged_is_refused_with_the_reason() {

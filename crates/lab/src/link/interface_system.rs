@@ -1,12 +1,13 @@
 //! The system calls by which an interface that exists already is asked about and set up.
 //!
 //! All of them go through a socket that was opened in the interface's namespace: it stays there
-//! whichever thread uses it. The kernel's side is described in netdevice(7) and linux/ethtool.h.
+//! whichever thread uses it. The kernel's side is described in netdevice(7), linux/ethtool.h and
+//! rtnetlink(7).
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use super::system::{checked, ioctl, request};
@@ -222,6 +223,106 @@ fn value(socket: &OwnedFd, device: &str, command: u32) -> io::Result<u32> {
     Ok(value.data)
 }
 
+/// What rtnetlink(7) can be asked to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Table {
+    Links,
+    Addresses,
+    Routes,
+}
+
+/// The kernel sends at most this much at once to who asks for so much.
+const DUMP_BYTES: usize = 32 * 1_024;
+
+/// `struct nlmsghdr`: length, type, flags, sequence number, sender; each message begins at a
+/// multiple of 4.
+const MESSAGE_HEADER: usize = 16;
+
+/// Shows each entry of a table of the calling thread's namespace to `each`: what is behind its
+/// `nlmsghdr`.
+///
+/// # Errors
+/// When the kernel does not list it.
+pub(super) fn dump(table: Table, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    // SAFETY: no pointers are passed; a new descriptor is ours alone.
+    let socket = unsafe {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        OwnedFd::from_raw_fd(checked(libc::socket(
+            libc::AF_NETLINK,
+            kind,
+            libc::NETLINK_ROUTE,
+        ))?)
+    };
+    let kind = match table {
+        Table::Links => libc::RTM_GETLINK,
+        Table::Addresses => libc::RTM_GETADDR,
+        Table::Routes => libc::RTM_GETROUTE,
+    };
+    // Behind the header stands a family, of which 0 is all, in four bytes.
+    let mut request = [0_u8; MESSAGE_HEADER + 4];
+    request[..4].copy_from_slice(&(MESSAGE_HEADER as u32 + 4).to_ne_bytes());
+    request[4..6].copy_from_slice(&kind.to_ne_bytes());
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    request[6..8].copy_from_slice(&flags.to_ne_bytes());
+    // SAFETY: the request lives through the call, and its length is told; a socket that is bound
+    // to nothing sends to the kernel.
+    let sent = unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            request.as_ptr().cast(),
+            request.len(),
+            0,
+        )
+    };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut buffer = vec![0_u8; DUMP_BYTES];
+    loop {
+        // SAFETY: the buffer lives through the call, and its length is told.
+        let length = unsafe {
+            libc::recv(
+                socket.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                0,
+            )
+        };
+        let Ok(length) = usize::try_from(length) else {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        };
+        if messages(&buffer[..length], &mut each)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Shows the entries in what the kernel sent at once; says whether they were the last.
+fn messages(mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+    let cut_short = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    while let Some(header) = bytes.first_chunk::<MESSAGE_HEADER>() {
+        let [a, b, c, d, e, f, ..] = *header;
+        let length = u32::from_ne_bytes([a, b, c, d]) as usize;
+        let body = bytes.get(MESSAGE_HEADER..length).ok_or_else(cut_short)?;
+        match libc::c_int::from(u16::from_ne_bytes([e, f])) {
+            libc::NLMSG_DONE => return Ok(true),
+            libc::NLMSG_ERROR => {
+                let number = body.first_chunk().ok_or_else(cut_short)?;
+                // The kernel's error numbers are negative here.
+                let number = i32::from_ne_bytes(*number).wrapping_neg();
+                return Err(io::Error::from_raw_os_error(number));
+            }
+            _ => each(body),
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,5 +338,33 @@ mod tests {
             index(&socket, "no-such-device").unwrap_err().raw_os_error(),
             Some(libc::ENODEV)
         );
+    }
+
+    #[test]
+    fn the_loopback_device_is_listed() {
+        let socket = question_socket().unwrap();
+        let loopback = index(&socket, "lo").unwrap();
+        let mut found = 0;
+        dump(Table::Links, |link| {
+            found += u32::from(link[4..8] == loopback.to_ne_bytes());
+        })
+        .unwrap();
+        assert_eq!(found, 1);
+        for table in [Table::Addresses, Table::Routes] {
+            dump(table, |entry| assert!(entry.len() >= 8)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_the_kernel_and_a_message_cut_short_are_errors() {
+        let mut error = vec![20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        if cfg!(target_endian = "big") {
+            error[..6].copy_from_slice(&[0, 0, 0, 20, 0, 2]);
+        }
+        error.extend((-libc::EPERM).to_ne_bytes());
+        let refused = messages(&error, &mut |_| {}).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        let cut = messages(&error[..18], &mut |_| {}).unwrap_err();
+        assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

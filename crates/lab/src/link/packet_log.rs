@@ -4,7 +4,9 @@
 //!   link's thread ──offer──► bounded channel ──► writer's thread ──► FILE.csv, FILE.pcapng
 //! ```
 //! The link never waits for the writer: what finds no room is counted as lost, and said in the
-//! file's last line and in the status. When a file cannot be written (a full disk), that is said
+//! file's last line and in the status. A change of settings is never lost, because no packet behind
+//! it could be replayed without: it goes another way, beside the channel, and whoever makes more
+//! changes than the writer can follow waits for it. When a file cannot be written (a full disk), that is said
 //! once and the link goes on. The CSV is a format (docs/formats/packet-log.md): with the
 //! settings in its head, the changes of settings among its rows and the arrivals of all packets
 //! it is what `replay.rs` needs to have every fate again.
@@ -14,11 +16,11 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use emulate::{DropReason, Ending, Framing, Record};
 use serde::{Deserialize, Serialize};
 use vocab::Time;
@@ -31,11 +33,20 @@ use super::settings::{Resolved, Settings, UsedFile};
 /// are of full size.
 const WAITING_MAX: usize = 32_768;
 
-/// How soon a row is in the file on a quiet link.
+/// Changes of settings that wait for the writer; each may be some kilobytes.
+const CHANGES_WAITING_MAX: usize = 256;
+
+/// How long a change waits for the writer to have room.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How soon a row is in the file.
 const FLUSH_AFTER: Duration = Duration::from_millis(300);
 
 /// How many records may be lost at once with a disk that fills up.
 const FLUSH_RECORDS: u64 = 4_096;
+
+/// The clock is looked at once for so many records.
+const LOOK_AT_CLOCK_EVERY: u64 = 64;
 
 /// The first line of a log.
 pub(super) const MAGIC: &str = "# trunkline packet log, version 1";
@@ -91,8 +102,18 @@ struct Shared {
     written: AtomicU64,
     lost: AtomicU64,
     error: Mutex<Option<String>>,
-    /// Settings that were sent to the link and are not in force yet.
-    pending: Mutex<VecDeque<SettingsRow>>,
+    changes: Mutex<Changes>,
+    /// Is told when changes were written.
+    room: Condvar,
+}
+
+/// Changes of settings on their way.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Sent to the link and not in force yet.
+    announced: VecDeque<SettingsRow>,
+    /// In force and not written yet.
+    in_force: Vec<SettingsRow>,
 }
 
 /// A change of settings, as it stands in the log.
@@ -106,11 +127,6 @@ pub(super) struct SettingsRow {
     pub(super) settings: Settings,
     /// The files among them.
     pub(super) files: Vec<UsedFile>,
-}
-
-enum Entry {
-    Packet(LinkRecord),
-    Changed(SettingsRow),
 }
 
 impl PacketLog {
@@ -127,7 +143,7 @@ impl PacketLog {
         let csv = files.csv.as_ref().map(create).transpose()?;
         let pcapng = files.pcapng.as_ref().map(create).transpose()?;
         let shared = Arc::new(Shared::default());
-        let (entries, received) = mpsc::sync_channel(WAITING_MAX);
+        let (records, received) = mpsc::sync_channel(WAITING_MAX);
         let (head, heads) = mpsc::channel();
         let writer = thread::Builder::new()
             .name("packet-log".to_owned())
@@ -137,7 +153,7 @@ impl PacketLog {
             })
             .context("cannot start the log's thread")?;
         let sink = LogSink {
-            entries,
+            records,
             shared: Arc::clone(&shared),
         };
         let log = Self {
@@ -156,13 +172,30 @@ impl PacketLog {
 
     /// Is told of settings that are about to be sent to the link; [`RecordSink::changed`] says
     /// when they are in force.
-    pub fn announce(&self, settings: &Settings, resolved: &Resolved) {
+    ///
+    /// # Errors
+    /// When so many changes wait for the writer that none can be taken.
+    pub fn announce(&self, settings: &Settings, resolved: &Resolved) -> Result<()> {
         let row = SettingsRow {
             settings: settings.clone(),
             files: resolved.files.clone(),
             ..SettingsRow::default()
         };
-        lock(&self.shared.pending).push_back(row);
+        let is_full = |changes: &mut Changes| {
+            changes.announced.len() + changes.in_force.len() >= CHANGES_WAITING_MAX
+        };
+        let (mut changes, waited) = self
+            .shared
+            .room
+            .wait_timeout_while(lock(&self.shared.changes), CHANGE_PATIENCE, is_full)
+            .unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            bail!(
+                "the packet log is {CHANGES_WAITING_MAX} changes of settings behind and no packet could be replayed without them; is its disk too slow? Try again"
+            );
+        }
+        changes.announced.push_back(row);
+        Ok(())
     }
 
     /// What was written so far.
@@ -207,13 +240,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 struct LogSink {
-    entries: mpsc::SyncSender<Entry>,
+    records: mpsc::SyncSender<LinkRecord>,
     shared: Arc<Shared>,
 }
 
 impl RecordSink for LogSink {
     fn offer(&mut self, record: LinkRecord) -> bool {
-        let taken = self.entries.try_send(Entry::Packet(record)).is_ok();
+        let taken = self.records.try_send(record).is_ok();
         if !taken {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -221,18 +254,17 @@ impl RecordSink for LogSink {
     }
 
     fn offer_last(&mut self, record: LinkRecord) -> bool {
-        self.entries.send(Entry::Packet(record)).is_ok()
+        self.records.send(record).is_ok()
     }
 
     fn changed(&mut self, at: Time, next: [u64; 2]) {
-        let Some(mut row) = lock(&self.shared.pending).pop_front() else {
+        let mut changes = lock(&self.shared.changes);
+        let Some(mut row) = changes.announced.pop_front() else {
             return;
         };
         row.at_ns = at.as_nanos();
         row.next = next;
-        if self.entries.try_send(Entry::Changed(row)).is_err() {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        changes.in_force.push(row);
     }
 }
 
@@ -240,58 +272,101 @@ fn write_all(
     csv: Option<BufWriter<File>>,
     pcapng: Option<BufWriter<File>>,
     heads: &mpsc::Receiver<LogHead>,
-    entries: &mpsc::Receiver<Entry>,
+    records: &mpsc::Receiver<LinkRecord>,
     shared: &Shared,
 ) {
     // Without a head the link did not start, and there is nothing to write.
     let Ok(head) = heads.recv() else {
         return;
     };
-    let mut files = match Files::begin(csv, pcapng, &head) {
-        Ok(files) => Some(files),
-        Err(error) => {
-            shared.fail(error.to_string());
-            None
-        }
+    let mut writer = Writer {
+        files: None,
+        shared,
+        unflushed: 0,
+        flush_at: None,
     };
-    // Records that are in no file for certain yet.
-    let mut unflushed = 0;
+    let begun = Files::begin(csv, pcapng, &head);
+    writer.files = writer.held(begun);
     loop {
-        let is_over = match entries.recv_timeout(FLUSH_AFTER) {
-            Ok(entry) => {
-                if files.is_none() {
-                    shared.lost.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                unflushed += u64::from(matches!(entry, Entry::Packet(_)));
-                let written = files.as_mut().map_or(Ok(()), |files| files.entry(&entry));
-                if written.is_ok() && unflushed < FLUSH_RECORDS {
-                    continue;
-                }
-                if let Err(error) = written {
-                    shared.fail(error.to_string());
-                    files = None;
-                }
-                false
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => false,
-            Err(mpsc::RecvTimeoutError::Disconnected) => true,
-        };
-        if let Some(Err(error)) = files.as_mut().map(Files::flush) {
-            shared.fail(error.to_string());
-            files = None;
-        }
-        let counter = match files {
-            Some(_) => &shared.written,
-            None => &shared.lost,
-        };
-        counter.fetch_add(std::mem::take(&mut unflushed), Ordering::Relaxed);
-        if is_over {
-            break;
+        let left = writer.flush_at.map_or(FLUSH_AFTER, |at| {
+            at.saturating_duration_since(Instant::now())
+        });
+        let received = records.recv_timeout(left);
+        writer.write_changes();
+        match received {
+            Ok(record) => writer.write(&record),
+            Err(mpsc::RecvTimeoutError::Timeout) => writer.flush(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
     }
-    if let Some(Err(error)) = files.map(|files| files.end(&shared.report())) {
-        shared.fail(error.to_string());
+    writer.flush();
+    if let Some(files) = writer.files.take() {
+        let ended = files.end(&shared.report());
+        let _ = writer.held(ended);
+    }
+}
+
+/// The writer's thread: files until one fails, and what is in none of them for certain yet.
+struct Writer<'a> {
+    files: Option<Files>,
+    shared: &'a Shared,
+    unflushed: u64,
+    /// When the oldest of those has waited long enough.
+    flush_at: Option<Instant>,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, record: &LinkRecord) {
+        let Some(files) = &mut self.files else {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let written = files.packet(record);
+        self.unflushed += 1;
+        let flush_at = *self
+            .flush_at
+            .get_or_insert_with(|| Instant::now() + FLUSH_AFTER);
+        if self.held(written).is_none()
+            || self.unflushed >= FLUSH_RECORDS
+            || (self.unflushed.is_multiple_of(LOOK_AT_CLOCK_EVERY) && flush_at <= Instant::now())
+        {
+            self.flush();
+        }
+    }
+
+    fn write_changes(&mut self) {
+        let rows = std::mem::take(&mut lock(&self.shared.changes).in_force);
+        if rows.is_empty() {
+            return;
+        }
+        self.shared.room.notify_all();
+        if let Some(files) = &mut self.files {
+            let written = rows.iter().try_for_each(|row| files.changed(row));
+            self.held(written);
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(flushed) = self.files.as_mut().map(Files::flush) {
+            self.held(flushed);
+        }
+        let counter = match self.files {
+            Some(_) => &self.shared.written,
+            None => &self.shared.lost,
+        };
+        counter.fetch_add(std::mem::take(&mut self.unflushed), Ordering::Relaxed);
+        self.flush_at = None;
+    }
+
+    /// Ends the log at the first error.
+    fn held<T>(&mut self, result: io::Result<T>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                self.shared.fail(error.to_string());
+                self.files = None;
+            })
+            .ok()
     }
 }
 
@@ -332,13 +407,6 @@ impl Files {
             pcapng: pcapng.transpose()?,
             epoch: u64::try_from(since.as_nanos()).unwrap_or(0),
         })
-    }
-
-    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
-        match entry {
-            Entry::Packet(record) => self.packet(record),
-            Entry::Changed(row) => self.changed(row),
-        }
     }
 
     fn packet(&mut self, LinkRecord { heading, record }: &LinkRecord) -> io::Result<()> {
@@ -430,32 +498,58 @@ pub(super) fn fate(ending: &Ending) -> (&'static str, Time, &'static str) {
             marked,
             is_copy,
         } => {
-            let flags = match (corrupted, marked, is_copy) {
-                (false, false, false) => "",
-                (true, false, false) => "corrupted",
-                (false, true, false) => "marked",
-                (false, false, true) => "copy",
-                (true, true, false) => "corrupted+marked",
-                (true, false, true) => "corrupted+copy",
-                (false, true, true) => "marked+copy",
-                (true, true, true) => "corrupted+marked+copy",
-            };
-            ("delivered", *at, flags)
+            let place =
+                usize::from(*corrupted) | usize::from(*marked) << 1 | usize::from(*is_copy) << 2;
+            (DELIVERED, *at, FLAGS[place])
         }
         Ending::Dropped { at, reason } => (reason_name(*reason), *at, ""),
     }
 }
 
+/// What else can be said of a packet that was delivered: corrupted, marked and copy, one bit each.
+pub(super) const FLAGS: [&str; 8] = [
+    "",
+    "corrupted",
+    "marked",
+    "corrupted+marked",
+    "copy",
+    "corrupted+copy",
+    "marked+copy",
+    "corrupted+marked+copy",
+];
+
+const DELIVERED: &str = "delivered";
+
+/// Every fate there is, by place: that, and those of `reason_name`.
+pub(super) const FATES: [&str; 10] = [
+    DELIVERED,
+    "policed",
+    "queue_full",
+    "head_of_queue",
+    "aqm",
+    "too_long_for_bucket",
+    "lost",
+    "outage",
+    "memory_limit",
+    UNTAKEN,
+];
+
+/// The fate of a packet that arrived in the model and was never taken out of it.
+pub(super) const UNTAKEN: &str = "untaken";
+
 fn reason_name(reason: DropReason) -> &'static str {
-    match reason {
-        DropReason::Policed => "policed",
-        DropReason::QueueFull => "queue_full",
-        DropReason::HeadOfQueue => "head_of_queue",
-        DropReason::Aqm => "aqm",
-        DropReason::TooLongForBucket => "too_long_for_bucket",
-        DropReason::Lost => "lost",
-        DropReason::MemoryLimit => "memory_limit",
-    }
+    let place = match reason {
+        DropReason::Policed => 1,
+        DropReason::QueueFull => 2,
+        DropReason::HeadOfQueue => 3,
+        DropReason::Aqm => 4,
+        DropReason::TooLongForBucket => 5,
+        DropReason::Lost => 6,
+        DropReason::Outage => 7,
+        DropReason::MemoryLimit => 8,
+        DropReason::Untaken => 9,
+    };
+    FATES[place]
 }
 
 /// The packet where it came in, with its fate, and where it went out.

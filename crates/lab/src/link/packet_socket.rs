@@ -11,20 +11,20 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use emulate::{Delivery, Framing};
 
-use super::device::{Device, Received};
+use super::device::{Device, Received, beside};
 use super::frame;
 use super::interface::{Interface, in_namespace};
 use super::namespace::Namespace;
-use super::offload::{Group, Merging};
+use super::offload::{Group, Merging, Refusals};
 use super::packet_system::{BATCH_FRAMES, FrameRing, FrameSender};
 
-/// A stamp that is older was made by a clock that has been set since.
+/// A stamp that is further from now was made by a clock that has been set since.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Looks at an empty ring, of which one asks whether the interface is in error: it shows in a
@@ -36,13 +36,6 @@ const EMPTY_TURNS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(20);
 const PAUSES_MAX: u32 = 25;
 
-/// Runs that the kernel refuses one after the other before it is asked for a while no more: an
-/// interface that does not split this kind, though it says so of TCP.
-const REFUSED_RUNS_MAX: u32 = 16;
-/// Frames that go alone then, before a run is tried again: a full queue at the other end may have
-/// been the reason as well.
-const ALONE_FRAMES: u32 = 10_000;
-
 /// A pair of sockets on one interface.
 #[derive(Debug)]
 pub(super) struct PacketSocket {
@@ -51,15 +44,23 @@ pub(super) struct PacketSocket {
     waiting: Vec<Bytes>,
     run: Run,
     merging: Merging,
-    refused_runs: u32,
-    /// Frames that are still to go alone.
-    alone: u32,
+    /// Of an interface that does not split this kind, though it says so of TCP, or whose other end
+    /// has a full queue.
+    refusals: Refusals,
     /// Frames that the kernel showed and that could not be told apart.
     unsplittable: u64,
     failed: u64,
     empty_turns: u32,
     // Last, so that it is put back once the sockets are closed.
     interface: Interface,
+}
+
+/// The same moment on the clock of stamps and on the link's.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// Since 1970, by CLOCK_REALTIME.
+    stamp: Duration,
+    instant: Instant,
 }
 
 /// Frames that may go as one.
@@ -103,8 +104,7 @@ impl PacketSocket {
                 tcp: splits,
                 udp: splits,
             },
-            refused_runs: 0,
-            alone: 0,
+            refusals: Refusals::default(),
             unsplittable: 0,
             failed: 0,
             empty_turns: 0,
@@ -138,16 +138,12 @@ impl PacketSocket {
             self.send_waiting();
             match self.run.send(&self.sender) {
                 Ok(()) => {
-                    self.refused_runs = 0;
+                    self.refusals.taken();
                     self.run.frames.clear();
                 }
                 Err(error) => {
                     tracing::trace!(interface = self.interface.name(), %error, "a run goes frame by frame");
-                    self.refused_runs += 1;
-                    if self.refused_runs == REFUSED_RUNS_MAX {
-                        self.refused_runs = 0;
-                        self.alone = ALONE_FRAMES;
-                    }
+                    self.refusals.refused();
                 }
             }
         }
@@ -185,23 +181,23 @@ impl Device for PacketSocket {
         Framing::Ethernet
     }
 
+    fn prefers_many(&self) -> bool {
+        true
+    }
+
     fn file(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
 
     fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
-        // Taken before the frames, so that no age is too long; one that came since has none.
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let clocks = Clocks::read();
         let before = into.len();
         let unsplittable = &mut self.unsplittable;
         let mut found = false;
         while into.len() - before < max
             && self.ring.take(|shown| {
-                let age = now.saturating_sub(shown.stamp);
-                let age = if age > AGE_MAX { Duration::ZERO } else { age };
-                let each = |packet| into.push(Received { packet, age });
+                let came = clocks.instant(shown.stamp);
+                let each = |packet| into.push(Received { packet, came });
                 if !frame::make_real(shown.offload, shown.tag, shown.bytes, each) {
                     *unsplittable += 1;
                 }
@@ -218,8 +214,7 @@ impl Device for PacketSocket {
 
     fn send(&mut self, delivery: Delivery) {
         let (frame, intact) = (delivery.packet, !delivery.corrupted);
-        if self.alone > 0 {
-            self.alone -= 1;
+        if self.refusals.keep_alone() {
             self.end_run();
             self.waiting.push(frame);
             return;
@@ -245,6 +240,26 @@ impl Device for PacketSocket {
     /// knows how many it was made of.
     fn unread_packets(&mut self) -> u64 {
         self.ring.dropped() + self.unsplittable
+    }
+}
+
+impl Clocks {
+    /// Reads both clocks anew: CLOCK_REALTIME may be set at any time.
+    fn read() -> Self {
+        let (stamp, instant) = beside(SystemTime::now);
+        let stamp = stamp.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { stamp, instant }
+    }
+
+    /// When that was on the link's clock, before this pair was read or since.
+    fn instant(self, stamp: Duration) -> Option<Instant> {
+        if stamp.abs_diff(self.stamp) > AGE_MAX {
+            return None;
+        }
+        match stamp.checked_sub(self.stamp) {
+            Some(since) => self.instant.checked_add(since),
+            None => self.instant.checked_sub(self.stamp - stamp),
+        }
     }
 }
 
@@ -293,4 +308,30 @@ fn is_for_now(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_the_same_moment_whenever_the_clocks_were_read() {
+        let clocks = Clocks {
+            stamp: Duration::from_secs(1_000_000),
+            instant: Instant::now() + AGE_MAX,
+        };
+        for micros in [-900_000, -70, -1, 0, 1, 70, 900_000_i64] {
+            let by = Duration::from_micros(micros.unsigned_abs());
+            let (stamp, instant) = if micros < 0 {
+                (clocks.stamp - by, clocks.instant - by)
+            } else {
+                (clocks.stamp + by, clocks.instant + by)
+            };
+            assert_eq!(clocks.instant(stamp), Some(instant), "{micros} us");
+        }
+        for stamp in [clocks.stamp - 2 * AGE_MAX, clocks.stamp + 2 * AGE_MAX] {
+            assert_eq!(clocks.instant(stamp), None);
+        }
+        assert_eq!(clocks.instant(Duration::ZERO), None);
+    }
 }

@@ -7,27 +7,29 @@
 //! and its two bits of congestion notification, is.
 //!
 //! A log that lacks records (a writer that was too slow, a line that stood still at the end) is
-//! replayed up to the first packet that is missing.
+//! replayed up to the first packet that is missing. What a log says is not trusted: `log.rs` reads
+//! it within limits, and `files.rs` finds the files that it names.
 
+mod files;
+mod log;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use emulate::{Direction, DirectionConfig, Framing, Link, LinkConfig, Record};
 use serde::Serialize;
 use vocab::Time;
 
-use super::packet_log::{COLUMNS, MAGIC, SettingsRow, fate, framing_name};
+use super::packet_log::{SettingsRow, UNTAKEN, fate};
 use super::record::Heading;
-
-/// What a row takes in memory is about 100 bytes; this is 10 GB of them.
-const ROWS_MAX: usize = 100_000_000;
+use files::Files;
+use log::{Log, PACKET_MAX, Row};
 
 /// Differences that are told one by one; the others are counted.
 const TOLD_MAX: usize = 20;
@@ -71,11 +73,13 @@ impl ReplayReport {
 /// # Errors
 /// When it cannot be read, is no log, or names files that are no longer what they were.
 pub fn replay(path: &Path) -> Result<ReplayReport> {
-    let log = Log::read(path).with_context(|| path.display().to_string())?;
+    let read = || Log::read(BufReader::with_capacity(1 << 20, File::open(path)?));
+    let log = read().with_context(|| path.display().to_string())?;
     let mut report = ReplayReport::default();
+    let mut files = Files::beside(path);
     let mut configs = Vec::new();
     for row in &log.changes {
-        configs.push(config(row, log.framing)?);
+        configs.push(config(row, log.framing, &mut files)?);
     }
     let Some(first) = configs.first() else {
         bail!("the log has no settings; is its head missing?");
@@ -102,7 +106,8 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
             direction,
             framing: log.framing,
             heading,
-            packets: HashMap::new(),
+            has_end: log.has_end,
+            headers: HashMap::new(),
         }
         .run(rows, changes, report)
     };
@@ -114,153 +119,30 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
         &mut report,
     );
     report.back = replay(link.back, back_rows, of(1), Heading::Back, &mut report);
+    if !log.has_end {
+        report.left_out.push(
+            "the log has no end, because its writer was killed or its disk was full; what came behind its last whole line is not compared".to_owned(),
+        );
+    }
     Ok(report)
 }
 
-fn config(row: &SettingsRow, framing: Framing) -> Result<LinkConfig> {
-    for file in &row.files {
-        let content = fs::read(&file.path).with_context(|| {
-            format!(
-                "the settings lie in {}, which cannot be read",
-                file.path.display()
-            )
-        })?;
-        if blake3::hash(&content).to_hex().as_str() != file.blake3 {
-            bail!(
-                "{} is no longer what it was when the log was written; bring that file back",
-                file.path.display()
-            );
-        }
-    }
-    let mut config = row.settings.resolve()?.config;
+/// What can be read of a log, written as one: for tests that throw bytes at the reader.
+///
+/// # Errors
+/// The first line that is none of a log's.
+pub fn rewritten(log: &[u8]) -> Result<Vec<u8>> {
+    let mut written = Vec::new();
+    Log::read(log)?.write(&mut written)?;
+    Ok(written)
+}
+
+fn config(row: &SettingsRow, framing: Framing, files: &mut Files) -> Result<LinkConfig> {
+    let mut config = files.settings(row)?.resolve()?.config;
     config.forward.framing = framing;
     config.back.framing = framing;
     Ok(config)
 }
-
-/// A log in memory.
-struct Log {
-    framing: Framing,
-    /// The first is what the link was started with.
-    changes: Vec<SettingsRow>,
-    rows: [Vec<Row>; 2],
-}
-
-/// One row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Row {
-    index: u64,
-    arrived: u64,
-    length: u32,
-    ecn: u8,
-    fate: Fate,
-    at: u64,
-}
-
-/// What and how, as the log writes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Fate {
-    what: Box<str>,
-    flags: Box<str>,
-}
-
-impl Fate {
-    fn is_copy(&self) -> bool {
-        self.flags.split('+').any(|flag| flag == "copy")
-    }
-}
-
-impl Log {
-    fn read(path: &Path) -> Result<Self> {
-        let file = File::open(path).context("cannot open the log")?;
-        let mut lines = BufReader::with_capacity(1 << 20, file).lines();
-        match lines.next() {
-            Some(Ok(first)) if first == MAGIC => {}
-            _ => bail!("this is no packet log; its first line would be `{MAGIC}`"),
-        }
-        let mut log = Self {
-            framing: Framing::Ip,
-            changes: Vec::new(),
-            rows: [Vec::new(), Vec::new()],
-        };
-        for (index, line) in lines.enumerate() {
-            let line = line.context("cannot read the log")?;
-            log.take_line(&line)
-                .with_context(|| format!("line {}", index + 2))?;
-        }
-        for rows in &mut log.rows {
-            // The order of deliveries is that of the rows, so it must outlive the sorting.
-            rows.shrink_to_fit();
-        }
-        Ok(log)
-    }
-
-    fn take_line(&mut self, line: &str) -> Result<()> {
-        if let Some(comment) = line.strip_prefix("# ") {
-            let (name, value) = comment.split_once(": ").unwrap_or((comment, ""));
-            match name {
-                "framing" => {
-                    self.framing = [Framing::Ip, Framing::Ethernet]
-                        .into_iter()
-                        .find(|framing| framing_name(*framing) == value)
-                        .ok_or_else(|| anyhow!("`{value}` is no framing"))?;
-                }
-                "set" => self
-                    .changes
-                    .push(serde_json::from_str(value).context("these are no settings")?),
-                _ => {}
-            }
-            return Ok(());
-        }
-        if line == COLUMNS {
-            return Ok(());
-        }
-        let (way, row) = read_row(line)?;
-        if self.rows[way].len() == ROWS_MAX {
-            bail!("a log of more than {ROWS_MAX} packets is not replayed; log for a shorter time");
-        }
-        self.rows[way].push(row);
-        Ok(())
-    }
-}
-
-fn read_row(line: &str) -> Result<(usize, Row)> {
-    let fields: Vec<&str> = line.split(',').collect();
-    let [direction, index, arrived, length, ecn, what, at, flags] = fields[..] else {
-        bail!(
-            "a row has {} fields, and not {}",
-            COLUMNS.split(',').count(),
-            fields.len()
-        );
-    };
-    let way = match direction {
-        "forward" => 0,
-        "back" => 1,
-        other => bail!("`{other}` is no direction"),
-    };
-    let number = |text: &str| -> Result<u64> {
-        text.parse()
-            .map_err(|_| anyhow!("`{text}` is no whole number"))
-    };
-    let row = Row {
-        index: number(index)?,
-        arrived: number(arrived)?,
-        length: u32::try_from(number(length)?).context("too long for a packet")?,
-        ecn: u8::try_from(number(ecn)?).context("no code point")? & 0b11,
-        fate: Fate {
-            what: what.into(),
-            flags: flags.into(),
-        },
-        at: number(at)?,
-    };
-    if row.length > PACKET_MAX {
-        bail!("{} bytes are more than a packet can have", row.length);
-    }
-    Ok((way, row))
-}
-
-/// The longest IP packet behind a header of Ethernet and two tags.
-const PACKET_MAX: u32 = 65_535 + 22;
 
 /// A change of settings, seen from one way.
 struct Change {
@@ -274,8 +156,9 @@ struct Replay {
     direction: Direction,
     framing: Framing,
     heading: Heading,
-    /// Packets of each length and code point, made once.
-    packets: HashMap<(u32, u8), Bytes>,
+    has_end: bool,
+    /// The longest packet of each code point, of which others are the beginning.
+    headers: HashMap<u8, Bytes>,
 }
 
 impl Replay {
@@ -297,7 +180,7 @@ impl Replay {
         // A packet that is missing may have pushed out others, but none that had ended before it
         // can have come.
         let certain_until = match whole.checked_sub(1) {
-            Some(last) if whole < arrivals.len() => arrivals[last].arrived,
+            Some(last) if whole < arrivals.len() || !self.has_end => arrivals[last].arrived,
             _ => u64::MAX,
         };
         let last_at = rows.iter().map(|row| row.at).max().unwrap_or(0);
@@ -359,7 +242,7 @@ impl Replay {
         let ecn = row.ecn;
         let framing = self.framing;
         let make = || {
-            let mut packet = vec![0; row.length as usize];
+            let mut packet = vec![0; PACKET_MAX as usize];
             let at = framing.header();
             if at > 0
                 && let Some(kind) = packet.get_mut(at - 2..at)
@@ -371,10 +254,8 @@ impl Replay {
             }
             Bytes::from(packet)
         };
-        self.packets
-            .entry((row.length, ecn))
-            .or_insert_with(make)
-            .clone()
+        let whole = self.headers.entry(ecn).or_insert_with(make);
+        whole.slice(..row.length as usize)
     }
 }
 
@@ -382,6 +263,8 @@ impl Replay {
 fn arrivals(rows: &[Row]) -> Vec<&Row> {
     let mut arrivals: Vec<&Row> = rows.iter().filter(|row| !row.fate.is_copy()).collect();
     arrivals.sort_by_key(|row| row.index);
+    // A copy that was not taken out is not told from its original.
+    arrivals.dedup_by_key(|row| row.index);
     arrivals
 }
 
@@ -404,9 +287,22 @@ fn compare(
         again.insert(key(record.index, is_copy), (record, place));
         place += usize::from(what == "delivered");
     }
+    // The model delivers what the host did not take out of it in time.
+    let untaken: HashSet<u64> = rows
+        .iter()
+        .filter(|row| row.fate.what() == UNTAKEN)
+        .map(|row| row.index)
+        .collect();
+    if !untaken.is_empty() {
+        report.left_out.push(format!(
+            "{name}: {} packets arrived in the model and were not taken out in time; they are not compared",
+            untaken.len()
+        ));
+    }
+    again.retain(|(index, _), _| !untaken.contains(index));
     let mut last_place = None;
     for row in rows {
-        if row.index >= whole || row.at >= certain_until {
+        if row.index >= whole || row.at >= certain_until || untaken.contains(&row.index) {
             way.not_compared += 1;
             continue;
         }
@@ -424,18 +320,18 @@ fn compare(
             differ(format!(
                 "{}: {} at {} ns in the log, and no fate in the replay",
                 label(),
-                row.fate.what,
+                row.fate.what(),
                 row.at
             ));
             continue;
         };
         let (what, at, flags) = fate(&record.ending);
-        if (what, at.as_nanos(), flags) != (&*row.fate.what, row.at, &*row.fate.flags) {
+        if (what, at.as_nanos(), flags) != (row.fate.what(), row.at, row.fate.flags()) {
             differ(format!(
                 "{}: {} {} at {} ns in the log, {what} {flags} at {} ns in the replay",
                 label(),
-                row.fate.what,
-                row.fate.flags,
+                row.fate.what(),
+                row.fate.flags(),
                 row.at,
                 at.as_nanos()
             ));

@@ -40,10 +40,14 @@ pub struct DirectionReport {
     pub dropped_by_queue_packets: u64,
     /// Their IP length.
     pub dropped_by_queue_bytes: u64,
-    /// Lost by the model's random loss.
+    /// Lost by the model's loss, by chance or by list.
     pub dropped_by_loss_packets: u64,
     /// Their IP length.
     pub dropped_by_loss_bytes: u64,
+    /// Lost while everything is lost: in an outage.
+    pub dropped_by_outage_packets: u64,
+    /// Their IP length.
+    pub dropped_by_outage_bytes: u64,
     /// Dropped before the queue because they came faster than the policer allows.
     pub dropped_by_policer_packets: u64,
     /// Their IP length.
@@ -64,8 +68,11 @@ pub struct DirectionReport {
     pub held_packets: u64,
     /// Their IP length.
     pub held_bytes: u64,
-    /// Outside the model: refused because memory is bounded.
+    /// Outside the model: refused, or thrown away when they were due, because memory is bounded.
     pub dropped_by_limit_packets: u64,
+    /// Outside the model: thrown away when they were due, because this host had not taken out those
+    /// that were due before.
+    pub untaken_packets: u64,
     /// Outside the model: dropped by the kernel because the device was not read in time. A run of
     /// packets that came as one counts once.
     pub unread_packets: u64,
@@ -95,7 +102,10 @@ impl DirectionReport {
     /// Packets that the host and not the model lost this way.
     #[must_use]
     pub fn lost_outside_the_model(&self) -> u64 {
-        self.unread_packets + self.dropped_by_limit_packets + self.failed_writes_packets
+        self.unread_packets
+            + self.dropped_by_limit_packets
+            + self.untaken_packets
+            + self.failed_writes_packets
     }
 
     pub(super) fn new(counters: &Counters, lateness: &Lateness, observed: &Observed) -> Self {
@@ -108,6 +118,8 @@ impl DirectionReport {
             dropped_by_queue_bytes: counters.dropped_by_queue.bytes,
             dropped_by_loss_packets: counters.dropped_by_loss.packets,
             dropped_by_loss_bytes: counters.dropped_by_loss.bytes,
+            dropped_by_outage_packets: counters.dropped_by_outage.packets,
+            dropped_by_outage_bytes: counters.dropped_by_outage.bytes,
             dropped_by_policer_packets: counters.dropped_by_policer.packets,
             dropped_by_policer_bytes: counters.dropped_by_policer.bytes,
             dropped_by_aqm_packets: counters.dropped_by_aqm.packets,
@@ -119,6 +131,7 @@ impl DirectionReport {
             held_packets: counters.queued.packets + counters.in_flight.packets,
             held_bytes: counters.queued.bytes + counters.in_flight.bytes,
             dropped_by_limit_packets: counters.dropped_by_limit.packets,
+            untaken_packets: counters.dropped_untaken.packets,
             unread_packets: observed.unread,
             failed_writes_packets: observed.refused,
             over_200us_late_packets: lateness.over_200us,

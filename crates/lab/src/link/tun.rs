@@ -10,14 +10,14 @@ use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use emulate::{Delivery, Framing};
 
 use super::device::{Device, Received};
 use super::namespace::within;
-use super::offload::{self, Group, HEADER_LENGTH, Header, Merging};
+use super::offload::{self, Group, HEADER_LENGTH, Header, Merging, Refusals};
+use super::refused::Refused;
 use super::system::unfinished;
 use super::{Endpoint, Offloads, system};
 
@@ -42,6 +42,7 @@ pub(super) struct Tun {
     /// What is kept back until it cannot grow or is flushed.
     group: Group,
     merging: Merging,
+    refusals: Refusals,
     not_taken: u64,
     unsplittable: u64,
     drops: DropCount,
@@ -50,7 +51,7 @@ pub(super) struct Tun {
 impl Tun {
     /// Creates the device where the endpoint says and brings it up without an address.
     pub(super) fn create(endpoint: &Endpoint, offloads: Offloads) -> Result<Self> {
-        check_name(&endpoint.device)?;
+        check_name(&endpoint.device).map_err(Refused::because)?;
         let namespace = match &endpoint.namespace {
             Some(namespace) => Some(namespace.open()?),
             None => None,
@@ -80,6 +81,7 @@ impl Tun {
             buffer: vec![0; READ_MAX],
             group: Group::default(),
             merging,
+            refusals: Refusals::default(),
             not_taken: 0,
             unsplittable: 0,
             drops: DropCount::default(),
@@ -104,10 +106,7 @@ impl Tun {
         else {
             return Ok(true);
         };
-        let receive = |packet| {
-            let age = Duration::ZERO;
-            into.push(Received { packet, age });
-        };
+        let receive = |packet| into.push(Received { packet, came: None });
         if let Err(error) = offload::split(Header::parse(*header), packet, receive) {
             if self.unsplittable == 0 {
                 tracing::warn!(device = self.name, %error, "a run of packets cannot be told apart and is lost");
@@ -122,25 +121,52 @@ impl Tun {
         if self.group.is_empty() {
             return;
         }
-        let result = write_group(&self.file, &self.group);
-        let count = self.group.packets().len() as u64;
-        match result {
-            Ok(()) => {}
-            // Some kernels have refused runs that were in order (the first stable releases with
-            // Linux's e269d79c7d35); what they refuse they get one by one from then on.
-            Err(error) if count > 1 && error.kind() == ErrorKind::InvalidInput => {
-                tracing::info!(device = self.name, %error, "the kernel takes no runs of packets; they are written one by one");
-                self.merging = Merging::NONE;
-                for packet in self.group.drain() {
-                    if let Err(error) = write_group(&self.file, &packet) {
-                        refused(&self.name, &mut self.not_taken, 1, &error);
-                    }
+        let before = self.refusals.total();
+        let lost = write_out(&mut self.group, &mut self.refusals, |group| {
+            write_group(&self.file, group)
+        });
+        if let Some((count, error)) = lost {
+            tracing::debug!(device = self.name, %error, "the kernel does not take packets; is the device up?");
+            self.not_taken += count;
+        }
+        let refused_runs = self.refusals.total();
+        if refused_runs > before && refused_runs.is_power_of_two() {
+            tracing::debug!(
+                device = self.name,
+                refused_runs,
+                "the kernel refuses runs of packets; their packets are written one by one"
+            );
+        }
+    }
+}
+
+/// Writes a group and empties it: as one, or packet by packet if the kernel refuses it so; returns
+/// how many packets it did not take, and its last reason.
+fn write_out(
+    group: &mut Group,
+    refusals: &mut Refusals,
+    mut write: impl FnMut(&Group) -> io::Result<()>,
+) -> Option<(u64, io::Error)> {
+    let count = group.packets().len() as u64;
+    let mut lost = None;
+    match write(group) {
+        Ok(()) if count > 1 => refusals.taken(),
+        Ok(()) => {}
+        // Some kernels have refused runs that were in order (the first stable releases with
+        // Linux's e269d79c7d35), and any kernel may refuse one for what is in it.
+        Err(error) if count > 1 && error.kind() == ErrorKind::InvalidInput => {
+            refusals.refused();
+            for packet in group.drain() {
+                if let Err(error) = write(&packet) {
+                    let (count, _) = lost.unwrap_or((0, io::ErrorKind::Other.into()));
+                    lost = Some((count + 1, error));
                 }
             }
-            Err(error) => refused(&self.name, &mut self.not_taken, count, &error),
         }
-        self.group.clear();
+        Err(error) => lost = Some((count, error)),
     }
+    group.clear();
+    lost
 }
 
 fn is_ip(packet: &[u8]) -> bool {
@@ -154,11 +180,6 @@ fn write_group(file: &File, group: &Group) -> io::Result<()> {
     group
         .write(|pieces| file.write_vectored(pieces))
         .map(|_| ())
-}
-
-fn refused(device: &str, not_taken: &mut u64, count: u64, error: &io::Error) {
-    tracing::debug!(device, %error, "the kernel does not take packets; is the device up?");
-    *not_taken += count;
 }
 
 impl Device for Tun {
@@ -186,9 +207,14 @@ impl Device for Tun {
             // The kernel takes no packet whose version was damaged, and its receiver would drop it.
             return;
         }
+        let merging = if self.refusals.keep_alone() {
+            Merging::NONE
+        } else {
+            self.merging
+        };
         if let Err(packet) = self.group.extend(delivery.packet, intact) {
             self.write();
-            self.group.begin(packet, intact, self.merging);
+            self.group.begin(packet, intact, merging);
         }
     }
 
@@ -220,7 +246,7 @@ fn take_unfinished(file: &File) -> Merging {
             udp: false,
         }
     } else {
-        tracing::info!("this kernel's TUN devices have no offloads; packets pass one by one");
+        tracing::debug!("this kernel's TUN devices have no offloads; packets pass one by one");
         Merging::NONE
     }
 }
@@ -300,7 +326,9 @@ fn explain_attach(name: &str, error: io::Error) -> anyhow::Error {
         Some(libc::EPERM) => {
             "creating a network device takes CAP_NET_ADMIN: run as root, or in a namespace of your own (unshare --map-root-user --net)"
         }
-        Some(libc::EBUSY) => "the name is taken by another program's device: choose another name",
+        Some(libc::EBUSY) => {
+            "the name is taken by another device, perhaps of another link: choose another name"
+        }
         Some(libc::EINVAL) => "the name is taken by a device of another kind: choose another name",
         _ => "the kernel refused",
     };
@@ -329,6 +357,8 @@ fn dropped_in_transmission(table: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     #[test]
@@ -340,6 +370,84 @@ mod tests {
         assert_eq!(dropped_in_transmission(table, "tun1"), Some(12));
         assert_eq!(dropped_in_transmission(table, "tun"), Some(99));
         assert_eq!(dropped_in_transmission(table, "eth0"), None);
+    }
+
+    /// Datagrams of one flow, each of which continues the one before.
+    fn datagrams(first: u8, count: u8) -> Vec<Bytes> {
+        let words = |bytes: &[u8]| -> u32 {
+            let pairs = bytes.as_chunks::<2>().0.iter();
+            pairs.map(|pair| u32::from(u16::from_be_bytes(*pair))).sum()
+        };
+        let sum = |mut sum: u32| {
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            (!(sum as u16)).to_be_bytes()
+        };
+        let one = |number| {
+            let mut packet = vec![0x45, 0, 0, 32, 0, number, 0x40, 0, 64, 17, 0, 0];
+            packet.extend([198, 18, 0, 1, 198, 18, 0, 2]);
+            packet.extend([0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, number]);
+            let header = sum(words(&packet[..20]));
+            packet[10..12].copy_from_slice(&header);
+            let part = sum(words(&packet[12..]) + 17 + 12);
+            packet[26..28].copy_from_slice(&part);
+            Bytes::from(packet)
+        };
+        (first..first + count).map(one).collect()
+    }
+
+    #[test]
+    fn what_a_kernel_refuses_as_one_it_gets_one_by_one_and_a_later_run_as_one_again() {
+        let mut refusals = Refusals::default();
+        let both = Merging {
+            tcp: true,
+            udp: true,
+        };
+        let run = |first| {
+            let mut group = Group::default();
+            let mut packets = datagrams(first, 3).into_iter();
+            group.begin(packets.next().unwrap(), true, both);
+            for packet in packets {
+                group.extend(packet, true).expect("it continues the run");
+            }
+            group
+        };
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let mut written = Vec::new();
+        let mut refuses = true;
+        for first in [0, 10] {
+            let lost = write_out(&mut run(first), &mut refusals, |group| {
+                let packets = group.packets();
+                if packets.len() > 1 && refuses {
+                    return Err(invalid());
+                }
+                written.push(packets.to_vec());
+                Ok(())
+            });
+            assert!(lost.is_none());
+            refuses = false;
+        }
+        let (alone, together) = written.split_at(3);
+        assert_eq!(alone.concat(), datagrams(0, 3));
+        assert_eq!(together, [datagrams(10, 3)]);
+        assert_eq!(refusals.total(), 1);
+        assert!(!refusals.keep_alone());
+
+        // What is refused alone, too, is lost; a refusal for another reason is asked no second time.
+        let mut asked = 0;
+        let lost = write_out(&mut run(20), &mut refusals, |_| {
+            asked += 1;
+            Err(invalid())
+        });
+        assert_eq!((asked, lost.map(|(count, _)| count)), (4, Some(3)));
+        let mut asked = 0;
+        let lost = write_out(&mut run(30), &mut refusals, |_| {
+            asked += 1;
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        });
+        assert_eq!((asked, lost.map(|(count, _)| count)), (1, Some(3)));
+        assert_eq!(refusals.total(), 2);
     }
 
     #[test]

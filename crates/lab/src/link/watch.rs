@@ -2,7 +2,8 @@
 //!
 //! It is not when the host is too slow for it: when departures are late, when packets are lost
 //! outside the model, or when the model's memory is full. That is said at once, and at most every
-//! ten seconds again, and stays in the report.
+//! ten seconds again, and stays in the report. When the link ends, what is left of a second is
+//! judged as well, so that the account of a short run says more than "nothing was found".
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -59,17 +60,35 @@ impl Watch {
 
     /// Judges what happened since the last look; `from` is the device that packets came from.
     pub(super) fn look(&mut self, now: Time, observed: Observed, from: &str) {
+        let Some(reason) = self.judge(observed, DEPARTURES_MIN) else {
+            return;
+        };
+        if self.warned_at.is_none_or(|at| now.since(at) >= SILENCE) {
+            tracing::warn!(from, reason, "the link is not what it was set to");
+            self.warned_at = Some(now);
+        }
+    }
+
+    /// Judges what no look has judged yet, however few departures that were. It gives no warning:
+    /// the account that follows says it.
+    pub(super) fn look_last(&mut self, observed: Observed) {
+        self.judge(observed, 0);
+    }
+
+    /// Why the link was not what it was set to since the last look, if it was not.
+    fn judge(&mut self, observed: Observed, departures_min: u64) -> Option<String> {
         let last = self.last;
         let departures = observed.departures - last.departures;
         let late = observed.late_departures - last.late_departures;
         self.last = observed;
-        let is_enough = departures >= DEPARTURES_MIN;
+        let is_enough = departures >= departures_min;
         if !is_enough {
             self.last.departures = last.departures;
             self.last.late_departures = last.late_departures;
         }
         let mut reason = String::new();
-        if is_enough && late * LATE_ONE_OF > departures {
+        // Of fewer than a hundred one is borne: it alone says nothing about one of a hundred.
+        if is_enough && late * LATE_ONE_OF > departures.max(DEPARTURES_MIN) {
             say(
                 &mut reason,
                 late,
@@ -96,14 +115,11 @@ impl Watch {
             }
         }
         if reason.is_empty() {
-            return;
+            return None;
         }
         self.seconds += 1;
-        if self.warned_at.is_none_or(|at| now.since(at) >= SILENCE) {
-            tracing::warn!(from, reason, "the link is not what it was set to");
-            self.warned_at = Some(now);
-        }
-        self.reason = Some(reason);
+        self.reason = Some(reason.clone());
+        Some(reason)
     }
 }
 
@@ -153,6 +169,26 @@ mod tests {
             watch.reason(),
             Some("2 of 120 packets left over 0.2 ms late")
         );
+    }
+
+    #[test]
+    fn the_last_look_judges_the_departures_that_are_left() {
+        let mut watch = Watch::default();
+        watch.look(at(1), departures(60, 2), "a");
+        assert_eq!(watch.reason(), None);
+        watch.look_last(departures(70, 2));
+        assert_eq!(
+            watch.reason(),
+            Some("2 of 70 packets left over 0.2 ms late")
+        );
+        assert_eq!(watch.seconds(), 1);
+
+        let mut watch = Watch::default();
+        watch.look_last(departures(5, 1));
+        assert_eq!(watch.reason(), None, "one of a few");
+        watch.look_last(departures(5, 1));
+        watch.look_last(departures(5, 1));
+        assert_eq!(watch.reason(), None, "nothing is judged twice");
     }
 
     #[test]

@@ -17,14 +17,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use emulate::{Delivery, Framing};
 
 use super::bpf::{self, Attached, Mode, SocketMap};
-use super::device::{Device, Received};
+use super::device::{Device, Received, beside};
 use super::frame;
 use super::interface::{Interface, in_namespace};
 use super::namespace::Namespace;
@@ -38,7 +38,7 @@ const PAUSES_MAX: u32 = 25;
 /// Looks at empty rings, of which one asks whether the interface is in error.
 const EMPTY_TURNS: u32 = 64;
 
-/// A stamp that is older is none.
+/// A stamp that is further from now is none.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The sockets of one interface.
@@ -53,6 +53,8 @@ pub(super) struct XdpSocket {
     queues: Vec<QueueSocket>,
     /// The queue to look at first, so that each has its turn.
     first: usize,
+    /// When the clock of stamps began.
+    boot: Option<Instant>,
     failed: u64,
     empty_turns: u32,
     // Last, so that it is put back once the sockets are closed.
@@ -80,6 +82,8 @@ impl XdpSocket {
                 "with AF_XDP, tags of a VLAN interface on the other end of this veth pair are lost, and SCTP and tunnels from there arrive damaged, unless offloads are off there (ethtool -K DEVICE txvlan off tx off)"
             );
         }
+        let (nanoseconds, instant) = beside(system::monotonic_ns);
+        let boot = instant.checked_sub(Duration::from_nanos(nanoseconds));
         in_namespace(namespace, || Self::open_here(&interface, frame_bytes)).map(|parts| Self {
             gathering: parts.gathering,
             guardian: parts.guardian,
@@ -87,6 +91,7 @@ impl XdpSocket {
             _map: parts.map,
             queues: parts.queues,
             first: 0,
+            boot,
             failed: 0,
             empty_turns: 0,
             interface,
@@ -102,7 +107,7 @@ impl XdpSocket {
         let (program, mode) = match bpf::lead_to(&map, index, Mode::Native) {
             Ok(program) => (program, Mode::Native),
             Err(error) => {
-                tracing::info!(interface = name, %error, "the driver runs no XDP program; the kernel does in its stead");
+                tracing::debug!(interface = name, %error, "the driver runs no XDP program; the kernel does in its stead");
                 let program = bpf::lead_to(&map, index, Mode::Generic).map_err(explain)?;
                 if interface.is_veth() {
                     tracing::warn!(
@@ -118,7 +123,7 @@ impl XdpSocket {
             let socket = QueueSocket::new(frame_bytes).map_err(explain)?;
             let copying = bind(&socket, index, queue, mode).map_err(explain)?;
             map.insert(queue, &socket).map_err(explain)?;
-            tracing::info!(
+            tracing::debug!(
                 interface = name,
                 queue,
                 ?mode,
@@ -243,17 +248,20 @@ impl Device for XdpSocket {
     fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
         self.push_what_is_left();
         let before = into.len();
-        let now = system::monotonic_ns();
+        let (boot, now) = (self.boot, system::monotonic_ns());
         let count = self.queues.len();
         for turn in 0..count {
             let left = max.saturating_sub(into.len() - before);
             let queue = &mut self.queues[(self.first + turn) % count];
             queue.receive(left, |frame, arrived| {
                 frame::complete_checksum(frame);
-                let age = Duration::from_nanos(now.saturating_sub(arrived));
+                let is_stamped = Duration::from_nanos(now.abs_diff(arrived)) <= AGE_MAX;
+                let came = boot
+                    .filter(|_| is_stamped)
+                    .and_then(|boot| boot.checked_add(Duration::from_nanos(arrived)));
                 into.push(Received {
                     packet: Bytes::copy_from_slice(frame),
-                    age: if age > AGE_MAX { Duration::ZERO } else { age },
+                    came,
                 });
             });
         }

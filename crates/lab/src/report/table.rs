@@ -4,9 +4,7 @@ use std::fmt::Write;
 
 use super::rows::{Figures, Row, rows, sums};
 use crate::campaign::{Pass, Results, TestResults};
-
-/// The width that a table keeps to, columns.
-const WIDTH: usize = 80;
+use crate::terminal::{WIDTH, write_wrapped};
 
 /// The whole result as text of at most 80 columns.
 #[must_use]
@@ -101,23 +99,6 @@ fn format_seconds(seconds: Option<f64>) -> String {
         Some(seconds) if seconds >= 100.0 => format!("{seconds:.1}"),
         Some(seconds) => format!("{seconds:.3}"),
     }
-}
-
-fn write_wrapped(out: &mut String, text: &str) {
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
-            out.push('\n');
-            column = 0;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out.push('\n');
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use super::super::certificate::{Cell, Quantity};
 use super::super::stand::{Stamped, Way};
 use super::super::statistics::{
-    CONFIDENCE, Moments, kolmogorov_bar, kolmogorov_distance, normal_share,
+    CONFIDENCE, Moments, kolmogorov_bar, kolmogorov_distance, kolmogorov_p, normal_share,
 };
 use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
 use super::delay::{rows, spans_us};
@@ -128,17 +128,20 @@ impl JitterCell {
             delays.len() as u64,
         )
         .under(format!("deviation, {}", self.shape.name()))
-        .must(
+        .must_by_chance(
             "the set deviation inside the 99.9 % interval",
             (interval[0]..=interval[1]).contains(&set),
+            moments.deviation_p(set),
         )
-        .must(
+        .must_by_chance(
             format!("mean within {MEAN_BAR_MS} ms of its 99.9 % interval"),
             low - MEAN_BAR_MS <= DELAY_MS && DELAY_MS <= high + MEAN_BAR_MS,
+            moments.mean_p(DELAY_MS, MEAN_BAR_MS),
         )
-        .must(
+        .must_by_chance(
             "distance from the distribution below Kolmogorov's bar for 99.9 %",
             distance <= bar,
+            kolmogorov_p(distance, delays.len()),
         )
         .figure("mean_ms", moments.mean)
         .figure("mean_low_ms", low)

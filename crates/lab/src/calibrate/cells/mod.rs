@@ -135,6 +135,7 @@ fn lost_by_the_host(account: &Value) -> u64 {
             [
                 "unread_packets",
                 "dropped_by_limit_packets",
+                "untaken_packets",
                 "failed_writes_packets",
             ]
             .map(|key| account[*way][key].as_u64().unwrap_or_default())

@@ -6,9 +6,14 @@
 //! overtakes another. A packet that arrives damaged stays alone, as it is: in a group its check sum
 //! would be made anew, and the damage with it unseen.
 //!
-//! What the kernel takes apart again is what came, byte for byte, with one exception: datagrams
-//! whose IPv4 identification stands still, as Linux sends them, may count up after a further hop.
-//! No receiver may look at it in a packet that must not be fragmented (RFC 6864 §4.1).
+//! What the kernel takes apart again is what came, byte for byte, with one exception: packets of
+//! TCP or UDP whose IPv4 identification stands still, as Linux sends datagrams, may count up after
+//! a further hop. No receiver may look at it in a packet that must not be fragmented (RFC 6864
+//! §4.1). Zero can be written in two ways as a check sum, 0 and 65,535, and the kernel writes now one
+//! and now the other: a packet with one that it might write otherwise stays alone.
+//!
+//! Until it is taken apart a group is one to the kernel: it is counted as one and seen as one in a
+//! capture, and where a queue of the host is full, all of it is dropped.
 
 use std::io::IoSlice;
 
@@ -303,8 +308,20 @@ impl Shape {
         }
     }
 
+    /// Whether the check sums are right, and could be written in no other way.
     fn has_valid_checksums(self, packet: &[u8]) -> bool {
+        const OTHER_ZERO: u16 = 0xffff;
+        const IPV4_CHECKSUM: usize = 10;
         let (ip, part) = packet.split_at(self.start);
+        let at = self.transport.checksum_offset();
+        let is_odd = match self.transport {
+            Transport::Tcp => word(part, at) == OTHER_ZERO,
+            // UDP's 0 says that there is none, so that everyone writes the other.
+            Transport::Udp => false,
+        };
+        if is_odd || self.is_ipv4() && word(ip, IPV4_CHECKSUM) == OTHER_ZERO {
+            return false;
+        }
         (!self.is_ipv4() || checksum::ipv4_header_is_valid(ip))
             && checksum::transport_is_valid(self.addresses(packet), self.transport, part)
     }

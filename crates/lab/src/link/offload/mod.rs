@@ -19,6 +19,7 @@
 
 mod checksum;
 mod merge;
+mod refusals;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ mod tests;
 use bytes::Bytes;
 
 pub(super) use merge::{Group, Merging};
+pub(super) use refusals::Refusals;
 pub(super) use split::split;
 
 /// The length of [`Header`] on its way to and from the kernel.

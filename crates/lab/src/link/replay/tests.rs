@@ -1,11 +1,12 @@
 //! Links in virtual time, their logs, and what a replay makes of those.
 
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 use vocab::Random;
 
 use super::*;
-use crate::link::packet_log::{LogFiles, LogHead, LogReport, PacketLog};
+use crate::link::packet_log::{FATES, FLAGS, LogFiles, LogHead, LogReport, MAGIC, PacketLog};
 use crate::link::record::{LinkRecord, RecordSink};
 use crate::link::settings::Settings;
 
@@ -67,7 +68,7 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
                 settings.overlay(change);
             }
             let resolved = settings.resolve().unwrap();
-            log.announce(&settings, &resolved);
+            log.announce(&settings, &resolved).unwrap();
             link.set_config(now, resolved.config);
             let next =
                 [&link.forward, &link.back].map(|direction| direction.counters().offered.packets);
@@ -206,25 +207,222 @@ fn recorded_lines_and_outages_are_had_again_from_the_same_files_only() {
     assert!(error.contains("no longer what it was"), "{error}");
 }
 
+fn head(settings: &str, files: &str) -> String {
+    format!(
+        "{MAGIC}\n# set: {{\"at_ns\":0,\"next\":[0,0],\"settings\":{{{settings}}},\"files\":[{files}]}}\n"
+    )
+}
+
+fn refusal(path: &Path, text: &str) -> String {
+    fs::write(path, text).unwrap();
+    format!("{:#}", replay(path).unwrap_err())
+}
+
 #[test]
 fn what_is_no_log_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log.csv");
-    let refused = |text: &str| {
-        fs::write(&path, text).unwrap();
-        format!("{:#}", replay(&path).unwrap_err())
-    };
-    let head = |rest: &str| {
-        format!(
-            "{MAGIC}\n# set: {{\"at_ns\":0,\"next\":[0,0],\"settings\":{{}},\"files\":[]}}\n{rest}\n"
+    let refused = |text: &str| refusal(&path, text);
+    let row = |rest: &str| format!("{}{rest}\n", head("", ""));
+    assert!(refused("time,rate\n").contains("no packet log"));
+    assert!(refused(&format!("{MAGIC}\n")).contains("no settings"));
+    for (text, word) in [
+        ("forward,1,2", "line 3"),
+        ("up,0,1,40,0,delivered,2,", "`up` is no direction"),
+        ("back,0,1,99999,0,delivered,2,", "more than a packet"),
+        ("back,0,1,40,4,delivered,2,", "ECN"),
+        ("back,0,1,40,0,eaten,2,", "`eaten` is no fate"),
+        ("back,0,1,40,0,delivered,2,late", "`late` are no flags"),
+        ("back,0,1,40,0,lost,2,copy", "has no flags"),
+        ("back,0,1,40,0,delivered,18446744073709551615,", "ten years"),
+        ("back,-1,1,40,0,delivered,2,", "`-1` is no whole number"),
+    ] {
+        let error = refused(&row(text));
+        assert!(error.contains(word), "{text}: {error}");
+    }
+    assert!(refused(&format!("{MAGIC}\n# set: {{}}\n")).contains("no settings"));
+    // Long lines are neither kept nor repeated.
+    let error = refused(&row(&"x".repeat(100_000)));
+    assert!(error.contains("at most 160 bytes") && error.len() < 500);
+    let error = refused(&format!("{MAGIC}\n{}", "# x".repeat(1 << 20)));
+    assert!(
+        error.contains("more than 1048576 bytes") && error.len() < 500,
+        "{error}"
+    );
+    let error = refused(&head(&format!("\"rate\":\"{}\"", "9".repeat(100_000)), ""));
+    assert!(error.len() < 1_000, "{} bytes", error.len());
+    let error = refused(&row("").replacen("# set", "# set: {}\n# set", 1));
+    assert!(error.contains("line 2"), "{error}");
+}
+
+#[test]
+fn a_log_without_limits_ends_at_one() {
+    let error = format!("{:#}", replay(Path::new("/dev/zero")).unwrap_err());
+    assert!(error.contains("more than 1048576 bytes"), "{error}");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log.csv");
+    let one = head("", "");
+    let set = one.lines().nth(1).unwrap();
+    let text = format!("{MAGIC}\n{}", format!("{set}\n").repeat(10_001));
+    assert!(refusal(&path, &text).contains("more than 10000 changes"));
+}
+
+#[test]
+fn a_log_names_no_file_that_is_read_for_its_sake() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let log = path("log.csv");
+    let named = |file: &Path| {
+        let file = file.display();
+        let hash = blake3::hash(b"0\n1\n").to_hex();
+        head(
+            &format!("\"trace\":\"{file}\""),
+            &format!("{{\"path\":\"{file}\",\"blake3\":\"{hash}\"}}"),
         )
     };
-    assert!(refused("time,rate\n").contains("no packet log"));
-    assert!(refused(MAGIC).contains("no settings"));
-    assert!(refused(&head("forward,1,2")).contains("line 3"));
-    assert!(refused(&head("up,0,1,40,0,delivered,2,")).contains("`up` is no direction"));
-    assert!(refused(&head("back,0,1,99999,0,delivered,2,")).contains("more than a packet"));
-    assert!(refused(&format!("{MAGIC}\n# set: {{}}\n")).contains("no settings"));
+    // Without a hash nothing is opened, whichever word names it.
+    for word in [
+        "\"trace\":\"/etc/shadow\"",
+        "\"schedule-back\":\"/etc/shadow\"",
+        "\"loss\":\"list:@/etc/shadow\"",
+    ] {
+        let error = refusal(&log, &head(word, ""));
+        assert!(error.contains("has no hash of it"), "{word}: {error}");
+    }
+    // What is another file shows nothing of itself.
+    fs::write(path("secret"), "root:hunter2\n").unwrap();
+    let error = refusal(&log, &named(&path("secret")));
+    assert!(error.contains("no longer what it was"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+    // Nothing waits for a pipe, reads a device without an end, or what the kernel makes up.
+    let pipe = std::process::Command::new("mkfifo")
+        .arg(path("pipe"))
+        .status();
+    assert!(pipe.unwrap().success());
+    for odd in [path("pipe"), "/dev/zero".into(), directory.path().into()] {
+        let error = refusal(&log, &named(&odd));
+        assert!(error.contains("no ordinary file"), "{error}");
+    }
+    let error = refusal(&log, &named(Path::new("/proc/self/environ")));
+    assert!(error.contains("empty"), "{error}");
+    let huge = File::create(path("huge")).unwrap();
+    huge.set_len(513 << 20).unwrap();
+    let error = refusal(&log, &named(&path("huge")));
+    assert!(error.contains("the longest that is read"), "{error}");
+    let error = refusal(&log, &named(&path("nowhere")));
+    assert!(
+        error.contains("neither there nor beside the log"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_log_can_be_carried_elsewhere_with_its_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let (there, here) = (
+        directory.path().join("there"),
+        directory.path().join("here"),
+    );
+    for folder in [&there, &here] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(there.join("trace"), "0\n1\n1\n3\n").unwrap();
+    fs::write(there.join("lost"), "3,7,10-12\n").unwrap();
+    let files = LogFiles {
+        csv: Some(there.join("log.csv")),
+        pcapng: None,
+    };
+    let words = [
+        ("trace", there.join("trace").display().to_string()),
+        ("loss", format!("list:@{}", there.join("lost").display())),
+    ];
+    let words = words.each_ref().map(|(name, word)| (*name, word.as_str()));
+    let written = run(&files, &words, &[]);
+    for name in ["log.csv", "trace", "lost"] {
+        fs::rename(there.join(name), here.join(name)).unwrap();
+    }
+    let report = replay(&here.join("log.csv")).unwrap();
+    assert!(report.agrees(), "{report:#?}");
+    let agreeing = report.forward.agreeing + report.back.agreeing;
+    assert_eq!(agreeing, written.records, "{report:#?}");
+}
+
+#[test]
+fn a_log_that_was_cut_off_is_replayed_up_to_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
+    let files = LogFiles {
+        csv: Some(csv.clone()),
+        pcapng: None,
+    };
+    let words = [
+        ("aqm", "drop-head"),
+        ("rate", "3Mbit"),
+        ("queue", "6packets"),
+    ];
+    run(&files, &words, &[]);
+    let text = fs::read(&csv).unwrap();
+    for share in 2..20 {
+        fs::write(&csv, &text[..text.len() * share / 20]).unwrap();
+        let report = replay(&csv).unwrap();
+        assert!(report.agrees(), "{report:#?}");
+        assert!(report.forward.agreeing > 50, "{report:#?}");
+        let said = report.left_out.last().unwrap();
+        assert!(said.contains("has no end"), "{report:#?}");
+    }
+}
+
+#[test]
+fn what_the_host_left_in_the_model_is_not_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
+    let files = LogFiles {
+        csv: Some(csv.clone()),
+        pcapng: None,
+    };
+    run(&files, &EVERYTHING, &[]);
+    let text = fs::read_to_string(&csv).unwrap();
+    let mut thrown_away = 0;
+    let lines = text.lines().map(|line| {
+        let fields: Vec<&str> = line.split(',').collect();
+        match fields[..] {
+            ["forward", index, arrived, length, ecn, "delivered", at, _]
+                if index.ends_with('7') =>
+            {
+                thrown_away += 1;
+                format!("forward,{index},{arrived},{length},{ecn},untaken,{at},\n")
+            }
+            _ => format!("{line}\n"),
+        }
+    });
+    let changed: String = lines.collect();
+    fs::write(&csv, changed).unwrap();
+    let report = replay(&csv).unwrap();
+    assert!(report.agrees(), "{report:#?}");
+    assert_eq!(report.forward.not_compared, thrown_away, "{report:#?}");
+    assert!(
+        report.left_out[0].contains("not taken out in time"),
+        "{report:#?}"
+    );
+}
+
+/// Every fate that the writer knows, the reader knows.
+#[test]
+fn what_is_written_can_be_read() {
+    let mut text = head("", "");
+    for (index, what) in FATES.iter().enumerate() {
+        for flags in FLAGS.iter().filter(|flags| index == 0 || flags.is_empty()) {
+            text += &format!("back,{index},1,40,0,{what},2,{flags}\n");
+        }
+    }
+    let written = rewritten(text.as_bytes()).unwrap();
+    assert_eq!(rewritten(&written).unwrap(), written);
+    let rows = |text: &[u8]| {
+        text.split(|byte| *byte == b'\n')
+            .filter(|line| line.starts_with(b"back"))
+            .count()
+    };
+    assert_eq!(rows(&written), rows(text.as_bytes()));
 }
 
 #[test]
@@ -237,6 +435,109 @@ fn a_capture_is_written_beside_the_rows() {
     let written = run(&files, &EVERYTHING, &[]);
     let length = fs::metadata(files.pcapng.unwrap()).unwrap().len();
     assert!(length > written.records * 60, "{length} bytes");
+}
+
+/// The writer writes into a pipe that nobody reads until the link has ended.
+#[test]
+fn a_change_of_settings_outlives_a_writer_that_stands_still() {
+    const PACKETS: u64 = 60_000;
+    const CHANGES: u64 = 200;
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let (go, wait) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || {
+            let mut file = File::open(pipe).unwrap();
+            wait.recv().unwrap();
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+            text
+        }
+    });
+    let files = LogFiles {
+        csv: Some(pipe),
+        pcapng: None,
+    };
+    let (log, mut sink) = PacketLog::create(&files).unwrap();
+    let mut settings = settings(&[("loss", "10%")]);
+    let resolved = settings.resolve().unwrap();
+    log.begin(LogHead {
+        started: SystemTime::now(),
+        ends: ["left".to_owned(), "right".to_owned()],
+        framing: Framing::Ip,
+        settings: settings.clone(),
+        files: resolved.files,
+    });
+    let mut link = Link::new(resolved.config);
+    link.forward.keep_records(true);
+    let packet = Bytes::from(vec![0x45; 40]);
+    for number in 0..PACKETS {
+        let now = Time::from_nanos(number * 1_000);
+        link.forward.handle(now, packet.clone());
+        while link.forward.poll_output(now).is_some() {}
+        while let Some(record) = link.forward.poll_record() {
+            let heading = Heading::Forward;
+            sink.offer(LinkRecord { heading, record });
+        }
+        if number % (PACKETS / CHANGES) == 150 {
+            settings
+                .set_by_name("loss", &format!("{}%", 1 + number % 7))
+                .unwrap();
+            let resolved = settings.resolve().unwrap();
+            log.announce(&settings, &resolved).unwrap();
+            link.set_config(now, resolved.config);
+            sink.changed(now, [number + 1, 0]);
+        }
+    }
+    drop(sink);
+    go.send(()).unwrap();
+    let report = log.finish();
+    let text = reader.join().unwrap();
+    assert!(report.lost_records > 0, "the writer kept up: {report:?}");
+    let changes = text.lines().filter(|line| line.starts_with("# set: "));
+    assert_eq!(changes.count() as u64, 1 + CHANGES);
+    let csv = directory.path().join("log.csv");
+    fs::write(&csv, &text).unwrap();
+    let again = replay(&csv).unwrap();
+    assert!(again.agrees(), "{again:#?}");
+    assert!(again.forward.agreeing > 1_000, "{again:#?}");
+}
+
+#[test]
+fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
+    let files = LogFiles {
+        csv: Some(csv.clone()),
+        pcapng: None,
+    };
+    let (log, mut sink) = PacketLog::create(&files).unwrap();
+    let settings = settings(&[]);
+    let resolved = settings.resolve().unwrap();
+    // Before it has its head the writer writes nothing.
+    let mut announced = 0;
+    let error = loop {
+        match log.announce(&settings, &resolved) {
+            Ok(()) => announced += 1,
+            Err(error) => break error.to_string(),
+        }
+        sink.changed(Time::ZERO, [0, 0]);
+    };
+    assert!(error.contains("changes of settings behind"), "{error}");
+    log.begin(LogHead {
+        started: SystemTime::now(),
+        ends: ["left".to_owned(), "right".to_owned()],
+        framing: Framing::Ip,
+        settings,
+        files: Vec::new(),
+    });
+    drop(sink);
+    assert_eq!(log.finish().error, None);
+    let text = fs::read_to_string(&csv).unwrap();
+    assert_eq!(text.matches("# set: ").count(), 1 + announced);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 //!
 //! [`Key`]: super::Key
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
+use super::resolve::bounded;
 use super::{Name, PRESET, SEED, Settings, Way};
 
 /// Settings are a few lines; this keeps a wrong name from filling the memory.
@@ -16,14 +16,9 @@ const LONGEST_FILE: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Settings> {
     let about = || format!("cannot read the settings in {}", path.display());
-    let length = fs::metadata(path).with_context(about)?.len();
-    if length > LONGEST_FILE {
-        bail!(
-            "{} is {length} bytes long, too much for settings; is it a trace? Name it under `trace`",
-            path.display()
-        );
-    }
-    let text = fs::read_to_string(path).with_context(about)?;
+    let content = bounded(path, LONGEST_FILE)
+        .with_context(|| format!("{}; is it a trace? Name it under `trace`", about()))?;
+    let text = String::from_utf8(content).with_context(about)?;
     let mut settings = parse(&text).with_context(|| path.display().to_string())?;
     let directory = path
         .parent()

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
+use emulate::DirectionConfig;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use vocab::{ByteCount, Probability};
@@ -300,6 +301,10 @@ impl Settings {
     /// When the value is not well written.
     pub fn set(&mut self, name: Name, value: &str) -> Result<()> {
         let value = value.trim();
+        let is_file = matches!(name.key, Key::Trace | Key::Schedule);
+        if !is_file && matches!(value.as_bytes(), [b'-', b'0'..=b'9' | b'.', ..]) {
+            bail!("`{name}`: `{value}` is below zero, which no setting can be");
+        }
         name.key.check(value).with_context(|| format!("`{name}`"))?;
         self.words.insert(name, value.to_owned());
         Ok(())
@@ -417,6 +422,19 @@ impl Settings {
     /// hold what is asked for; with the nearest thing that would work.
     pub fn resolve(&self) -> Result<Resolved> {
         resolve::resolve(self)
+    }
+
+    /// All that one way of a link is set to thereby, in words; `config` is what these settings
+    /// resolve to.
+    ///
+    /// # Errors
+    /// When the settings contradict themselves.
+    pub fn in_force(
+        &self,
+        way: Way,
+        config: &DirectionConfig,
+    ) -> Result<Vec<(&'static str, String)>> {
+        resolve::in_force(self, way, config)
     }
 
     /// All that is named, in a fixed order.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::words::{
-    Aqm, BucketWords, LossWords, NumberList, Outage, Outages, Source, Word, certain, read_optional,
+    Aqm, BucketWords, LossWords, NONE, NumberList, Outage, Outages, Source, Word, certain,
+    read_optional,
 };
 use super::{Key, Name, QUEUE_DEFAULT, Settings, Way};
 use crate::link::presets;
@@ -52,10 +54,7 @@ pub struct UsedFile {
 }
 
 pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
-    let preset = match settings.preset() {
-        Some(name) => presets::find(name)?.settings(),
-        None => Settings::default(),
-    };
+    let preset = below(settings)?;
     let mut opened = Opened::default();
     let mut direction = |way| {
         let layers = Layers {
@@ -80,6 +79,14 @@ pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
         config,
         files: opened.used,
     })
+}
+
+/// What lies below the named words.
+fn below(settings: &Settings) -> Result<Settings> {
+    match settings.preset() {
+        Some(name) => Ok(presets::find(name)?.settings()),
+        None => Ok(Settings::default()),
+    }
 }
 
 /// Named words over those of a preset, seen from one way.
@@ -417,6 +424,17 @@ enum Recording {
     Rates(Arc<Schedule>, Bitrate),
 }
 
+/// Reads a file of at most so many bytes. What has no length, a device or a pipe, may never end.
+pub(super) fn bounded(path: &Path, longest: u64) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut file = fs::File::open(path)?.take(longest + 1);
+    file.read_to_end(&mut content)?;
+    if content.len() as u64 > longest {
+        bail!("it is longer than {longest} bytes, which is the most that is read");
+    }
+    Ok(content)
+}
+
 /// The files read so far, each once.
 #[derive(Default)]
 struct Opened {
@@ -428,14 +446,7 @@ struct Opened {
 impl Opened {
     fn read(&mut self, path: &Path) -> Result<String> {
         let about = || format!("cannot read {}", path.display());
-        let length = fs::metadata(path).with_context(about)?.len();
-        if length > LONGEST_FILE {
-            bail!(
-                "{} is {length} bytes long; the longest that is read is {LONGEST_FILE}",
-                path.display()
-            );
-        }
-        let content = fs::read(path).with_context(about)?;
+        let content = bounded(path, LONGEST_FILE).with_context(about)?;
         let used = UsedFile {
             path: path.to_owned(),
             blake3: blake3::hash(&content).to_hex().to_string(),
@@ -543,6 +554,59 @@ pub fn described(config: &DirectionConfig) -> Vec<(&'static str, String)> {
     }
     words
 }
+
+/// The same, with the words that were written where the configuration alone has forgotten them:
+/// names of files, outages, lists.
+pub(super) fn in_force(
+    settings: &Settings,
+    way: Way,
+    config: &DirectionConfig,
+) -> Result<Vec<(&'static str, String)>> {
+    let preset = below(settings)?;
+    let layers = Layers {
+        layers: [settings, &preset],
+        way,
+    };
+    let written = |key| {
+        let word = layers.find(key).map(|(_, word)| word);
+        word.filter(|word| *word != NONE)
+    };
+    let trace = layers
+        .find_line()?
+        .filter(|(name, word)| name.key == Key::Trace && *word != NONE);
+    let mut words = described(config);
+    for (name, word) in &mut words {
+        match (*name, trace) {
+            ("rate" | "trace", Some((_, file))) => {
+                // A line with a schedule of its own has one rate among many.
+                let what = if *name == "trace" {
+                    word.as_str()
+                } else {
+                    "CSV"
+                };
+                (*name, *word) = ("trace", format!("{file} ({what})"));
+            }
+            ("schedule", _) => {
+                if let Some(file) = written(Key::Schedule) {
+                    *word = format!("{file} ({word})");
+                } else if let Some(outages) = written(Key::Outage) {
+                    (*name, *word) = ("outage", outages.to_owned());
+                }
+            }
+            ("loss", _) => {
+                let list = written(Key::Loss).filter(|loss| loss.starts_with("list:"));
+                if let Some(list) = list.filter(|list| list.len() <= LIST_SHOWN) {
+                    *word = list.to_owned();
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(words)
+}
+
+/// The longest list that is repeated.
+const LIST_SHOWN: usize = 60;
 
 fn bucket_words(bucket: &TokenBucket) -> BucketWords {
     BucketWords {

@@ -382,6 +382,76 @@ fn losses_in_bursts_are_described_as_they_were_asked_for() {
     assert!(described(&link.forward).contains(&("loss", states.to_owned())));
 }
 
+/// One word of what is in force forward and back.
+fn in_force(words: &[(&str, &str)], key: Key) -> [Option<String>; 2] {
+    let mut settings = Settings::default();
+    for (name, word) in words {
+        settings.set_by_name(name, word).unwrap();
+    }
+    let config = settings.resolve().unwrap().config;
+    [(Way::Forward, &config.forward), (Way::Back, &config.back)].map(|(way, direction)| {
+        let words = settings.in_force(way, direction).unwrap();
+        let found = words.into_iter().find(|(name, _)| *name == key.name());
+        found.map(|(_, word)| word)
+    })
+}
+
+#[test]
+fn what_is_in_force_repeats_the_words_that_the_models_forget() {
+    let both = |word: &str| [Some(word.to_owned()), Some(word.to_owned())];
+    let outage = "at=10s,for=5s,every=60s";
+    assert_eq!(in_force(&[("outage", outage)], Key::Outage), both(outage));
+    let list = "list:3,7,10-12/100";
+    assert_eq!(in_force(&[("loss", list)], Key::Loss), both(list));
+    let long = format!("list:{}", vec!["1"; 100].join(","));
+    assert_eq!(in_force(&[("loss", &long)], Key::Loss), both("list"));
+    let named = [("loss", list), ("loss-back", "none")];
+    assert_eq!(
+        in_force(&named, Key::Loss),
+        [Some(list.to_owned()), Some("0%".to_owned())]
+    );
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let schedule = file("schedule.csv", "time,delay\n1,5ms\n");
+    assert_eq!(
+        in_force(&[("schedule", &schedule)], Key::Schedule),
+        both(&format!("{schedule} (1 changes)"))
+    );
+    let trace = file("trace.csv", "time,rate\n0,5Mbit\n1,6Mbit\n");
+    assert_eq!(
+        in_force(&[("trace", &trace)], Key::Trace),
+        both(&format!("{trace} (CSV)"))
+    );
+    let trace = file("trace.mahimahi", "1\n2\n");
+    let said = in_force(&[("trace", &trace)], Key::Trace)[0]
+        .clone()
+        .unwrap();
+    assert!(said.starts_with(&format!("{trace} (")), "{said}");
+    assert!(said.contains("on average"), "{said}");
+    // A flag over a preset, or over a trace below it, is what counts.
+    assert_eq!(
+        in_force(&[("preset", "lte"), ("rate", "7Mbit")], Key::Rate),
+        both("7Mbit")
+    );
+}
+
+#[test]
+fn negative_values_are_named_as_such() {
+    for (name, word) in [("delay", "-5ms"), ("rate-back", "-1Mbit"), ("loss", "-.5%")] {
+        let error = Settings::default().set_by_name(name, word).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(
+            error.contains("below zero") && error.contains(word),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn whatever_is_written_is_read_or_refused() {
     const PIECES: [&str; 48] = [
@@ -460,4 +530,13 @@ fn whatever_is_written_is_read_or_refused() {
 fn a_list_is_written_in_runs() {
     let list = NumberList::read("3,7,8,9,20/50").unwrap();
     assert_eq!(list.write(), "3,7-9,20/50");
+}
+
+#[test]
+fn a_file_without_an_end_is_refused() {
+    let endless = std::path::Path::new("/dev/zero");
+    let error = super::resolve::bounded(endless, 1 << 16).unwrap_err();
+    assert!(error.to_string().contains("longer than 65536 bytes"));
+    let error = super::file::read(endless).unwrap_err();
+    assert!(format!("{error:#}").contains("is it a trace?"), "{error:#}");
 }

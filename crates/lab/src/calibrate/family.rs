@@ -1,0 +1,169 @@
+//! Whether chance explains the bars that were missed.
+//!
+//! A bar that a right emulator misses once in a thousand times is a good bar for one cell. A whole
+//! certificate has some fifty of them, and one of twenty certificates of a right emulator would
+//! miss one. So each cell says what its own bars say, and the certificate is judged by all of them
+//! together, at a level of its own ([`LEVEL`]), half of which goes to each of two questions:
+//!
+//! - Is any one test further off than chance takes the furthest of so many? (Bonferroni's
+//!   inequality, with which Holm's procedure begins; it holds however the tests hang together.)
+//! - Are more cells outside than chance puts there? This sees what is slightly wrong everywhere.
+//!   (The binomial tail, which is an upper bound where cells differ in their number of tests:
+//!   Hoeffding 1956.)
+//!
+//! Bars that chance has no part in, such as a median's limit, are excused by nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::certificate::{Bar, Cell};
+use super::statistics::{CONFIDENCE, at_least_p};
+
+/// How often a right emulator's certificate fails by chance: as often as one cell's interval
+/// misses.
+const LEVEL: f64 = 0.001;
+
+/// What all the tests of one certificate say together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How often a right emulator fails, at most.
+    pub level: f64,
+    /// Bars that chance alone may break.
+    pub tests: u32,
+    /// The least likely of them; 1 without any.
+    pub smallest_p: f64,
+    /// Cells outside a bar of this kind.
+    pub missed_cells: u32,
+    /// How likely so many are, or more.
+    pub as_many_p: f64,
+    /// Whether a right emulator does all this often enough.
+    pub explains: bool,
+}
+
+impl Verdict {
+    /// Judges all the cells of a certificate.
+    pub(super) fn of(cells: &[Cell]) -> Self {
+        let tests_of = |cell: &Cell| tests(cell).count() as u32;
+        let tested: Vec<&Cell> = cells.iter().filter(|cell| tests_of(cell) > 0).collect();
+        let count: u32 = tested.iter().copied().map(tests_of).sum();
+        let smallest_p = tested
+            .iter()
+            .flat_map(|cell| tests(cell))
+            .filter_map(|bar| bar.chance_p)
+            .fold(1.0, f64::min);
+        let missed = tested
+            .iter()
+            .filter(|cell| tests(cell).any(|bar| !bar.holds))
+            .count();
+        let cells = tested.len() as f64;
+        let misses_share = f64::from(count) * (1.0 - CONFIDENCE) / cells.max(1.0);
+        let mut verdict = Self {
+            level: LEVEL,
+            tests: count,
+            smallest_p,
+            missed_cells: missed as u32,
+            as_many_p: at_least_p(missed as u64, tested.len() as u64, misses_share),
+            explains: true,
+        };
+        verdict.explains =
+            smallest_p >= verdict.smallest_p_least() && verdict.as_many_p >= LEVEL / 2.0;
+        verdict
+    }
+
+    /// The least likely test may be as unlikely as this.
+    #[must_use]
+    pub fn smallest_p_least(&self) -> f64 {
+        self.level / 2.0 / f64::from(self.tests.max(1))
+    }
+
+    /// Whether every bar of these cells holds, but for those that chance explains.
+    pub(super) fn all_within(&self, cells: &[Cell]) -> bool {
+        let mut certain = cells
+            .iter()
+            .flat_map(|cell| &cell.bars)
+            .filter(|bar| bar.chance_p.is_none());
+        self.explains && certain.all(|bar| bar.holds)
+    }
+}
+
+/// The bars that chance alone may break.
+fn tests(cell: &Cell) -> impl Iterator<Item = &Bar> {
+    cell.bars.iter().filter(|bar| bar.chance_p.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use vocab::Random;
+
+    use super::super::certificate::Quantity;
+    use super::super::statistics::share_p;
+    use super::*;
+
+    /// A cell with tests that came out with these.
+    fn cell(ps: &[f64]) -> Cell {
+        let cell = Cell::new(Quantity::Loss, (5.0, "percent"), 5.0, [4.9, 5.1], 1);
+        ps.iter()
+            .fold(cell, |cell, p| cell.must_by_chance("test", *p > LEVEL, *p))
+    }
+
+    fn is_within(cells: &[Cell]) -> bool {
+        Verdict::of(cells).all_within(cells)
+    }
+
+    /// A full certificate's worth of cells, of which the first came out with these.
+    fn certificate(first: &[f64]) -> Vec<Cell> {
+        let of_one = |at: usize| cell(&[first.get(at).copied().unwrap_or(0.5)]);
+        (0..50).map(of_one).collect()
+    }
+
+    #[test]
+    fn a_right_emulator_fails_as_seldom_as_the_level_says() {
+        let mut random = Random::from_seed(23);
+        let (mut with_a_miss, mut failed) = (0, 0);
+        for _ in 0..20_000 {
+            let cells: Vec<Cell> = (0..25)
+                .map(|_| cell(&[random.next_f64(), random.next_f64()]))
+                .collect();
+            with_a_miss += u32::from(cells.iter().any(|cell| !cell.within_bars));
+            failed += u32::from(!is_within(&cells));
+        }
+        // 50 tests at 0.1 %: 4.9 % of certificates have a miss. Four deviations to either side.
+        assert!((853..=1_098).contains(&with_a_miss), "{with_a_miss}");
+        assert!(failed <= 38, "{failed} of 20,000");
+    }
+
+    #[test]
+    fn one_miss_or_two_as_chance_has_them_are_excused() {
+        for ps in [&[0.000_9][..], &[0.000_02], &[0.000_5, 0.000_5]] {
+            let cells = certificate(ps);
+            assert!(!cells[0].within_bars);
+            assert!(is_within(&cells), "{ps:?}");
+        }
+    }
+
+    #[test]
+    fn one_test_far_off_or_several_a_little_are_not() {
+        assert!(!is_within(&certificate(&[0.000_009])));
+        assert!(!is_within(&certificate(&[0.0])));
+        assert!(!is_within(&certificate(&[0.000_5, 0.000_5, 0.000_5])));
+        // 5.6 % for 5 %, of 40,000 packets.
+        assert!(!is_within(&certificate(&[share_p(2_240, 40_000, 0.05)])));
+    }
+
+    #[test]
+    fn what_chance_has_no_part_in_is_never_excused() {
+        let mut cells = certificate(&[]);
+        assert!(is_within(&cells));
+        cells[7] = cell(&[0.5]).must("median at most 50 us over", false);
+        assert!(!is_within(&cells));
+    }
+
+    #[test]
+    fn without_tests_only_the_other_bars_count() {
+        let verdict = Verdict::of(&[]);
+        assert_eq!((verdict.tests, verdict.smallest_p), (0, 1.0));
+        assert!(verdict.explains);
+        let rate = Cell::new(Quantity::Rate, (64.0, "kbit/s"), 64.0, [63.9, 64.1], 1);
+        assert!(is_within(&[rate.clone().must("within 0.02 %", true)]));
+        assert!(!is_within(&[rate.must("within 0.02 %", false)]));
+    }
+}

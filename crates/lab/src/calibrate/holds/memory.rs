@@ -1,0 +1,477 @@
+//! What a direction holds in memory at its worst moment, from its settings alone.
+//!
+//! ```text
+//!   bytes      ┌──────────── sent (the line's rate, as the schedule has it)
+//!   since      │      ┌───── arrived (the same, later by delay, jitter and what is late)
+//!   the start  │◄────►│      between them: under way
+//! ```
+//! Traffic is taken as a fluid that always fills the line. Where packets keep their order, one that
+//! the jitter holds back holds up all behind it, so the tail of the jitter counts in full; where
+//! they may overtake, only its mean does. Copies count, what is lost does not lessen anything.
+//!
+//! Without a rate and without a policer nothing is judged: what is under way is the sender's
+//! choice.
+
+use std::time::Duration;
+
+use emulate::{
+    DirectionConfig, Distribution, HELD_BYTES_MAX, Jitter, Line, Order, RATE_MAX, TokenBucket,
+};
+use vocab::{Bitrate, ByteCount, format_duration};
+
+use super::{Refusal, rounded_down};
+
+/// An IP packet of Ethernet's usual size.
+const FULL_PACKET: u64 = 1_500;
+
+/// Jitter that fewer packets than one of a billion exceed is left out: at 100,000 packets a second
+/// that is one in three hours.
+const TAIL: f64 = 1e-9;
+
+/// The normal distribution exceeds this many deviations with the probability [`TAIL`], and has this
+/// mean above zero, in deviations (1/√2π).
+const NORMAL_TAIL: f64 = 5.998;
+const NORMAL_MEAN: f64 = 0.399;
+
+/// The model cuts each sample of jitter here.
+const JITTER_MAX_S: f64 = 3_600.0;
+
+/// The most changes that are followed one by one; a schedule of more, repetitions included, is
+/// judged by its highest rate and its longest delay.
+const CHANGES_MAX: usize = 2_000_000;
+
+/// What is tried to find the nearest setting that fits: a part in a million.
+const HALVINGS: u32 = 20;
+
+/// Refuses a direction that would hold more than the model does; `before` is what it is set to
+/// until then, when the link runs already.
+pub(super) fn check(
+    way: &'static str,
+    before: Option<&DirectionConfig>,
+    direction: &DirectionConfig,
+) -> Result<(), Refusal> {
+    let worst = Held::of(before, direction);
+    if worst.fits() {
+        return Ok(());
+    }
+    Err(Refusal::Memory {
+        way,
+        under_way: ByteCount::new(worst.under_way as u64),
+        queue: ByteCount::new(worst.queue as u64),
+        nearest: nearest(&worst, before, direction),
+    })
+}
+
+/// Bytes at the worst moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Held {
+    under_way: f64,
+    queue: f64,
+}
+
+impl Held {
+    fn of(before: Option<&DirectionConfig>, direction: &DirectionConfig) -> Self {
+        let copies = 1.0 + direction.duplication.as_fraction();
+        let course = Course::of(before, direction);
+        let (lowest, highest) = course.rates();
+        let queue = if direction.line.rate().is_none() && highest == 0.0 {
+            0.0
+        } else {
+            queue(direction, highest)
+        };
+        let held = Self {
+            under_way: (course.under_way(direction) + burst_of(&direction.line)) * copies,
+            queue,
+        };
+        let Some(policer) = &direction.policer else {
+            return held;
+        };
+        // What the policer lets pass fills no queue in front of a line that is always faster.
+        let policed = bytes_per_second(policer.rate);
+        let is_unlimited = direction.line.rate().is_none() && highest == 0.0;
+        if !is_unlimited && lowest < policed {
+            return held;
+        }
+        let burst = policer.burst.bytes() as f64;
+        let passing = (course.at_most(policed, is_unlimited).under_way(direction) + burst) * copies;
+        Self {
+            under_way: if is_unlimited {
+                passing
+            } else {
+                held.under_way.min(passing)
+            },
+            queue: held.queue.min(burst),
+        }
+    }
+
+    fn fits(&self) -> bool {
+        self.under_way + self.queue <= MOST
+    }
+}
+
+const MOST: f64 = HELD_BYTES_MAX.bytes() as f64;
+
+fn bytes_per_second(rate: Bitrate) -> f64 {
+    rate.bits_per_second() as f64 / 8.0
+}
+
+/// What leaves at once when the line has been idle.
+fn burst_of(line: &Line) -> f64 {
+    match line {
+        Line::Shaper(TokenBucket { burst, .. }) => burst.bytes() as f64,
+        Line::Unlimited | Line::Rate(_) | Line::Trace(_) => 0.0,
+    }
+}
+
+/// Each limit that is set holds, so the smallest is the queue's.
+fn queue(direction: &DirectionConfig, highest_rate: f64) -> f64 {
+    let limit = direction.queue.limit;
+    let in_bytes = [
+        limit.bytes.map(|bytes| bytes.bytes() as f64),
+        limit
+            .packets
+            .map(|packets| packets as f64 * FULL_PACKET as f64),
+        limit.time.map(|time| highest_rate * time.as_secs_f64()),
+    ];
+    let least = in_bytes.into_iter().flatten().reduce(f64::min);
+    least.unwrap_or_default()
+}
+
+/// A rate and a delay that hold for a while.
+#[derive(Clone, Copy, Debug)]
+struct Leg {
+    from_s: f64,
+    until_s: f64,
+    bytes_per_second: f64,
+    delay_s: f64,
+}
+
+/// A direction's rate and delay over time.
+#[derive(Clone, Debug)]
+struct Course {
+    legs: Vec<Leg>,
+}
+
+impl Course {
+    fn of(before: Option<&DirectionConfig>, direction: &DirectionConfig) -> Self {
+        let rate = |line: &Line| line.rate().map_or(0.0, bytes_per_second);
+        let mut legs = Vec::new();
+        let mut now = Leg {
+            from_s: 0.0,
+            until_s: 0.0,
+            bytes_per_second: rate(&direction.line),
+            delay_s: direction.delay.as_secs_f64(),
+        };
+        if let Some(before) = before {
+            let delay_s = before.delay.as_secs_f64() + extra_s(before.jitter, Order::Kept);
+            legs.push(Leg {
+                from_s: -delay_s,
+                until_s: 0.0,
+                bytes_per_second: rate(&before.line),
+                delay_s,
+            });
+        }
+        let steps = direction
+            .schedule
+            .as_ref()
+            .map_or(&[][..], |schedule| schedule.steps());
+        let longest_s = steps
+            .iter()
+            .filter_map(|step| step.change.delay)
+            .chain([direction.delay])
+            .max()
+            .unwrap_or_default()
+            .as_secs_f64();
+        let repeat_s = direction
+            .schedule
+            .as_ref()
+            .and_then(|schedule| schedule.repeat())
+            .map(|repeat| repeat.as_secs_f64());
+        // The first round is like no other, the second follows it, the third is like all others;
+        // what is under way in it left within the longest delay.
+        let rounds = repeat_s.map_or(1.0, |repeat| 3.0 + (longest_s / repeat).ceil());
+        if rounds * steps.len() as f64 > CHANGES_MAX as f64 {
+            let fastest = steps.iter().filter_map(|step| step.change.rate).max();
+            now.bytes_per_second = now
+                .bytes_per_second
+                .max(fastest.map_or(0.0, bytes_per_second));
+            now.delay_s = longest_s;
+            now.until_s = f64::INFINITY;
+            legs.push(now);
+            return Self { legs };
+        }
+        for round in 0..rounds as u64 {
+            let start_s = round as f64 * repeat_s.unwrap_or_default();
+            for step in steps {
+                now.until_s = start_s + step.at.as_secs_f64();
+                legs.push(now);
+                now.from_s = now.until_s;
+                if let Some(rate) = step.change.rate {
+                    now.bytes_per_second = bytes_per_second(rate);
+                }
+                if let Some(delay) = step.change.delay {
+                    now.delay_s = delay.as_secs_f64();
+                }
+            }
+        }
+        // A round that comes again ends what its last change began.
+        let first_s = steps.first().map_or(0.0, |step| step.at.as_secs_f64());
+        now.until_s = repeat_s.map_or(f64::INFINITY, |repeat| rounds * repeat + first_s);
+        legs.push(now);
+        Self { legs }
+    }
+
+    /// The lowest and the highest rate.
+    fn rates(&self) -> (f64, f64) {
+        self.legs
+            .iter()
+            .fold((f64::INFINITY, 0.0), |(low, high), leg| {
+                (
+                    f64::min(low, leg.bytes_per_second),
+                    f64::max(high, leg.bytes_per_second),
+                )
+            })
+    }
+
+    /// The same at a rate that nothing exceeds; where the line has none, at that one.
+    fn at_most(&self, rate: f64, is_unlimited: bool) -> Self {
+        let legs = self.legs.iter().map(|leg| Leg {
+            bytes_per_second: if is_unlimited {
+                rate
+            } else {
+                leg.bytes_per_second.min(rate)
+            },
+            ..*leg
+        });
+        Self {
+            legs: legs.collect(),
+        }
+    }
+
+    /// The most that is under way, without copies.
+    fn under_way(&self, direction: &DirectionConfig) -> f64 {
+        let order = direction.jitter.map_or(Order::Kept, |jitter| jitter.order);
+        let punctual = self.peak(extra_s(direction.jitter, order), order);
+        let Some(reordering) = &direction.reordering else {
+            return punctual;
+        };
+        // Packets that are late go their own way.
+        let late_s = extra_s(direction.jitter, Order::Free) + reordering.late_by.as_secs_f64();
+        let share = reordering.probability.as_fraction();
+        (1.0 - share) * punctual + share * self.peak(late_s, Order::Free)
+    }
+
+    /// The most between what was sent and what has arrived, each leg's delay longer by `extra_s`.
+    fn peak(&self, extra_s: f64, order: Order) -> f64 {
+        let mut turns = Vec::with_capacity(4 * self.legs.len());
+        // With the order kept nothing arrives before what left earlier.
+        let mut latest = f64::NEG_INFINITY;
+        for leg in &self.legs {
+            let (rate, delay) = (leg.bytes_per_second, leg.delay_s + extra_s);
+            if rate == 0.0 || leg.until_s <= leg.from_s {
+                continue;
+            }
+            let free_from = match order {
+                Order::Free => leg.from_s,
+                Order::Kept => (latest - delay).clamp(leg.from_s, leg.until_s),
+            };
+            let turn = |at_s: f64, slope: f64| Turn {
+                at_s,
+                slope,
+                arrive: 0.0,
+            };
+            turns.extend([turn(leg.from_s, rate), turn(leg.until_s, -rate)]);
+            if free_from > leg.from_s {
+                turns.push(Turn {
+                    at_s: latest,
+                    slope: 0.0,
+                    arrive: rate * (free_from - leg.from_s),
+                });
+            }
+            turns.extend([
+                turn(free_from + delay, -rate),
+                turn(leg.until_s + delay, rate),
+            ]);
+            latest = latest.max(leg.until_s + delay);
+        }
+        turns.retain(|turn| turn.at_s.is_finite());
+        turns.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
+        let (mut under_way, mut slope, mut most) = (0.0, 0.0, 0.0_f64);
+        let mut at_s = turns.first().map_or(0.0, |turn| turn.at_s);
+        for turn in turns {
+            under_way += slope * (turn.at_s - at_s);
+            most = most.max(under_way);
+            under_way -= turn.arrive;
+            slope += turn.slope;
+            at_s = turn.at_s;
+        }
+        most
+    }
+}
+
+/// A moment at which what is under way begins to grow or shrink otherwise.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    at_s: f64,
+    /// What the growth changes by.
+    slope: f64,
+    /// What arrives all at once.
+    arrive: f64,
+}
+
+/// How much longer than the delay packets take because of jitter: with the order kept all of them
+/// behind one of its tail, else on average, at most.
+fn extra_s(jitter: Option<Jitter>, order: Order) -> f64 {
+    let Some(jitter) = jitter else {
+        return 0.0;
+    };
+    let is_kept = order == Order::Kept;
+    let seconds = match jitter.distribution {
+        Distribution::Uniform { spread } => spread.as_secs_f64() * if is_kept { 1.0 } else { 0.25 },
+        Distribution::Normal { deviation } => {
+            deviation.as_secs_f64() * if is_kept { NORMAL_TAIL } else { NORMAL_MEAN }
+        }
+        Distribution::Exponential { mean } => {
+            mean.as_secs_f64() * if is_kept { -TAIL.ln() } else { 1.0 }
+        }
+        Distribution::Pareto { mean, shape } => {
+            let tail = (shape - 1.0) * (TAIL.powf(-1.0 / shape) - 1.0);
+            mean.as_secs_f64() * if is_kept { tail } else { 1.0 }
+        }
+        Distribution::LogNormal { median, sigma } => {
+            let tail = (sigma * NORMAL_TAIL).exp();
+            let mean = (sigma * sigma / 2.0).exp();
+            median.as_secs_f64() * if is_kept { tail } else { mean }
+        }
+    };
+    seconds.min(JITTER_MAX_S)
+}
+
+/// What to change so that it fits, in words that can be typed.
+fn nearest(worst: &Held, before: Option<&DirectionConfig>, direction: &DirectionConfig) -> String {
+    let room = (MOST - worst.under_way).floor();
+    if room >= FULL_PACKET as f64 {
+        return format!("use --queue {}B", room as u64);
+    }
+    if direction.schedule.is_some() {
+        let share = part_that_fits(worst);
+        return format!(
+            "the schedule is too much in its worst moment: lower its rates, or its delays and the jitter, to {} % of what they are",
+            (share * 100.0).floor().max(1.0)
+        );
+    }
+    let fits = |change: &dyn Fn(&mut DirectionConfig, f64), share: f64| {
+        // A queue that nobody named grows with rate and delay, one that was named does not; what
+        // is advised works with either, where that can be.
+        let mut changed = direction.clone();
+        change(&mut changed, share);
+        let as_named = Held::of(before, &changed).fits();
+        if as_named || worst.queue < MOST {
+            return as_named;
+        }
+        let queue = &mut changed.queue.limit.bytes;
+        *queue = queue.map(|bytes| ByteCount::new((bytes.bytes() as f64 * share) as u64));
+        Held::of(before, &changed).fits()
+    };
+    let share = |change: &dyn Fn(&mut DirectionConfig, f64)| -> Option<f64> {
+        let (mut good, mut bad) = (0.0, 1.0);
+        for _ in 0..HALVINGS {
+            let middle = (good + bad) / 2.0;
+            *(if fits(change, middle) {
+                &mut good
+            } else {
+                &mut bad
+            }) = middle;
+        }
+        (good > 0.0).then_some(good)
+    };
+    let scaled = |span: Duration, share: f64| {
+        Duration::from_millis((span.as_secs_f64() * share * 1e3) as u64)
+    };
+    let mut ways = Vec::new();
+    let delay = share(&|changed, share| changed.delay = scaled(direction.delay, share))
+        .map(|share| scaled(direction.delay, share));
+    if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
+        ways.push(format!("--delay {}", format_duration(delay)));
+    }
+    if let Some(rate) = direction.line.rate() {
+        let at = |share: f64| {
+            let bits = rate.bits_per_second() as f64 * share;
+            rounded_down(Bitrate::from_bits_per_second(bits as u64).min(RATE_MAX))
+        };
+        let slower = |changed: &mut DirectionConfig, share| match &mut changed.line {
+            Line::Rate(rate) => *rate = at(share),
+            Line::Shaper(bucket) => bucket.rate = at(share),
+            Line::Trace(_) | Line::Unlimited => {}
+        };
+        if let Some(share) = share(&slower) {
+            ways.push(match direction.line {
+                Line::Shaper(_) => format!("a shaper of {}", at(share)),
+                _ => format!("--rate {}", at(share)),
+            });
+        }
+    }
+    if let Some(jitter) = direction.jitter {
+        let calmer = |changed: &mut DirectionConfig, share| {
+            changed.jitter = Some(calmed(jitter, share));
+        };
+        if let Some(share) = share(&calmer).filter(|share| *share > 0.0) {
+            ways.push(format!(
+                "a jitter of {} % of that, or one that lets packets overtake (`,reorder`)",
+                (share * 100.0).floor().max(1.0)
+            ));
+        }
+    }
+    if let Some(reordering) = direction.reordering {
+        let sooner = |changed: &mut DirectionConfig, share| {
+            if let Some(reordering) = &mut changed.reordering {
+                reordering.late_by = scaled(reordering.late_by, share);
+            }
+        };
+        if let Some(share) = share(&sooner) {
+            ways.push(format!(
+                "packets that are late by {}",
+                format_duration(scaled(reordering.late_by, share))
+            ));
+        }
+    }
+    if ways.is_empty() {
+        return "use a lower rate, a shorter delay, less jitter, and a shorter queue".to_owned();
+    }
+    format!("use {}", ways.join(" or "))
+}
+
+/// The share of rates or delays that fits, with a queue that was named or that grows with them.
+fn part_that_fits(worst: &Held) -> f64 {
+    let grows = MOST / (worst.under_way + worst.queue);
+    let stays = (MOST - worst.queue) / worst.under_way;
+    if stays > 0.0 { grows.min(stays) } else { grows }
+}
+
+fn calmed(jitter: Jitter, share: f64) -> Jitter {
+    let part = |span: Duration| span.mul_f64(share);
+    let distribution = match jitter.distribution {
+        Distribution::Uniform { spread } => Distribution::Uniform {
+            spread: part(spread),
+        },
+        Distribution::Normal { deviation } => Distribution::Normal {
+            deviation: part(deviation),
+        },
+        Distribution::Exponential { mean } => Distribution::Exponential { mean: part(mean) },
+        Distribution::Pareto { mean, shape } => Distribution::Pareto {
+            mean: part(mean),
+            shape,
+        },
+        Distribution::LogNormal { median, sigma } => Distribution::LogNormal {
+            median: part(median),
+            sigma,
+        },
+    };
+    Jitter {
+        distribution,
+        ..jitter
+    }
+}
+
+#[cfg(test)]
+mod tests;

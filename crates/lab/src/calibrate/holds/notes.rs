@@ -1,0 +1,246 @@
+//! What is remembered of a host between runs: what it was seen to carry, and what it was refused.
+//!
+//! A note counts for the very host that it was made on, as far as the kernel's release, the
+//! processors, the host's name and the program's version tell. A permission may rest on a note,
+//! a refusal never does; but a rate that was refused a while ago is let through only by a probe
+//! that carries a good deal more, so that a host at its limit does not answer differently each time
+//! it is asked (docs/formats/certificate.md).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use vocab::Bitrate;
+
+use super::super::certificate::{Certificate, FILE_NAME};
+use super::super::host::Host;
+use super::super::stand::Device;
+use super::{By, Seen};
+use crate::host::Machine;
+
+/// The version of a note.
+const FORMAT_VERSION: u32 = 2;
+
+/// How long a probe that carried a rate lets it through: a host is seldom another for weeks, and a
+/// link that it does not hold after all says so.
+const SEEN_LASTS: Duration = Duration::from_secs(30 * 86_400);
+
+/// How long a refusal is remembered.
+const REFUSED_LASTS: Duration = Duration::from_secs(3_600);
+
+/// A rate that was refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Refused {
+    /// The lowest.
+    pub(super) rate: Bitrate,
+    /// When first (RFC 3339).
+    pub(super) date: String,
+}
+
+/// What is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Known {
+    /// What was seen to be carried.
+    pub(super) seen: Vec<Seen>,
+    /// What was refused a while ago.
+    pub(super) refused: Option<Refused>,
+}
+
+/// Where it is remembered.
+pub(super) struct Notes {
+    certificate: PathBuf,
+    probe: PathBuf,
+    device: Device,
+    host: Identity,
+}
+
+/// What tells one host from another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    name: String,
+    kernel: String,
+    processor_model: String,
+    processors: usize,
+    trunkline: String,
+}
+
+/// A note as it is written.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    format_version: u32,
+    host: Identity,
+    seen: Option<Seen>,
+    refused: Option<Refused>,
+}
+
+impl Identity {
+    fn of_this() -> Self {
+        let machine = Machine::describe(&[]);
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self {
+            name: name.trim().to_owned(),
+            kernel: machine.kernel,
+            processor_model: machine.processor_model,
+            processors: machine.processors,
+            trunkline: machine.trunkline,
+        }
+    }
+
+    /// A certificate does not name its host.
+    fn certified(&self, host: &Host) -> bool {
+        host.kernel == self.kernel
+            && host.processor_model == self.processor_model
+            && host.processors == self.processors
+            && host.trunkline == self.trunkline
+    }
+}
+
+impl Notes {
+    pub(super) fn at(state: &Path, device: Device) -> Self {
+        Self {
+            certificate: state.join(FILE_NAME),
+            probe: state.join(format!("emulator-probe-{}.json", device.name())),
+            device,
+            host: Identity::of_this(),
+        }
+    }
+
+    /// What is known of this very host. A note that cannot be read is as good as none: the next
+    /// probe makes a new one.
+    pub(super) fn read(&self, now: Timestamp) -> Known {
+        let certified = Certificate::read(&self.certificate)
+            .ok()
+            .filter(|certificate| {
+                certificate.device == self.device && self.host.certified(&certificate.host)
+            })
+            .and_then(|certificate| {
+                Some(Seen {
+                    rate: Bitrate::from_bits_per_second(
+                        (certificate.capacity?.line_gbit_s * 1e9) as u64,
+                    ),
+                    date: certificate.date,
+                    by: By::Certificate,
+                    probes: 1,
+                })
+            });
+        let note = fs::read_to_string(&self.probe)
+            .ok()
+            .and_then(|text| serde_json::from_str::<Note>(&text).ok())
+            .filter(|note| note.format_version == FORMAT_VERSION && note.host == self.host);
+        let (seen, refused) = note.map_or((None, None), |note| (note.seen, note.refused));
+        let seen = seen.filter(|seen| is_within(SEEN_LASTS, &seen.date, now));
+        Known {
+            seen: certified.into_iter().chain(seen).collect(),
+            refused: refused.filter(|refused| is_within(REFUSED_LASTS, &refused.date, now)),
+        }
+    }
+
+    /// Remembers what was found. A disk that takes no note costs a probe at the next start and
+    /// nothing else.
+    pub(super) fn write(&self, known: &Known) {
+        let probed = known.seen.iter().filter(|seen| seen.by != By::Certificate);
+        let note = Note {
+            format_version: FORMAT_VERSION,
+            host: self.host.clone(),
+            seen: probed.max_by_key(|seen| seen.rate).cloned(),
+            refused: known.refused.clone(),
+        };
+        let write = || -> Result<()> {
+            let folder = self.probe.parent().context("a note has a folder")?;
+            fs::create_dir_all(folder)?;
+            // Two links may start at once: whoever reads sees one note or the other, whole.
+            let beside = self
+                .probe
+                .with_extension(format!("json.{}", std::process::id()));
+            fs::write(&beside, serde_json::to_string(&note)? + "\n")?;
+            fs::rename(&beside, &self.probe).inspect_err(|_| drop(fs::remove_file(&beside)))?;
+            Ok(())
+        };
+        if let Err(error) = write() {
+            tracing::debug!(error = format!("{error:#}"), "the probe is not remembered");
+        }
+    }
+}
+
+/// Whether a date is no further from now than that; a clock that was set back makes one of the
+/// future.
+fn is_within(span: Duration, date: &str, now: Timestamp) -> bool {
+    date.parse::<Timestamp>()
+        .is_ok_and(|date| date.duration_until(now).unsigned_abs() <= span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn known(gigabits: u64) -> Known {
+        Known {
+            seen: vec![Seen {
+                rate: Bitrate::from_bits_per_second(gigabits * 1_000_000_000),
+                date: "2026-11-21T12:00:00Z".to_owned(),
+                by: By::Probe,
+                probes: 3,
+            }],
+            refused: Some(Refused {
+                rate: Bitrate::from_bits_per_second(gigabits * 2_000_000_000),
+                date: "2026-11-21T12:00:00Z".to_owned(),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_note_counts_for_its_host_and_device_and_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = Notes::at(folder.path(), Device::Tun);
+        let soon = time("2026-11-21T12:59:00Z");
+        assert_eq!(notes.read(soon), Known::default());
+        notes.write(&known(2));
+        assert_eq!(notes.read(soon), known(2));
+        let read = notes.read(time("2026-11-21T13:01:00Z"));
+        assert_eq!((read.seen, read.refused), (known(2).seen, None));
+        assert_eq!(notes.read(time("2026-12-22T12:00:00Z")), Known::default());
+        assert_eq!(
+            Notes::at(folder.path(), Device::Xdp).read(soon),
+            Known::default()
+        );
+        for change in [
+            |host: &mut Identity| host.kernel.push('x'),
+            |host: &mut Identity| host.name.push('x'),
+            |host: &mut Identity| host.processors += 1,
+        ] {
+            let mut other = Notes::at(folder.path(), Device::Tun);
+            change(&mut other.host);
+            assert_eq!(other.read(soon), Known::default());
+        }
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        fs::write(&notes.probe, "nonsense").unwrap();
+        assert_eq!(notes.read(soon), Known::default());
+    }
+
+    #[test]
+    fn a_certificate_of_this_host_counts_and_one_of_another_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = Notes::at(folder.path(), Device::Tun);
+        let now = Timestamp::now();
+        let mut certificate = super::super::super::certificate::tests::sample();
+        certificate.write(&notes.certificate).unwrap();
+        assert_eq!(notes.read(now), Known::default());
+        let machine = Machine::describe(&[]);
+        certificate.host.kernel = machine.kernel;
+        certificate.host.processor_model = machine.processor_model;
+        certificate.host.processors = machine.processors;
+        certificate.host.trunkline = machine.trunkline;
+        certificate.write(&notes.certificate).unwrap();
+        let seen = notes.read(now).seen;
+        assert_eq!(seen[0].by, By::Certificate);
+        assert_eq!(seen[0].rate, Bitrate::from_bits_per_second(3_500_000_000));
+    }
+}

@@ -1,0 +1,467 @@
+//! The socket at which a link is asked, and how it is found.
+//!
+//! The socket is its owner's alone from its first moment: it is made in a directory that nobody
+//! else may enter, is given mode 0600 and listens there, and only then appears under its name.
+//! A name that is taken by a link that runs is not to be had; one that a killed link has left is,
+//! because nobody listens at it. A link removes only what it has made itself.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Error, Result, anyhow, bail};
+use serde_json::{Value, json};
+
+use super::{ControlledLink, Request};
+use crate::link::refused::Refused;
+
+/// A request is one line; the longest names a few files.
+const LONGEST_REQUEST: u64 = 64 << 10;
+/// A status has some kilobytes.
+const LONGEST_ANSWER: u64 = 1 << 20;
+/// For a whole exchange.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Those who ask at a time.
+const CLIENTS_MAX: usize = 16;
+/// How often a name may be taken by somebody else between being found free and being taken.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// The socket of a link; dropping it removes the socket.
+#[derive(Debug)]
+pub struct ControlSocket {
+    path: PathBuf,
+    /// Which file it is, so that another's under the same name is left alone.
+    identity: Identity,
+    /// The directory, if it was made for this socket.
+    made: Option<PathBuf>,
+    /// The listener, through which it is woken out of its wait.
+    waker: UnixStream,
+    listener: Option<thread::JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl ControlSocket {
+    /// Listens at this path for its owner alone.
+    ///
+    /// # Errors
+    /// When another link listens there, or the socket cannot be made.
+    pub fn listen(path: &Path, link: Arc<ControlledLink>) -> Result<Self> {
+        let made = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty() && !parent.exists())
+            .map(Path::to_owned);
+        let about = || format!("cannot listen at the control socket {}", path.display());
+        let (listener, identity) = bind(path).with_context(about)?;
+        let waker = listener.try_clone().with_context(about)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let listener = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn({
+                let is_over = Arc::clone(&is_over);
+                move || serve(&listener, &link, &is_over)
+            })
+            .context("cannot start the control socket's thread")?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity,
+            made,
+            waker: UnixStream::from(OwnedFd::from(waker)),
+            listener: Some(listener),
+            is_over,
+        })
+    }
+
+    /// Listens in the first of these directories that takes a socket, under the link's name, or
+    /// its name and number of process where another link has the name; `None` if none does.
+    #[must_use]
+    pub fn listen_in(
+        directories: &[PathBuf],
+        name: &str,
+        link: &Arc<ControlledLink>,
+    ) -> Option<Self> {
+        let with_process = format!("{name}-{}", std::process::id());
+        for directory in directories {
+            for name in [name, &with_process] {
+                match Self::listen(&socket_in(directory, name), Arc::clone(link)) {
+                    Ok(socket) => return Some(socket),
+                    Err(error) => {
+                        let error = format!("{error:#}");
+                        tracing::debug!(error, "no control socket here");
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // It can be gone only because somebody removed it.
+        let _ = remove(&self.path, self.identity);
+        if let Some(made) = &self.made {
+            // It stays where another link has its socket in it by now.
+            let _ = fs::remove_dir(made);
+        }
+        // A socket that is shut down ends the wait of its listener.
+        let woken = self.waker.shutdown(Shutdown::Both);
+        if woken.is_ok()
+            && let Some(listener) = self.listener.take()
+        {
+            // A panic in there has been printed; the link goes on without it.
+            let _ = listener.join();
+        }
+    }
+}
+
+/// Which file has a name: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity(u64, u64);
+
+/// What has the name of a socket.
+enum Holder {
+    Nothing,
+    /// One that can be asked.
+    Link,
+    /// One of another user, or one that answers nobody.
+    Others,
+    /// Nobody: its link was killed.
+    Nobody(Identity),
+    /// It is no socket.
+    File,
+}
+
+fn holder(path: &Path) -> io::Result<Holder> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holder::Nothing),
+        Err(error) => return Err(error),
+    };
+    if !found.file_type().is_socket() {
+        return Ok(Holder::File);
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Ok(Holder::Nobody(Identity(found.dev(), found.ino())))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Holder::Nothing),
+        Err(_) => Ok(Holder::Others),
+        Ok(_) => Ok(Holder::Link),
+    }
+}
+
+/// Removes a socket, unless another has its name by now.
+fn remove(path: &Path, identity: Identity) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if Identity(found.dev(), found.ino()) == identity {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Makes a socket that listens and is the owner's alone before anybody can find it, and gives it
+/// its name.
+fn bind(path: &Path) -> Result<(UnixListener, Identity)> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(parent)?;
+    let private = private_directory(parent)?;
+    let made = bind_in(&private, path);
+    let removed = fs::remove_dir_all(&private);
+    let made = made?;
+    removed?;
+    Ok(made)
+}
+
+/// A new directory that nobody else may enter. Its name is short, because the path of a socket has
+/// 107 bytes at most.
+fn private_directory(parent: &Path) -> io::Result<PathBuf> {
+    let mut attempt = 0;
+    loop {
+        let private = parent.join(format!(".{:x}-{attempt}", std::process::id()));
+        match fs::DirBuilder::new().mode(0o700).create(&private) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS_MAX =>
+            {
+                attempt += 1;
+            }
+            made => return made.map(|()| private),
+        }
+    }
+}
+
+fn bind_in(private: &Path, path: &Path) -> Result<(UnixListener, Identity)> {
+    let unnamed = private.join("s");
+    let listener = UnixListener::bind(&unnamed)?;
+    fs::set_permissions(&unnamed, fs::Permissions::from_mode(0o600))?;
+    let made = fs::symlink_metadata(&unnamed)?;
+    for _ in 0..ATTEMPTS_MAX {
+        match fs::hard_link(&unnamed, path) {
+            Ok(()) => return Ok((listener, Identity(made.dev(), made.ino()))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.into()),
+        }
+        match holder(path)? {
+            Holder::Nothing => {}
+            Holder::Nobody(left) => {
+                tracing::debug!(path = %path.display(), "a killed link has left its control socket");
+                remove(path, left)?;
+            }
+            Holder::Link | Holder::Others => {
+                bail!("another link listens there; choose another path with --control")
+            }
+            Holder::File => {
+                bail!("there is a file that is no socket; choose another path with --control")
+            }
+        }
+    }
+    bail!("others take that name again and again; choose another path with --control")
+}
+
+fn serve(listener: &UnixListener, link: &Arc<ControlledLink>, is_over: &AtomicBool) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            // Out of descriptors, for instance; it may pass.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (link, served) = (Arc::clone(link), Arc::clone(&clients));
+        let started = thread::Builder::new().spawn(move || {
+            if let Err(error) = exchange(&stream, &link) {
+                tracing::debug!(%error, "a control request was given up");
+            }
+            served.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn exchange(stream: &UnixStream, link: &ControlledLink) -> io::Result<()> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(LONGEST_REQUEST)).read_until(b'\n', &mut line)?;
+    let answer = if line.len() as u64 == LONGEST_REQUEST {
+        json!({
+            "error": format!("a request is one line of less than {LONGEST_REQUEST} bytes"),
+            "refused": true,
+        })
+    } else {
+        link.answer(&String::from_utf8_lossy(&line))
+    };
+    let mut writer = stream;
+    writer.write_all(format!("{answer}\n").as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    // What is left of too long a request is read, because closing before would take the answer
+    // back from the asker.
+    io::copy(&mut stream.take(LONGEST_ANSWER), &mut io::sink()).map(drop)
+}
+
+/// Asks the link that listens at this path. What a killed link has left there is removed.
+///
+/// # Errors
+/// When none does, when it does not answer, or what it refuses ([`Refused`]) and why.
+pub fn ask(path: &Path, request: &Request) -> Result<Value> {
+    let mut stream = UnixStream::connect(path).map_err(|error| nobody(path, error))?;
+    let about = || format!("the link at {} does not answer", path.display());
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let line = serde_json::to_string(request)?;
+    stream
+        .write_all(format!("{line}\n").as_bytes())
+        .with_context(about)?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(LONGEST_ANSWER))
+        .read_line(&mut answer)
+        .with_context(about)?;
+    let answer: Value = serde_json::from_str(&answer).with_context(about)?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) if answer["refused"] == true => Err(Refused::because(anyhow!("{error}"))),
+        Some(error) => bail!("{error}"),
+        None => Ok(answer),
+    }
+}
+
+/// Why nobody can be asked.
+fn nobody(path: &Path, error: io::Error) -> Error {
+    let place = path.display();
+    match holder(path) {
+        Ok(Holder::Nobody(left)) => match remove(path, left) {
+            Ok(()) => anyhow!(
+                "no link listens at {place}: the one that did was killed; its socket is removed"
+            ),
+            Err(error) => anyhow!(
+                "no link listens at {place}: the one that did was killed, and its socket cannot be removed: {error}"
+            ),
+        },
+        Ok(Holder::File) => anyhow!("{place} is no control socket of a link"),
+        _ => Error::new(error).context(format!(
+            "no link listens at {place}; `trunkline emulate status` finds those that run"
+        )),
+    }
+}
+
+/// What begins the names of sockets in their directories.
+const PREFIX: &str = "emulate-";
+const SUFFIX: &str = ".sock";
+
+/// The socket of the link of this name.
+#[must_use]
+pub fn socket_in(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{PREFIX}{name}{SUFFIX}"))
+}
+
+/// The links of some directories.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The names of those that listen, with their sockets, sorted.
+    pub running: Vec<(String, PathBuf)>,
+    /// The names of those that were killed, sorted; their sockets are removed, or would be if this
+    /// user could.
+    pub killed: Vec<String>,
+}
+
+/// Looks for links in these directories, and removes what killed ones have left.
+#[must_use]
+pub fn look_for_links(directories: &[PathBuf]) -> Found {
+    let mut found = Found::default();
+    let entries = directories
+        .iter()
+        .filter_map(|directory| fs::read_dir(directory).ok())
+        .flatten()
+        .filter_map(Result::ok);
+    for entry in entries {
+        let file = entry.file_name();
+        let name = file
+            .to_str()
+            .and_then(|file| file.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+        let Some(name) = name.map(str::to_owned) else {
+            continue;
+        };
+        let path = entry.path();
+        match holder(&path) {
+            Ok(Holder::Nobody(left)) => {
+                if let Err(error) = remove(&path, left) {
+                    tracing::debug!(%error, name, "a killed link's socket stays");
+                }
+                found.killed.push(name);
+            }
+            Ok(Holder::Link) => found.running.push((name, path)),
+            Ok(Holder::Nothing | Holder::Others | Holder::File) | Err(_) => {}
+        }
+    }
+    found.running.sort();
+    found.killed.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket whose listener is gone.
+    fn left_behind(path: &Path) -> Identity {
+        drop(UnixListener::bind(path).unwrap());
+        identity(path)
+    }
+
+    fn identity(path: &Path) -> Identity {
+        let found = fs::symlink_metadata(path).unwrap();
+        Identity(found.dev(), found.ino())
+    }
+
+    #[test]
+    fn a_socket_is_its_owners_alone_and_nothing_else_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new").join("link.sock");
+        let (_listener, made) = bind(&path).unwrap();
+        assert_eq!(identity(&path), made);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        UnixStream::connect(&path).unwrap();
+        let parent = path.parent().unwrap();
+        assert_eq!(fs::read_dir(parent).unwrap().count(), 1);
+        let mode = fs::metadata(parent).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_a_killed_link_left_is_replaced_and_what_lives_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("link.sock");
+        let left = left_behind(&path);
+        let (_listener, made) = bind(&path).unwrap();
+        assert_ne!(left, made);
+        let refused = format!("{:#}", bind(&path).unwrap_err());
+        assert!(refused.contains("another link listens"), "{refused}");
+        assert_eq!(identity(&path), made);
+        let file = directory.path().join("file");
+        fs::write(&file, "precious").unwrap();
+        let refused = format!("{:#}", bind(&file).unwrap_err());
+        assert!(refused.contains("no socket"), "{refused}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    }
+
+    #[test]
+    fn anothers_socket_of_the_same_name_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("link.sock");
+        let first = left_behind(&path);
+        let kept = directory.path().join("kept.sock");
+        fs::rename(&path, kept).unwrap();
+        let second = left_behind(&path);
+        remove(&path, first).unwrap();
+        assert_eq!(identity(&path), second);
+        remove(&path, second).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn killed_links_are_named_and_their_sockets_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name| socket_in(directory.path(), name);
+        left_behind(&at("gone"));
+        let _listener = UnixListener::bind(at("here")).unwrap();
+        fs::write(at("file"), "").unwrap();
+        let found = look_for_links(&[directory.path().to_owned()]);
+        assert_eq!(found.running, [("here".to_owned(), at("here"))]);
+        assert_eq!(found.killed, ["gone"]);
+        assert!(!at("gone").exists());
+        assert!(at("file").exists());
+
+        left_behind(&at("gone"));
+        let error = format!("{:#}", ask(&at("gone"), &Request::Status).unwrap_err());
+        assert!(error.contains("was killed"), "{error}");
+        assert!(!at("gone").exists());
+    }
+}

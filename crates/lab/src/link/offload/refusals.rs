@@ -1,0 +1,89 @@
+//! When to stop handing runs of packets to a kernel that refuses them, and when to try again.
+//!
+//! ```text
+//!   runs ── refused, so many in a row ──► alone, so many packets ──► runs again
+//! ```
+//! A kernel may refuse every run, or every run of one kind, though it said that it takes them; or
+//! one of them, for what is in it. Packets of a refused run go one by one at once. Only where one
+//! run after the other is refused is trying a waste, and even then for a while only.
+
+/// Runs refused one after the other before none is tried for a while.
+const IN_A_ROW_MAX: u32 = 16;
+
+/// Packets that go alone then: some hundred refused runs in a million packets cost nothing.
+const ALONE_PACKETS: u32 = 10_000;
+
+/// What became of the runs so far.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    in_a_row: u32,
+    alone: u32,
+    total: u64,
+}
+
+impl Refusals {
+    /// Whether the next packet has to go alone; asked once for each packet.
+    pub(crate) fn keep_alone(&mut self) -> bool {
+        let alone = self.alone > 0;
+        self.alone = self.alone.saturating_sub(1);
+        alone
+    }
+
+    /// Takes in that a run was taken.
+    pub(crate) fn taken(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// Takes in that a run was refused.
+    pub(crate) fn refused(&mut self) {
+        self.total += 1;
+        self.in_a_row += 1;
+        if self.in_a_row == IN_A_ROW_MAX {
+            self.in_a_row = 0;
+            self.alone = ALONE_PACKETS;
+        }
+    }
+
+    /// How many runs were refused, from the start on.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of so many packets, how many may be part of a run.
+    fn tried(refusals: &mut Refusals, packets: u32) -> u32 {
+        (0..packets).filter(|_| !refusals.keep_alone()).count() as u32
+    }
+
+    #[test]
+    fn one_refused_run_keeps_no_other_back() {
+        let mut refusals = Refusals::default();
+        for _ in 0..1_000 {
+            for _ in 1..IN_A_ROW_MAX {
+                refusals.refused();
+            }
+            refusals.taken();
+            assert_eq!(tried(&mut refusals, 10), 10);
+        }
+        assert_eq!(refusals.total(), 15_000);
+    }
+
+    #[test]
+    fn refusals_in_a_row_keep_runs_back_for_a_while_and_not_for_good() {
+        let mut refusals = Refusals::default();
+        for _ in 0..3 {
+            for _ in 0..IN_A_ROW_MAX {
+                assert_eq!(tried(&mut refusals, 1), 1);
+                refusals.refused();
+            }
+            assert_eq!(tried(&mut refusals, ALONE_PACKETS), 0);
+        }
+        refusals.taken();
+        assert_eq!(tried(&mut refusals, 1_000), 1_000);
+        assert_eq!(refusals.total(), 48);
+    }
+}

@@ -1,0 +1,263 @@
+//! Reading a packet log, which may be cut off, damaged, or a stranger's: every line and every number
+//! of things is bounded, and what is wrong is said with its line.
+
+use std::io::{BufRead, Read, Write};
+
+use anyhow::{Context, Result, anyhow, bail};
+use emulate::Framing;
+
+use super::super::packet_log::{
+    COLUMNS, FATES, FLAGS, MAGIC, SettingsRow, framing_name, heading_name,
+};
+use super::super::record::Heading;
+
+/// A row takes 32 bytes in memory; these are 3.2 GB.
+const ROWS_MAX: usize = 100_000_000;
+
+/// More changes of settings than anyone makes by hand.
+const CHANGES_MAX: usize = 10_000;
+
+/// The longest line: settings with lists of lost packets in them.
+const LINE_MAX: usize = 1 << 20;
+
+/// The longest row has four numbers of 20 digits and the longest words.
+const ROW_MAX: usize = 160;
+
+/// As much as a message repeats of what it found.
+const SHOWN_MAX: usize = 60;
+
+/// The longest IP packet behind a header of Ethernet and two tags.
+pub(super) const PACKET_MAX: u32 = 65_535 + 22;
+
+/// No link runs for longer: ten years.
+const TIME_MAX_NS: u64 = 10 * 366 * 86_400 * 1_000_000_000;
+
+/// A log in memory.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) framing: Framing,
+    /// The first is what the link was started with.
+    pub(super) changes: Vec<SettingsRow>,
+    pub(super) rows: [Vec<Row>; 2],
+    /// Whether its last line is there.
+    pub(super) has_end: bool,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) index: u64,
+    pub(super) arrived: u64,
+    pub(super) at: u64,
+    pub(super) length: u32,
+    pub(super) ecn: u8,
+    pub(super) fate: Fate,
+}
+
+/// What and how, as places among [`FATES`] and [`FLAGS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fate {
+    what: u8,
+    flags: u8,
+}
+
+impl Fate {
+    fn read(what: &str, flags: &str) -> Result<Self> {
+        let place = |words: &[&str], word: &str| {
+            let place = words.iter().position(|known| *known == word)?;
+            u8::try_from(place).ok()
+        };
+        let fate = Self {
+            what: place(&FATES, what).ok_or_else(|| anyhow!("`{}` is no fate", shown(what)))?,
+            flags: place(&FLAGS, flags)
+                .ok_or_else(|| anyhow!("`{}` are no flags", shown(flags)))?,
+        };
+        if fate.what() != "delivered" && !flags.is_empty() {
+            bail!("a packet that was dropped has no flags");
+        }
+        Ok(fate)
+    }
+
+    pub(super) fn what(self) -> &'static str {
+        FATES[usize::from(self.what)]
+    }
+
+    pub(super) fn flags(self) -> &'static str {
+        FLAGS[usize::from(self.flags)]
+    }
+
+    pub(super) fn is_copy(self) -> bool {
+        self.flags().ends_with("copy")
+    }
+}
+
+impl Log {
+    pub(super) fn read(mut input: impl BufRead) -> Result<Self> {
+        let mut line = Vec::new();
+        next_line(&mut input, &mut line).context("line 1")?;
+        if line != MAGIC.as_bytes() {
+            bail!("this is no packet log; its first line would be `{MAGIC}`");
+        }
+        let mut log = Self {
+            framing: Framing::Ip,
+            changes: Vec::new(),
+            rows: [Vec::new(), Vec::new()],
+            has_end: false,
+        };
+        for number in 2_u64.. {
+            let end = next_line(&mut input, &mut line).with_context(|| format!("line {number}"))?;
+            match end {
+                // What was being written when the disk was full or the process killed.
+                End::OfFile => break,
+                End::OfLine => log
+                    .take_line(&line)
+                    .with_context(|| format!("line {number}"))?,
+            }
+        }
+        for rows in &mut log.rows {
+            rows.shrink_to_fit();
+        }
+        Ok(log)
+    }
+
+    /// The same log, as far as it was understood, with nothing but what a replay needs.
+    pub(super) fn write(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "{MAGIC}")?;
+        writeln!(out, "# framing: {}", framing_name(self.framing))?;
+        for change in &self.changes {
+            writeln!(out, "# set: {}", serde_json::to_string(change)?)?;
+        }
+        writeln!(out, "{COLUMNS}")?;
+        for (heading, rows) in [Heading::Forward, Heading::Back]
+            .into_iter()
+            .zip(&self.rows)
+        {
+            for row in rows {
+                writeln!(
+                    out,
+                    "{},{},{},{},{},{},{},{}",
+                    heading_name(heading),
+                    row.index,
+                    row.arrived,
+                    row.length,
+                    row.ecn,
+                    row.fate.what(),
+                    row.at,
+                    row.fate.flags()
+                )?;
+            }
+        }
+        if self.has_end {
+            writeln!(out, "# end: ")?;
+        }
+        Ok(())
+    }
+
+    fn take_line(&mut self, line: &[u8]) -> Result<()> {
+        let line = std::str::from_utf8(line).map_err(|_| anyhow!("this is no text"))?;
+        if let Some(comment) = line.strip_prefix("# ") {
+            let (name, value) = comment.split_once(": ").unwrap_or((comment, ""));
+            match name {
+                "framing" => {
+                    self.framing = [Framing::Ip, Framing::Ethernet]
+                        .into_iter()
+                        .find(|framing| framing_name(*framing) == value)
+                        .ok_or_else(|| anyhow!("`{}` is no framing", shown(value)))?;
+                }
+                "set" if self.changes.len() == CHANGES_MAX => {
+                    bail!("a log of more than {CHANGES_MAX} changes of settings is not replayed")
+                }
+                "set" => self.changes.push(
+                    serde_json::from_str(value)
+                        .map_err(|error| anyhow!("{}", cut(&error.to_string(), 5 * SHOWN_MAX)))
+                        .context("these are no settings")?,
+                ),
+                "end" => self.has_end = true,
+                _ => {}
+            }
+            return Ok(());
+        }
+        if line == COLUMNS {
+            return Ok(());
+        }
+        let (way, row) = read_row(line)?;
+        if self.rows[way].len() == ROWS_MAX {
+            bail!("a log of more than {ROWS_MAX} packets is not replayed; log for a shorter time");
+        }
+        self.rows[way].push(row);
+        Ok(())
+    }
+}
+
+enum End {
+    OfLine,
+    OfFile,
+}
+
+/// Reads a line without its end.
+fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<End> {
+    line.clear();
+    let limit = LINE_MAX as u64 + 1;
+    input
+        .by_ref()
+        .take(limit)
+        .read_until(b'\n', line)
+        .context("cannot read the log")?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+        return Ok(End::OfLine);
+    }
+    if line.len() > LINE_MAX {
+        bail!("a line of more than {LINE_MAX} bytes is none of a packet log");
+    }
+    Ok(End::OfFile)
+}
+
+fn read_row(line: &str) -> Result<(usize, Row)> {
+    if line.len() > ROW_MAX {
+        bail!("a row has at most {ROW_MAX} bytes, and not {}", line.len());
+    }
+    let fields: Vec<&str> = line.split(',').collect();
+    let [direction, index, arrived, length, ecn, what, at, flags] = fields[..] else {
+        bail!(
+            "a row has {} fields, and not {}",
+            COLUMNS.split(',').count(),
+            fields.len()
+        );
+    };
+    let way = [Heading::Forward, Heading::Back]
+        .into_iter()
+        .position(|heading| heading_name(heading) == direction)
+        .ok_or_else(|| anyhow!("`{}` is no direction", shown(direction)))?;
+    let number = |text: &str| -> Result<u64> {
+        text.parse()
+            .map_err(|_| anyhow!("`{}` is no whole number", shown(text)))
+    };
+    let time = |text: &str| match number(text)? {
+        time @ ..=TIME_MAX_NS => Ok(time),
+        time => bail!("{time} ns are more than ten years"),
+    };
+    let row = Row {
+        index: number(index)?,
+        arrived: time(arrived)?,
+        at: time(at)?,
+        length: u32::try_from(number(length)?).context("too long for a packet")?,
+        ecn: u8::try_from(number(ecn)?)
+            .ok()
+            .filter(|ecn| *ecn <= 0b11)
+            .context("the ECN bits are 0 to 3")?,
+        fate: Fate::read(what, flags)?,
+    };
+    if row.length > PACKET_MAX {
+        bail!("{} bytes are more than a packet can have", row.length);
+    }
+    Ok((way, row))
+}
+
+fn shown(text: &str) -> &str {
+    cut(text, SHOWN_MAX)
+}
+
+fn cut(text: &str, length: usize) -> &str {
+    &text[..text.floor_char_boundary(length)]
+}
