@@ -4,8 +4,8 @@
 //! - `tidy`: only those rules, which need no compiler and end within a second.
 //! - `test`: every test, with one line of totals at the end ([`totals`]).
 //!
-//! They use what a checkout and a Rust toolchain offer; what is missing and optional (cargo-deny)
-//! is named and left out.
+//! Each looks at the checkout that it was started for ([`workspace`]). They use what a checkout and
+//! a Rust toolchain offer; what is missing and optional (cargo-deny) is named and left out.
 
 #![forbid(unsafe_code)]
 
@@ -13,23 +13,21 @@ mod check;
 mod test;
 mod tidy;
 mod totals;
+mod workspace;
 
-use std::path::{Path, PathBuf};
+use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: cargo xtask check | tidy | test [ARGUMENTS OF cargo test]";
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = env::args().skip(1);
     let command = arguments.next();
     let rest: Vec<String> = arguments.collect();
-    let outcome = match command.as_deref() {
-        Some("check") if rest.is_empty() => check::run(&root()),
-        Some("tidy") if rest.is_empty() => tidy::run(&root()),
-        Some("test") => test::run(&root(), &rest),
-        Some(_) | None => Err(anyhow::anyhow!("{USAGE}")),
-    };
-    match outcome {
+    match run(command.as_deref(), &rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -38,10 +36,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder of the workspace, wherever the command was started.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies directly below the workspace")
-        .to_owned()
+fn run(command: Option<&str>, rest: &[String]) -> Result<()> {
+    let here = env::current_dir().context("the working folder is gone")?;
+    let named = env::var_os(workspace::PACKAGE_FOLDER).map(PathBuf::from);
+    let root = || workspace::find(named.as_deref(), &here);
+    match command {
+        Some("check") if rest.is_empty() => check::run(&root()?),
+        Some("tidy") if rest.is_empty() => tidy::run(&root()?),
+        Some("test") => test::run(&root()?, rest),
+        Some(_) | None => bail!("{USAGE}"),
+    }
 }

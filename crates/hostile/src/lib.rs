@@ -19,13 +19,16 @@
 
 mod accelerator;
 mod configuration;
+mod correction;
 mod cursor;
 mod engine_peer;
+mod link_files;
 mod offload;
 mod proxy;
 mod reduction;
 mod script;
 mod seed;
+mod tunnel_packet;
 mod tunnel_session;
 mod tunnel_wire;
 
@@ -78,6 +81,21 @@ pub const ENTRIES: &[Entry] = &[
         seeds: tunnel_session::session_seeds,
     },
     Entry {
+        name: "tunnel_correction",
+        run: correction::decoder,
+        seeds: correction::decoder_seeds,
+    },
+    Entry {
+        name: "tunnel_packet_payload",
+        run: tunnel_packet::payload,
+        seeds: tunnel_packet::payload_seeds,
+    },
+    Entry {
+        name: "tunnel_packet_opener",
+        run: tunnel_packet::opener,
+        seeds: tunnel_packet::opener_seeds,
+    },
+    Entry {
         name: "reduce_decoder",
         run: reduction::decoder,
         seeds: reduction::decoder_seeds,
@@ -126,6 +144,21 @@ pub const ENTRIES: &[Entry] = &[
         name: "link_offload",
         run: offload::offload,
         seeds: offload::offload_seeds,
+    },
+    Entry {
+        name: "link_packet_log",
+        run: link_files::packet_log,
+        seeds: link_files::packet_log_seeds,
+    },
+    Entry {
+        name: "link_delivery_trace",
+        run: link_files::delivery_trace,
+        seeds: link_files::delivery_trace_seeds,
+    },
+    Entry {
+        name: "link_schedule",
+        run: link_files::schedule,
+        seeds: link_files::schedule_seeds,
     },
 ];
 

@@ -352,6 +352,9 @@ impl Side {
             | Event::Heard
             | Event::PeerRestarted
             | Event::GoAway
+            | Event::DatagramsAgreed { .. }
+            | Event::DatagramsUp
+            | Event::DatagramsDown { .. }
             | Event::Drained => {}
         }
     }

@@ -46,6 +46,9 @@ replays! {
     accelerate_halves,
     tunnel_frame,
     tunnel_session,
+    tunnel_correction,
+    tunnel_packet_payload,
+    tunnel_packet_opener,
     reduce_decoder,
     reduce_repair,
     reduce_damage,
@@ -56,6 +59,9 @@ replays! {
     node_socks5,
     node_http_connect,
     link_offload,
+    link_packet_log,
+    link_delivery_trace,
+    link_schedule,
 }
 
 #[test]
