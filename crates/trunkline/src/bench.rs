@@ -5,7 +5,7 @@
 //! TCP connection, and of the delay that the emulator adds at 10,000 packets a second; with every
 //! processor, and with one for emulator, sender and receiver together (`one_core`).
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -14,7 +14,9 @@ use lab::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
 use crate::bench_peers::EmulatorPeers;
+use crate::bench_session::BenchSession;
 use crate::lab::{environment, progress};
+use crate::output::Output;
 
 /// Finds what a part of Trunkline can do on this machine.
 #[derive(Debug, Args)]
@@ -30,6 +32,9 @@ enum Part {
     Emulator(Emulator),
     /// The emulator's policer and shaper beside the kernel's (nft limit, tbf) on the same packets.
     EmulatorPeers(EmulatorPeers),
+    /// A WAN session on emulated paths: what of the line its flows get, with and without forward
+    /// error correction.
+    Session(BenchSession),
 }
 
 #[derive(Debug, Args)]
@@ -65,6 +70,7 @@ impl Bench {
         match self.part {
             Part::Emulator(emulator) => emulator.run(),
             Part::EmulatorPeers(peers) => peers.run(),
+            Part::Session(session) => session.run(),
         }
     }
 }
@@ -91,7 +97,7 @@ impl Emulator {
         let Some(first) = reports.first() else {
             bail!("no device could be measured: {}", Value::Object(failures));
         };
-        let mut out = io::stdout().lock();
+        let mut out = Output::new();
         if self.json {
             let mut document = document(first);
             if devices.len() > 1 {

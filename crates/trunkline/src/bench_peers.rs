@@ -3,7 +3,7 @@
 //! The same packets go through `nft limit` and `--police`, through tbf and `--shaper`, and each
 //! row holds what came out of both. Which way the packets take, lab::peers says.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -13,6 +13,7 @@ use lab::{kernel, rootless};
 use serde_json::{Value, json};
 
 use crate::lab::{environment, progress};
+use crate::output::Output;
 
 #[derive(Debug, Args)]
 pub(crate) struct EmulatorPeers {
@@ -32,7 +33,7 @@ impl EmulatorPeers {
         let display = progress();
         let report = peers::measure(&environment, self.raw.as_deref(), &display)?;
         display.finish();
-        let mut out = io::stdout().lock();
+        let mut out = Output::new();
         if self.json {
             writeln!(out, "{}", document(&report))?;
         } else {

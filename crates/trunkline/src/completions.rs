@@ -1,9 +1,9 @@
 //! `trunkline completions SHELL`: what a shell needs to complete the command line.
 
-use std::io;
-
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+
+use crate::output::Output;
 
 /// Prints a completion script for a shell.
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ impl Completions {
     /// None today; every subcommand returns a result.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut command = crate::Arguments::command();
-        clap_complete::generate(self.shell, &mut command, "trunkline", &mut io::stdout());
+        clap_complete::generate(self.shell, &mut command, "trunkline", &mut Output::new());
         Ok(())
     }
 }

@@ -133,7 +133,7 @@ pub(crate) fn write(results: &Results, output: &Output) -> Result<()> {
     if let Some(path) = &output.json {
         let text = serde_json::to_string_pretty(&report::json(results))?;
         if to_standard_output {
-            println!("{text}");
+            say!("{text}");
         } else {
             fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
         }
@@ -142,13 +142,15 @@ pub(crate) fn write(results: &Results, output: &Output) -> Result<()> {
         .with_context(|| format!("writing {}", output.report.display()))?;
     if !to_standard_output {
         print!("{}", report::table(results));
-        println!(
+        say!(
             "seed {}, edits {} (from the clock), {:.0} s in all",
-            results.seeds.files, results.seeds.edits, results.took_s
+            results.seeds.files,
+            results.seeds.edits,
+            results.took_s
         );
-        println!("report: {}", output.report.display());
+        say!("report: {}", output.report.display());
         if let Some(directory) = &output.keep {
-            println!("kept: {}", directory.display());
+            say!("kept: {}", directory.display());
         }
     }
     Ok(())

@@ -98,8 +98,8 @@ impl Up {
         };
         let site = lab::site::Lab::up(&environment()?, &self.link, with, &progress)?;
         progress.finish();
-        println!("{}", site.directions());
-        println!("Ctrl-C ends the lab and removes everything.");
+        say!("{}", site.directions());
+        say!("Ctrl-C ends the lab and removes everything.");
         site.wait()
     }
 }
@@ -156,7 +156,7 @@ impl Progress for Display {
                 bar.set_message(text.to_owned());
             }
             None if *self.last.borrow() != text => {
-                eprintln!("{:6.1} s  {text}", self.began.elapsed().as_secs_f64());
+                remark!("{:6.1} s  {text}", self.began.elapsed().as_secs_f64());
                 text.clone_into(&mut self.last.borrow_mut());
             }
             None => {}
@@ -166,7 +166,7 @@ impl Progress for Display {
     fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => remark!("{text}"),
         }
     }
 }

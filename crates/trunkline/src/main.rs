@@ -4,10 +4,16 @@
 //! here stand only its name in [`Command`] and its line in [`Command::run`]. This crate alone
 //! reads the environment (`TRUNKLINE_LOG`, in tracing's filter syntax) and prints.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on standard error), 2 misused (clap's).
+//! Exit codes, whoever it is that finds out: 0 done, 1 it failed, 2 what was asked for is not to be
+//! had (a flag, a setting, more than the host holds) and nothing was begun; the reason is on
+//! standard error. Around one command, `emulate run -- COMMAND` has 125 in place of 1.
+
+#[macro_use]
+mod output;
 
 mod bench;
 mod bench_peers;
+mod bench_session;
 mod completions;
 mod demo;
 mod emulate;
@@ -16,9 +22,11 @@ mod man;
 mod node;
 mod peer;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
+use ::lab::link::Refused;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -78,16 +86,49 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::parse_from(with_negative_values(std::env::args_os()));
     start_log(arguments.log_format);
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // `{:#}` writes the whole chain of causes on one line.
-            eprintln!("trunkline: {error:#}");
-            ExitCode::FAILURE
+            remark!("trunkline: {error:#}");
+            ExitCode::from(failure_code(&error, FAILED))
         }
     }
+}
+
+const FAILED: u8 = 1;
+/// clap's, for what it refuses.
+const REFUSED: u8 = 2;
+
+/// The exit code of an error; a refusal's is the same wherever it was found.
+fn failure_code(error: &anyhow::Error, failed: u8) -> u8 {
+    if Refused::is_why(error) {
+        REFUSED
+    } else {
+        failed
+    }
+}
+
+/// Joins `--delay -5ms` to `--delay=-5ms`, so that whoever reads the value says what is wrong with
+/// it; no flag of this program begins with a digit. What stands behind `--` is a command's.
+fn with_negative_values(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    let mut is_ours = true;
+    for argument in arguments {
+        is_ours = is_ours && argument != "--";
+        let bytes = argument.as_encoded_bytes();
+        let is_negative = matches!(bytes, [b'-', b'0'..=b'9' | b'.', ..]);
+        match joined.last_mut() {
+            Some(flag) if is_ours && is_negative && flag.as_encoded_bytes().starts_with(b"--") => {
+                flag.push("=");
+                flag.push(argument);
+            }
+            _ => joined.push(argument),
+        }
+    }
+    joined
 }
 
 /// Sends the log to standard error, so that standard output holds results only.
@@ -97,9 +138,31 @@ fn start_log(format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // Where nobody reads the log, nobody reads a complaint about it either.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_value_goes_with_its_flag_and_a_command_keeps_its_own() {
+        let joined = |line: &str| {
+            let joined = with_negative_values(line.split(' ').map(OsString::from));
+            let joined: Vec<&str> = joined.iter().filter_map(|one| one.to_str()).collect();
+            joined.join(" ")
+        };
+        assert_eq!(joined("run --delay -5ms"), "run --delay=-5ms");
+        assert_eq!(joined("run -5 --rate --delay"), "run -5 --rate --delay");
+        assert_eq!(
+            joined("run --delay 5ms -- kill --signal -9"),
+            "run --delay 5ms -- kill --signal -9"
+        );
     }
 }

@@ -151,12 +151,12 @@ impl Check {
         print!("{}", node::preflight::describe(&config));
         let problems = node::preflight::look(&config);
         if problems.is_empty() {
-            println!("\nNothing stands in the way.");
+            say!("\nNothing stands in the way.");
             return Ok(());
         }
-        println!();
+        say!("");
         for problem in &problems {
-            println!("warning: {problem}");
+            say!("warning: {problem}");
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Ask {
     ) -> anyhow::Result<()> {
         let answer = admin::ask(&self.socket()?, request)?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&answer)?);
+            say!("{}", serde_json::to_string_pretty(&answer)?);
         } else {
             print!("{}", table(&answer));
         }
@@ -187,7 +187,7 @@ impl Ask {
     fn order(&self, request: Request) -> anyhow::Result<()> {
         let answer = admin::ask(&self.socket()?, request)?;
         if self.json {
-            println!("{answer}");
+            say!("{answer}");
         }
         Ok(())
     }

@@ -123,13 +123,13 @@ impl Invite {
             &address,
             self.name.as_deref(),
         )?;
-        println!("{token}");
-        eprintln!(
+        say!("{token}");
+        remark!(
             "Good once, for 15 minutes. On the other node: trunkline peer join --name {} --config FILE",
             config.name
         );
         if admin::ask(&config.admin_socket, Request::Status).is_err() {
-            eprintln!("This node is not running; start it before the other one joins.");
+            remark!("This node is not running; start it before the other one joins.");
         }
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Join {
         let identity = Identity::load_or_create(&config.state_directory)?;
         let pins = Pins::new(&config.state_directory);
         let paired = pairing::join_blocking(&identity, &pins, &config.name, &self.name, &token)?;
-        println!(
+        say!(
             "Paired with {} ({}), which calls itself {}.",
             paired.pin.name,
             paired.pin.node.short(),
@@ -165,13 +165,13 @@ impl List {
         let pins = Pins::new(&config.state_directory).load()?;
         if self.json {
             let pins: Vec<_> = pins.values().collect();
-            println!("{}", serde_json::to_string_pretty(&pins)?);
+            say!("{}", serde_json::to_string_pretty(&pins)?);
             return Ok(());
         }
-        println!("{:<32} {:<10} CONFIGURED", "PEER", "NODE");
+        say!("{:<32} {:<10} CONFIGURED", "PEER", "NODE");
         for pin in pins.values() {
             let configured = config.peers.iter().any(|peer| peer.name == pin.name);
-            println!(
+            say!(
                 "{:<32} {:<10} {}",
                 pin.name,
                 pin.node.short(),
@@ -184,7 +184,7 @@ impl List {
         }
         for peer in &config.peers {
             if !pins.contains_key(&peer.name) {
-                println!("{:<32} {:<10} yes, but not paired", peer.name, "-");
+                say!("{:<32} {:<10} yes, but not paired", peer.name, "-");
             }
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Remove {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.config)?;
         Pins::new(&config.state_directory).remove(&self.name)?;
-        println!("Removed {}.", self.name);
+        say!("Removed {}.", self.name);
         tell_running_node(&config.admin_socket);
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Remove {
 
 fn warn_unless_configured(config: &NodeConfig, name: &str) {
     if !config.peers.iter().any(|peer| peer.name == name) {
-        eprintln!(
+        remark!(
             "{} has no [[peer]] called `{name}`; it gets no session until you write one.",
             config.file.display()
         );
@@ -212,8 +212,8 @@ fn warn_unless_configured(config: &NodeConfig, name: &str) {
 
 fn tell_running_node(socket: &Path) {
     match admin::ask(socket, Request::Reload) {
-        Ok(_) => eprintln!("The running node knows it now."),
+        Ok(_) => remark!("The running node knows it now."),
         Err(admin::AskError::NotRunning { .. }) => {}
-        Err(error) => eprintln!("The running node could not be told ({error}); reload it."),
+        Err(error) => remark!("The running node could not be told ({error}); reload it."),
     }
 }

@@ -1,7 +1,9 @@
-//! The account of a link as a table: what `run` prints at its end and `status` on the way.
+//! The account of a link as a table: what `run` prints at its end and `status` on the way; and what
+//! it is set to, as both say it first.
 
 use std::io::{self, Write};
 
+use lab::terminal::write_hanging;
 use serde_json::Value;
 
 /// Label, and the key under which both directions have it.
@@ -15,17 +17,21 @@ const ROWS: [Row; 8] = [
     ("delivered, bytes", "delivered_bytes"),
     ("dropped by the queue, packets", "dropped_by_queue_packets"),
     ("dropped by the queue, bytes", "dropped_by_queue_bytes"),
-    ("lost by chance, packets", "dropped_by_loss_packets"),
-    ("lost by chance, bytes", "dropped_by_loss_bytes"),
+    ("lost by chance or list, packets", "dropped_by_loss_packets"),
+    ("lost by chance or list, bytes", "dropped_by_loss_bytes"),
 ];
 
 /// Shown where there were any.
-const ROWS_IF_ANY: [Row; 6] = [
+const ROWS_IF_ANY: [Row; 10] = [
+    ("lost in an outage, packets", "dropped_by_outage_packets"),
+    ("lost in an outage, bytes", "dropped_by_outage_bytes"),
     (
         "dropped by the policer, packets",
         "dropped_by_policer_packets",
     ),
+    ("dropped by the policer, bytes", "dropped_by_policer_bytes"),
     ("dropped by AQM, packets", "dropped_by_aqm_packets"),
+    ("dropped by AQM, bytes", "dropped_by_aqm_bytes"),
     ("marked by AQM, packets", "marked_packets"),
     ("duplicated, packets", "duplicated_packets"),
     ("corrupted, packets", "corrupted_packets"),
@@ -43,11 +49,24 @@ const LAST_ROWS: [Row; 6] = [
 ];
 
 /// What the host and not the model lost is several counters.
-const LOST_OUTSIDE: [&str; 3] = [
+const LOST_OUTSIDE: [&str; 4] = [
     "unread_packets",
     "dropped_by_limit_packets",
+    "untaken_packets",
     "failed_writes_packets",
 ];
+
+/// Says behind `first` what one way is set to, in lines that break between settings.
+pub(super) fn in_lines(first: &str, indent: usize, mut settings: Vec<String>) -> String {
+    if let Some((_, others)) = settings.split_last_mut() {
+        for setting in others {
+            setting.push(',');
+        }
+    }
+    let mut lines = String::new();
+    write_hanging(&mut lines, first, indent, settings);
+    lines
+}
 
 /// Prints the table of a report, as JSON has it.
 pub(super) fn print(out: &mut impl Write, (a, b): (&str, &str), report: &Value) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! `trunkline emulate run … -- COMMAND`: the link around one command.
 //!
-//! What is written on standard output is the command's alone, and so is the exit code: 125 is
-//! ours, 126 and 127 say that the command could not be started or was not found, as with env(1)
-//! and timeout(1). What the link counted is printed on standard error, and only when asked for.
+//! What is written on standard output is the command's alone, and so is the exit code, but for four:
+//! 2 what was asked for was refused, 125 the link failed, 126 and 127 the command could not be
+//! started or was not found, the last three as with env(1) and timeout(1). What the link counted is printed on standard error, and only when asked for.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -43,8 +43,9 @@ pub(super) struct Command {
     /// 1500 bytes at most. As root the way on is NAT in this host's network; without root a
     /// gateway program must be installed (pasta, of the package passt, or slirp4netns).
     ///
-    /// The exit code is the command's (128 and the signal's number if one ended it); 125 if the
-    /// link failed, 126 if the command could not be started, 127 if it was not found. INT, TERM,
+    /// The exit code is the command's (128 and the signal's number if one ended it); 2 if a flag or
+    /// a setting was refused, 125 if the link failed, 126 if the command could not be started, 127
+    /// if it was not found. INT, TERM,
     /// HUP, QUIT, USR1 and USR2 are passed on to it. What it started ends when it ends.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = NOT_WITH_COMMAND)]
     command: Vec<OsString>,
@@ -94,8 +95,8 @@ impl Command {
         let code = self
             .run_to_end(settings, watched, offloads, json)
             .unwrap_or_else(|error| {
-                eprintln!("trunkline: {error:#}");
-                FAILED
+                remark!("trunkline: {error:#}");
+                crate::failure_code(&error, FAILED)
             });
         process::exit(code.into())
     }
@@ -121,7 +122,7 @@ impl Command {
         let running = Running::start(devices, ends, settings, watched, Announce::No)?;
         around.connect()?;
         if let Some(obstacles) = around.obstacles() {
-            eprintln!("trunkline: warning: {obstacles}");
+            remark!("trunkline: warning: {obstacles}");
         }
         let ended = around.run(&self.command, || running.link.is_running())?;
         if let Ended::Code(code) = ended
@@ -142,14 +143,14 @@ impl Command {
         match ended {
             Ended::Code(code) => code,
             Ended::NotStarted(error) => {
-                eprintln!("trunkline: cannot run {name}: {error}");
+                remark!("trunkline: cannot run {name}: {error}");
                 match error.kind() {
                     ErrorKind::NotFound => NOT_FOUND,
                     _ => NOT_STARTED,
                 }
             }
             Ended::WithoutLink => {
-                eprintln!("trunkline: {name} was ended because its link failed");
+                remark!("trunkline: {name} was ended because its link failed");
                 FAILED
             }
         }

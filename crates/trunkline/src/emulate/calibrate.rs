@@ -3,7 +3,7 @@
 //! Exit codes: 0 every cell is within its bars, 1 some are not (they are named), 2 nothing could be
 //! measured (the reason is on standard error).
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -15,6 +15,7 @@ use lab::link::{BridgeIo, Devices, LinkConfig};
 use lab::{calibrate, kernel, rootless};
 
 use crate::lab::{environment, progress};
+use crate::output::Output;
 
 /// What `trunkline emulate calibrate` is told.
 #[derive(Debug, Args)]
@@ -56,7 +57,7 @@ impl Calibrate {
             Ok(certificate) if certificate.within_bars => 0,
             Ok(_) => 1,
             Err(error) => {
-                eprintln!("trunkline: {error:#}");
+                remark!("trunkline: {error:#}");
                 2
             }
         };
@@ -87,7 +88,7 @@ impl Calibrate {
             },
         };
         let expected = calibrate::expected_s(&options);
-        eprintln!(
+        remark!(
             "seed {}; this takes about {}; leave the machine otherwise idle",
             options.seed,
             in_words(expected)
@@ -98,9 +99,9 @@ impl Calibrate {
         let certificate = certificate?;
         if let Some(path) = &output {
             certificate.write(path)?;
-            eprintln!("certificate: {}", path.display());
+            remark!("certificate: {}", path.display());
         }
-        let mut out = io::stdout().lock();
+        let mut out = Output::new();
         if self.json {
             serde_json::to_writer(&mut out, &certificate)?;
             writeln!(out)?;
@@ -141,7 +142,8 @@ pub(crate) fn citation() -> Option<String> {
     Some(Certificate::read(&path).ok()?.citation())
 }
 
-/// What asks, before a link over these devices is set so, whether this host can hold it.
+/// What asks, before a link over these devices is set so, whether this host can hold it. Beside a
+/// link that runs it only looks at what is known.
 pub(super) fn host_check(devices: &Devices) -> HostCheck {
     let device = match devices {
         Devices::Tun { .. } => Device::Tun,
@@ -150,14 +152,21 @@ pub(super) fn host_check(devices: &Devices) -> HostCheck {
             BridgeIo::Xdp => Device::Xdp,
         },
     };
-    Box::new(move |config| check_holds(config, device).map_err(Into::into))
+    Box::new(move |present, next| check_holds(present, next, device).map_err(Into::into))
 }
 
 /// Says whether this host can hold the link.
-fn check_holds(config: &LinkConfig, device: Device) -> Result<(), Refusal> {
+fn check_holds(
+    present: Option<&LinkConfig>,
+    next: &LinkConfig,
+    device: Device,
+) -> Result<(), Refusal> {
     let (Ok(environment), Ok(state)) = (environment(), state_directory()) else {
         // Without a place to remember anything, a daemon's environment for one, nothing is known.
         return Ok(());
     };
-    holds::check(config, device, &environment, &state)
+    match present {
+        None => holds::check(next, device, &environment, &state),
+        Some(present) => holds::check_live(present, next, device, &state),
+    }
 }

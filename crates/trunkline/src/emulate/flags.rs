@@ -5,15 +5,17 @@ use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use lab::link::Refused;
 use lab::link::settings::{Key, Name, Settings, Way};
 
 /// Settings named by flags.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SettingFlags {
     file: Option<PathBuf>,
-    named: Settings,
+    /// Names and what was written behind them, which is read only in [`SettingFlags::settings`], so
+    /// that a refusal reads the same from wherever it comes.
+    named: Vec<(&'static str, String)>,
 }
 
 /// A file of settings.
@@ -28,12 +30,19 @@ const HEADING: &str = "Settings of the link, each also with -back for B to A alo
 
 impl SettingFlags {
     /// All that is named: the file, and over it the flags. Names of files become absolute.
+    ///
+    /// # Errors
+    /// What is not well written ([`Refused`]), or cannot be read.
     pub(super) fn settings(self) -> Result<Settings> {
         let mut settings = match &self.file {
-            Some(file) => Settings::from_file(file)?,
+            Some(file) => Settings::from_file(file).map_err(Refused::because)?,
             None => Settings::default(),
         };
-        settings.overlay(self.named);
+        let mut named = Settings::default();
+        for (name, value) in &self.named {
+            named.set_by_name(name, value).map_err(Refused::because)?;
+        }
+        settings.overlay(named);
         let here = env::current_dir().context("cannot tell the current directory")?;
         settings.anchor(&here);
         Ok(settings)
@@ -91,7 +100,7 @@ impl FromArgMatches for SettingFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = Self {
             file: matches.get_one::<PathBuf>(CONFIG).cloned(),
-            named: Settings::default(),
+            named: Vec::new(),
         };
         for name in [PRESET, SEED]
             .into_iter()
@@ -101,12 +110,7 @@ impl FromArgMatches for SettingFlags {
                 continue;
             };
             let values: Vec<&str> = values.map(String::as_str).collect();
-            flags
-                .named
-                .set_by_name(name, &values.join(";"))
-                .map_err(|error| {
-                    clap::Error::raw(ErrorKind::ValueValidation, format!("{error:#}\n"))
-                })?;
+            flags.named.push((name, values.join(";")));
         }
         Ok(flags)
     }

@@ -1,12 +1,16 @@
 //! `trunkline emulate presets`: the links that have a name, with their numbers and sources.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
+use lab::link::Refused;
 use lab::link::presets::{self, COLUMNS, PRESETS, Preset};
 use lab::link::settings::{Key, Way};
+use lab::terminal::write_hanging;
 use serde_json::{Map, Value, json};
+
+use crate::output::Output;
 
 /// What `trunkline emulate presets` is told.
 #[derive(Debug, Args)]
@@ -20,9 +24,9 @@ pub(super) struct Presets {
 
 impl Presets {
     pub(super) fn run(self) -> Result<()> {
-        let mut out = io::stdout();
+        let mut out = Output::new();
         let chosen: Vec<&Preset> = match &self.name {
-            Some(name) => vec![presets::find(name)?],
+            Some(name) => vec![presets::find(name).map_err(Refused::because)?],
             None => PRESETS.iter().collect(),
         };
         if self.json {
@@ -72,7 +76,7 @@ fn print_all(out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\nup is forward (A to B), down is back. `trunkline emulate presets NAME` says where each\nnumber comes from; `trunkline emulate run --preset NAME` sets it."
+        "\nup is forward (A to B), down is back. `trunkline emulate presets NAME` says\nwhere each number comes from; `trunkline emulate run --preset NAME` sets it."
     )?;
     Ok(())
 }
@@ -92,7 +96,14 @@ fn print_one(out: &mut impl Write, preset: &Preset) -> Result<()> {
     }
     writeln!(out, "where the numbers come from:")?;
     for source in preset.sources {
-        writeln!(out, "  {}: {}", source.of, source.from)?;
+        let mut text = String::new();
+        write_hanging(
+            &mut text,
+            &format!("  {}: ", source.of),
+            4,
+            source.from.split_whitespace(),
+        );
+        out.write_all(text.as_bytes())?;
     }
     Ok(())
 }

@@ -9,6 +9,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lab::link::replay::{self, ReplayReport};
 
+use crate::output::Output;
+
 /// What `trunkline emulate replay` is told.
 #[derive(Debug, Args)]
 pub(super) struct Replay {
@@ -22,7 +24,7 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn run(self) -> Result<()> {
         let report = replay::replay(&self.log)?;
-        let mut out = io::stdout();
+        let mut out = Output::new();
         if self.json {
             serde_json::to_writer(&mut out, &report)?;
             writeln!(out)?;

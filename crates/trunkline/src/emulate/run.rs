@@ -5,26 +5,27 @@
 //! nothing from then on.
 
 use std::env;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use lab::link::control::{ControlSocket, ControlledLink, LinkStart};
 use lab::link::packet_log::{LogFiles, LogReport};
-use lab::link::settings::{Settings, described};
+use lab::link::settings::{Settings, Way};
 use lab::link::{
     BridgeEnd, BridgeIo, Devices, DirectionConfig, Endpoint, LinkReport, Namespace, Offloads,
-    StopSignals, metrics, stand_apart,
+    Refused, StopSignals, metrics, stand_apart,
 };
 
 use super::account;
 use super::around;
 use super::calibrate;
 use super::flags::SettingFlags;
+use crate::output::Output;
 
 /// What `trunkline emulate run` is told.
 #[derive(Debug, Args)]
@@ -104,12 +105,14 @@ impl Run {
     /// What the reader of flags lets pass beside others that contradict what these need.
     fn check(&self) -> Result<()> {
         if self.around.has_options() {
-            bail!(
+            return Err(Refused::because(anyhow!(
                 "--gateway, --report and --report-to are for a link around one command: add -- COMMAND"
-            );
+            )));
         }
         if self.ends.io.is_some() && self.ends.bridge.is_none() {
-            bail!("--io is for a bridge: add --bridge A,B");
+            return Err(Refused::because(anyhow!(
+                "--io is for a bridge: add --bridge A,B"
+            )));
         }
         Ok(())
     }
@@ -133,7 +136,7 @@ impl Run {
             &self.watched,
             Announce::Yes,
         )?;
-        let mut out = io::stdout();
+        let mut out = Output::new();
         writeln!(out, "ready")?;
         out.flush()?;
 
@@ -180,7 +183,16 @@ impl Running {
         watched: &Watched,
         announce: Announce,
     ) -> Result<Self> {
-        let config = settings.resolve()?.config;
+        let config = settings.resolve().map_err(Refused::because)?.config;
+        let lines = [
+            describe(
+                (&ends[0], &ends[1]),
+                &settings,
+                Way::Forward,
+                &config.forward,
+            )?,
+            describe((&ends[1], &ends[0]), &settings, Way::Back, &config.back)?,
+        ];
         let host_check = calibrate::host_check(&devices);
         let link = ControlledLink::start(LinkStart {
             devices,
@@ -193,15 +205,15 @@ impl Running {
             host_check,
         })?;
         let link = Arc::new(link);
-        let [a, b] = &ends;
         if announce == Announce::Yes {
-            eprintln!("{}", describe((a, b), &config.forward));
-            eprintln!("{}", describe((b, a), &config.back));
+            for line in lines {
+                remark!("{line}");
+            }
         }
         let control = match &watched.control {
             Some(path) => Some(ControlSocket::listen(path, Arc::clone(&link))?),
             None => {
-                let control = ControlSocket::listen_in(&control_directories(), a, &link);
+                let control = ControlSocket::listen_in(&control_directories(), &ends[0], &link);
                 if control.is_none() {
                     tracing::debug!("no place for a control socket; --control names one");
                 }
@@ -210,7 +222,7 @@ impl Running {
         };
         if let Some(address) = watched.metrics {
             let address = metrics::serve(address, Arc::clone(&link))?;
-            eprintln!("metrics at http://{address}/metrics");
+            remark!("metrics at http://{address}/metrics");
         }
         Ok(Self { link, control })
     }
@@ -240,6 +252,12 @@ impl Ends {
         let namespace = |name: Option<String>| name.map(Namespace::new);
         let (a, b) = (namespace(self.namespace_a), namespace(self.namespace_b));
         let Some(bridge) = self.bridge else {
+            if self.device_a == self.device_b && a == b {
+                return Err(Refused::because(anyhow!(
+                    "both ends are called {}; give one another name with --device-a or --device-b",
+                    self.device_a
+                )));
+            }
             let ends = [self.device_a.clone(), self.device_b.clone()];
             let end = |device, namespace| Endpoint { device, namespace };
             let devices = Devices::Tun {
@@ -250,7 +268,9 @@ impl Ends {
             return Ok((devices, ends));
         };
         let Some((first, second)) = bridge.split_once(',') else {
-            bail!("--bridge joins two interfaces: --bridge eth1,eth2");
+            return Err(Refused::because(anyhow!(
+                "--bridge joins two interfaces: --bridge eth1,eth2"
+            )));
         };
         let ends = [first.to_owned(), second.to_owned()];
         let end = |interface: &str, namespace| BridgeEnd {
@@ -286,12 +306,19 @@ fn metrics_address(text: &str) -> Result<SocketAddr> {
         .map_err(|_| anyhow!("`{text}` is no address; write a port, as 9101, or 127.0.0.1:9101"))
 }
 
-fn describe((from, to): (&str, &str), direction: &DirectionConfig) -> String {
-    let words: Vec<String> = described(direction)
+fn describe(
+    (from, to): (&str, &str),
+    settings: &Settings,
+    way: Way,
+    config: &DirectionConfig,
+) -> Result<String> {
+    let words: Vec<String> = settings
+        .in_force(way, config)?
         .into_iter()
         .map(|(name, word)| format!("{name} {word}"))
         .collect();
-    format!("{from} to {to}: {}", words.join(", "))
+    let lines = account::in_lines(&format!("{from} to {to}: "), 2, words);
+    Ok(lines.trim_end().to_owned())
 }
 
 /// Says on standard error what makes a measurement over this run doubtful.
@@ -299,14 +326,14 @@ pub(super) fn warn(report: &LinkReport, log: Option<&LogReport>) {
     let lost = report.lost_outside_the_model();
     let offered = report.forward.offered_packets + report.back.offered_packets;
     if lost > 0 {
-        eprintln!(
+        remark!(
             "warning: this host lost {lost} packets beside {offered} that met the emulation; it was too slow or a device was down, and figures measured over this run are not the link's"
         );
     }
     for (way, account) in [("forward", &report.forward), ("back", &report.back)] {
         if let Some(reason) = &account.not_held {
-            eprintln!(
-                "warning: {way}, the link was not what it was set to in {} seconds; last: {reason}",
+            remark!(
+                "warning: {way}, the link was not what it was set to in {} s of its run; last: {reason}",
                 account.not_held_seconds
             );
         }
@@ -315,12 +342,13 @@ pub(super) fn warn(report: &LinkReport, log: Option<&LogReport>) {
         return;
     };
     if let Some(error) = &log.error {
-        eprintln!("warning: the packet log ended early: {error}");
+        remark!("warning: the packet log ended early: {error}");
     }
     if log.lost_records > 0 {
-        eprintln!(
+        remark!(
             "warning: the packet log lacks {} records beside {}",
-            log.lost_records, log.records
+            log.lost_records,
+            log.records
         );
     }
 }

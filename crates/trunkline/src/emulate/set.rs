@@ -1,13 +1,13 @@
 //! `trunkline emulate set`: other settings for a running link, which loses no packet by it.
 
-use std::io;
-
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use clap::Args;
+use lab::link::Refused;
 use lab::link::control::{self, Request};
 
 use super::flags::SettingFlags;
 use super::status::{Which, print_status};
+use crate::output::Output;
 
 /// What `trunkline emulate set` is told.
 #[derive(Debug, Args)]
@@ -25,15 +25,17 @@ impl Set {
     pub(super) fn run(self) -> Result<()> {
         let settings = self.settings.settings()?;
         if settings.is_empty() {
-            bail!("name what should be otherwise, as in `trunkline emulate set --rate 5Mbit`");
+            return Err(Refused::because(anyhow!(
+                "name what should be otherwise, as in `trunkline emulate set --rate 5Mbit`"
+            )));
         }
         let socket = self.which.socket()?;
         let status = control::ask(&socket, &Request::Set { settings })?;
         if self.json {
-            println!("{status}");
+            say!("{status}");
             Ok(())
         } else {
-            print_status(&mut io::stdout(), &status)
+            print_status(&mut Output::new(), &status)
         }
     }
 }

@@ -1,19 +1,20 @@
 //! `trunkline emulate status`: how a running link is.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lab::link::control::{self, Request};
+use lab::link::control::{self, Found, Request};
 use lab::link::metrics;
 use lab::link::settings::Key;
 use serde_json::Value;
 
 use super::account;
 use super::run::control_directories;
+use crate::output::Output;
 
 /// Which link is meant.
 #[derive(Debug, Args)]
@@ -51,7 +52,10 @@ impl Which {
         if let Some(control) = &self.control {
             return Ok(control.clone());
         }
-        let running = control::running_links(&control_directories());
+        let Found { running, killed } = control::look_for_links(&control_directories());
+        for name in &killed {
+            remark!("the link {name} was killed; nobody listens at its control socket any more");
+        }
         let names = || {
             let names: Vec<&str> = running.iter().map(|(name, _)| name.as_str()).collect();
             names.join(", ")
@@ -82,7 +86,7 @@ const NONE_RUNS: &str = "no link runs here, or none that this user may ask; `tru
 impl Status {
     pub(super) fn run(self) -> Result<()> {
         let socket = self.which.socket()?;
-        let mut out = io::stdout();
+        let mut out = Output::new();
         let mut before = None;
         loop {
             let status = match control::ask(&socket, &Request::Status) {
@@ -93,7 +97,7 @@ impl Status {
             };
             self.print(&mut out, &status, before.as_ref())?;
             out.flush()?;
-            if !self.watch {
+            if !self.watch || !out.is_read() {
                 return Ok(());
             }
             before = Some(status);
@@ -135,7 +139,8 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
                 Some(format!("{} {word}", key.name()))
             })
             .collect();
-        writeln!(out, "{label}  {}", words.join(", "))?;
+        let lines = account::in_lines(&format!("{label}  "), 9, words);
+        out.write_all(lines.as_bytes())?;
     }
     match status["not_held"].as_str() {
         None => writeln!(out, "held: yes, the link is what it is set to")?,
@@ -178,11 +183,11 @@ fn print_change(out: &mut impl Write, status: &Value, before: &Value) -> Result<
         .sum();
         writeln!(
             out,
-            "{way:<8} {:>10.3} Mbit/s {:>9} packets delivered {:>7} dropped {:>7} lost {:>7} held",
+            "{way:<7} {:>9.3} Mbit/s {:>7} delivered {:>6} dropped {:>5} lost {:>5} held",
             since(way, "delivered_bytes") as f64 * 8.0 / 1e6 / LOOK_AGAIN_AFTER.as_secs_f64(),
             since(way, "delivered_packets"),
             drops,
-            since(way, "dropped_by_loss_packets"),
+            since(way, "dropped_by_loss_packets") + since(way, "dropped_by_outage_packets"),
             status[way]["held_packets"]
         )?;
     }

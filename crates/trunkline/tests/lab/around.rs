@@ -288,7 +288,7 @@ fn nothing_passes_beside_the_link() {
     // curl's own code for a time that ran out.
     assert_eq!(output.status.code(), Some(28));
     let report = report(&output);
-    assert!(count(&report, "forward", "dropped_by_loss_packets") > 0);
+    assert!(count(&report, "forward", "dropped_by_outage_packets") > 0);
     assert_eq!(count(&report, "forward", "delivered_packets"), 0);
     assert_eq!(count(&report, "back", "offered_packets"), 0);
     assert!(server.clients().is_empty());

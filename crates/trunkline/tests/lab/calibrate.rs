@@ -88,7 +88,7 @@ fn what_no_host_holds_is_refused_with_the_nearest() {
         ];
         let output = trunkline(folder.path(), &[&start[..], settings].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(nearest), "{errors}");
     };
     refused(&["--rate", "900Gbit"], "use --rate ");

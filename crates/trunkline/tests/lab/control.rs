@@ -47,6 +47,8 @@ impl TestLink {
             .args(["--device-a", "E-a", "--device-b", "E-b", "--control"])
             .arg(&socket)
             .args(arguments)
+            // What is known of this host is what this link finds out.
+            .env("XDG_STATE_HOME", directory.path().join("state"))
             .current_dir(directory.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -170,10 +172,10 @@ fn settings_change_under_way_and_no_packet_is_lost() {
     );
     assert_eq!(before["in_force"]["forward"]["rate"], "8kbit");
 
-    let set = link.command("set", &["--rate", "1Gbit", "--delay", "1ms", "--json"]);
+    let set = link.command("set", &["--rate", "100Mbit", "--delay", "1ms", "--json"]);
     assert!(set.status.success(), "{set:?}");
     let after: Value = serde_json::from_slice(&set.stdout).unwrap();
-    assert_eq!(after["in_force"]["forward"]["rate"], "1Gbit");
+    assert_eq!(after["in_force"]["forward"]["rate"], "100Mbit");
     assert_eq!(after["in_force"]["back"]["delay"], "1ms");
     assert_eq!(after["in_force"]["forward"]["queue"], "1000packets");
 
@@ -185,6 +187,25 @@ fn settings_change_under_way_and_no_packet_is_lost() {
     let account = link.stop();
     assert_eq!(account["forward"]["dropped_by_queue_packets"], 0);
     assert!(!link.socket.exists(), "the socket goes with the link");
+}
+
+#[test]
+fn a_run_of_less_than_a_second_is_judged_too() {
+    let Some(_turn) = turn("a_run_of_less_than_a_second_is_judged_too", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start("short", &[]);
+    let sender = link.socket_in(0);
+    // What is written to a device that is down is lost outside the model.
+    ip(&["-n", &link.namespaces[1], "link", "set", "E-b", "down"]);
+    sender.send_to(b"lost", "10.99.0.2:9").unwrap();
+    wait_until("the far device has refused the packet", || {
+        link.status()["forward"]["failed_writes_packets"].as_u64() > Some(0)
+    });
+    let account = link.stop();
+    let reason = account["forward"]["not_held"].as_str().unwrap();
+    assert!(reason.contains("not taken by the kernel"), "{reason}");
+    assert_eq!(account["back"]["not_held"], Value::Null);
 }
 
 #[test]
@@ -205,12 +226,18 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         (&["--seed", "8"], "the seed is 7"),
         (&["--trace", "/nowhere/trace"], "/nowhere/trace"),
         (&[], "name what should be otherwise"),
+        // Nobody has looked what this host carries, and beside a link nobody may.
+        (&["--rate", "1Gbit"], "trunkline emulate calibrate"),
     ] {
         let output = link.command("set", arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(hint), "{arguments:?}: {said}");
     }
+    assert!(
+        !link.path("state").exists(),
+        "nothing was tried out beside the link"
+    );
     let long = [b" ".repeat(70_000), b"\n".to_vec()].concat();
     for (line, hint) in [
         (&b"nonsense\n"[..], "not a request"),
@@ -226,11 +253,94 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         let answer = link.say(line);
         let said = answer["error"].as_str().unwrap_or_default();
         assert!(said.contains(hint), "{answer}");
+        assert_eq!(answer["refused"], true, "{answer}");
     }
     assert_eq!(
         link.status()["settings"],
         json!({ "rate": "10Mbit", "seed": "7" })
     );
+    link.stop();
+}
+
+#[test]
+fn what_a_killed_link_leaves_is_said_and_removed() {
+    let Some(_turn) = turn("what_a_killed_link_leaves_is_said_and_removed", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start("kill", &[]);
+    link.process.kill().unwrap();
+    link.process.wait().unwrap();
+    assert!(link.socket.exists());
+    let status = link.command("status", &[]);
+    let said = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert_eq!(status.status.code(), Some(1), "{said}");
+    assert!(said.contains("was killed"), "{said}");
+    assert!(!link.socket.exists());
+}
+
+#[test]
+fn a_packet_lost_in_an_outage_was_not_lost_by_chance() {
+    let Some(_turn) = turn("a_packet_lost_in_an_outage_was_not_lost_by_chance", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start("out", &["--outage", "at=0s,for=1h"]);
+    link.socket_in(0).send_to(b"lost", "10.99.0.2:9").unwrap();
+    wait_until("the packet is lost", || {
+        link.status()["forward"]["dropped_by_outage_packets"].as_u64() > Some(0)
+    });
+    let status = link.command("status", &[]);
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(said.contains("outage at=0s,for=1h"), "{said}");
+    assert!(said.contains("lost in an outage, packets"), "{said}");
+    let account = link.stop();
+    assert_eq!(account["forward"]["dropped_by_loss_packets"], 0);
+}
+
+#[test]
+fn who_stops_reading_ends_nothing_and_is_told_nothing() {
+    let Some(_turn) = turn("who_stops_reading_ends_nothing_and_is_told_nothing", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start("pipe", &[]);
+    for arguments in [
+        &["status"][..],
+        &["status", "--watch"],
+        &["status", "--json"],
+        &["status", "--prometheus"],
+        &["set", "--delay", "1ms"],
+        &["set", "--delay", "2ms", "--json"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = trunkline()
+            .arg("emulate")
+            .args(arguments)
+            .arg("--control")
+            .arg(&link.socket)
+            .stdout(writer)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        assert_eq!(said, "", "{arguments:?}");
+    }
+    link.stop();
+}
+
+#[test]
+fn rows_are_in_the_log_while_packets_keep_coming() {
+    let Some(_turn) = turn("rows_are_in_the_log_while_packets_keep_coming", &[]) else {
+        return;
+    };
+    let mut link = TestLink::start("rows", &["--log", "log.csv"]);
+    let sender = link.socket_in(0);
+    // Each question comes with a packet, so that there is no pause in which all could be written.
+    wait_until("a row is written", || {
+        sender.send_to(b"one more", "10.99.0.2:9").unwrap();
+        link.status()["log"]["records"].as_u64() > Some(0)
+    });
+    let log = fs::read_to_string(link.path("log.csv")).unwrap();
+    assert!(log.contains(",delivered,"), "{log}");
     link.stop();
 }
 
@@ -372,7 +482,7 @@ fn presets_are_listed_with_their_sources() {
         .find(|preset| preset["name"] == "t1")
         .unwrap();
     assert_eq!(t1["back"]["rate"], "1.544Mbit");
-    assert!(t1["sources"]["rate"].as_str().unwrap().contains("G.703"));
+    assert!(t1["sources"]["rate"].as_str().unwrap().contains("G.704"));
     let unknown = trunkline()
         .args(["emulate", "presets", "4g"])
         .output()

@@ -111,6 +111,7 @@ impl Pair {
             let ended = way.delivered_packets
                 + way.dropped_by_queue_packets
                 + way.dropped_by_loss_packets
+                + way.dropped_by_outage_packets
                 + way.held_packets;
             assert_eq!(way.offered_packets + way.duplicated_packets, ended);
             assert_eq!(way.failed_writes_packets, 0);
@@ -249,7 +250,7 @@ fn certain_loss_loses_everything() {
         one.send(&[7; 500]).expect("the device is up");
     }
     pair.wait_for("all of them to be lost", |report| {
-        report.forward.dropped_by_loss_packets >= 100
+        report.forward.dropped_by_outage_packets >= 100
     });
     other.set_nonblocking(true).expect("it is a socket");
     let nothing = other.recv(&mut [0; 2_048]).expect_err("all are lost");
@@ -257,7 +258,7 @@ fn certain_loss_loses_everything() {
     let report = pair.settle();
     assert_eq!(report.forward.delivered_packets, 0);
     assert_eq!(
-        report.forward.dropped_by_loss_packets,
+        report.forward.dropped_by_outage_packets,
         report.forward.offered_packets
     );
 }

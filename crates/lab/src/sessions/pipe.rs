@@ -1,0 +1,60 @@
+//! One direction of a link: reliable and in order, at the line's rate and delay.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use emulate::{Direction, DirectionConfig, Line};
+use vocab::{Bitrate, ByteCount, Time};
+
+/// A full TCP segment, and its headers.
+const SEGMENT: usize = 1_448;
+const HEADERS: ByteCount = ByteCount::new(52);
+
+/// What the sender's socket takes before it says no.
+const BUFFER: u64 = 64 << 10;
+
+/// Bytes on their way.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    direction: Direction,
+}
+
+impl Pipe {
+    pub(super) fn new(rate: Bitrate, delay: Duration) -> Self {
+        let config = DirectionConfig {
+            line: Line::Rate(rate),
+            delay,
+            // The socket's buffer is the limit.
+            queue: ByteCount::mebibytes(64).into(),
+            overhead: HEADERS,
+            ..DirectionConfig::default()
+        };
+        Self {
+            direction: Direction::new(config, 0),
+        }
+    }
+
+    /// How much may be written now.
+    pub(super) fn room(&mut self, now: Time) -> usize {
+        let queued = self.direction.queued(now).bytes;
+        BUFFER.saturating_sub(queued) as usize
+    }
+
+    pub(super) fn send(&mut self, now: Time, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let segment = bytes.split_to(bytes.len().min(SEGMENT));
+            self.direction.handle(now, segment);
+        }
+    }
+
+    pub(super) fn poll(&mut self, now: Time) -> Option<Bytes> {
+        Some(self.direction.poll_output(now)?.packet)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        match (self.direction.poll_timeout(), self.direction.room_at()) {
+            (Some(arrival), Some(room)) => Some(arrival.min(room)),
+            (one, other) => one.or(other),
+        }
+    }
+}

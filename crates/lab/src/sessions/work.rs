@@ -1,0 +1,209 @@
+//! What the hosts at both ends do with a flow.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tunnel::Session;
+use vocab::{FlowId, Time};
+
+/// A flow's script. The near host opens it; both ends run the same script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The far host sends; so many bytes, or as many as go.
+    Download(Option<u64>),
+    /// The near host sends.
+    Upload(Option<u64>),
+    /// The near host asks in some bytes and waits for the answer in some, again and again.
+    Exchanges {
+        /// Bytes of each question.
+        question: u64,
+        /// Bytes of each answer.
+        answer: u64,
+        /// How many times.
+        count: usize,
+    },
+}
+
+/// A flow of a world, and what has come of it.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    /// What its hosts do.
+    pub work: Work,
+    /// When the near host opened it.
+    pub opened_at: Time,
+    /// When the first byte came to the side that waits for one.
+    pub first_byte_at: Option<Time>,
+    /// When it had ended on both sides.
+    pub closed_at: Option<Time>,
+    /// Whether it ended before its time.
+    pub was_reset: bool,
+    /// How long each exchange took.
+    pub exchanges: Vec<Duration>,
+    ends: [End; 2],
+    asked_at: Time,
+}
+
+/// One host's side.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    written: u64,
+    finished: bool,
+    read: u64,
+    saw_end: bool,
+}
+
+const NEAR: usize = 0;
+const FAR: usize = 1;
+
+/// What hosts write at once.
+const PIECE: usize = 16 << 10;
+
+/// What hosts write has this period, so that a byte in the wrong place shows.
+const PERIOD: usize = 65_521;
+
+impl Transfer {
+    pub(super) fn new(now: Time, work: Work) -> Self {
+        Self {
+            work,
+            opened_at: now,
+            first_byte_at: None,
+            closed_at: None,
+            was_reset: false,
+            exchanges: Vec::new(),
+            ends: [End::default(); 2],
+            asked_at: now,
+        }
+    }
+
+    /// Bytes that one side has received.
+    #[must_use]
+    pub fn received(&self, side: usize) -> u64 {
+        self.ends[side].read
+    }
+
+    /// Whether both hosts have all that the script says, and the flow has ended.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.closed_at.is_some() && !self.was_reset
+    }
+
+    /// How far this side may have written by now; `None` when there is no end.
+    fn may_write(&self, side: usize) -> Option<u64> {
+        match (self.work, side) {
+            (Work::Download(total), FAR) | (Work::Upload(total), NEAR) => total,
+            (Work::Download(_) | Work::Upload(_), _) => Some(0),
+            (
+                Work::Exchanges {
+                    question,
+                    answer,
+                    count,
+                },
+                NEAR,
+            ) => {
+                let answered = self.ends[NEAR].read / answer;
+                Some(question * (answered + 1).min(count as u64))
+            }
+            (
+                Work::Exchanges {
+                    question, answer, ..
+                },
+                _,
+            ) => Some(answer * (self.ends[FAR].read / question)),
+        }
+    }
+
+    /// How much this side writes in all.
+    fn writes_in_all(&self, side: usize) -> Option<u64> {
+        match (self.work, side) {
+            (
+                Work::Exchanges {
+                    question, count, ..
+                },
+                NEAR,
+            ) => Some(question * count as u64),
+            (Work::Exchanges { answer, count, .. }, _) => Some(answer * count as u64),
+            (Work::Download(_) | Work::Upload(_), _) => self.may_write(side),
+        }
+    }
+
+    /// Writes what the script and the session allow.
+    pub(super) fn write(&mut self, session: &mut Session, side: usize, id: FlowId, source: &Bytes) {
+        loop {
+            let End {
+                written, finished, ..
+            } = self.ends[side];
+            if finished {
+                return;
+            }
+            if self.writes_in_all(side) == Some(written) {
+                session.finish(id);
+                self.ends[side].finished = true;
+                return;
+            }
+            let left = self
+                .may_write(side)
+                .map_or(u64::MAX, |until| until.saturating_sub(written));
+            let room = session.writable(id).min(PIECE);
+            let count = left.min(room as u64) as usize;
+            if count == 0 {
+                return;
+            }
+            let from = (written % PERIOD as u64) as usize;
+            session.write(id, source.slice(from..from + count));
+            self.ends[side].written += count as u64;
+        }
+    }
+
+    /// Reads all there is and checks it.
+    ///
+    /// # Panics
+    /// When a byte is not the one that was written: the session is wrong.
+    pub(super) fn read(
+        &mut self,
+        now: Time,
+        session: &mut Session,
+        side: usize,
+        id: FlowId,
+        source: &Bytes,
+    ) {
+        while let Some(bytes) = session.read(id, PIECE) {
+            let from = (self.ends[side].read % PERIOD as u64) as usize;
+            assert_eq!(
+                bytes,
+                source[from..from + bytes.len()],
+                "flow {id} brought other bytes than were written"
+            );
+            self.first_byte_at.get_or_insert(now);
+            self.ends[side].read += bytes.len() as u64;
+            session.consumed(id, self.ends[side].read);
+        }
+        if let (Work::Exchanges { answer, .. }, NEAR) = (self.work, side)
+            && self.ends[NEAR].read >= answer * (self.exchanges.len() as u64 + 1)
+        {
+            self.exchanges.push(now.since(self.asked_at));
+            self.asked_at = now;
+        }
+    }
+
+    pub(super) fn saw_end(&mut self, side: usize) {
+        let end = &mut self.ends[side];
+        assert!(!end.saw_end, "an end is told once");
+        end.saw_end = true;
+        let expected = self.writes_in_all(1 - side);
+        assert_eq!(
+            expected,
+            Some(self.ends[side].read),
+            "a clean end comes after every byte"
+        );
+    }
+}
+
+/// What hosts write, long enough for a piece from any place in the period.
+pub(super) fn source() -> Bytes {
+    let period: Vec<u8> = (0..PERIOD as u64)
+        .map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect();
+    let mut source = period.clone();
+    source.extend_from_slice(&period[..PIECE]);
+    Bytes::from(source)
+}

@@ -1,0 +1,118 @@
+//! What the program says: results on standard output, remarks on standard error.
+//!
+//! Who reads a pipe may stop reading (`| head`). That is no failure: what is written from then on
+//! goes nowhere, and the program goes on to its end and its exit code, which is still right.
+
+use std::io::{self, Write};
+
+/// As `println!`, but bears that nobody reads any more.
+macro_rules! say {
+    ($($part:tt)*) => {
+        $crate::output::write_line(&mut std::io::stdout(), format_args!($($part)*))
+    };
+}
+
+/// As `eprintln!`, but bears that nobody reads any more.
+macro_rules! remark {
+    ($($part:tt)*) => {
+        $crate::output::write_line(&mut std::io::stderr(), format_args!($($part)*))
+    };
+}
+
+/// Writes a line where it can be written.
+pub(crate) fn write_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
+    // There is no other place to complain of it.
+    let _ = writeln!(out, "{line}");
+}
+
+/// Standard output, of which somebody may have read enough.
+#[derive(Debug)]
+pub(crate) struct Output<W = io::Stdout> {
+    out: W,
+    is_read: bool,
+}
+
+impl Output {
+    /// Standard output.
+    pub(crate) fn new() -> Self {
+        Self::over(io::stdout())
+    }
+}
+
+impl<W> Output<W> {
+    fn over(out: W) -> Self {
+        Self { out, is_read: true }
+    }
+
+    /// Whether, as far as is known, somebody still reads.
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_read
+    }
+
+    fn bear<T>(&mut self, written: io::Result<T>, otherwise: T) -> io::Result<T> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_read = false;
+                Ok(otherwise)
+            }
+            written => written,
+        }
+    }
+}
+
+impl<W: Write> Write for Output<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_read {
+            return Ok(bytes.len());
+        }
+        let written = self.out.write(bytes);
+        self.bear(written, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.is_read {
+            return Ok(());
+        }
+        let flushed = self.out.flush();
+        self.bear(flushed, ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes so many bytes, then fails so.
+    struct Pipe(usize, io::ErrorKind);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            match taken {
+                0 => Err(self.1.into()),
+                taken => Ok(taken),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_who_has_gone_is_no_failure_and_is_known() {
+        let mut out = Output::over(Pipe(3, io::ErrorKind::BrokenPipe));
+        out.write_all(b"abc").unwrap();
+        assert!(out.is_read());
+        out.write_all(b"defgh").unwrap();
+        out.flush().unwrap();
+        assert!(!out.is_read());
+    }
+
+    #[test]
+    fn a_full_disk_is_a_failure() {
+        let mut out = Output::over(Pipe(3, io::ErrorKind::StorageFull));
+        assert!(out.write_all(b"abcd").is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! What is refused is refused with the same exit code, whoever finds out; what fails has another.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::setting::turn;
+
+const FAILED: i32 = 1;
+const REFUSED: i32 = 2;
+const FAILED_AROUND: i32 = 125;
+
+fn emulate(arguments: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+        .arg("emulate")
+        .args(arguments)
+        .output()
+        .unwrap();
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// Refused by the reader of flags, of words, of files, by the models, and by what joins them.
+const REFUSALS: [(&[&str], &str); 17] = [
+    (&["run", "--bogus"], "--bogus"),
+    (&["run", "--rate", "0"], "`rate`"),
+    (&["run", "--rate", "fast"], "64kbit"),
+    (&["run", "--delay", "-5ms"], "below zero"),
+    (&["run", "--seed", "-1"], "seed"),
+    (&["run", "--preset", "4g"], "lte"),
+    (
+        &["run", "--config", "/nowhere/link.toml"],
+        "/nowhere/link.toml",
+    ),
+    (&["run", "--trace", "/nowhere/trace"], "/nowhere/trace"),
+    (
+        &["run", "--rate", "1Mbit", "--shaper", "rate=1Mbit,burst=2kB"],
+        "contradict",
+    ),
+    (&["run", "--delay", "11min"], "600s"),
+    (&["run", "--aqm", "codel:target=0ms"], "above zero"),
+    (&["run", "--rate", "10Mbit", "--queue", "100GB"], "100GB"),
+    (&["run", "--bridge", "eth1"], "--bridge eth1,eth2"),
+    (&["run", "--device-a", "x", "--device-b", "x"], "--device-b"),
+    (&["run", "--device-a", "longer-than-names-are"], "1 to 15"),
+    (&["presets", "4g"], "lte"),
+    (&["set"], "name what should be otherwise"),
+];
+
+#[test]
+fn what_is_asked_wrongly_ends_with_2() {
+    for (arguments, hint) in REFUSALS {
+        let (code, said) = emulate(arguments);
+        assert_eq!(code, Some(REFUSED), "{arguments:?}: {said}");
+        assert!(said.contains(hint), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn around_a_command_it_ends_with_2_as_well_and_the_command_is_not_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let mark = directory.path().join("ran");
+    for setting in [
+        ["--rate", "0"],
+        ["--trace", "/nowhere/trace"],
+        ["--delay", "11min"],
+    ] {
+        let command = ["--", "touch", mark.to_str().unwrap()];
+        let arguments = [&["run"], &setting[..], &command].concat();
+        let (code, said) = emulate(&arguments);
+        assert_eq!(code, Some(REFUSED), "{arguments:?}: {said}");
+        assert!(!mark.exists());
+    }
+}
+
+#[test]
+fn what_fails_ends_with_1_and_with_125_around_a_command() {
+    let Some(_turn) = turn("what_fails_ends_with_1_and_with_125_around_a_command", &[]) else {
+        return;
+    };
+    let log = "/nowhere/log.csv";
+    assert!(!Path::new("/nowhere").exists());
+    let (code, said) = emulate(&[
+        "run",
+        "--device-a",
+        "C-a",
+        "--device-b",
+        "C-b",
+        "--log",
+        log,
+    ]);
+    assert_eq!(code, Some(FAILED), "{said}");
+    assert!(said.contains(log), "{said}");
+    let (code, said) = emulate(&["run", "--log", log, "--", "true"]);
+    assert_eq!(code, Some(FAILED_AROUND), "{said}");
+    let (code, said) = emulate(&["status", "--control", "/nowhere/control.sock"]);
+    assert_eq!(code, Some(FAILED), "{said}");
+    let (code, said) = emulate(&["run", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(code, Some(3), "{said}");
+}
