@@ -127,6 +127,13 @@ impl Driver {
 
     /// Relays until it is told to stop or a device is gone.
     pub(super) fn run(mut self) -> Result<LinkReport> {
+        let report = self.relay();
+        let now = self.now();
+        self.record_the_rest(now);
+        report
+    }
+
+    fn relay(&mut self) -> Result<LinkReport> {
         system::sharpen_timers();
         let priority = match system::raise_priority() {
             Ok(()) => Priority::Raised,
@@ -166,9 +173,7 @@ impl Driver {
             }
             if commanded && matches!(self.obey(now), Flow::Stop) {
                 self.look_last();
-                let report = self.report();
-                self.record_the_rest(now);
-                return Ok(report);
+                return Ok(self.report());
             }
             now = self.deliver_due(0, now);
             now = self.deliver_due(1, now);
@@ -338,17 +343,25 @@ impl Driver {
         for index in [0, 1] {
             while let Some(at) = direction(&mut self.link, index)
                 .poll_timeout()
-                .filter(|at| *at <= until)
+                .filter(|at| *at < until)
             {
-                while direction(&mut self.link, index).poll_output(at).is_some() {}
-                let heading = self.relays[index].heading;
-                while let Some(record) = direction(&mut self.link, index).poll_record() {
-                    let Some(sink) = &mut self.records else {
-                        return;
-                    };
-                    sink.offer_last(LinkRecord { heading, record });
-                }
+                self.record_until(index, at);
             }
+            // What is lost at the line's end has its fate then, and the time to wait for is that
+            // at which it would have arrived.
+            self.record_until(index, until);
+        }
+    }
+
+    fn record_until(&mut self, index: usize, at: Time) {
+        let Some(sink) = &mut self.records else {
+            return;
+        };
+        let heading = self.relays[index].heading;
+        let direction = direction(&mut self.link, index);
+        while direction.poll_output(at).is_some() {}
+        while let Some(record) = direction.poll_record() {
+            sink.offer_last(LinkRecord { heading, record });
         }
     }
 

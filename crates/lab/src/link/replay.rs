@@ -222,6 +222,9 @@ impl Replay {
         {
             self.drain(at, &mut made);
         }
+        // What is lost at the line's end has its fate then, and the time to wait for is that at
+        // which it would have arrived.
+        self.drain(Time::from_nanos(last_at), &mut made);
         made
     }
 

@@ -5,10 +5,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bytes::Bytes;
-use emulate::{Delivery, Framing, LinkConfig};
-use vocab::Time;
+use emulate::{Delivery, DirectionConfig, Ending, Framing, Line, LinkConfig, Loss};
+use vocab::{Bitrate, Probability, Time};
 
 use super::{Command, Driver};
 use crate::link::device::{Device, Received};
@@ -93,6 +93,92 @@ impl RecordSink for Sink {
     }
 
     fn changed(&mut self, _at: Time, _next: [u64; 2]) {}
+}
+
+/// A device that is deleted.
+struct Gone(Waker);
+
+impl Device for Gone {
+    fn name(&self) -> &str {
+        "gone"
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::Ip
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn receive(&mut self, _max: usize, _into: &mut Vec<Received>) -> Result<()> {
+        bail!("gone was deleted")
+    }
+
+    fn send(&mut self, _delivery: Delivery) {}
+
+    fn flush(&mut self) -> u64 {
+        0
+    }
+
+    fn unread_packets(&mut self) -> u64 {
+        0
+    }
+}
+
+/// What is recorded of a packet of `length` that came at once when both devices are deleted.
+fn records_of_a_deleted_link(forward: DirectionConfig, length: usize) -> Vec<Ending> {
+    let devices = [(); 2].map(|()| {
+        let deleted = Waker::new().unwrap();
+        deleted.wake();
+        Box::new(Gone(deleted)) as Box<dyn Device>
+    });
+    let config = LinkConfig {
+        forward,
+        ..LinkConfig::default()
+    };
+    let (_commands, receiver) = mpsc::channel();
+    let waker = Waker::new().unwrap();
+    let mut driver = Driver::new(devices, config, receiver, waker, Instant::now());
+    let (sink, records) = mpsc::channel();
+    driver.record(Some(Box::new(Sink(sink))));
+    driver
+        .link
+        .forward
+        .handle(Time::ZERO, vec![0x45; length].into());
+    let error = driver.run().unwrap_err();
+    assert!(error.to_string().contains("was deleted"), "{error:#}");
+    records.iter().map(|record| record.record.ending).collect()
+}
+
+#[test]
+fn a_link_that_a_device_ends_has_a_record_of_what_it_held() {
+    let forward = DirectionConfig {
+        delay: Duration::from_secs(60),
+        ..DirectionConfig::default()
+    };
+    let records = records_of_a_deleted_link(forward, 40);
+    assert!(
+        matches!(records[..], [Ending::Delivered { .. }]),
+        "{records:?}"
+    );
+}
+
+#[test]
+fn a_loss_within_the_last_hour_is_recorded_though_it_would_have_arrived_later() {
+    // It leaves the line 20 s before the hour is over.
+    let rate = Bitrate::from_bits_per_second(2);
+    let forward = DirectionConfig {
+        line: Line::Rate(rate),
+        delay: Duration::from_secs(60),
+        loss: Loss::Random(Probability::from_fraction(1.0).unwrap()),
+        ..DirectionConfig::default()
+    };
+    let records = records_of_a_deleted_link(forward, 895);
+    assert!(
+        matches!(records[..], [Ending::Dropped { .. }]),
+        "{records:?}"
+    );
 }
 
 /// When the model was told that the packet came; when it came, and when it had been read.

@@ -132,6 +132,27 @@ fn every_fate_is_had_again_through_a_change_of_settings() {
 }
 
 #[test]
+fn a_loss_at_the_lines_end_that_is_the_last_event_is_had_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
+    let files = LogFiles {
+        csv: Some(csv.clone()),
+        pcapng: None,
+    };
+    let words = [
+        ("rate", "1Mbit"),
+        ("delay", "10ms"),
+        ("loss", "100%"),
+        ("loss-back", "none"),
+    ];
+    let written = run(&files, &words, &[]);
+    let report = replay(&csv).unwrap();
+    assert!(report.agrees(), "{report:#?}");
+    let agreeing = report.forward.agreeing + report.back.agreeing;
+    assert_eq!(agreeing, written.records, "{report:#?}");
+}
+
+#[test]
 fn a_fate_that_was_tampered_with_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
