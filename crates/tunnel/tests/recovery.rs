@@ -11,10 +11,10 @@ use bytes::Bytes;
 use emulate::{Direction, DirectionConfig, Distribution, GilbertElliott, Jitter, Loss, Order};
 use path::RttEstimator;
 use proptest::prelude::*;
+use tunnel::fec::{Cause, LossEstimate};
 use tunnel::packet::Acknowledgement;
 use tunnel::recovery::{
-    AckOutcome, Arrival, Asks, Codepoint, Kind, LossEstimate, Outgoing, Received, Sent,
-    SentPackets, Timeout,
+    AckOutcome, Arrival, Asks, Codepoint, Kind, Outgoing, Received, Sent, SentPackets, Timeout,
 };
 use vocab::{Probability, Time};
 
@@ -40,6 +40,8 @@ struct World {
     spurious: BTreeSet<u64>,
     tracked_max: usize,
     probes: u32,
+    /// What is told of losses, as a transport tells it.
+    losses: LossEstimate,
 }
 
 /// How a run ended.
@@ -78,6 +80,7 @@ impl World {
             spurious: BTreeSet::new(),
             tracked_max: 0,
             probes: 0,
+            losses: LossEstimate::new(),
         }
     }
 
@@ -101,8 +104,10 @@ impl World {
         self.tracked_max = self.tracked_max.max(self.sender.tracked());
     }
 
-    fn declare(&mut self, lost: Vec<Sent<u64>>) {
+    fn declare(&mut self, mut lost: Vec<Sent<u64>>) {
+        lost.sort_unstable_by_key(|packet| packet.number);
         for packet in lost {
+            self.losses.lost(packet.number, Cause::Unknown);
             assert!(
                 !self.acked.contains(&packet.number),
                 "acknowledged, then lost"
@@ -114,12 +119,14 @@ impl World {
 
     fn take_in(&mut self, outcome: AckOutcome<u64>) {
         for packet in outcome.acked {
+            self.losses.delivered(1);
             assert_eq!(packet.number, packet.content);
             assert!(self.arrived.contains(&packet.number), "it never arrived");
             assert!(!self.lost.contains_key(&packet.number), "it is spurious");
             assert!(self.acked.insert(packet.number), "acknowledged twice");
         }
         for packet in outcome.spurious {
+            self.losses.spurious();
             assert!(self.lost.contains_key(&packet.number), "it was not lost");
             assert!(self.acked.insert(packet.number), "acknowledged twice");
             self.spurious.insert(packet.number);
@@ -252,7 +259,7 @@ impl World {
             verdicts,
             spurious: self.spurious,
             tracked_max: self.tracked_max,
-            losses: self.sender.losses(),
+            losses: self.losses,
             window: self.sender.reordering_window(),
             spread: self.sender.reordering(),
         }
@@ -348,16 +355,14 @@ fn jitter_that_reorders_gives_few_wrong_verdicts() {
 }
 
 #[test]
-fn bursts_are_measured_by_length_and_time() {
+fn bursts_are_told_by_their_length() {
     let model = GilbertElliott::from_rate_and_burst(Probability::from_fraction(0.02).unwrap(), 8.0);
     let there = way(ms(50), Loss::GilbertElliott(model.unwrap()));
     let report = World::new(there, way(ms(50), Loss::None), 5).run(INTERVAL, ms(60_000));
-    let losses = report.losses;
-    let rate = losses.rate.as_fraction();
+    let losses = &report.losses;
+    let rate = losses.probability();
     assert!((0.01..0.03).contains(&rate), "{rate}");
-    assert!((5.0..11.0).contains(&losses.run_length), "{losses:?}");
-    let expected = INTERVAL.mul_f64(losses.run_length - 1.0);
-    assert!(losses.run_span.abs_diff(expected) < ms(1), "{losses:?}");
+    assert!((5.0..11.0).contains(&losses.mean_run()), "{losses:?}");
     assert_eq!(report.wrong(0), 0.0);
 }
 
@@ -365,9 +370,9 @@ fn bursts_are_measured_by_length_and_time() {
 fn random_losses_are_told_from_bursts() {
     let there = way(ms(50), loss(0.05));
     let report = World::new(there, way(ms(50), Loss::None), 5).run(INTERVAL, ms(60_000));
-    let rate = report.losses.rate.as_fraction();
+    let rate = report.losses.probability();
     assert!((0.04..0.06).contains(&rate), "{rate}");
-    assert!(report.losses.run_length < 1.2, "{:?}", report.losses);
+    assert!(report.losses.mean_run() < 1.2, "{:?}", report.losses);
 }
 
 /// RFC 9000 §13.2.2: the way back is spared where packets are many.

@@ -18,7 +18,7 @@ use vocab::{Reader, Writer};
 use super::acknowledgement::Acknowledgement;
 use crate::Error;
 use crate::fec::RepairSymbol;
-use crate::wire::{Frame, NUMBER_LIMIT};
+use crate::wire::{Frame, NUMBER_LIMIT, next_frame};
 
 /// Bytes of text that a [`Close`] takes along, at most: a sentence for the log of the other side.
 pub const REASON_LIMIT: usize = 256;
@@ -129,12 +129,12 @@ impl PacketFrame {
         if payload.is_empty() {
             return Ok(None);
         }
-        let mut reader = Reader::new(payload);
-        let length = usize::try_from(reader.varint()?)
+        let cut_short = Error::InvalidMessage("a frame ends behind its packet");
+        let (prefix, length) = next_frame(payload).ok_or(cut_short.clone())?;
+        let length = usize::try_from(length)
             .ok()
-            .filter(|length| *length <= reader.remaining())
-            .ok_or(Error::InvalidMessage("a frame ends behind its packet"))?;
-        let prefix = payload.len() - reader.remaining();
+            .filter(|length| *length <= payload.len() - prefix)
+            .ok_or(cut_short)?;
         payload.advance(prefix);
         let frame = payload.split_to(length);
         let Some(kind) = frame.first() else {

@@ -13,14 +13,13 @@
 //!
 //! Packets are never sent again; their frames are, by the session. So each number has one time of
 //! sending, and a late acknowledgement is no riddle (RFC 9002 §4.2). `sent.rs` has the machine,
-//! `lateness.rs` how long a packet may be overtaken before it counts as lost, `losses.rs` what the
-//! losses look like, `marks.rs` whether the path lets congestion marks through, `ring.rs` the
-//! numbers under way, `received.rs` the other direction.
+//! `lateness.rs` how long a packet may be overtaken before it counts as lost, `marks.rs` whether the
+//! path lets congestion marks through, `ring.rs` the numbers under way, `received.rs` the other
+//! direction. What the losses look like is worked out by who needs it ([`crate::fec::LossEstimate`]).
 //!
 //! Nothing here sends, seals, or decides a rate.
 
 mod lateness;
-mod losses;
 mod marks;
 mod received;
 mod ring;
@@ -28,7 +27,6 @@ mod sent;
 
 use std::time::Duration;
 
-pub use losses::LossEstimate;
 pub use received::{Arrival, Asks, Codepoint, Received, TRACKED_BACK};
 pub use sent::{
     AckOutcome, Kind, LOST_REMEMBERED, Outgoing, PROBE_INTERVAL_MAX, Sent, SentPackets, Statistics,

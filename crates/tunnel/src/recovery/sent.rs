@@ -28,7 +28,6 @@ use vocab::Time;
 
 use super::ACK_DELAY_MAX;
 use super::lateness::Lateness;
-use super::losses::{LossEstimate, Losses, Neighbours};
 use super::marks::Marks;
 use super::ring::Ring;
 use crate::Error;
@@ -198,7 +197,6 @@ pub struct SentPackets<T> {
     probe_timeout: Duration,
     rtt: RttEstimator,
     lateness: Lateness,
-    losses: Losses,
     marks: Marks,
     statistics: Statistics,
 }
@@ -223,7 +221,6 @@ impl<T: Clone> SentPackets<T> {
             probe_timeout: rtt.probe_timeout(ACK_DELAY_MAX),
             lateness: Lateness::new(now, &rtt),
             rtt,
-            losses: Losses::new(now),
             marks: Marks::new(),
             statistics: Statistics::default(),
         }
@@ -333,7 +330,6 @@ impl<T: Clone> SentPackets<T> {
         self.lateness.update(now, &self.rtt);
         let slowest = self.lateness.slowest_flight();
         self.probe_timeout = self.rtt.probe_timeout(ACK_DELAY_MAX).max(slowest);
-        self.losses.age(now);
         self.detect_lost(now, &mut outcome.lost);
         self.forget(now);
         Ok(outcome)
@@ -451,12 +447,6 @@ impl<T: Clone> SentPackets<T> {
         self.lateness.window()
     }
 
-    /// What the path's losses look like, before repairs.
-    #[must_use]
-    pub fn losses(&self) -> LossEstimate {
-        self.losses.estimate()
-    }
-
     /// Whether the next packet is to leave marked ECT(0).
     #[must_use]
     pub fn wants_mark(&self) -> bool {
@@ -483,13 +473,9 @@ impl<T: Clone> SentPackets<T> {
         news: &mut News,
         outcome: &mut AckOutcome<T>,
     ) {
-        let is_spurious = (self.packets.get(number))
-            .is_some_and(|tracked| tracked.standing != Standing::InFlight);
-        if is_spurious {
-            self.take_back(number);
-        }
         let tracked = self.packets.take(number).expect("it was found");
         let sent = tracked.sent;
+        let is_spurious = tracked.standing != Standing::InFlight;
         news.any = true;
         news.elicited |= sent.kind.is_in_flight();
         news.marked += u64::from(tracked.is_marked);
@@ -500,20 +486,11 @@ impl<T: Clone> SentPackets<T> {
         self.lateness.arrived(flight, tracked.overtaken_by);
         self.statistics.acked += 1;
         if is_spurious {
+            self.statistics.spurious += 1;
             outcome.spurious.push(sent);
         } else {
             self.leaves_flight(sent.kind, sent.bytes);
-            self.losses.arrived();
             outcome.acked.push(sent);
-        }
-    }
-
-    /// Takes back the verdict on a packet that has arrived after all.
-    fn take_back(&mut self, number: u64) {
-        self.statistics.spurious += 1;
-        let kind = self.packets.get(number).map(|tracked| tracked.sent.kind);
-        if kind != Some(Kind::MtuProbe) {
-            self.losses.spurious(self.lost_neighbours(number));
         }
     }
 
@@ -579,9 +556,6 @@ impl<T: Clone> SentPackets<T> {
         let (kind, bytes) = (tracked.sent.kind, tracked.sent.bytes);
         self.leaves_flight(kind, bytes);
         self.statistics.lost += 1;
-        if kind != Kind::MtuProbe {
-            self.losses.lost(self.lost_neighbours(number));
-        }
         self.remembered.push_back((now, number));
     }
 
@@ -631,23 +605,6 @@ impl<T: Clone> SentPackets<T> {
         if kind.is_in_flight() {
             self.in_flight -= bytes;
             self.eliciting -= 1;
-        }
-    }
-
-    fn lost_neighbours(&self, number: u64) -> Neighbours {
-        let Some(own) = self.packets.get(number) else {
-            return Neighbours::default();
-        };
-        let distance = |neighbour: Option<u64>| {
-            let tracked = self.packets.get(neighbour?)?;
-            let is_lost = tracked.standing != Standing::InFlight;
-            let apart = own.sent.sent_at.since(tracked.sent.sent_at)
-                + tracked.sent.sent_at.since(own.sent.sent_at);
-            is_lost.then_some(apart)
-        };
-        Neighbours {
-            before: distance(number.checked_sub(1)),
-            after: distance(number.checked_add(1)),
         }
     }
 

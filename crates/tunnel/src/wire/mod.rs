@@ -155,7 +155,7 @@ impl Frame {
 /// # Errors
 /// [`Error::InvalidMessage`] when the length is zero or above [`FRAME_LIMIT`].
 pub fn split_frame(incoming: &mut BytesMut) -> Result<Option<Bytes>, Error> {
-    let Ok(length) = Reader::new(incoming).varint() else {
+    let Some((prefix, length)) = next_frame(incoming) else {
         return Ok(None);
     };
     if length == 0 || length > FRAME_LIMIT as u64 {
@@ -163,14 +163,21 @@ pub fn split_frame(incoming: &mut BytesMut) -> Result<Option<Bytes>, Error> {
             "a frame's length is zero or too large",
         ));
     }
-    // The length may be written in more bytes than it needs; the two top bits say how many.
-    let prefix = 1 << (incoming[0] >> 6);
     let length = length as usize;
     if incoming.len() < prefix + length {
         return Ok(None);
     }
     incoming.advance(prefix);
     Ok(Some(incoming.split_to(length).freeze()))
+}
+
+/// How many bytes the length takes that `bytes` begin with, and how long the frame behind it is,
+/// there or not; `None` when the length itself is not all there.
+pub(crate) fn next_frame(bytes: &[u8]) -> Option<(usize, u64)> {
+    let mut reader = Reader::new(bytes);
+    let length = reader.varint().ok()?;
+    // It may be written in more bytes than it needs.
+    Some((bytes.len() - reader.remaining(), length))
 }
 
 /// Reads a number and checks that it can be written again.
