@@ -28,6 +28,9 @@ pub struct Config {
     pub dictionary: DictionaryConfig,
     /// The sessions' timing and windows; read when a peer is added.
     pub tunnel: tunnel::Config,
+    /// The datagram paths'; read when one is started. What is remembered of a path, its packets'
+    /// size and its seed are the engine's own to fill in.
+    pub datagrams: tunnel::transport::Settings,
 }
 
 /// One peer and what lies behind it.

@@ -4,10 +4,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde::Serialize;
 use vocab::NodeId;
 
+use tunnel::DatagramAgreement;
+use tunnel::transport::{Codepoint, Keys, SuspendReason};
+use tunnel::wire::DatagramOffer;
 pub use tunnel::{ConnectFailure, LinkId};
 
 use crate::Config;
@@ -96,6 +99,33 @@ pub enum Input {
         peer: NodeId,
         /// Whether this node dialled it.
         dialed_by_us: bool,
+        /// Where this node takes packets beside the link; `None` when it takes none.
+        offer: Option<DatagramOffer>,
+    },
+    /// Keys for the datagram path beside a link, after [`Output::StartDatagrams`].
+    DatagramsReady {
+        /// Which.
+        link: LinkId,
+        /// Made from the link's TLS connection.
+        keys: Box<Keys>,
+        /// Where the peer takes packets; `None` for the side that waits to see where they come from.
+        peer: Option<SocketAddr>,
+        /// The largest UDP payload that the interface takes.
+        datagram_max: u16,
+    },
+    /// Packets came by UDP for the datagram path beside a link: all of one length, but the last,
+    /// which may be shorter.
+    Datagrams {
+        /// Which.
+        link: LinkId,
+        /// Where from, as far as the network says.
+        from: SocketAddr,
+        /// How the network marked them.
+        codepoint: Codepoint,
+        /// The length of each.
+        segment: usize,
+        /// The packets.
+        bytes: BytesMut,
     },
     /// Bytes arrived on a link.
     LinkReceived {
@@ -184,6 +214,19 @@ pub enum Output {
         /// Which.
         link: LinkId,
     },
+    /// Make keys for the datagram path beside this link and answer by [`Input::DatagramsReady`].
+    StartDatagrams {
+        /// Which.
+        link: LinkId,
+        /// What the two nodes have agreed on.
+        agreement: Box<DatagramAgreement>,
+    },
+    /// The datagram path beside the link may have packets: call
+    /// [`crate::Engine::transmit_datagrams`] until it has none.
+    TransmitDatagrams {
+        /// Which.
+        link: LinkId,
+    },
     /// Close this link.
     CloseLink {
         /// Which.
@@ -241,6 +284,18 @@ pub enum Event {
     PeerRestarted {
         /// Who.
         peer: NodeId,
+    },
+    /// Flows to the peer travel in packets by UDP from here on.
+    DatagramsUp {
+        /// Who.
+        peer: NodeId,
+    },
+    /// They travel by TLS again.
+    DatagramsDown {
+        /// Who.
+        peer: NodeId,
+        /// Why.
+        reason: SuspendReason,
     },
     /// Disk requests of the dictionary have failed; it goes on in memory. Told at the first and
     /// whenever their number has doubled.

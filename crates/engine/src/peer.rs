@@ -1,13 +1,17 @@
 //! One peer: its session, the link under it, and the flows over it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use reduce::PeerSlot;
+use tunnel::congestion::Remembered;
+use tunnel::transport::Condition;
 use tunnel::{LinkId, Session};
 use vocab::{FlowId, NodeId, Time};
 
 use crate::config::{PeerConfig, Prefix};
-use crate::report::PeerStatus;
+use crate::report::{PathStatus, PeerStatus, UdpStatus};
+use crate::why;
 
 /// Whether a peer can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,12 @@ pub(crate) struct Peer {
     pub(crate) full_until: Option<Time>,
     /// Which dictionary the peer said it has.
     pub(crate) generation: Option<[u8; 16]>,
+    /// Whether it was told, over the present link, where this node takes packets.
+    pub(crate) is_offered: bool,
+    /// How often flows had to go back from packets to a link.
+    pub(crate) fallbacks: u64,
+    /// What the last datagram path to it was like.
+    pub(crate) remembered: Option<Remembered>,
     /// Engine numbers of the flows, by what the session calls them.
     pub(crate) flows: BTreeMap<FlowId, u64>,
 }
@@ -54,6 +64,11 @@ impl Peer {
             .filter(|prefix| prefix.contains(address))
             .map(Prefix::length)
             .max()
+    }
+
+    /// Keeps what the next datagram path to this peer may start from.
+    pub(crate) fn remember_path(&mut self) {
+        self.remembered = self.session.datagrams_remembered().or(self.remembered);
     }
 
     /// Whether new flows may go to it.
@@ -77,6 +92,57 @@ impl Peer {
             received_bytes: statistics.received_bytes,
             retransmitted_bytes: statistics.retransmitted_bytes,
             link_changes: statistics.link_changes,
+            path: self.path_status(),
         }
+    }
+
+    fn path_status(&self) -> PathStatus {
+        let status = self.session.datagram_status();
+        let condition = status.as_ref().map(|status| status.condition);
+        let (carries, fallback) = match (self.link, condition) {
+            (None, _) => ("none", None),
+            (Some(_), Some(Condition::Carrying)) => ("udp", None),
+            (Some(_), Some(Condition::Probing)) => ("tls", Some("no answer by UDP yet")),
+            (Some(_), Some(Condition::Suspended(reason))) => {
+                ("tls", Some(why::suspension_text(reason)))
+            }
+            (Some(_), None) if self.is_offered => ("tls", Some("the peer takes no UDP")),
+            (Some(_), None) => ("tls", Some("this node takes no UDP")),
+        };
+        PathStatus {
+            carries,
+            fallback,
+            fallbacks_total: self.fallbacks,
+            udp: status.as_ref().map(udp_status),
+        }
+    }
+}
+
+fn udp_status(status: &tunnel::transport::Status) -> UdpStatus {
+    let milliseconds = |span: Duration| span.as_secs_f64() * 1e3;
+    let percent = |part: u64| 100.0 * part as f64 / status.sent_packets.max(1) as f64;
+    let still_missing = status
+        .lost_packets
+        .saturating_sub(status.recovered_by_peer_packets);
+    UdpStatus {
+        rate_bit_s: status.bandwidth.bits_per_second(),
+        pacing_bit_s: status.pacing_rate.bits_per_second(),
+        delivered_packets: status.sent_packets.saturating_sub(status.lost_packets),
+        sent_packets: status.sent_packets,
+        sent_bytes: status.sent_bytes,
+        received_bytes: status.received_bytes,
+        loss_percent: percent(status.lost_packets),
+        loss_after_repair_percent: percent(still_missing),
+        repair_percent: percent(status.sent_repairs),
+        rtt_min_ms: status.rtt_minimum.map(milliseconds),
+        rtt_ms: status.rtt_latest.map(milliseconds),
+        queueing_ms: status
+            .rtt_minimum
+            .map(|least| milliseconds(status.rtt_smoothed.saturating_sub(least))),
+        congestion: status.congestion,
+        window_bytes: status.window_bytes,
+        in_flight_bytes: status.in_flight_bytes,
+        mtu_bytes: status.mtu_bytes,
+        refused_packets: status.refused_packets,
     }
 }

@@ -62,6 +62,61 @@ pub struct PeerStatus {
     pub retransmitted_bytes: u64,
     /// How often the session moved to another link.
     pub link_changes: u64,
+    /// What flows to the peer travel on.
+    pub path: PathStatus,
+}
+
+/// The path that a peer's flows take. What is measured of UDP is absent until there was a UDP path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PathStatus {
+    /// `udp` or `tls`; `none` without a link.
+    pub carries: &'static str,
+    /// Why not UDP; absent while it carries.
+    pub fallback: Option<&'static str>,
+    /// Times that UDP stopped carrying.
+    pub fallbacks_total: u64,
+    /// What was measured of UDP.
+    pub udp: Option<UdpStatus>,
+}
+
+/// What is known of a UDP path. Counts are of this node's packets since the link came up; shares are
+/// of what it sent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct UdpStatus {
+    /// The rate that the controller takes the path for.
+    pub rate_bit_s: u64,
+    /// The rate at which packets leave at most.
+    pub pacing_bit_s: u64,
+    /// Packets sent that are not lost.
+    pub delivered_packets: u64,
+    /// Packets sent, repairs and acknowledgements included.
+    pub sent_packets: u64,
+    /// Bytes of these, with the headers of IP and UDP.
+    pub sent_bytes: u64,
+    /// Bytes of the peer's packets.
+    pub received_bytes: u64,
+    /// The share that the network lost.
+    pub loss_percent: f64,
+    /// The share that was still missing when repairs had done what they could.
+    pub loss_after_repair_percent: f64,
+    /// The share that was repairs.
+    pub repair_percent: f64,
+    /// The least round trip of late, in milliseconds.
+    pub rtt_min_ms: Option<f64>,
+    /// The last one.
+    pub rtt_ms: Option<f64>,
+    /// What queues add to the least round trip now, smoothed.
+    pub queueing_ms: Option<f64>,
+    /// The state of congestion control.
+    pub congestion: &'static str,
+    /// Bytes that may be under way.
+    pub window_bytes: u64,
+    /// Bytes that are.
+    pub in_flight_bytes: u64,
+    /// The largest packet that is known to get through, with the headers of IP and UDP.
+    pub mtu_bytes: u64,
+    /// Datagrams refused: forged, replayed, too old, or none of ours.
+    pub refused_packets: u64,
 }
 
 /// The state of the dictionary.

@@ -3,6 +3,7 @@
 use accelerate::Half;
 use accelerate::detect::Protocol;
 use reduce::Dictionary;
+use tunnel::transport::SuspendReason;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
 
@@ -39,6 +40,15 @@ pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
         ResetReason::PeerRestarted => "the peer was restarted",
         ResetReason::Gone => "the peer had already forgotten the flow",
         ResetReason::Unknown(_) => "for a reason that this release does not know",
+    }
+}
+
+pub(crate) fn suspension_text(reason: SuspendReason) -> &'static str {
+    match reason {
+        SuspendReason::NoAnswer => "UDP is not answered: blocked, or the path is broken",
+        SuspendReason::AddressUnproved => "the peer does not answer where its UDP comes from",
+        SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
+        SuspendReason::KeysUsedUp => "the keys are used up, or too many packets were forged",
     }
 }
 

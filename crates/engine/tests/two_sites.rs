@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{Event, Input, Limits, Policy};
-use vocab::{ByteCount, Random};
+use vocab::{ByteCount, Probability, Random};
 use world::{FAR, NEAR, Script, Setting, World, client, server};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -473,4 +473,82 @@ fn the_memory_limit_narrows_flows_and_none_is_lost() {
     for connection in &connections {
         assert!(world.client_host(*connection).received == answer);
     }
+}
+
+/// A world whose nodes may also send packets, which meet the given loss each way.
+fn world_with_packets(loss: f64, scripts: impl IntoIterator<Item = (u16, Script)>) -> World {
+    let path = world::Path::default();
+    let direction = emulate::DirectionConfig {
+        line: emulate::Line::Rate(path.rate),
+        delay: path.delay,
+        loss: emulate::Loss::Random(Probability::from_fraction(loss).unwrap()),
+        ..emulate::DirectionConfig::default()
+    };
+    let packets = emulate::LinkConfig {
+        forward: direction.clone(),
+        back: direction,
+        seed: 7,
+    };
+    let mut world = World::new(Setting {
+        packets: Some(packets),
+        ..Setting::default()
+    });
+    world.servers.extend(scripts);
+    let carries =
+        |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
+    world
+}
+
+#[test]
+fn flows_travel_by_udp_where_both_nodes_take_it() {
+    let answer = random_bytes(1, 3 << 20);
+    let mut world = world_with_packets(0.02, [(80, answering(&answer))]);
+    let wan = download(&mut world, 80, &answer);
+    assert!(wan as usize > answer.len(), "random bytes cannot shrink");
+    let path = world.nodes[FAR].engine.status().peers[0].path.clone();
+    let udp = path.udp.unwrap();
+    assert_eq!((path.carries, path.fallback), ("udp", None));
+    assert!(udp.sent_bytes as usize > answer.len(), "{udp:?}");
+    assert!((0.5..5.0).contains(&udp.loss_percent), "{udp:?}");
+    assert!(udp.rtt_min_ms.unwrap() >= 30.0, "{udp:?}");
+}
+
+#[test]
+fn a_download_outlives_udp_and_status_says_why() {
+    let answer = random_bytes(2, 4 << 20);
+    let mut world = world_with_packets(0.0, [(80, answering(&answer))]);
+    let connection = world.accept(80);
+    world.send(connection, REQUEST, true);
+    world.run_for(Duration::from_secs(1));
+    world.set_packets_blocked(true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert!(world.client_host(connection).received == answer);
+    let path = world.nodes[FAR].engine.status().peers[0].path.clone();
+    assert_eq!((path.carries, path.fallbacks_total), ("tls", 1));
+    assert!(path.fallback.unwrap().contains("not answered"), "{path:?}");
+    let is_down = |event: &Event| matches!(event, Event::DatagramsDown { .. });
+    assert!(world.nodes[FAR].events.iter().any(is_down));
+
+    // When UDP gets through again it is used again.
+    world.set_packets_blocked(false);
+    let carries = |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
+    download(&mut world, 80, &answer);
+}
+
+#[test]
+fn a_fresh_link_has_a_fresh_datagram_path() {
+    let answer = random_bytes(3, 1 << 20);
+    let mut world = world_with_packets(0.01, [(80, answering(&answer))]);
+    let connection = world.accept(80);
+    world.send(connection, REQUEST, true);
+    world.run_for(Duration::from_millis(300));
+    world.cut();
+    world.run_for(Duration::from_secs(3));
+    world.connect();
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert!(world.client_host(connection).received == answer);
+    let carries = |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
 }

@@ -84,6 +84,7 @@ impl World {
                 segment: ByteCount::kibibytes(64),
             },
             tunnel: tunnel::Config::default(),
+            datagrams: tunnel::transport::Settings::default(),
         };
         let engine = Engine::new(config, now, Random::from_seed(1));
         let session = tunnel::Config::default();
@@ -207,6 +208,7 @@ impl World {
             link: self.link,
             peer: PEER,
             dialed_by_us: false,
+            offer: None,
         });
         self.drain();
     }
@@ -393,6 +395,8 @@ impl World {
                 self.engine.handle(self.now, Input::Avoided { server });
             }
             Output::Transmit { .. }
+            | Output::TransmitDatagrams { .. }
+            | Output::StartDatagrams { .. }
             | Output::Intercept { .. }
             | Output::Event(_)
             | Output::Stopped => {}

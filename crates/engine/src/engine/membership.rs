@@ -59,6 +59,9 @@ impl Engine {
                 link: None,
                 full_until: None,
                 generation: None,
+                is_offered: false,
+                fallbacks: 0,
+                remembered: None,
                 flows: BTreeMap::new(),
             },
         );
@@ -81,6 +84,7 @@ impl Engine {
             .collect();
         for link in links {
             self.links.remove(&link);
+            self.offers.remove(&link);
             self.outputs.push_back(Output::CloseLink {
                 link,
                 reason: "the peer was taken out of the configuration".to_owned(),

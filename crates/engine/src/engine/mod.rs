@@ -19,9 +19,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use reduce::Dictionary;
 use tunnel::LinkId;
+use tunnel::transport::Transmit;
+use tunnel::wire::DatagramOffer;
 use vocab::{NodeId, Random, Time};
 
 use crate::config::{AVOID_FOR, Config};
@@ -49,6 +51,8 @@ pub struct Engine {
     dictionary: Dictionary,
     peers: BTreeMap<NodeId, Peer>,
     links: BTreeMap<LinkId, NodeId>,
+    /// Where this node takes packets beside a link that the session has not agreed on yet.
+    offers: BTreeMap<LinkId, DatagramOffer>,
     flows: BTreeMap<u64, Flow>,
     directs: BTreeMap<u64, Direct>,
     /// Whose connection it is: the number of a flow or a direct connection.
@@ -95,6 +99,7 @@ impl Engine {
         let mut engine = Self {
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
+            offers: BTreeMap::new(),
             flows: BTreeMap::new(),
             directs: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -143,7 +148,21 @@ impl Engine {
                 link,
                 peer,
                 dialed_by_us,
-            } => self.link_up(now, link, peer, dialed_by_us),
+                offer,
+            } => self.link_up(now, link, peer, dialed_by_us, offer),
+            Input::DatagramsReady {
+                link,
+                keys,
+                peer,
+                datagram_max,
+            } => self.datagrams_ready(now, link, *keys, peer, datagram_max),
+            Input::Datagrams {
+                link,
+                from,
+                codepoint,
+                segment,
+                bytes,
+            } => self.datagrams(now, link, from, codepoint, segment, bytes),
             Input::LinkReceived { link, bytes } => self.link_received(now, link, &bytes),
             Input::LinkDown { link } => self.link_down(now, link),
             Input::Disk(completion) => self.disk(now, completion),
@@ -170,6 +189,29 @@ impl Engine {
             self.settle(now);
         }
         bytes
+    }
+
+    /// Appends packets for one destination to `out`, at most `packets_max` of one length, the last
+    /// of which may be shorter; `None` when the path beside this link has nothing to send now.
+    /// Outputs may follow.
+    pub fn transmit_datagrams(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        packets_max: usize,
+        out: &mut BytesMut,
+    ) -> Option<Transmit> {
+        let peer = self.peers.get_mut(self.links.get(&link)?)?;
+        if peer.session.datagram_link() != Some(link) {
+            return None;
+        }
+        let transmit = peer.session.poll_datagrams(now, packets_max, out);
+        // What has left makes room for more; and the path may have ended over it.
+        if transmit.is_some() || peer.session.datagram_link().is_none() {
+            self.touched.insert(peer.config.node);
+            self.settle(now);
+        }
+        transmit
     }
 
     /// When [`Self::handle_timeout`] is due; `None` while nothing waits for time to pass.
@@ -313,6 +355,9 @@ impl Engine {
             let peer = self.peers.get(&node);
             if let Some(link) = peer.and_then(|peer| peer.session.wants_transmit()) {
                 self.outputs.push_back(Output::Transmit { link });
+            }
+            if let Some(link) = peer.and_then(|peer| peer.session.datagram_link()) {
+                self.outputs.push_back(Output::TransmitDatagrams { link });
             }
         }
         self.watch_limits();

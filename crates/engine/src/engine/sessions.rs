@@ -1,5 +1,10 @@
 //! The WAN side: links that come and go, and what the peers' sessions say.
 
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use tunnel::transport::{Codepoint, Keys, Settings, Transport};
+use tunnel::wire::DatagramOffer;
 use tunnel::{Answer, LinkId};
 use vocab::{FlowId, NodeId, Time};
 
@@ -10,7 +15,14 @@ use crate::peer::Reach;
 use crate::why;
 
 impl Engine {
-    pub(super) fn link_up(&mut self, now: Time, link: LinkId, node: NodeId, dialed_by_us: bool) {
+    pub(super) fn link_up(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        node: NodeId,
+        dialed_by_us: bool,
+        offer: Option<DatagramOffer>,
+    ) {
         let Some(peer) = self.peers.get_mut(&node) else {
             self.outputs.push_back(Output::CloseLink {
                 link,
@@ -19,6 +31,9 @@ impl Engine {
             return;
         };
         self.links.insert(link, node);
+        if let Some(offer) = offer {
+            self.offers.insert(link, offer);
+        }
         peer.session.link_up(now, link, dialed_by_us);
         self.touched.insert(node);
     }
@@ -41,12 +56,14 @@ impl Engine {
     }
 
     pub(super) fn link_down(&mut self, now: Time, link: LinkId) {
+        self.offers.remove(&link);
         let Some(node) = self.links.remove(&link) else {
             return;
         };
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
+        peer.remember_path();
         peer.session.link_down(now, link);
         if peer.link == Some(link) {
             peer.link = None;
@@ -60,9 +77,10 @@ impl Engine {
     pub(super) fn session_event(&mut self, now: Time, node: NodeId, event: tunnel::Event) {
         use tunnel::Event as Said;
         match event {
-            Said::LinkAttached { link } => self.link_attached(node, link),
+            Said::LinkAttached { link } => self.link_attached(now, node, link),
             Said::LinkReplaced { link } => {
                 self.links.remove(&link);
+                self.offers.remove(&link);
                 self.outputs.push_back(Output::CloseLink {
                     link,
                     reason: "a newer link took its place".to_owned(),
@@ -108,17 +126,91 @@ impl Engine {
                 self.set_reach(node, Reach::Silent);
             }
             Said::Drained => {}
-            // No shell makes offers yet.
-            Said::DatagramsAgreed { .. } | Said::DatagramsUp | Said::DatagramsDown { .. } => {}
+            Said::DatagramsAgreed { link, agreement } => {
+                let agreement = Box::new(agreement);
+                self.outputs
+                    .push_back(Output::StartDatagrams { link, agreement });
+            }
+            Said::DatagramsUp => self.event(Event::DatagramsUp { peer: node }),
+            Said::DatagramsDown { reason } => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.remember_path();
+                    peer.fallbacks += 1;
+                }
+                self.event(Event::DatagramsDown { peer: node, reason });
+            }
         }
     }
 
-    pub(super) fn link_attached(&mut self, node: NodeId, link: LinkId) {
+    pub(super) fn link_attached(&mut self, now: Time, node: NodeId, link: LinkId) {
+        let offer = self.offers.remove(&link);
         if let Some(peer) = self.peers.get_mut(&node) {
+            // The session leaves the old link's path behind without another word.
             peer.link = Some(link);
             peer.reach = Reach::Up;
+            peer.is_offered = offer.is_some();
+            if let Some(offer) = offer {
+                peer.session.offer_datagrams(now, link, offer);
+            }
         }
         self.event(Event::PeerUp { peer: node, link });
+    }
+
+    pub(super) fn datagrams_ready(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        keys: Keys,
+        to: Option<SocketAddr>,
+        datagram_max: u16,
+    ) {
+        let Some(peer) = self.links.get(&link).and_then(|node| self.peers.get_mut(node)) else {
+            return;
+        };
+        let remembered = peer.remembered;
+        let settings = self.config.datagrams;
+        peer.session.start_datagrams(now, link, |now, random| {
+            let settings = Settings {
+                remembered,
+                datagram_max,
+                seed: random.next_u64(),
+                ..settings
+            };
+            Transport::new(now, keys, to, settings)
+        });
+        self.touched.insert(peer.config.node);
+    }
+
+    /// Packets of one length, but the last, which may be shorter.
+    pub(super) fn datagrams(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: SocketAddr,
+        codepoint: Codepoint,
+        segment: usize,
+        mut bytes: BytesMut,
+    ) {
+        let Some(peer) = self.links.get(&link).and_then(|node| self.peers.get_mut(node)) else {
+            return;
+        };
+        if peer.session.datagram_link() != Some(link) {
+            return;
+        }
+        self.touched.insert(peer.config.node);
+        while !bytes.is_empty() {
+            let datagram = bytes.split_to(segment.clamp(1, bytes.len()));
+            let handled = peer
+                .session
+                .handle_datagram(now, from, codepoint, datagram);
+            if let Err(error) = handled {
+                self.outputs.push_back(Output::CloseLink {
+                    link,
+                    reason: error.to_string(),
+                });
+                return self.link_down(now, link);
+            }
+        }
     }
 
     /// The peer told the generation of its dictionary: what was known of another is void.

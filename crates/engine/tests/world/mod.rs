@@ -19,6 +19,10 @@ use engine::{
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DiskCompletion};
 use testkit::{BytePipe, PipeConfig};
+use tunnel::DatagramAgreement;
+use tunnel::packet::{self, ChallengeSeed, KeyLimits, PathSecret, Suite};
+use tunnel::transport::{Codepoint, Keys};
+use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use vocab::{Bitrate, ByteCount, NodeId, Random, Time};
 
 /// The two nodes, as indices.
@@ -30,6 +34,8 @@ pub(crate) const FAR: usize = 1;
 const STEP_LIMIT: usize = 3_000_000;
 /// What a shell asks an engine for at a time.
 const TRANSMIT: usize = 16 * 1024;
+/// Packets of one system call.
+const BATCH: usize = 16;
 
 /// What the server on a port does.
 #[derive(Clone)]
@@ -91,6 +97,9 @@ pub(crate) struct World {
     /// Bytes that each node put on the path.
     pub(crate) wan_bytes: [u64; 2],
     pipes: [BytePipe; 2],
+    /// What datagrams meet; `None` where the nodes send none.
+    packets: Option<emulate::Link>,
+    packets_blocked: bool,
     path: Path,
     links: u64,
 }
@@ -120,6 +129,8 @@ pub(crate) struct Setting {
     pub(crate) far_limits: Limits,
     pub(crate) policy: Policy,
     pub(crate) dictionary: DictionaryConfig,
+    /// What datagrams meet; `None` where the nodes send none.
+    pub(crate) packets: Option<emulate::LinkConfig>,
 }
 
 impl Default for Setting {
@@ -134,6 +145,7 @@ impl Default for Setting {
                 disk: ByteCount::mebibytes(256),
                 ..DictionaryConfig::default()
             },
+            packets: None,
         }
     }
 }
@@ -179,6 +191,8 @@ impl World {
             servers: BTreeMap::new(),
             wan_bytes: [0; 2],
             pipes: [pipe(), pipe()],
+            packets: setting.packets.map(emulate::Link::new),
+            packets_blocked: false,
             path: setting.path,
             links: 0,
         };
@@ -201,6 +215,7 @@ impl World {
                     link,
                     peer,
                     dialed_by_us: own == NEAR,
+                    offer: self.packets.is_some().then(|| offer(own, self.links)),
                 },
             );
         }
@@ -223,6 +238,11 @@ impl World {
         for pipe in &mut self.pipes {
             pipe.set_blocked(blocked);
         }
+    }
+
+    /// The path swallows all datagrams from here on, or no longer does.
+    pub(crate) fn set_packets_blocked(&mut self, blocked: bool) {
+        self.packets_blocked = blocked;
     }
 
     /// The far node is killed and started again with an empty memory and the disk it had.
@@ -328,8 +348,10 @@ impl World {
             .iter()
             .filter_map(|node| node.engine.poll_timeout());
         let pipes = self.pipes.iter().filter_map(BytePipe::poll_timeout);
+        let packets = self.packets.as_ref().and_then(emulate::Link::poll_timeout);
         engines
             .chain(pipes)
+            .chain(packets)
             .min()
             .unwrap_or(Time::NEVER)
             .max(self.now)
@@ -343,6 +365,19 @@ impl World {
                     continue;
                 };
                 let input = Input::LinkReceived { link, bytes };
+                self.nodes[own].engine.handle(self.now, input);
+            }
+            while let Some(packet) = self.arrived_packet(own) {
+                let Some(link) = self.nodes[own].link else {
+                    continue;
+                };
+                let input = Input::Datagrams {
+                    link,
+                    from: address(1 - own),
+                    codepoint: Codepoint::NotEct,
+                    segment: packet.len(),
+                    bytes: BytesMut::from(&packet[..]),
+                };
                 self.nodes[own].engine.handle(self.now, input);
             }
             if self.nodes[own]
@@ -374,11 +409,79 @@ impl World {
         }
     }
 
+    fn arrived_packet(&mut self, own: usize) -> Option<Bytes> {
+        let packets = self.packets.as_mut()?;
+        let direction = match own {
+            FAR => &mut packets.forward,
+            _ => &mut packets.back,
+        };
+        Some(direction.poll_output(self.now)?.packet)
+    }
+
+    fn transmit_datagrams(&mut self, own: usize, link: LinkId) -> bool {
+        let Some(packets) = &mut self.packets else {
+            return false;
+        };
+        let direction = match own {
+            NEAR => &mut packets.forward,
+            _ => &mut packets.back,
+        };
+        let mut sent = false;
+        let mut out = BytesMut::new();
+        let engine = &mut self.nodes[own].engine;
+        while let Some(transmit) = engine.transmit_datagrams(self.now, link, BATCH, &mut out) {
+            assert_eq!(transmit.to, address(1 - own), "packets go to the peer");
+            self.wan_bytes[own] += transmit.bytes as u64;
+            for packet in out.chunks(transmit.segment) {
+                if self.packets_blocked {
+                    continue;
+                }
+                direction.handle(self.now, Bytes::copy_from_slice(packet));
+            }
+            out.clear();
+            sent = true;
+        }
+        sent
+    }
+
+    /// What TLS and the system give a shell: the same secret at both ends.
+    fn start_datagrams(&mut self, own: usize, link: LinkId, agreement: DatagramAgreement) {
+        let DatagramAgreement {
+            role,
+            context,
+            connection_ids,
+            ..
+        } = agreement;
+        let suite = context.suite;
+        let export = |room: &mut [u8], _: &'static [u8], context: &[u8]| {
+            for (place, byte) in room.iter_mut().enumerate() {
+                *byte = context[place % context.len()];
+            }
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let Ok(mut secret) = PathSecret::export(role, context, export);
+        let (sealer, opener) = secret
+            .path(self.now, 0, connection_ids, KeyLimits::of(suite))
+            .unwrap();
+        let keys = Keys {
+            sealer,
+            opener,
+            challenges: ChallengeSeed::new(|room| room.fill(own as u8)),
+        };
+        let ready = Input::DatagramsReady {
+            link,
+            keys: Box::new(keys),
+            peer: (own == NEAR).then_some(address(FAR)),
+            datagram_max: 1_452,
+        };
+        self.nodes[own].engine.handle(self.now, ready);
+    }
+
     fn transmit(&mut self, own: usize) -> bool {
         let Some(link) = self.nodes[own].link else {
             return false;
         };
-        let mut sent = false;
+        let mut sent = self.transmit_datagrams(own, link);
         while self.pipes[own].writable(self.now) >= TRANSMIT {
             let Some(bytes) = self.nodes[own].engine.transmit(self.now, link, TRANSMIT) else {
                 break;
@@ -392,6 +495,9 @@ impl World {
 
     fn output(&mut self, own: usize, output: Output) {
         let now = self.now;
+        if let Output::StartDatagrams { link, agreement } = output {
+            return self.start_datagrams(own, link, *agreement);
+        }
         let node = &mut self.nodes[own];
         match output {
             Output::Write { connection, bytes } => {
@@ -435,7 +541,9 @@ impl World {
                 server,
                 ..
             } => self.open_server(own, connection, client, server),
-            Output::Transmit { .. } => {}
+            Output::Transmit { .. }
+            | Output::TransmitDatagrams { .. }
+            | Output::StartDatagrams { .. } => {}
             Output::CloseLink { link, .. } => {
                 if node.link == Some(link) {
                     node.link = None;
@@ -561,6 +669,23 @@ impl Host {
     }
 }
 
+/// Where a node takes packets.
+fn address(own: usize) -> SocketAddr {
+    SocketAddr::from(([198, 18, 0, 1 + own as u8], 4433))
+}
+
+fn offer(own: usize, link: u64) -> DatagramOffer {
+    let mut nonce = [own as u8; 16];
+    nonce[8..].copy_from_slice(&link.to_be_bytes());
+    DatagramOffer {
+        version: DATAGRAM_VERSION,
+        suite: Suite::Aes256Gcm,
+        connection_id: packet::ConnectionId([own as u8; 8]),
+        nonce,
+        port: 4433,
+    }
+}
+
 /// The configuration of one of the two nodes.
 pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config {
     let prefixes = [["198.18.2.0/24"], ["198.18.1.0/24"]];
@@ -586,5 +711,6 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
         },
         dictionary: setting.dictionary,
         tunnel: tunnel::Config::default(),
+        datagrams: tunnel::transport::Settings::default(),
     }
 }

@@ -16,6 +16,7 @@ use vocab::{Random, Time};
 
 use super::link::Phase;
 use super::{Carried, Session};
+use crate::congestion::Remembered;
 use crate::packet::{ConnectionIds, KeyContext, Role, Suite};
 use crate::transport::{Change, Codepoint, Fate, Status, Transmit, Transport};
 use crate::wire::{DATAGRAM_VERSION, DatagramOffer};
@@ -215,6 +216,19 @@ impl Session {
     pub fn datagram_status(&self) -> Option<Status> {
         let transport = self.link.as_ref()?.datagrams.transport()?;
         Some(transport.status(self.now))
+    }
+
+    /// The link whose datagram path has been started; `None` when there is none.
+    #[must_use]
+    pub fn datagram_link(&self) -> Option<LinkId> {
+        let link = self.link.as_ref()?;
+        link.datagrams.transport().map(|_| link.id)
+    }
+
+    /// What is worth remembering of the datagram path of the present link.
+    #[must_use]
+    pub fn datagrams_remembered(&self) -> Option<Remembered> {
+        self.link.as_ref()?.datagrams.transport()?.remembered()
     }
 
     fn take_transport(&mut self) -> Option<Box<Transport<Vec<Carried>>>> {

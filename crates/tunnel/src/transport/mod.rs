@@ -31,7 +31,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -460,8 +460,9 @@ fn new_search(now: Time, settings: &Settings) -> PathMtu {
 
 /// What IP and UDP add to a payload that goes there.
 fn headers(to: Option<SocketAddr>) -> u64 {
-    match to {
-        Some(SocketAddr::V4(_)) => 28,
-        Some(SocketAddr::V6(_)) | None => 48,
+    // A socket for both families names an IPv4 host by an IPv6 address.
+    match to.map(|to| to.ip().to_canonical()) {
+        Some(IpAddr::V4(_)) => 28,
+        Some(IpAddr::V6(_)) | None => 48,
     }
 }

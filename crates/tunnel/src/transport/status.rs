@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Time};
 
-use super::{Condition, Transport};
+use super::{Condition, Transport, headers};
 
 /// Counts since the path began. Bytes are those of IP packets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +44,8 @@ pub struct Status {
     pub in_flight_bytes: u64,
     /// UDP payload of a full packet.
     pub packet_size: u16,
+    /// The same with the headers of IP and UDP.
+    pub mtu_bytes: u64,
     /// Packets sent, repairs and acknowledgements included.
     pub sent_packets: u64,
     /// Their bytes.
@@ -90,6 +92,7 @@ impl<T: Clone> Transport<T> {
             window_bytes: telemetry.window,
             in_flight_bytes: self.sent.bytes_in_flight(),
             packet_size: self.mtu.size(),
+            mtu_bytes: u64::from(self.mtu.size()) + headers(self.addresses.current()),
             sent_packets: counters.sent_packets,
             sent_bytes: counters.sent_bytes,
             sent_repairs: counters.sent_repairs,
