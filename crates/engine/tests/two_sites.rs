@@ -494,8 +494,7 @@ fn world_with_packets(loss: f64, scripts: impl IntoIterator<Item = (u16, Script)
         ..Setting::default()
     });
     world.servers.extend(scripts);
-    let carries =
-        |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    let carries = |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
     world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
     world
 }

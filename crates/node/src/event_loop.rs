@@ -10,11 +10,13 @@
 //! It decides nothing about protocols. Its heartbeat is what the watchdog listens for: a node
 //! whose loop hangs must not keep traffic.
 
+mod datagrams;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, mpsc as thread_mpsc};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use engine::{ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
 use reduce::DiskRequest;
 use tokio::sync::{mpsc, watch};
@@ -22,7 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use vocab::{NodeId, Random, Time};
 
-use crate::clock::Clock;
+use crate::clock::{Alarm, Clock};
 use crate::config::NodeConfig;
 use crate::identity::Identity;
 use crate::intercept;
@@ -30,8 +32,11 @@ use crate::lan;
 use crate::mailbox::{Mailbox, Message, Question};
 use crate::pairing::{Pin, Pins};
 use crate::tls::{self, Trust};
-use crate::wan::{self, Dialing, LinkCommand, LinkNumbers, PeerLinks};
+use crate::wan::{
+    self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, PeerLinks, WanSocket,
+};
 use crate::watchdog::Heart;
+use datagrams::Datagrams;
 
 /// How often the watchdog hears from the loop.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
@@ -53,6 +58,8 @@ pub(crate) struct Parts {
     pub(crate) mailbox: Mailbox,
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
+    /// At the WAN address, for the links that are accepted there.
+    pub(crate) udp: Option<Arc<WanSocket>>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) heart: Heart,
     pub(crate) seed: u64,
@@ -65,6 +72,9 @@ struct LinkSlot {
     room: usize,
     /// The session may have frames for it.
     wants: bool,
+    addresses: LinkAddresses,
+    exporter: Exporter,
+    datagrams: Option<Datagrams>,
 }
 
 struct PeerSlot {
@@ -81,8 +91,12 @@ pub(crate) struct EventLoop {
     parts: Parts,
     connections: HashMap<ConnectionId, mpsc::UnboundedSender<lan::Command>>,
     links: HashMap<LinkId, LinkSlot>,
+    /// Whose packets begin so.
+    paths: HashMap<tunnel::packet::ConnectionId, LinkId>,
     peers: BTreeMap<NodeId, PeerSlot>,
     unpaired: Vec<String>,
+    /// Room for the packets of one system call.
+    packets: BytesMut,
     stopped: bool,
 }
 
@@ -103,8 +117,10 @@ impl EventLoop {
             parts,
             connections: HashMap::new(),
             links: HashMap::new(),
+            paths: HashMap::new(),
             peers: BTreeMap::new(),
             unpaired,
+            packets: BytesMut::new(),
             stopped: false,
         };
         this.set_peers(peers);
@@ -112,17 +128,22 @@ impl EventLoop {
     }
 
     /// Runs until the engine has stopped or nobody can send any more.
-    pub(crate) async fn run(mut self, mut messages: mpsc::Receiver<Message>) {
+    pub(crate) async fn run(mut self, mut messages: mpsc::Receiver<Message>, mut alarm: Alarm) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut next_beat = Instant::now();
         self.drain();
         self.serve_links();
+        let mut has_more = false;
         while !self.stopped {
             let due = self
                 .engine
                 .poll_timeout()
                 .and_then(|time| self.clock.instant(time));
-            let wake = due.map_or(next_beat, |due| due.min(next_beat));
+            let wake = match due {
+                _ if has_more => Instant::now(),
+                Some(due) => due.min(next_beat),
+                None => next_beat,
+            };
             tokio::select! {
                 biased;
                 received = messages.recv_many(&mut batch, BATCH) => {
@@ -130,7 +151,7 @@ impl EventLoop {
                         return;
                     }
                 }
-                () = tokio::time::sleep_until(wake) => {}
+                () = alarm.at(wake) => {}
             }
             for message in batch.drain(..) {
                 self.take(message);
@@ -142,6 +163,7 @@ impl EventLoop {
                 self.drain();
             }
             self.serve_links();
+            has_more = self.serve_datagrams();
             if Instant::now() >= next_beat {
                 self.parts.heart.beat();
                 next_beat = Instant::now() + HEARTBEAT;
@@ -161,7 +183,7 @@ impl EventLoop {
         while !self.links.is_empty() {
             match tokio::time::timeout_at(deadline, messages.recv()).await {
                 Ok(Some(Message::Input(Input::LinkDown { link }))) => {
-                    self.links.remove(&link);
+                    drop(self.forget_link(link));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return,
@@ -194,8 +216,27 @@ impl EventLoop {
                 link,
                 peer,
                 dialed_by_us,
+                addresses,
+                exporter,
                 commands,
-            } => self.link_up(now, link, peer, dialed_by_us, commands),
+            } => {
+                let slot = LinkSlot {
+                    peer,
+                    commands,
+                    room: 0,
+                    wants: false,
+                    addresses,
+                    exporter,
+                    datagrams: None,
+                };
+                self.link_up(now, link, slot, dialed_by_us);
+            }
+            Message::Datagrams(trains) => {
+                for train in trains {
+                    self.take_train(now, train);
+                }
+            }
+            Message::DatagramRoom { link } => self.send_waiting(link),
             Message::LinkRoom { link, bytes } => {
                 if let Some(slot) = self.links.get_mut(&link) {
                     slot.room += bytes;
@@ -216,7 +257,7 @@ impl EventLoop {
     fn take_input(&mut self, now: Time, input: Input) {
         match &input {
             Input::LinkDown { link } => {
-                if let Some(slot) = self.links.remove(link) {
+                if let Some(slot) = self.forget_link(*link) {
                     self.count_link(slot.peer, |links| links.up = links.up.saturating_sub(1));
                 }
             }
@@ -234,6 +275,8 @@ impl EventLoop {
             | Input::Connected { result: Ok(()), .. }
             | Input::LinkUp { .. }
             | Input::LinkReceived { .. }
+            | Input::DatagramsReady { .. }
+            | Input::Datagrams { .. }
             | Input::Disk(_)
             | Input::Avoided { .. }
             | Input::Configure(_)
@@ -243,14 +286,8 @@ impl EventLoop {
         self.engine.handle(now, input);
     }
 
-    fn link_up(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        peer: NodeId,
-        dialed_by_us: bool,
-        commands: mpsc::UnboundedSender<LinkCommand>,
-    ) {
+    fn link_up(&mut self, now: Time, link: LinkId, mut slot: LinkSlot, dialed_by_us: bool) {
+        let peer = slot.peer;
         // The pin may have been removed since the handshake.
         if !self.peers.contains_key(&peer) {
             tracing::info!(
@@ -259,11 +296,17 @@ impl EventLoop {
             );
             return;
         }
-        let slot = LinkSlot {
-            peer,
-            commands,
-            room: 0,
-            wants: false,
+        let offer = match self.open_datagrams(&slot.addresses, dialed_by_us) {
+            Ok(Some((datagrams, offer))) => {
+                self.paths.insert(datagrams.connection_id(), link);
+                slot.datagrams = Some(datagrams);
+                Some(offer)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                tracing::warn!(%error, "no UDP beside a link; it is carried by TLS alone");
+                None
+            }
         };
         self.links.insert(link, slot);
         self.count_link(peer, |links| links.up += 1);
@@ -271,8 +314,17 @@ impl EventLoop {
             link,
             peer,
             dialed_by_us,
+            offer,
         };
         self.engine.handle(now, up);
+    }
+
+    fn forget_link(&mut self, link: LinkId) -> Option<LinkSlot> {
+        let slot = self.links.remove(&link)?;
+        if let Some(datagrams) = &slot.datagrams {
+            self.paths.remove(&datagrams.connection_id());
+        }
+        Some(slot)
     }
 
     /// Does everything that the engine wants done by now.
@@ -310,6 +362,13 @@ impl EventLoop {
             Output::Transmit { link } => {
                 if let Some(slot) = self.links.get_mut(&link) {
                     slot.wants = true;
+                }
+            }
+            Output::StartDatagrams { link, agreement } => self.start_datagrams(link, *agreement),
+            Output::TransmitDatagrams { link } => {
+                let slot = self.links.get_mut(&link);
+                if let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_mut()) {
+                    datagrams.wants_transmit();
                 }
             }
             Output::CloseLink { link, reason } => {
@@ -556,6 +615,16 @@ impl EventLoop {
             Event::PeerRestarted { peer } => {
                 tracing::warn!(peer = name(peer), "peer was restarted; its flows are reset");
             }
+            Event::DatagramsUp { peer } => {
+                tracing::info!(peer = name(peer), "flows to the peer travel by UDP");
+            }
+            Event::DatagramsDown { peer, reason } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    ?reason,
+                    "flows to the peer travel by TLS again"
+                );
+            }
             Event::LimitReached { limit } => {
                 tracing::warn!(limit, "limit reached; new connections pass by");
             }
@@ -608,6 +677,7 @@ fn engine_config(
             ..reduce::DictionaryConfig::default()
         },
         tunnel: tunnel::Config::default(),
+        datagrams: config.wan.datagrams,
     };
     (engine_config, paired, unpaired)
 }

@@ -12,7 +12,7 @@ use vocab::NodeId;
 
 use crate::config::NodeConfig;
 use crate::lan;
-use crate::wan::LinkCommand;
+use crate::wan::{Exporter, LinkAddresses, LinkCommand, Train};
 
 /// Messages that may wait for the engine; with at most 64 KiB in each, 8 MiB.
 const WAITING_MESSAGES: usize = 128;
@@ -35,8 +35,14 @@ pub(crate) enum Message {
         link: LinkId,
         peer: NodeId,
         dialed_by_us: bool,
+        addresses: LinkAddresses,
+        exporter: Exporter,
         commands: mpsc::UnboundedSender<LinkCommand>,
     },
+    /// Packets came by UDP; some 64 KiB at most.
+    Datagrams(Vec<Train>),
+    /// The UDP socket beside this link takes packets again.
+    DatagramRoom { link: LinkId },
     /// A link's socket has taken so many bytes and can take as many again.
     LinkRoom { link: LinkId, bytes: usize },
     /// An operator asks.

@@ -147,6 +147,54 @@ const PEER: &[Metric] = &[
         "Changes of the session's link.",
         "/link_changes",
     ),
+    (
+        "trunkline_peer_path_fallbacks_total",
+        "counter",
+        "Times that flows went back from UDP to TLS.",
+        "/path/fallbacks_total",
+    ),
+    (
+        "trunkline_peer_udp_rate_bits_per_second",
+        "gauge",
+        "The rate that congestion control takes the UDP path for.",
+        "/path/udp/rate_bit_s",
+    ),
+    (
+        "trunkline_peer_udp_sent_bytes_total",
+        "counter",
+        "Bytes of UDP packets sent since the link came up, headers included.",
+        "/path/udp/sent_bytes",
+    ),
+    (
+        "trunkline_peer_udp_loss_percent",
+        "gauge",
+        "The share of sent UDP packets that the network lost.",
+        "/path/udp/loss_percent",
+    ),
+    (
+        "trunkline_peer_udp_loss_after_repair_percent",
+        "gauge",
+        "The share that was still missing when repairs had done what they could.",
+        "/path/udp/loss_after_repair_percent",
+    ),
+    (
+        "trunkline_peer_udp_repair_percent",
+        "gauge",
+        "The share of sent UDP packets that was repairs.",
+        "/path/udp/repair_percent",
+    ),
+    (
+        "trunkline_peer_udp_rtt_milliseconds",
+        "gauge",
+        "The last round trip by UDP.",
+        "/path/udp/rtt_ms",
+    ),
+    (
+        "trunkline_peer_udp_queueing_milliseconds",
+        "gauge",
+        "What queues add to the least round trip.",
+        "/path/udp/queueing_ms",
+    ),
 ];
 
 /// Serves metrics until dropped.

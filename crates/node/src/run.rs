@@ -22,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::admin;
+use crate::clock::Alarm;
 use crate::config::{ConfigError, InterceptMode, NodeConfig};
 use crate::connections::Connections;
 use crate::disk::{self, DiskError, StateLock};
@@ -35,7 +36,7 @@ use crate::proxy::{self, Protocol};
 use crate::service_manager;
 use crate::sys;
 use crate::tls::Trust;
-use crate::wan::{self, LinkNumbers, Listening};
+use crate::wan::{self, LinkNumbers, Listening, WanSocket};
 use crate::watchdog::{Heart, Supervision, Watched};
 
 /// Descriptors kept for everything but flows: listeners, links, files of the dictionary.
@@ -118,6 +119,7 @@ fn hint(error: &io::Error) -> &'static str {
 /// What was opened while all privileges were there.
 struct Opened {
     wan: Option<std::net::TcpListener>,
+    udp: Option<std::net::UdpSocket>,
     intercept: Vec<std::net::TcpListener>,
     proxies: Vec<(std::net::TcpListener, Protocol)>,
     metrics: Option<std::net::TcpListener>,
@@ -197,6 +199,15 @@ impl Node {
         let paired = Arc::new(Notify::new());
         let disk = disk::start(&self.config.state_directory, mailbox.clone())
             .map_err(step("start the disk thread"))?;
+        let udp = opened
+            .udp
+            .map(WanSocket::new)
+            .transpose()
+            .map_err(step("hand a UDP socket to the runtime"))?
+            .map(Arc::new);
+        if let Some(socket) = &udp {
+            tokio::spawn(wan::receive(Arc::clone(socket), mailbox.clone()));
+        }
         let parts = Parts {
             config: self.config.clone(),
             identity: Arc::clone(&self.identity),
@@ -206,6 +217,7 @@ impl Node {
             mailbox: mailbox.clone(),
             disk,
             intercept: changes.clone(),
+            udp,
             runtime: self.handle.clone(),
             heart: self.heart.clone(),
             seed: random_seed().map_err(step("get random numbers"))?,
@@ -382,6 +394,7 @@ impl Node {
             ("admin_socket", old.admin_socket != new.admin_socket),
             ("metrics", old.metrics != new.metrics),
             ("[wan] listen", old.wan.listen != new.wan.listen),
+            ("[wan] udp", old.wan.udp != new.wan.udp),
             ("[intercept] mode", old.intercept.mode != new.intercept.mode),
             ("[intercept] port", old.intercept.port != new.intercept.port),
             ("[intercept] mark", old.intercept.mark != new.intercept.mark),
@@ -430,12 +443,16 @@ fn start_loop(
 ) -> io::Result<oneshot::Receiver<()>> {
     let (ended, loop_ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+        .enable_all()
         .build()?;
+    let alarm = {
+        let _inside = runtime.enter();
+        Alarm::new()?
+    };
     std::thread::Builder::new()
         .name("engine".to_owned())
         .spawn(move || {
-            runtime.block_on(async { EventLoop::new(parts).run(messages).await });
+            runtime.block_on(async { EventLoop::new(parts).run(messages, alarm).await });
             // Also sent by the drop of `ended` when the loop panics.
             let _ = ended.send(());
         })?;
@@ -471,6 +488,18 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
             .wan
             .listen
             .map(|address| listener("the WAN address", address))
+            .transpose()?,
+        udp: config
+            .wan
+            .listen
+            .filter(|_| config.wan.udp)
+            .map(|address| {
+                wan::bind(address).map_err(|cause| RunError::Listen {
+                    what: "the WAN address for UDP",
+                    address: address.to_string(),
+                    cause,
+                })
+            })
             .transpose()?,
         intercept,
         proxies,
@@ -530,10 +559,7 @@ fn drop_capabilities(intercepts: bool) -> io::Result<()> {
 
 fn random_seed() -> io::Result<u64> {
     let mut seed = [0; 8];
-    rustls::crypto::ring::default_provider()
-        .secure_random
-        .fill(&mut seed)
-        .map_err(|_| io::Error::other("the system gave none"))?;
+    sys::fill_random(&mut seed)?;
     Ok(u64::from_le_bytes(seed))
 }
 

@@ -1,4 +1,5 @@
-//! The few calls that the standard library has no safe form of: sessions, capabilities, limits.
+//! The few calls that the standard library has no safe form of: sessions, capabilities, limits,
+//! timers, some options of sockets.
 //!
 //! All unsafe code of this crate is here; each block passes plain values to the kernel or a
 //! structure of the kernel's own layout that lives until the call returns.
@@ -6,7 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// May change nftables rules, policy routing and transparent sockets.
 pub(crate) const CAP_NET_ADMIN: u32 = 12;
@@ -99,6 +105,98 @@ pub(crate) fn own_program() -> io::Result<PathBuf> {
     }
 }
 
+/// Fills `room` from the system's generator of random numbers for secrets.
+///
+/// # Errors
+/// When it gives none.
+pub(crate) fn fill_random(room: &mut [u8]) -> io::Result<()> {
+    rustls::crypto::ring::default_provider()
+        .secure_random
+        .fill(room)
+        .map_err(|_| io::Error::other("the system gave no random numbers"))
+}
+
+/// Has the kernel hold this many bytes for the socket each way, past the system's limits where
+/// CAP_NET_ADMIN allows that; returns the lesser of what it now holds.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn enlarge_buffers(socket: &std::net::UdpSocket, bytes: usize) -> io::Result<usize> {
+    let descriptor = socket.as_raw_fd();
+    let size = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    for (forced, asked) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ] {
+        if set_option(descriptor, libc::SOL_SOCKET, forced, size).is_err() {
+            set_option(descriptor, libc::SOL_SOCKET, asked, size)?;
+        }
+    }
+    let receive = get_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    let send = get_option(descriptor, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+    // The kernel counts its own structures as well and says twice what was asked for (socket(7)).
+    Ok(usize::try_from(receive.min(send)).unwrap_or(0) / 2)
+}
+
+/// The largest packet, headers included, that the kernel takes the way of a connection to carry.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn connection_mtu(connection: &impl AsRawFd) -> io::Result<usize> {
+    let descriptor = connection.as_raw_fd();
+    let mtu = get_option(descriptor, libc::IPPROTO_IP, libc::IP_MTU)
+        .or_else(|_| get_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_MTU))?;
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
+/// A timer that becomes readable when it is due, to the precision of the kernel's clock; to be made
+/// inside the runtime that waits for it.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn timer() -> io::Result<AsyncFd<OwnedFd>> {
+    let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+    // SAFETY: timerfd_create takes numbers only.
+    let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    let timer = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    // SAFETY: an OwnedFd names the same open file as long as it lives, and gives it to nobody.
+    unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// Has the timer become readable once, after this time.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn set_timer(timer: &OwnedFd, after: Duration) -> io::Result<()> {
+    // A timer of zero is none at all.
+    let after = after.max(Duration::from_nanos(1));
+    let value = libc::itimerspec {
+        it_interval: libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        },
+        it_value: libc::timespec {
+            tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: after.subsec_nanos().into(),
+        },
+    };
+    // SAFETY: the kernel reads `value`, which outlives the call, and writes nothing.
+    check(unsafe {
+        libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const value, std::ptr::null_mut())
+    })
+}
+
+/// Makes a timer that was due unreadable until it is due again.
+pub(crate) fn silence_timer(timer: &OwnedFd) {
+    let mut times = [0_u8; 8];
+    // SAFETY: the kernel writes eight bytes at most into `times`. That it was silent is no error.
+    unsafe { libc::read(timer.as_raw_fd(), times.as_mut_ptr().cast(), times.len()) };
+}
+
 /// Leaves the terminal's process group, so that Ctrl-C there does not reach this process.
 pub(crate) fn start_session() {
     // SAFETY: setsid takes nothing and touches no memory of ours. It fails only for a group
@@ -121,6 +219,32 @@ pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
     // SAFETY: as above; the kernel only reads it.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     Ok(limit.rlim_cur)
+}
+
+fn set_option(
+    descriptor: RawFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads an int, which outlives the call.
+    check(unsafe { libc::setsockopt(descriptor, level, option, (&raw const value).cast(), length) })
+}
+
+fn get_option(
+    descriptor: RawFd,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes, an int, which outlives the call.
+    check(unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(descriptor, level, option, value, &raw mut length)
+    })?;
+    Ok(value)
 }
 
 fn read_capabilities() -> io::Result<[CapabilityWord; 2]> {

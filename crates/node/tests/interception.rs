@@ -136,6 +136,10 @@ fn run_tests() -> ExitCode {
             "a_refusing_server_looks_refusing_on_the_next_try",
             refusing_server,
         ),
+        (
+            "udp_is_taken_and_left_when_it_is_blocked_and_taken_again",
+            blocked_udp,
+        ),
         ("a_hung_node_is_passed_by_within_two_seconds", hung_node),
         (
             "a_killed_node_is_passed_by_at_once_and_comes_back",
@@ -186,6 +190,48 @@ fn refusing_server(lab: &mut Lab) {
     within(Duration::from_secs(3), || {
         lab.fetch(CLOSED) == "ConnectionRefused"
     });
+}
+
+fn blocked_udp(lab: &mut Lab) {
+    let carries = |lab: &Lab, path: &str| {
+        within(Duration::from_secs(20), || {
+            ["near", "far"].iter().all(|site| {
+                let status = lab.status(site).unwrap_or_default();
+                status["peers"][0]["path"]["carries"] == path
+            })
+        });
+    };
+    carries(lab, "udp");
+    let sent = |lab: &Lab| {
+        let status = lab.status("far").unwrap_or_default();
+        status["peers"][0]["path"]["udp"]["sent_bytes"]
+            .as_u64()
+            .unwrap_or(0)
+    };
+    // By now the dictionaries know the answer: what crosses is references to some 50 chunks.
+    let before = sent(lab);
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+    assert!(sent(lab) > before + 500, "the answer went by UDP");
+
+    let rules = "table inet no_udp { chain input { type filter hook input priority 0; meta l4proto udp drop; }; }";
+    for site in ["near", "far"] {
+        lab.set(site, &["nft", rules]);
+    }
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+    carries(lab, "tls");
+    let status = lab.status("near").unwrap();
+    let why = status["peers"][0]["path"]["fallback"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(why.contains("not answered"), "{why}");
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+
+    for site in ["near", "far"] {
+        lab.set(site, &["nft", "delete table inet no_udp"]);
+    }
+    carries(lab, "udp");
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
 }
 
 fn hung_node(lab: &mut Lab) {
@@ -345,7 +391,7 @@ impl Lab {
         let mut identities = Vec::new();
         for (site, wan, peer, prefix) in [
             ("near", "", "far", 2),
-            ("far", "[wan]\nlisten = \"0.0.0.0:4433\"\n", "near", 1),
+            ("far", "[wan]\nlisten = \"[::]:4433\"\n", "near", 1),
         ] {
             let state = self.state(site);
             let address = if site == "near" {

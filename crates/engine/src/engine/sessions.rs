@@ -164,7 +164,11 @@ impl Engine {
         to: Option<SocketAddr>,
         datagram_max: u16,
     ) {
-        let Some(peer) = self.links.get(&link).and_then(|node| self.peers.get_mut(node)) else {
+        let Some(peer) = self
+            .links
+            .get(&link)
+            .and_then(|node| self.peers.get_mut(node))
+        else {
             return;
         };
         let remembered = peer.remembered;
@@ -191,7 +195,11 @@ impl Engine {
         segment: usize,
         mut bytes: BytesMut,
     ) {
-        let Some(peer) = self.links.get(&link).and_then(|node| self.peers.get_mut(node)) else {
+        let Some(peer) = self
+            .links
+            .get(&link)
+            .and_then(|node| self.peers.get_mut(node))
+        else {
             return;
         };
         if peer.session.datagram_link() != Some(link) {
@@ -200,9 +208,7 @@ impl Engine {
         self.touched.insert(peer.config.node);
         while !bytes.is_empty() {
             let datagram = bytes.split_to(segment.clamp(1, bytes.len()));
-            let handled = peer
-                .session
-                .handle_datagram(now, from, codepoint, datagram);
+            let handled = peer.session.handle_datagram(now, from, codepoint, datagram);
             if let Err(error) = handled {
                 self.outputs.push_back(Output::CloseLink {
                     link,

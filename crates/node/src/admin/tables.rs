@@ -125,6 +125,74 @@ fn peers(peers: &Value) -> String {
             count(&peer["link_changes"]),
         );
     }
+    for peer in peers.as_array().into_iter().flatten() {
+        text.push_str(&path(&string(&peer["name"]), &peer["path"]));
+    }
+    text
+}
+
+/// What a peer's flows travel on, and what is known of UDP.
+fn path(name: &str, path: &Value) -> String {
+    let mut text = String::new();
+    let udp = &path["udp"];
+    let label = format!("\npath to {}", cut(name, 16));
+    match (path["carries"].as_str(), udp.is_object()) {
+        (Some("udp"), _) => {
+            let _ = writeln!(text, "{label}: UDP");
+        }
+        (Some("tls"), _) => {
+            let why = path["fallback"].as_str().unwrap_or("no reason given");
+            let _ = writeln!(text, "{label}: TLS over TCP ({why})");
+        }
+        _ => return text,
+    }
+    if !udp.is_object() {
+        return text;
+    }
+    let mut line = |label: &str, value: String| wrapped(&mut text, label, &value);
+    let milliseconds = |value: &Value| {
+        value
+            .as_f64()
+            .map_or("-".to_owned(), |value| format!("{value:.1} ms"))
+    };
+    let percent = |value: &Value| format!("{:.2} %", value.as_f64().unwrap_or(0.0));
+    line(
+        "  rate",
+        format!(
+            "{}, paced at {} ({}); window {}, {} in flight",
+            bits(count(&udp["rate_bit_s"])),
+            bits(count(&udp["pacing_bit_s"])),
+            string(&udp["congestion"]),
+            bytes(count(&udp["window_bytes"])),
+            bytes(count(&udp["in_flight_bytes"])),
+        ),
+    );
+    line(
+        "  round trip",
+        format!(
+            "{} now, {} least, {} of it in queues; packets of {}",
+            milliseconds(&udp["rtt_ms"]),
+            milliseconds(&udp["rtt_min_ms"]),
+            milliseconds(&udp["queueing_ms"]),
+            bytes(count(&udp["mtu_bytes"])),
+        ),
+    );
+    line(
+        "  packets",
+        format!(
+            "{} sent ({}), {} delivered; lost {}, {} after repair; repairs {}",
+            count(&udp["sent_packets"]),
+            bytes(count(&udp["sent_bytes"])),
+            count(&udp["delivered_packets"]),
+            percent(&udp["loss_percent"]),
+            percent(&udp["loss_after_repair_percent"]),
+            percent(&udp["repair_percent"]),
+        ),
+    );
+    let fallbacks = count(&path["fallbacks_total"]);
+    if fallbacks > 0 {
+        line("  fallbacks", format!("{fallbacks} times back to TLS"));
+    }
     text
 }
 
@@ -269,6 +337,10 @@ fn bytes(count: u64) -> String {
     }
 }
 
+fn bits(per_second: u64) -> String {
+    vocab::Bitrate::from_bits_per_second(per_second).to_string()
+}
+
 fn saved(lan: u64, wan: u64) -> String {
     if lan == 0 {
         return "-".to_owned();
@@ -347,10 +419,26 @@ mod tests {
             "name": "a-peer-with-a-long-name", "node": "ab".repeat(32), "state": "silent",
             "flows": 10_000, "rtt_ms": 1234.5, "sent_bytes": u64::MAX,
             "received_bytes": 123_456_789_012_u64, "link_changes": 99,
+            "path": {
+                "carries": "udp", "fallbacks_total": 12,
+                "udp": {
+                    "rate_bit_s": 987_654_321_098_u64, "pacing_bit_s": 987_654_321_098_u64,
+                    "sent_packets": u64::MAX, "sent_bytes": u64::MAX, "delivered_packets": u64::MAX,
+                    "loss_percent": 12.3456, "loss_after_repair_percent": 0.0012,
+                    "repair_percent": 25.0, "rtt_min_ms": 1234.56, "rtt_ms": 2345.67,
+                    "queueing_ms": 1111.1, "congestion": "probe down", "window_bytes": u64::MAX,
+                    "in_flight_bytes": u64::MAX, "mtu_bytes": 1500,
+                },
+            },
+        });
+        let by_tls = json!({
+            "name": "b", "path": {
+                "carries": "tls", "fallback": "UDP is not answered: blocked, or the path is broken",
+            },
         });
         let prefixes: Vec<String> = (0..40).map(|n| format!("2001:db8:{n}::/48")).collect();
         let status_value = json!({
-            "name": "near", "node": "ab".repeat(32), "peers": [peer], "mode": "transparent",
+            "name": "near", "node": "ab".repeat(32), "peers": [peer, by_tls], "mode": "transparent",
             "interception": { "state": "in place", "destinations": prefixes, "avoided": 3 },
             "dictionary": { "ready": false, "disk_faults_total": 7 },
             "limits_reached": ["flows"], "unpaired_peers": ["third"],
@@ -359,6 +447,12 @@ mod tests {
         fits(&text);
         assert!(text.contains("reached: flows"));
         assert!(text.contains("not paired     third"));
+        assert!(text.contains("\npath to a-peer-"), "{text}");
+        assert!(text.contains("lost 12.35 %, 0.00 % after repair"), "{text}");
+        assert!(
+            text.contains("path to b: TLS over TCP (UDP is not answered"),
+            "{text}"
+        );
         fits(&flows(&json!({ "flows": [sample_flow()] })));
     }
 

@@ -18,11 +18,13 @@ use std::time::Duration;
 
 use engine::Prefix;
 use toml::Spanned;
+use tunnel::congestion::Algorithm;
+use tunnel::fec;
 use vocab::ByteCount;
 
 pub use located::ConfigError;
 pub use sections::InterceptMode;
-use sections::{File, PeerSection};
+use sections::{FecMode, File, PeerSection, UdpCongestionControl, UdpMode, WanSection};
 
 /// The least grace is none; more than this would outlast every service manager's patience.
 const GREATEST_GRACE: Duration = Duration::from_secs(600);
@@ -76,6 +78,10 @@ pub struct Wan {
     /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT): little, so that what is
     /// sent next is decided in the session and not by a queue that is already written.
     pub unsent: ByteCount,
+    /// Whether flows may travel by UDP, at the same address and port as links.
+    pub udp: bool,
+    /// How, where they do.
+    pub datagrams: tunnel::transport::Settings,
 }
 
 /// Transparent interception.
@@ -206,9 +212,11 @@ fn check(
         metrics: node.metrics,
         grace: node.grace.into_inner().0,
         wan: Wan {
+            datagrams: datagrams(&wan),
             listen: wan.listen,
             congestion_control: wan.congestion_control,
             unsent: wan.unsent,
+            udp: wan.udp == UdpMode::Auto,
         },
         intercept: Intercept {
             mode: intercept.mode,
@@ -237,6 +245,22 @@ fn check(
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
     })
+}
+
+fn datagrams(wan: &WanSection) -> tunnel::transport::Settings {
+    tunnel::transport::Settings {
+        fec: match wan.fec {
+            FecMode::Auto => fec::Mode::Auto,
+            FecMode::On => fec::Mode::On,
+            FecMode::Off => fec::Mode::Off,
+        },
+        algorithm: match wan.udp_congestion_control {
+            UdpCongestionControl::Bbr => Algorithm::Bbr,
+            UdpCongestionControl::Cubic => Algorithm::Cubic,
+        },
+        rate_max: wan.rate_max,
+        ..tunnel::transport::Settings::default()
+    }
 }
 
 fn check_name(name: &Spanned<String>, located: &located::Locator<'_>) -> Result<(), ConfigError> {

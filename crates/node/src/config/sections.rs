@@ -11,7 +11,7 @@ use std::time::Duration;
 use engine::Prefix;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
-use vocab::ByteCount;
+use vocab::{Bitrate, ByteCount};
 
 /// Every key and section name, for suggestions.
 pub(super) const KEYS: &[&str] = &[
@@ -32,6 +32,10 @@ pub(super) const KEYS: &[&str] = &[
     "listen",
     "congestion_control",
     "unsent",
+    "udp",
+    "fec",
+    "udp_congestion_control",
+    "rate_max",
     "mode",
     "port",
     "mark",
@@ -109,6 +113,45 @@ pub(super) struct WanSection {
     pub(super) listen: Option<SocketAddr>,
     pub(super) congestion_control: Option<String>,
     pub(super) unsent: ByteCount,
+    pub(super) udp: UdpMode,
+    pub(super) fec: FecMode,
+    pub(super) udp_congestion_control: UdpCongestionControl,
+    pub(super) rate_max: Option<Bitrate>,
+}
+
+/// Whether flows may travel by UDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum UdpMode {
+    /// Where the peer takes it and it gets through.
+    #[default]
+    Auto,
+    /// By TLS over TCP alone.
+    Off,
+}
+
+/// When lost packets are made up for in advance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum FecMode {
+    /// Where a loss would cost a round trip that someone waits for.
+    #[default]
+    Auto,
+    /// All the time, as much as the losses ask for.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Who decides how fast packets are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum UdpCongestionControl {
+    /// A model of the path (draft-ietf-ccwg-bbr).
+    #[default]
+    Bbr,
+    /// RFC 9438, for those who share the path with CUBIC and nothing else.
+    Cubic,
 }
 
 impl Default for WanSection {
@@ -119,6 +162,10 @@ impl Default for WanSection {
             // 5 ms at 200 Mbit/s: enough that the kernel never waits for a wake-up of ours,
             // little enough that a small flow's frame does not queue long behind a bulk one's.
             unsent: ByteCount::kibibytes(128),
+            udp: UdpMode::default(),
+            fec: FecMode::default(),
+            udp_congestion_control: UdpCongestionControl::default(),
+            rate_max: None,
         }
     }
 }

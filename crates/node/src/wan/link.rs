@@ -6,13 +6,17 @@
 //! TCP_NOTSENT_LOWAT.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use engine::{Input, LinkId};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -20,6 +24,7 @@ use tokio_rustls::TlsStream;
 use vocab::NodeId;
 
 use crate::mailbox::{Mailbox, Message};
+use crate::sys;
 
 /// Read at once: four TLS records.
 const READ_BYTES: usize = 64 * 1024;
@@ -63,14 +68,116 @@ pub(super) struct Link {
     pub(super) first: Bytes,
 }
 
+/// Where a link's TCP connection ends, and what fits its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkAddresses {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// Bytes of the largest packet, headers included, as far as the kernel knows.
+    pub(crate) mtu: usize,
+}
+
+fn addresses(stream: &TcpStream) -> io::Result<LinkAddresses> {
+    Ok(LinkAddresses {
+        local: stream.local_addr()?,
+        remote: stream.peer_addr()?,
+        mtu: sys::connection_mtu(stream)?,
+    })
+}
+
+/// A TLS stream that its reader and its writer share, and who asks it for keys.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<TlsStream<TcpStream>>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsyncRead for Shared {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Shared {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.lock()).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_shutdown(context)
+    }
+}
+
+/// Makes secrets of a link's TLS connection, while that lives (RFC 8446 §7.5, Exporters).
+pub(crate) struct Exporter(Weak<Mutex<TlsStream<TcpStream>>>);
+
+impl Exporter {
+    /// Fills `room` with the secret of this label and context.
+    ///
+    /// # Errors
+    /// When the connection is gone, or rustls refuses.
+    pub(crate) fn export(
+        &self,
+        room: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), rustls::Error> {
+        let Some(stream) = self.0.upgrade().map(Shared) else {
+            return Err(rustls::Error::General("the link is gone".to_owned()));
+        };
+        match &*stream.lock() {
+            TlsStream::Client(stream) => {
+                let (_, connection) = stream.get_ref();
+                connection.export_keying_material(room, label, Some(context))?;
+            }
+            TlsStream::Server(stream) => {
+                let (_, connection) = stream.get_ref();
+                connection.export_keying_material(room, label, Some(context))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Exporter").finish_non_exhaustive()
+    }
+}
+
 /// Announces the link, carries its bytes until it ends, and announces that.
 pub(super) async fn carry(link: Link, mailbox: Mailbox) {
     let number = link.number;
     let (commands, orders) = mpsc::unbounded_channel();
+    let addresses = match addresses(link.stream.get_ref().0) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            tracing::debug!(link = number.0, %error, "a link ended before it began");
+            return;
+        }
+    };
+    let stream = Shared(Arc::new(Mutex::new(link.stream)));
     let up = Message::LinkUp {
         link: number,
         peer: link.peer,
         dialed_by_us: link.dialed_by_us,
+        addresses,
+        exporter: Exporter(Arc::downgrade(&stream.0)),
         commands,
     };
     if mailbox.send(up).await.is_err() {
@@ -89,20 +196,15 @@ pub(super) async fn carry(link: Link, mailbox: Mailbox) {
             })
             .await;
     }
-    let (reader, writer) = tokio::io::split(link.stream);
     let ended = tokio::select! {
-        ended = read(number, reader, &mailbox) => ended,
-        ended = write(number, writer, orders, &mailbox) => ended,
+        ended = read(number, stream.clone(), &mailbox) => ended,
+        ended = write(number, stream.clone(), orders, &mailbox) => ended,
     };
     tracing::debug!(link = number.0, ended, "link closed");
     let _ = mailbox.input(Input::LinkDown { link: number }).await;
 }
 
-async fn read(
-    link: LinkId,
-    mut reader: ReadHalf<TlsStream<TcpStream>>,
-    mailbox: &Mailbox,
-) -> &'static str {
+async fn read(link: LinkId, mut reader: Shared, mailbox: &Mailbox) -> &'static str {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match reader.read(&mut buffer).await {
@@ -124,7 +226,7 @@ async fn read(
 
 async fn write(
     link: LinkId,
-    mut writer: WriteHalf<TlsStream<TcpStream>>,
+    mut writer: Shared,
     mut orders: mpsc::UnboundedReceiver<LinkCommand>,
     mailbox: &Mailbox,
 ) -> &'static str {

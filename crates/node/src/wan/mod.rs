@@ -1,4 +1,5 @@
-//! Links to peers: TLS 1.3 over TCP, accepted or dialled, and nothing known of what they carry.
+//! Links to peers, TLS 1.3 over TCP, accepted or dialled, and the UDP sockets beside them; nothing
+//! is known here of what they carry.
 //!
 //! ```text
 //!   listener ─► handshake (pinned, or a token) ─┐
@@ -10,8 +11,10 @@ mod dialer;
 mod link;
 mod listener;
 mod socket;
+mod udp;
 
 pub(crate) use dialer::{Dialing, PeerLinks, dial_while_needed};
-pub(crate) use link::{LinkCommand, LinkNumbers};
+pub(crate) use link::{Exporter, LinkAddresses, LinkCommand, LinkNumbers};
 pub(crate) use listener::{Listening, listen};
 pub use socket::known_congestion_controls;
+pub(crate) use udp::{Refused, Train, WanSocket, bind, receive};

@@ -1,0 +1,282 @@
+//! The UDP side of links: what their datagram paths need of the system, and what leaves.
+//!
+//! A path's keys come from its link's TLS connection, and it ends with the link. Packets are sent
+//! from the loop's own thread, where they are made: what waited for another thread would be paced
+//! for nothing.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use engine::{Input, LinkId};
+use tokio::task::AbortHandle;
+use tunnel::DatagramAgreement;
+use tunnel::packet::{
+    ChallengeSeed, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PathSecret, Role, Suite,
+};
+use tunnel::transport::{Keys, Transmit};
+use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
+use vocab::Time;
+
+use super::EventLoop;
+use crate::mailbox::Message;
+use crate::sys;
+use crate::wan::{self, Exporter, LinkAddresses, Refused, Train, WanSocket};
+
+/// Batches of packets sent before other work is looked at: some milliseconds.
+const SENDS: usize = 64;
+/// The largest packet's payload: jumbo frames of 9,000 bytes, past which there is little to gain.
+const DATAGRAM_MAX: u16 = 8_972;
+
+/// The UDP side of a link.
+pub(super) struct Datagrams {
+    socket: Arc<WanSocket>,
+    /// What packets to this node begin with.
+    connection_id: ConnectionId,
+    /// Reads the socket, where it belongs to this link alone.
+    reader: Option<AbortHandle>,
+    /// The session may have packets for it.
+    wants: bool,
+    /// Packets that the kernel had no room for.
+    waiting: Option<(Transmit, BytesMut)>,
+}
+
+impl Datagrams {
+    pub(super) fn connection_id(&self) -> ConnectionId {
+        self.connection_id
+    }
+
+    /// The session may have packets for it.
+    pub(super) fn wants_transmit(&mut self) {
+        self.wants = true;
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        if let Some(reader) = &self.reader {
+            reader.abort();
+        }
+    }
+}
+
+impl EventLoop {
+    /// A socket for the datagram path of a link, and what the peer is told of it; `None` where
+    /// this node takes no UDP.
+    pub(super) fn open_datagrams(
+        &self,
+        addresses: &LinkAddresses,
+        dialed_by_us: bool,
+    ) -> io::Result<Option<(Datagrams, DatagramOffer)>> {
+        if !self.parts.config.wan.udp {
+            return Ok(None);
+        }
+        let (socket, reader) = if dialed_by_us {
+            let socket = wan::bind(SocketAddr::new(addresses.local.ip(), 0))?;
+            let _inside = self.parts.runtime.enter();
+            let socket = Arc::new(WanSocket::new(socket)?);
+            let reading = wan::receive(Arc::clone(&socket), self.parts.mailbox.clone());
+            (
+                socket,
+                Some(self.parts.runtime.spawn(reading).abort_handle()),
+            )
+        } else {
+            let Some(socket) = &self.parts.udp else {
+                return Ok(None);
+            };
+            (Arc::clone(socket), None)
+        };
+        let mut random = [0; ConnectionId::LENGTH + 16];
+        sys::fill_random(&mut random)?;
+        let (id, nonce) = random.split_at(ConnectionId::LENGTH);
+        let connection_id = ConnectionId(id.try_into().map_err(io::Error::other)?);
+        let offer = DatagramOffer {
+            version: DATAGRAM_VERSION,
+            suite: preferred_suite(),
+            connection_id,
+            nonce: nonce.try_into().map_err(io::Error::other)?,
+            port: socket.port(),
+        };
+        let datagrams = Datagrams {
+            socket,
+            connection_id,
+            reader,
+            wants: false,
+            waiting: None,
+        };
+        Ok(Some((datagrams, offer)))
+    }
+
+    /// Gives the engine what a datagram path needs of the link's TLS connection.
+    pub(super) fn start_datagrams(&mut self, link: LinkId, agreement: DatagramAgreement) {
+        let now = self.clock.now();
+        let Some(slot) = self.links.get(&link) else {
+            return;
+        };
+        let DatagramAgreement {
+            role,
+            context,
+            connection_ids,
+            port,
+        } = agreement;
+        let remote = slot.addresses.remote;
+        match keys(now, &slot.exporter, role, context, connection_ids) {
+            Ok(keys) => {
+                let ready = Input::DatagramsReady {
+                    link,
+                    keys: Box::new(keys),
+                    // Who was dialled is where the link is; the other may be behind a translator.
+                    peer: (role == Role::Dialler).then(|| SocketAddr::new(remote.ip(), port)),
+                    datagram_max: datagram_max(&slot.addresses),
+                };
+                self.engine.handle(now, ready);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error,
+                    "no keys for UDP beside a link; it is carried by TLS alone"
+                );
+            }
+        }
+    }
+
+    /// Gives the engine packets that came by UDP.
+    pub(super) fn take_train(&mut self, now: Time, train: Train) {
+        // Of strangers, or of a link that has just gone.
+        let Some(link) = self.paths.get(&train.connection_id).copied() else {
+            return;
+        };
+        let datagrams = Input::Datagrams {
+            link,
+            from: train.from,
+            codepoint: train.codepoint,
+            segment: train.segment,
+            bytes: train.bytes,
+        };
+        self.engine.handle(now, datagrams);
+    }
+
+    /// Sends what the datagram paths let out now; whether there is more, so that other work is
+    /// looked at in between.
+    pub(super) fn serve_datagrams(&mut self) -> bool {
+        for _ in 0..SENDS {
+            let is_ready = |datagrams: &Datagrams| datagrams.wants && datagrams.waiting.is_none();
+            let ready = self.links.iter().find_map(|(link, slot)| {
+                let datagrams = slot.datagrams.as_ref().filter(|found| is_ready(found))?;
+                let packet = usize::from(datagram_max(&slot.addresses));
+                Some((*link, datagrams.socket.packets_max(packet)))
+            });
+            let Some((link, packets_max)) = ready else {
+                return false;
+            };
+            let now = self.clock.now();
+            let mut packets = std::mem::take(&mut self.packets);
+            packets.clear();
+            let transmit = self
+                .engine
+                .transmit_datagrams(now, link, packets_max, &mut packets);
+            match transmit {
+                Some(transmit) => self.send_datagrams(link, transmit, packets),
+                None => {
+                    self.packets = packets;
+                    if let Some(datagrams) = self.datagrams(link) {
+                        datagrams.wants = false;
+                    }
+                }
+            }
+            self.drain();
+        }
+        true
+    }
+
+    fn send_datagrams(&mut self, link: LinkId, transmit: Transmit, packets: BytesMut) {
+        let mailbox = self.parts.mailbox.clone();
+        let Some(slot) = self.links.get_mut(&link) else {
+            return;
+        };
+        let source = slot.addresses.local.ip();
+        let Some(datagrams) = &mut slot.datagrams else {
+            return;
+        };
+        match datagrams.socket.send(&transmit, &packets, source) {
+            Ok(()) => {}
+            Err(Refused::Full) => {
+                datagrams.waiting = Some((transmit, packets));
+                let socket = Arc::clone(&datagrams.socket);
+                self.parts.runtime.spawn(async move {
+                    let _ = socket.writable().await;
+                    let _ = mailbox.send(Message::DatagramRoom { link }).await;
+                });
+                return;
+            }
+            // What does not leave is lost, which is told by nobody acknowledging it.
+            Err(Refused::Failed(error)) => {
+                tracing::debug!(link = link.0, %error, to = %transmit.to, "packets did not leave");
+            }
+        }
+        self.packets = packets;
+    }
+
+    pub(super) fn send_waiting(&mut self, link: LinkId) {
+        let waiting = self.datagrams(link).and_then(|path| path.waiting.take());
+        if let Some((transmit, packets)) = waiting {
+            self.send_datagrams(link, transmit, packets);
+        }
+    }
+
+    fn datagrams(&mut self, link: LinkId) -> Option<&mut Datagrams> {
+        self.links.get_mut(&link)?.datagrams.as_mut()
+    }
+}
+
+/// The suite that this processor is faster at.
+fn preferred_suite() -> Suite {
+    #[cfg(target_arch = "x86_64")]
+    let has_aes = std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = false;
+    if has_aes {
+        Suite::Aes256Gcm
+    } else {
+        Suite::ChaCha20Poly1305
+    }
+}
+
+/// The largest UDP payload that the link's interface takes.
+fn datagram_max(addresses: &LinkAddresses) -> u16 {
+    let headers = match addresses.remote.ip().to_canonical() {
+        IpAddr::V4(_) => 28,
+        IpAddr::V6(_) => 48,
+    };
+    let payload = addresses.mtu.saturating_sub(headers);
+    u16::try_from(payload).unwrap_or(u16::MAX).min(DATAGRAM_MAX)
+}
+
+fn keys(
+    now: Time,
+    exporter: &Exporter,
+    role: Role,
+    context: KeyContext,
+    connection_ids: ConnectionIds,
+) -> Result<Keys, String> {
+    let limits = KeyLimits::of(context.suite);
+    let export = |room: &mut [u8], label: &'static [u8], context: &[u8]| {
+        exporter.export(room, label, context)
+    };
+    let mut secret =
+        PathSecret::export(role, context, export).map_err(|error| error.to_string())?;
+    let (sealer, opener) = secret
+        .path(now, 0, connection_ids, limits)
+        .map_err(|error| error.to_string())?;
+    let mut filled = Ok(());
+    let challenges = ChallengeSeed::new(|room| filled = sys::fill_random(room));
+    filled.map_err(|error| error.to_string())?;
+    Ok(Keys {
+        sealer,
+        opener,
+        challenges,
+    })
+}

@@ -1,0 +1,205 @@
+//! UDP sockets for datagram paths: batches in, batches out, and nothing known of what they carry.
+//!
+//! ```text
+//!   socket ─ recvmmsg, GRO ─► task ─► Train ─► mailbox ─► loop ─► engine
+//!   socket ◄ sendmsg, GSO ───────────────────────────────  loop ◄ transmit_datagrams
+//! ```
+//!
+//! The node's WAN address has one socket for all links that were accepted there, since firewalls
+//! let that port through. Each link that this node dials has a socket of its own, at the address
+//! that its TCP connection has, so that routing and translation treat both alike. A path is found
+//! by the connection id in its packets, never by where they come from.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use tunnel::packet::ConnectionId;
+use tunnel::transport::{Codepoint, Transmit};
+
+use crate::mailbox::{Mailbox, Message};
+use crate::sys;
+
+/// What the kernel is asked to hold each way: 100 ms at 320 Mbit/s, in which the engine's thread
+/// may be busy with something else.
+const KERNEL_BUFFER: usize = 4 << 20;
+/// What a batch hands on at once, at most; what mailbox messages are sized by.
+const MESSAGE_BYTES: usize = 64 * 1024;
+/// The longest run that segmentation offload takes (the length of an IP packet, less headers).
+const RUN_BYTES: usize = 65_000;
+
+/// Packets of one length, but the last, which may be shorter, from one address to one path.
+#[derive(Debug)]
+pub(crate) struct Train {
+    /// What the first of them begins with. Runs are of one sender's packets, and one that talks to
+    /// two paths of this node from one port loses those of the second when they come in one run.
+    pub(crate) connection_id: ConnectionId,
+    pub(crate) from: SocketAddr,
+    pub(crate) codepoint: Codepoint,
+    pub(crate) segment: usize,
+    pub(crate) bytes: BytesMut,
+}
+
+/// A socket and what the kernel can do with it.
+#[derive(Debug)]
+pub(crate) struct WanSocket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    port: u16,
+}
+
+/// Why packets did not leave.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The kernel's queue is full; [`WanSocket::writable`] says when it no longer is.
+    Full,
+    /// They are gone, as if the network had lost them.
+    Failed(io::Error),
+}
+
+impl WanSocket {
+    /// Makes a bound socket ready; to be called inside a runtime.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+        let state = UdpSocketState::new((&socket).into())?;
+        let port = socket.local_addr()?.port();
+        Ok(Self {
+            socket: UdpSocket::from_std(socket)?,
+            state,
+            port,
+        })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How many packets of this length may leave at once.
+    pub(crate) fn packets_max(&self, length: usize) -> usize {
+        self.state
+            .max_gso_segments()
+            .min(RUN_BYTES / length.max(1))
+            .max(1)
+    }
+
+    /// Sends packets of one destination from the address `source`.
+    pub(crate) fn send(
+        &self,
+        transmit: &Transmit,
+        contents: &[u8],
+        source: IpAddr,
+    ) -> Result<(), Refused> {
+        let run = quinn_udp::Transmit {
+            destination: transmit.to,
+            ecn: transmit.is_marked.then_some(EcnCodepoint::Ect0),
+            contents,
+            segment_size: Some(transmit.segment),
+            src_ip: Some(source),
+        };
+        let sent = self.socket.try_io(Interest::WRITABLE, || {
+            self.state.try_send((&self.socket).into(), &run)
+        });
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Refused::Full),
+            Err(error) => Err(Refused::Failed(error)),
+        }
+    }
+
+    /// Waits until there is room in the kernel's queue.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        self.socket.writable().await
+    }
+}
+
+/// A socket at this address, with as large buffers as the node's privileges allow by now.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = std::net::UdpSocket::bind(address)?;
+    let got = sys::enlarge_buffers(&socket, KERNEL_BUFFER)?;
+    if got < KERNEL_BUFFER {
+        tracing::warn!(
+            wanted = KERNEL_BUFFER,
+            got,
+            "the kernel limits UDP buffers, and a fast path loses packets in them; raise net.core.rmem_max and net.core.wmem_max"
+        );
+    }
+    Ok(socket)
+}
+
+/// Hands on what comes until the loop or the socket ends.
+pub(crate) async fn receive(socket: Arc<WanSocket>, mailbox: Mailbox) {
+    let room = MESSAGE_BYTES.max(socket.state.gro_segments() * 1_500);
+    let mut buffers = vec![vec![0_u8; room]; BATCH_SIZE];
+    let mut metas = [RecvMeta::default(); BATCH_SIZE];
+    loop {
+        if let Err(error) = socket.socket.readable().await {
+            tracing::error!(%error, "a UDP socket cannot be waited for; its paths end");
+            return;
+        }
+        let mut slices: Vec<IoSliceMut<'_>> = buffers
+            .iter_mut()
+            .map(|buffer| IoSliceMut::new(buffer))
+            .collect();
+        let received = socket.socket.try_io(Interest::READABLE, || {
+            let inner = (&socket.socket).into();
+            socket.state.recv(inner, &mut slices, &mut metas)
+        });
+        drop(slices);
+        let count = match received {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => {
+                // Such as an ICMP message about what was sent before: authenticated packets alone
+                // say what a path is like.
+                tracing::debug!(%error, "a UDP socket reports");
+                continue;
+            }
+        };
+        let mut trains = Vec::with_capacity(count);
+        let mut bytes = 0;
+        for (buffer, meta) in buffers.iter().zip(&metas).take(count) {
+            let Some(train) = train(&buffer[..meta.len], meta) else {
+                continue;
+            };
+            if bytes + train.bytes.len() > MESSAGE_BYTES && !trains.is_empty() {
+                let full = Message::Datagrams(std::mem::take(&mut trains));
+                bytes = 0;
+                if mailbox.send(full).await.is_err() {
+                    return;
+                }
+            }
+            bytes += train.bytes.len();
+            trains.push(train);
+        }
+        if !trains.is_empty() && mailbox.send(Message::Datagrams(trains)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What was received, in a buffer of its own size; `None` when it is no packet of a path.
+fn train(received: &[u8], meta: &RecvMeta) -> Option<Train> {
+    let connection_id = ConnectionId::of(received)?;
+    let codepoint = match meta.ecn {
+        None => Codepoint::NotEct,
+        Some(EcnCodepoint::Ect0) => Codepoint::Ect0,
+        Some(EcnCodepoint::Ect1) => Codepoint::Ect1,
+        Some(EcnCodepoint::Ce) => Codepoint::Ce,
+    };
+    Some(Train {
+        connection_id,
+        from: meta.addr,
+        codepoint,
+        segment: meta.stride.max(1),
+        bytes: BytesMut::from(received),
+    })
+}
