@@ -154,6 +154,11 @@ impl Bottleneck {
         self.held
     }
 
+    /// What waits, the packet on the line first.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &Packet> {
+        self.on_line.iter().chain(&self.waiting)
+    }
+
     fn finish_packet(&mut self, at: Time) -> Option<Exit> {
         let packet = self.on_line.take()?;
         self.line.finish(at);

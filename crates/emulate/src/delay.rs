@@ -201,6 +201,13 @@ impl DelayLine {
         }
     }
 
+    /// All that is in here, in no order.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &Arrival> {
+        let apart = self.apart.iter().map(|Reverse(next)| next);
+        let all = self.untaken.iter().chain(&self.in_order).chain(apart);
+        all.map(|next| &next.packet)
+    }
+
     /// When the next packet arrives.
     pub(crate) fn next_due(&self) -> Option<Time> {
         match self.untaken.front() {

@@ -147,6 +147,13 @@ pub enum Ending {
         /// Why.
         reason: DropReason,
     },
+    /// It was still waiting or under way at the end of time ([`Direction::record_held`]).
+    Held {
+        /// When that was.
+        at: Time,
+        /// The second of two.
+        is_copy: bool,
+    },
 }
 
 impl Direction {
@@ -332,6 +339,30 @@ impl Direction {
     /// that was duplicated. Beyond [`RECORDS_MAX`] undrained the oldest are forgotten.
     pub fn poll_record(&mut self) -> Option<Record> {
         self.records.as_mut()?.pop_front()
+    }
+
+    /// Keeps a record of each packet that is still held at `now`, which is for the last moment that
+    /// anyone looks at: so that each packet has one, and a log of them shows all that were handed in.
+    pub fn record_held(&mut self, now: Time) {
+        let at = self.advance(now);
+        let Some(records) = &mut self.records else {
+            return;
+        };
+        for packet in self.bottleneck.packets() {
+            let origin = (packet.index, packet.arrived, packet.ecn);
+            let is_copy = false;
+            keep(records, origin, &packet.bytes, Ending::Held { at, is_copy });
+        }
+        for arrival in self.delay.packets() {
+            let origin = (arrival.index, arrival.arrived, arrival.ecn);
+            let is_copy = arrival.is_copy;
+            keep(
+                records,
+                origin,
+                &arrival.bytes,
+                Ending::Held { at, is_copy },
+            );
+        }
     }
 
     /// The account as of the latest time that was named to this direction.

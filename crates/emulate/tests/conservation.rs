@@ -320,6 +320,11 @@ proptest! {
         let counters = direction.counters();
         let held = counters.queued.packets + counters.in_flight.packets;
         prop_assert_eq!(sent + counters.duplicated.packets, ended + held);
+        direction.record_held(now);
+        while direction.poll_record().is_some() {
+            ended += 1;
+        }
+        prop_assert_eq!(sent + direction.counters().duplicated.packets, ended);
     }
 
     #[test]
@@ -519,6 +524,7 @@ fn run_live(
     }
     now += Duration::from_secs(60);
     while direction.poll_output(now).is_some() {}
+    direction.record_held(now);
     records.extend(std::iter::from_fn(|| direction.poll_record()));
     records.sort_by_key(|record| (record.index, is_copy(record)));
     let arrivals = log.iter_mut().filter_map(|logged| match logged {
@@ -552,13 +558,17 @@ fn replay(
         }
     }
     while direction.poll_output(end).is_some() {}
+    direction.record_held(end);
     let mut records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
     records.sort_by_key(|record| (record.index, is_copy(record)));
     records
 }
 
 fn is_copy(record: &Record) -> bool {
-    matches!(record.ending, Ending::Delivered { is_copy: true, .. })
+    matches!(
+        record.ending,
+        Ending::Delivered { is_copy: true, .. } | Ending::Held { is_copy: true, .. }
+    )
 }
 
 #[test]

@@ -18,7 +18,7 @@ use emulate::{Framing, LinkConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::packet_log::{LogFiles, LogHead, LogReport, PacketLog};
+use super::packet_log::{LogFiles, LogHead, LogReports, PacketLog};
 use super::refused::Refused;
 use super::report::LinkReport;
 use super::settings::{Settings, Way};
@@ -184,6 +184,7 @@ impl ControlledLink {
         };
         let report = lock(&self.link).as_ref().ok_or_else(stopping)?.report()?;
         let log = lock(&self.log).as_ref().map(PacketLog::report);
+        let LogReports { log, capture } = log.unwrap_or_default();
         let not_held = [&report.forward, &report.back]
             .into_iter()
             .find_map(|way| way.not_held.clone());
@@ -201,6 +202,7 @@ impl ControlledLink {
             "forward": report.forward,
             "back": report.back,
             "log": log,
+            "capture": capture,
         }))
     }
 
@@ -208,11 +210,11 @@ impl ControlledLink {
     ///
     /// # Errors
     /// When the link had ended by itself: the reason.
-    pub fn stop(&self) -> Result<(LinkReport, Option<LogReport>)> {
+    pub fn stop(&self) -> Result<(LinkReport, LogReports)> {
         let link = lock(&self.link).take().ok_or_else(stopping)?;
         let report = link.stop();
         let log = lock(&self.log).take().map(PacketLog::finish);
-        Ok((report?, log))
+        Ok((report?, log.unwrap_or_default()))
     }
 
     fn answer(&self, line: &str) -> Value {

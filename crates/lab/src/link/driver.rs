@@ -45,8 +45,8 @@ const DELIVERIES_MAX: usize = 4;
 /// end within 5 µs.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
-/// Packets that are held for longer than this after the end have no end in the log: those behind
-/// a line that stands still.
+/// Packets that are held for longer than this after the end stay so in the log: those behind a line
+/// that stands still.
 const HELD_AT_MOST: Duration = Duration::from_secs(3_600);
 
 /// What the handle asks of the thread.
@@ -333,8 +333,8 @@ impl Driver {
         }
     }
 
-    /// Gives the packets that are still held their end in the log, as if the link had gone on:
-    /// without them the fate of others could not be told again from the log.
+    /// Gives the packets that are still held their end in the log, as if the link had gone on, so
+    /// that the log has each packet: without one the fate of others could not be told again.
     fn record_the_rest(&mut self, now: Time) {
         if self.records.is_none() {
             return;
@@ -349,6 +349,8 @@ impl Driver {
             }
             // What is lost at the line's end has its fate then, and the time to wait for is that
             // at which it would have arrived.
+            self.record_until(index, until);
+            direction(&mut self.link, index).record_held(until);
             self.record_until(index, until);
         }
     }

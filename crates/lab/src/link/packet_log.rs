@@ -11,9 +11,11 @@
 //! settings in its head, the changes of settings among its rows and the arrivals of all packets
 //! it is what `replay.rs` needs to have every fate again.
 
+mod record_file;
+
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -28,6 +30,7 @@ use vocab::Time;
 use super::pcapng::{self, Interface, LinkType, Pcapng};
 use super::record::{Heading, LinkRecord, RecordSink};
 use super::settings::{Resolved, Settings, UsedFile};
+use record_file::{Failure, RecordFile, WrittenOut};
 
 /// The records that wait for the writer: 0.3 s of 100,000 packets per second, some 50 MB if they
 /// are of full size.
@@ -78,16 +81,37 @@ pub struct LogHead {
     pub files: Vec<UsedFile>,
 }
 
-/// What became of a log.
+/// What became of the files of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LogReports {
+    /// The rows.
+    pub log: Option<LogReport>,
+    /// The capture.
+    pub capture: Option<LogReport>,
+}
+
+impl LogReports {
+    /// The files there are, by what they are called.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, &LogReport)> {
+        let log = self.log.iter().map(|report| (LOG, report));
+        log.chain(self.capture.iter().map(|report| (CAPTURE, report)))
+    }
+}
+
+/// What became of one file of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LogReport {
-    /// Records written.
+    /// Records that are whole in the file.
     pub records: u64,
-    /// Records that were not written, because the writer was too slow or could not write.
+    /// Records that are not, because the writer was too slow or could not write.
     pub lost_records: u64,
     /// Why it could not write.
     pub error: Option<String>,
 }
+
+const LOG: &str = "packet log";
+const CAPTURE: &str = "capture";
 
 /// A log being written.
 #[derive(Debug)]
@@ -99,12 +123,23 @@ pub struct PacketLog {
 
 #[derive(Debug, Default)]
 struct Shared {
-    written: AtomicU64,
-    lost: AtomicU64,
-    error: Mutex<Option<String>>,
+    log: Option<Account>,
+    capture: Option<Account>,
+    /// Records that found no room on their way to the writer.
+    missed: AtomicU64,
     changes: Mutex<Changes>,
     /// Is told when changes were written.
     room: Condvar,
+}
+
+/// What is in a file, and what is not.
+#[derive(Debug)]
+struct Account {
+    name: &'static str,
+    path: PathBuf,
+    written: AtomicU64,
+    lost: AtomicU64,
+    error: Mutex<Option<String>>,
 }
 
 /// Changes of settings on their way.
@@ -135,21 +170,30 @@ impl PacketLog {
     /// # Errors
     /// When a file cannot be created.
     pub fn create(files: &LogFiles) -> Result<(Self, Box<dyn RecordSink>)> {
-        let create = |path: &PathBuf| {
-            File::create(path)
-                .map(|file| BufWriter::with_capacity(1 << 18, file))
-                .with_context(|| format!("cannot create {}", path.display()))
+        let create = |path: &Option<PathBuf>| -> Result<Option<RecordFile<File>>> {
+            let Some(path) = path else {
+                return Ok(None);
+            };
+            let file =
+                File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+            Ok(Some(RecordFile::new(file)))
         };
-        let csv = files.csv.as_ref().map(create).transpose()?;
-        let pcapng = files.pcapng.as_ref().map(create).transpose()?;
-        let shared = Arc::new(Shared::default());
+        let outs = [create(&files.csv)?, create(&files.pcapng)?];
+        let account = |name, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| Account::new(name, path.clone()))
+        };
+        let shared = Arc::new(Shared {
+            log: account(LOG, &files.csv),
+            capture: account(CAPTURE, &files.pcapng),
+            ..Shared::default()
+        });
         let (records, received) = mpsc::sync_channel(WAITING_MAX);
         let (head, heads) = mpsc::channel();
         let writer = thread::Builder::new()
             .name("packet-log".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || write_all(csv, pcapng, &heads, &received, &shared)
+                move || write_all(outs, &heads, &received, &shared)
             })
             .context("cannot start the log's thread")?;
         let sink = LogSink {
@@ -176,6 +220,10 @@ impl PacketLog {
     /// # Errors
     /// When so many changes wait for the writer that none can be taken.
     pub fn announce(&self, settings: &Settings, resolved: &Resolved) -> Result<()> {
+        // A capture shows no settings.
+        if self.shared.log.is_none() {
+            return Ok(());
+        }
         let row = SettingsRow {
             settings: settings.clone(),
             files: resolved.files.clone(),
@@ -200,25 +248,52 @@ impl PacketLog {
 
     /// What was written so far.
     #[must_use]
-    pub fn report(&self) -> LogReport {
+    pub fn report(&self) -> LogReports {
         self.shared.report()
     }
 
     /// Waits until all is written; the link must have let go of its sink.
     #[must_use]
-    pub fn finish(self) -> LogReport {
+    pub fn finish(self) -> LogReports {
         if self.writer.join().is_err() {
-            self.shared.fail("the log's thread panicked".to_owned());
+            for account in self.shared.accounts() {
+                account.fail("the log's thread panicked".to_owned());
+            }
         }
         self.shared.report()
     }
 }
 
 impl Shared {
-    fn report(&self) -> LogReport {
+    fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.log.iter().chain(&self.capture)
+    }
+
+    fn report(&self) -> LogReports {
+        let missed = self.missed.load(Ordering::Relaxed);
+        let report = |account: &Account| account.report(missed);
+        LogReports {
+            log: self.log.as_ref().map(report),
+            capture: self.capture.as_ref().map(report),
+        }
+    }
+}
+
+impl Account {
+    fn new(name: &'static str, path: PathBuf) -> Self {
+        Self {
+            name,
+            path,
+            written: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            error: Mutex::new(None),
+        }
+    }
+
+    fn report(&self, missed: u64) -> LogReport {
         LogReport {
             records: self.written.load(Ordering::Relaxed),
-            lost_records: self.lost.load(Ordering::Relaxed),
+            lost_records: self.lost.load(Ordering::Relaxed) + missed,
             error: lock(&self.error).clone(),
         }
     }
@@ -227,7 +302,8 @@ impl Shared {
     fn fail(&self, error: String) {
         let mut place = lock(&self.error);
         if place.is_none() {
-            tracing::warn!(error, "the packet log ends here; the link goes on");
+            let (name, file) = (self.name, self.path.display());
+            tracing::warn!(%file, error, "the {name} ends here; the link goes on");
             *place = Some(error);
         }
     }
@@ -248,7 +324,7 @@ impl RecordSink for LogSink {
     fn offer(&mut self, record: LinkRecord) -> bool {
         let taken = self.records.try_send(record).is_ok();
         if !taken {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            self.shared.missed.fetch_add(1, Ordering::Relaxed);
         }
         taken
     }
@@ -269,8 +345,7 @@ impl RecordSink for LogSink {
 }
 
 fn write_all(
-    csv: Option<BufWriter<File>>,
-    pcapng: Option<BufWriter<File>>,
+    [log, capture]: [Option<RecordFile<File>>; 2],
     heads: &mpsc::Receiver<LogHead>,
     records: &mpsc::Receiver<LinkRecord>,
     shared: &Shared,
@@ -279,14 +354,18 @@ fn write_all(
     let Ok(head) = heads.recv() else {
         return;
     };
+    let log = log.map(|file| Form::rows(file, &head));
+    let capture = capture.map(|file| Form::capture(file, &head));
+    let files = [(log, &shared.log), (capture, &shared.capture)]
+        .into_iter()
+        .filter_map(|(form, account)| Some((form?, account.as_ref()?)))
+        .map(|(form, account)| LogFile::begin(form, account));
     let mut writer = Writer {
-        files: None,
+        files: files.collect(),
         shared,
         unflushed: 0,
         flush_at: None,
     };
-    let begun = Files::begin(csv, pcapng, &head);
-    writer.files = writer.held(begun);
     loop {
         let left = writer.flush_at.map_or(FLUSH_AFTER, |at| {
             at.saturating_duration_since(Instant::now())
@@ -300,15 +379,15 @@ fn write_all(
         }
     }
     writer.flush();
-    if let Some(files) = writer.files.take() {
-        let ended = files.end(&shared.report());
-        let _ = writer.held(ended);
+    let missed = shared.missed.load(Ordering::Relaxed);
+    for file in &mut writer.files {
+        file.end(missed);
     }
 }
 
-/// The writer's thread: files until one fails, and what is in none of them for certain yet.
+/// The writer's thread: the files, and how much is in none of them for certain yet.
 struct Writer<'a> {
-    files: Option<Files>,
+    files: Vec<LogFile<'a>>,
     shared: &'a Shared,
     unflushed: u64,
     /// When the oldest of those has waited long enough.
@@ -317,17 +396,14 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn write(&mut self, record: &LinkRecord) {
-        let Some(files) = &mut self.files else {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        let written = files.packet(record);
+        for file in &mut self.files {
+            file.write(record);
+        }
         self.unflushed += 1;
         let flush_at = *self
             .flush_at
             .get_or_insert_with(|| Instant::now() + FLUSH_AFTER);
-        if self.held(written).is_none()
-            || self.unflushed >= FLUSH_RECORDS
+        if self.unflushed >= FLUSH_RECORDS
             || (self.unflushed.is_multiple_of(LOOK_AT_CLOCK_EVERY) && flush_at <= Instant::now())
         {
             self.flush();
@@ -340,104 +416,162 @@ impl Writer<'_> {
             return;
         }
         self.shared.room.notify_all();
-        if let Some(files) = &mut self.files {
-            let written = rows.iter().try_for_each(|row| files.changed(row));
+        for file in &mut self.files {
+            for row in &rows {
+                file.changed(row);
+            }
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        for file in &mut self.files {
+            file.flush();
+        }
+        self.unflushed = 0;
+        self.flush_at = None;
+    }
+}
+
+/// One of the files, until it cannot be written.
+struct LogFile<'a> {
+    form: Option<Form>,
+    account: &'a Account,
+}
+
+impl<'a> LogFile<'a> {
+    fn begin(form: io::Result<Form>, account: &'a Account) -> Self {
+        let form = form
+            .inspect_err(|error| account.fail(error.to_string()))
+            .ok();
+        let mut file = Self { form, account };
+        file.flush();
+        file
+    }
+
+    fn write(&mut self, record: &LinkRecord) {
+        let Some(form) = &mut self.form else {
+            self.account.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let written = form.packet(record);
+        let is_full = form.file().is_full();
+        self.held(written);
+        if is_full {
+            self.flush();
+        }
+    }
+
+    fn changed(&mut self, row: &SettingsRow) {
+        if let Some(form) = &mut self.form {
+            let written = form.changed(row);
+            self.held(written);
+        }
+    }
+
+    /// Says behind the last record what became of them all.
+    fn end(&mut self, missed: u64) {
+        let report = self.account.report(missed);
+        if let Some(form) = &mut self.form {
+            let written = form.end(&report);
             self.held(written);
             self.flush();
         }
     }
 
     fn flush(&mut self) {
-        if let Some(flushed) = self.files.as_mut().map(Files::flush) {
-            self.held(flushed);
-        }
-        let counter = match self.files {
-            Some(_) => &self.shared.written,
-            None => &self.shared.lost,
+        let Some(form) = &mut self.form else {
+            return;
         };
-        counter.fetch_add(std::mem::take(&mut self.unflushed), Ordering::Relaxed);
-        self.flush_at = None;
-    }
-
-    /// Ends the log at the first error.
-    fn held<T>(&mut self, result: io::Result<T>) -> Option<T> {
-        result
-            .inspect_err(|error| {
-                self.shared.fail(error.to_string());
-                self.files = None;
-            })
-            .ok()
-    }
-}
-
-/// The files behind their heads.
-struct Files {
-    csv: Option<BufWriter<File>>,
-    pcapng: Option<Pcapng<BufWriter<File>>>,
-    /// Nanoseconds from 1970 to the link's start.
-    epoch: u64,
-}
-
-impl Files {
-    fn begin(
-        mut csv: Option<BufWriter<File>>,
-        pcapng: Option<BufWriter<File>>,
-        head: &LogHead,
-    ) -> io::Result<Self> {
-        if let Some(csv) = &mut csv {
-            write_head(csv, head)?;
+        let WrittenOut { records, failure } = form.file().write_out();
+        self.account.written.fetch_add(records, Ordering::Relaxed);
+        if let Some(Failure { error, lost, whole }) = failure {
+            self.account.lost.fetch_add(lost, Ordering::Relaxed);
+            // What cannot be cut, as a pipe, ends in the middle of a record.
+            let _ = form.file().out().set_len(whole);
+            self.account.fail(error.to_string());
+            self.form = None;
         }
-        let pcapng = pcapng.map(|out| {
-            let settings = serde_json::to_string(&head.settings).unwrap_or_default();
-            let link_type = match head.framing {
-                Framing::Ip => LinkType::Raw,
-                Framing::Ethernet => LinkType::Ethernet,
-            };
-            let [a, b] = &head.ends;
-            let end = |name: &String, end: &str| Interface {
-                name: name.clone(),
-                description: format!("end {end} of an emulated link"),
-                link_type,
-            };
-            Pcapng::begin(out, PROGRAM, &settings, &[end(a, "A"), end(b, "B")])
-        });
+    }
+
+    fn held(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.flush();
+            self.account.fail(error.to_string());
+            self.form = None;
+        }
+    }
+}
+
+/// What is written into a file.
+enum Form {
+    Rows(RecordFile<File>),
+    Capture {
+        capture: Pcapng<RecordFile<File>>,
+        /// Nanoseconds from 1970 to the link's start.
+        epoch: u64,
+    },
+}
+
+impl Form {
+    fn rows(mut file: RecordFile<File>, head: &LogHead) -> io::Result<Self> {
+        write_head(&mut file, head)?;
+        file.end_part();
+        Ok(Form::Rows(file))
+    }
+
+    fn capture(file: RecordFile<File>, head: &LogHead) -> io::Result<Self> {
+        let settings = serde_json::to_string(&head.settings).unwrap_or_default();
+        let link_type = match head.framing {
+            Framing::Ip => LinkType::Raw,
+            Framing::Ethernet => LinkType::Ethernet,
+        };
+        let [a, b] = &head.ends;
+        let end = |name: &String, end: &str| Interface {
+            name: name.clone(),
+            description: format!("end {end} of an emulated link"),
+            link_type,
+        };
+        let ends = [end(a, "A"), end(b, "B")];
+        let mut capture = Pcapng::begin(file, PROGRAM, &settings, &ends)?;
+        capture.out().end_part();
         let since = head.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Self {
-            csv,
-            pcapng: pcapng.transpose()?,
+        Ok(Form::Capture {
+            capture,
             epoch: u64::try_from(since.as_nanos()).unwrap_or(0),
         })
     }
 
+    fn file(&mut self) -> &mut RecordFile<File> {
+        match self {
+            Form::Rows(file) => file,
+            Form::Capture { capture, .. } => capture.out(),
+        }
+    }
+
     fn packet(&mut self, LinkRecord { heading, record }: &LinkRecord) -> io::Result<()> {
-        if let Some(csv) = &mut self.csv {
-            write_row(csv, *heading, record)?;
+        match self {
+            Form::Rows(file) => write_row(file, *heading, record)?,
+            Form::Capture { capture, epoch } => capture_record(capture, *epoch, *heading, record)?,
         }
-        if let Some(capture) = &mut self.pcapng {
-            capture_record(capture, self.epoch, *heading, record)?;
-        }
+        self.file().end_record();
         Ok(())
     }
 
     fn changed(&mut self, row: &SettingsRow) -> io::Result<()> {
-        match &mut self.csv {
-            Some(csv) => writeln!(csv, "# set: {}", serde_json::to_string(row)?),
-            None => Ok(()),
+        if let Form::Rows(file) = self {
+            writeln!(file, "# set: {}", serde_json::to_string(row)?)?;
+            file.end_part();
         }
+        Ok(())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        if let Some(csv) = &mut self.csv {
-            csv.flush()?;
+    fn end(&mut self, report: &LogReport) -> io::Result<()> {
+        if let Form::Rows(file) = self {
+            writeln!(file, "# end: {}", serde_json::to_string(report)?)?;
+            file.end_part();
         }
-        self.pcapng.as_mut().map_or(Ok(()), Pcapng::flush)
-    }
-
-    fn end(mut self, report: &LogReport) -> io::Result<()> {
-        if let Some(csv) = &mut self.csv {
-            writeln!(csv, "# end: {}", serde_json::to_string(report)?)?;
-        }
-        self.flush()
+        Ok(())
     }
 }
 
@@ -503,6 +637,7 @@ pub(super) fn fate(ending: &Ending) -> (&'static str, Time, &'static str) {
             (DELIVERED, *at, FLAGS[place])
         }
         Ending::Dropped { at, reason } => (reason_name(*reason), *at, ""),
+        Ending::Held { at, is_copy } => (HELD, *at, FLAGS[usize::from(*is_copy) << 2]),
     }
 }
 
@@ -518,10 +653,11 @@ pub(super) const FLAGS: [&str; 8] = [
     "corrupted+marked+copy",
 ];
 
-const DELIVERED: &str = "delivered";
+/// The fate of a packet that arrived.
+pub(super) const DELIVERED: &str = "delivered";
 
-/// Every fate there is, by place: that, and those of `reason_name`.
-pub(super) const FATES: [&str; 10] = [
+/// Every fate there is, by place: that, those of `reason_name`, and none.
+pub(super) const FATES: [&str; 11] = [
     DELIVERED,
     "policed",
     "queue_full",
@@ -532,7 +668,11 @@ pub(super) const FATES: [&str; 10] = [
     "outage",
     "memory_limit",
     UNTAKEN,
+    HELD,
 ];
+
+/// The fate of a packet that had met none when the log ended.
+pub(super) const HELD: &str = "held";
 
 /// The fate of a packet that arrived in the model and was never taken out of it.
 pub(super) const UNTAKEN: &str = "untaken";
@@ -566,8 +706,7 @@ fn capture_record(
     let (fate, at, flags) = fate(&record.ending);
     let number = record.index;
     let took = at.since(record.arrived).as_nanos();
-    let is_copy = matches!(record.ending, Ending::Delivered { is_copy: true, .. });
-    if !is_copy {
+    if !flags.ends_with("copy") {
         let comment = format!(
             "{} {number}: {fate} {took} ns later {flags}",
             heading_name(heading)

@@ -119,8 +119,9 @@ impl<W: Write> Pcapng<W> {
         self.write_block(ENHANCED_PACKET)
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+    /// What it is written to.
+    pub(super) fn out(&mut self) -> &mut W {
+        &mut self.out
     }
 
     /// A block says its length before and behind its body (§3.1, General Block Structure).

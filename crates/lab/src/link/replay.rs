@@ -6,9 +6,10 @@
 //! log says happened. A packet's bytes are not in the log; what the models look at, its length
 //! and its two bits of congestion notification, is.
 //!
-//! A log that lacks records (a writer that was too slow, a line that stood still at the end) is
-//! replayed up to the first packet that is missing. What a log says is not trusted: `log.rs` reads
-//! it within limits, and `files.rs` finds the files that it names.
+//! A log that lacks records (a writer that was too slow or was killed) is replayed up to the first
+//! packet that is missing, and what it lacks is told apart from what the log itself accounts for
+//! (packets that the host did not take out of the model). What a log says is not trusted: `log.rs`
+//! reads it within limits, and `files.rs` finds the files that it names.
 
 mod files;
 mod log;
@@ -43,8 +44,10 @@ pub struct ReplayReport {
     pub back: WayReport,
     /// The first differences, in words.
     pub differences: Vec<String>,
-    /// Why parts of the log were not compared, in words.
+    /// What was not compared and the log itself accounts for, in words.
     pub left_out: Vec<String>,
+    /// What the log lacks, in words; what depends on it was not compared.
+    pub missing: Vec<String>,
 }
 
 /// What came of one direction.
@@ -66,6 +69,13 @@ impl ReplayReport {
     pub fn agrees(&self) -> bool {
         self.forward.differing + self.back.differing == 0
     }
+
+    /// Whether the log lacks nothing, so that all of it could be compared but for what it accounts
+    /// for itself.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.missing.is_empty()
+    }
 }
 
 /// Replays the log in this file.
@@ -75,6 +85,7 @@ impl ReplayReport {
 pub fn replay(path: &Path) -> Result<ReplayReport> {
     let read = || Log::read(BufReader::with_capacity(1 << 20, File::open(path)?));
     let log = read().with_context(|| path.display().to_string())?;
+    let missing = log.missing();
     let mut report = ReplayReport::default();
     let mut files = Files::beside(path);
     let mut configs = Vec::new();
@@ -106,7 +117,7 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
             direction,
             framing: log.framing,
             heading,
-            has_end: log.has_end,
+            is_whole: missing.is_none(),
             headers: HashMap::new(),
         }
         .run(rows, changes, report)
@@ -119,11 +130,7 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
         &mut report,
     );
     report.back = replay(link.back, back_rows, of(1), Heading::Back, &mut report);
-    if !log.has_end {
-        report.left_out.push(
-            "the log has no end, because its writer was killed or its disk was full; what came behind its last whole line is not compared".to_owned(),
-        );
-    }
+    report.missing.extend(missing);
     Ok(report)
 }
 
@@ -156,7 +163,8 @@ struct Replay {
     direction: Direction,
     framing: Framing,
     heading: Heading,
-    has_end: bool,
+    /// Whether the log lacks no row by what it says of itself.
+    is_whole: bool,
     /// The longest packet of each code point, of which others are the beginning.
     headers: HashMap<u8, Bytes>,
 }
@@ -172,29 +180,27 @@ impl Replay {
             .take_while(|(number, row)| row.index == *number as u64)
             .count();
         if whole < arrivals.len() {
-            report.left_out.push(format!(
+            report.missing.push(format!(
                 "{name}: packet {whole} is not in the log; the {} packets behind it are not compared",
                 arrivals.len() - whole
             ));
         }
         // A packet that is missing may have pushed out others, but none that had ended before it
         // can have come.
-        let certain_until = match whole.checked_sub(1) {
-            Some(last) if whole < arrivals.len() || !self.has_end => arrivals[last].arrived,
+        let is_whole = self.is_whole && whole == arrivals.len();
+        let until = match whole.checked_sub(1) {
+            Some(last) if !is_whole => arrivals[last].arrived,
             _ => u64::MAX,
+        };
+        let known = Known {
+            packets: whole as u64,
+            until,
+            is_whole,
         };
         let last_at = rows.iter().map(|row| row.at).max().unwrap_or(0);
         let made = self.play(&arrivals[..whole], &changes, last_at);
         way.packets = whole as u64;
-        compare(
-            name,
-            &rows,
-            &made,
-            whole as u64,
-            certain_until,
-            &mut way,
-            report,
-        );
+        compare(name, &rows, &made, &known, &mut way, report);
         way
     }
 
@@ -224,7 +230,10 @@ impl Replay {
         }
         // What is lost at the line's end has its fate then, and the time to wait for is that at
         // which it would have arrived.
-        self.drain(Time::from_nanos(last_at), &mut made);
+        let last = Time::from_nanos(last_at);
+        self.drain(last, &mut made);
+        self.direction.record_held(last);
+        self.drain(last, &mut made);
         made
     }
 
@@ -271,13 +280,22 @@ fn arrivals(rows: &[Row]) -> Vec<&Row> {
     arrivals
 }
 
+/// What a log tells of one way.
+struct Known {
+    /// The packets that it has without a gap.
+    packets: u64,
+    /// Until when no packet that it lacks can have changed anything.
+    until: u64,
+    /// Whether it lacks none.
+    is_whole: bool,
+}
+
 /// Compares each fate by number, and the deliveries by order.
 fn compare(
     name: &str,
     rows: &[Row],
     made: &[Record],
-    whole: u64,
-    certain_until: u64,
+    known: &Known,
     way: &mut WayReport,
     report: &mut ReplayReport,
 ) {
@@ -305,7 +323,7 @@ fn compare(
     again.retain(|(index, _), _| !untaken.contains(index));
     let mut last_place = None;
     for row in rows {
-        if row.index >= whole || row.at >= certain_until || untaken.contains(&row.index) {
+        if row.index >= known.packets || row.at >= known.until || untaken.contains(&row.index) {
             way.not_compared += 1;
             continue;
         }
@@ -350,10 +368,12 @@ fn compare(
         way.agreeing += 1;
     }
     // What the replay has beyond the log: a copy, for instance, that the log does not know.
+    let last = rows.iter().map(|row| row.at).max().unwrap_or(0);
     let is_compared = |record: &Record| {
-        let (_, at, _) = fate(&record.ending);
-        let last = rows.iter().map(|row| row.at).max().unwrap_or(0);
-        record.index < whole && at.as_nanos() < certain_until.min(last)
+        let (_, at, flags) = fate(&record.ending);
+        // Of two a log that is not whole may lack the copy, which leaves no gap.
+        let may_lack = !known.is_whole && flags.ends_with("copy");
+        record.index < known.packets && at.as_nanos() < known.until.min(last) && !may_lack
     };
     for (record, _) in again
         .into_values()

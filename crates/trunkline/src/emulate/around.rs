@@ -134,7 +134,7 @@ impl Command {
         let code = self.exit_code(ended);
         let (report, log) = running.stop()?;
         self.report(&report, json)?;
-        warn(&report, log.as_ref());
+        warn(&report, &log);
         Ok(code)
     }
 

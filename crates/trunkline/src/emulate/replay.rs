@@ -1,6 +1,7 @@
 //! `trunkline emulate replay`: the fates in a packet log, had again in virtual time.
 //!
-//! Exit codes: 0 all that was compared is the same, 1 something is not or the log cannot be read.
+//! Exit codes: 0 every fate in the log is had again, but for those that the log itself says the host
+//! has spoiled; 1 one is not, or the log lacks some, or cannot be read.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -35,6 +36,12 @@ impl Replay {
         if !report.agrees() {
             bail!("the replay does not have every fate of the log");
         }
+        if !report.is_whole() {
+            bail!(
+                "what could be compared is the same, but not all could: {}",
+                report.missing.join("; ")
+            );
+        }
         Ok(())
     }
 }
@@ -47,7 +54,8 @@ fn print(out: &mut impl Write, report: &ReplayReport) -> io::Result<()> {
             account.packets, account.agreeing, account.differing, account.not_compared
         )?;
     }
-    for line in report.left_out.iter().chain(&report.differences) {
+    let lines = [&report.left_out, &report.missing, &report.differences];
+    for line in lines.into_iter().flatten() {
         writeln!(out, "{line}")?;
     }
     Ok(())

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use lab::link::control::{ControlSocket, ControlledLink, LinkStart};
-use lab::link::packet_log::{LogFiles, LogReport};
+use lab::link::packet_log::{LogFiles, LogReports};
 use lab::link::settings::{Settings, Way};
 use lab::link::{
     BridgeEnd, BridgeIo, Devices, DirectionConfig, Endpoint, LinkReport, Namespace, Offloads,
@@ -153,7 +153,7 @@ impl Run {
                 &serde_json::to_value(&report)?,
             )?;
         }
-        warn(&report, log.as_ref());
+        warn(&report, &log);
         Ok(())
     }
 }
@@ -228,7 +228,7 @@ impl Running {
     }
 
     /// Stops the link and gives its account, and its log's.
-    pub(super) fn stop(self) -> Result<(LinkReport, Option<LogReport>)> {
+    pub(super) fn stop(self) -> Result<(LinkReport, LogReports)> {
         drop(self.control);
         self.link.stop()
     }
@@ -322,7 +322,7 @@ fn describe(
 }
 
 /// Says on standard error what makes a measurement over this run doubtful.
-pub(super) fn warn(report: &LinkReport, log: Option<&LogReport>) {
+pub(super) fn warn(report: &LinkReport, logs: &LogReports) {
     let lost = report.lost_outside_the_model();
     let offered = report.forward.offered_packets + report.back.offered_packets;
     if lost > 0 {
@@ -338,17 +338,16 @@ pub(super) fn warn(report: &LinkReport, log: Option<&LogReport>) {
             );
         }
     }
-    let Some(log) = log else {
-        return;
-    };
-    if let Some(error) = &log.error {
-        remark!("warning: the packet log ended early: {error}");
-    }
-    if log.lost_records > 0 {
-        remark!(
-            "warning: the packet log lacks {} records beside {}",
-            log.lost_records,
-            log.records
-        );
+    for (name, log) in logs.named() {
+        if let Some(error) = &log.error {
+            remark!("warning: the {name} ended early: {error}");
+        }
+        if log.lost_records > 0 {
+            remark!(
+                "warning: the {name} lacks {} records beside {}",
+                log.lost_records,
+                log.records
+            );
+        }
     }
 }

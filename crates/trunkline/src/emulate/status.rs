@@ -149,17 +149,19 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
             "held: NO, the link was not what it is set to: {reason}"
         )?,
     }
-    if let Some(log) = status["log"].as_object() {
-        let error = log["error"]
-            .as_str()
-            .map(|error| format!("; ended: {error}"));
-        writeln!(
-            out,
-            "log: {} records, {} lost{}",
-            log["records"],
-            log["lost_records"],
-            error.unwrap_or_default()
-        )?;
+    for (label, key) in [("log", "log"), ("pcapng", "capture")] {
+        if let Some(log) = status[key].as_object() {
+            let error = log["error"]
+                .as_str()
+                .map(|error| format!("; ended: {error}"));
+            writeln!(
+                out,
+                "{label}: {} records, {} lost{}",
+                log["records"],
+                log["lost_records"],
+                error.unwrap_or_default()
+            )?;
+        }
     }
     writeln!(out)?;
     account::print(out, (&a, &b), status)?;

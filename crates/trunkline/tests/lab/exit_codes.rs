@@ -74,6 +74,41 @@ fn around_a_command_it_ends_with_2_as_well_and_the_command_is_not_run() {
 }
 
 #[test]
+fn a_replay_is_done_only_if_the_whole_log_was_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log.csv");
+    let head = "# trunkline packet log, version 1\n\
+        # set: {\"at_ns\":0,\"next\":[0,0],\"settings\":{\"delay\":\"1ms\"},\"files\":[]}\n";
+    let row = |number: u64, fate: &str, at_ns: u64| {
+        format!("forward,{number},{number},40,0,{fate},{at_ns},\n")
+    };
+    let rows = row(0, "delivered", 1_000_000) + &row(1, "delivered", 1_000_001);
+    let end = |records: u64, lost: u64| {
+        format!("# end: {{\"records\":{records},\"lost_records\":{lost},\"error\":null}}\n")
+    };
+    let with_untaken = rows.clone() + &row(2, "untaken", 1_000_002);
+    for (text, code, hint) in [
+        (rows.clone() + &end(2, 0), 0, ""),
+        (with_untaken + &end(3, 0), 0, ""),
+        (row(0, "lost", 1_000_000) + &end(1, 0), FAILED, "every fate"),
+        (rows.clone(), FAILED, "has no end"),
+        (rows.clone() + &end(2, 3), FAILED, "lacks 3 records"),
+        (rows.clone() + &end(3, 0), FAILED, "there are 2"),
+        (
+            rows + &row(3, "delivered", 1_000_003) + &end(3, 0),
+            FAILED,
+            "packet 2 is not in",
+        ),
+        (row(0, "eaten", 1), FAILED, "line 3"),
+    ] {
+        std::fs::write(&log, head.to_owned() + &text).unwrap();
+        let (is, said) = emulate(&["replay", log.to_str().unwrap()]);
+        assert_eq!(is, Some(code), "{text}: {said}");
+        assert!(said.contains(hint), "{text}: {said}");
+    }
+}
+
+#[test]
 fn what_fails_ends_with_1_and_with_125_around_a_command() {
     let Some(_turn) = turn("what_fails_ends_with_1_and_with_125_around_a_command", &[]) else {
         return;

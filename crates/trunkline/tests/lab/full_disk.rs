@@ -183,7 +183,16 @@ fn a_link_outlives_the_disk_of_its_log() {
     let error = log["error"].as_str().unwrap();
     assert!(error.contains("No space left on device"), "{log}");
 
+    // What the log's disk has, which only the link sees, is what the status says.
     let process = link.process.id().to_string();
+    let disk = link.folder.path().join("disk/log.csv");
+    let seen = Path::new("/proc").join(&process).join("root");
+    let file = seen.join(disk.strip_prefix("/").unwrap());
+    let text = std::fs::read_to_string(file).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("forward"));
+    assert_eq!(log["records"].as_u64(), Some(rows.count() as u64), "{log}");
+    assert!(text.ends_with('\n'), "{}", &text[text.len() - 60..]);
+
     let killed = Command::new("kill").arg(process).status().unwrap();
     assert!(killed.success());
     let (mut account, mut said) = (String::new(), String::new());

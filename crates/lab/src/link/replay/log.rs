@@ -5,9 +5,11 @@ use std::io::{BufRead, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
 use emulate::Framing;
+use serde::de::DeserializeOwned;
 
 use super::super::packet_log::{
-    COLUMNS, FATES, FLAGS, MAGIC, SettingsRow, framing_name, heading_name,
+    COLUMNS, DELIVERED, FATES, FLAGS, HELD, LogReport, MAGIC, SettingsRow, framing_name,
+    heading_name,
 };
 use super::super::record::Heading;
 
@@ -39,8 +41,8 @@ pub(super) struct Log {
     /// The first is what the link was started with.
     pub(super) changes: Vec<SettingsRow>,
     pub(super) rows: [Vec<Row>; 2],
-    /// Whether its last line is there.
-    pub(super) has_end: bool,
+    /// What its last line says.
+    pub(super) end: Option<LogReport>,
 }
 
 /// One row.
@@ -72,8 +74,10 @@ impl Fate {
             flags: place(&FLAGS, flags)
                 .ok_or_else(|| anyhow!("`{}` are no flags", shown(flags)))?,
         };
-        if fate.what() != "delivered" && !flags.is_empty() {
-            bail!("a packet that was dropped has no flags");
+        match (fate.what(), flags) {
+            (DELIVERED, _) | (HELD, "copy") | (_, "") => {}
+            (HELD, _) => bail!("a packet that is held has no flags but `copy`"),
+            _ => bail!("a packet that was dropped has no flags"),
         }
         Ok(fate)
     }
@@ -102,7 +106,7 @@ impl Log {
             framing: Framing::Ip,
             changes: Vec::new(),
             rows: [Vec::new(), Vec::new()],
-            has_end: false,
+            end: None,
         };
         for number in 2_u64.. {
             let end = next_line(&mut input, &mut line).with_context(|| format!("line {number}"))?;
@@ -118,6 +122,24 @@ impl Log {
             rows.shrink_to_fit();
         }
         Ok(log)
+    }
+
+    /// Whether no row is missing, as far as the log itself tells: it has its end, whose numbers are
+    /// right and which knows of no record that was lost. Says what is missing.
+    pub(super) fn missing(&self) -> Option<String> {
+        let rows = self.rows.iter().map(Vec::len).sum::<usize>() as u64;
+        match &self.end {
+            None => Some(
+                "the log has no end, because its writer was killed or its disk was full; what came behind its last whole line is not compared".to_owned(),
+            ),
+            Some(LogReport { lost_records: lost @ 1.., .. }) => Some(format!(
+                "by its last line the log lacks {lost} records, which found no room on their way to its file"
+            )),
+            Some(LogReport { records, .. }) if *records != rows => Some(format!(
+                "by its last line the log has {records} records, and there are {rows}"
+            )),
+            Some(_) => None,
+        }
     }
 
     /// The same log, as far as it was understood, with nothing but what a replay needs.
@@ -147,8 +169,8 @@ impl Log {
                 )?;
             }
         }
-        if self.has_end {
-            writeln!(out, "# end: ")?;
+        if let Some(end) = &self.end {
+            writeln!(out, "# end: {}", serde_json::to_string(end)?)?;
         }
         Ok(())
     }
@@ -167,12 +189,11 @@ impl Log {
                 "set" if self.changes.len() == CHANGES_MAX => {
                     bail!("a log of more than {CHANGES_MAX} changes of settings is not replayed")
                 }
-                "set" => self.changes.push(
-                    serde_json::from_str(value)
-                        .map_err(|error| anyhow!("{}", cut(&error.to_string(), 5 * SHOWN_MAX)))
-                        .context("these are no settings")?,
-                ),
-                "end" => self.has_end = true,
+                "set" => {
+                    let change = read_json(value).context("these are no settings")?;
+                    self.changes.push(change);
+                }
+                "end" => self.end = Some(read_json(value).context("this is no log's end")?),
                 _ => {}
             }
             return Ok(());
@@ -187,6 +208,11 @@ impl Log {
         self.rows[way].push(row);
         Ok(())
     }
+}
+
+fn read_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text)
+        .map_err(|error| anyhow!("{}", cut(&error.to_string(), 5 * SHOWN_MAX)))
 }
 
 enum End {

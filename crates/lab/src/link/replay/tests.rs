@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use vocab::Random;
 
 use super::*;
-use crate::link::packet_log::{FATES, FLAGS, LogFiles, LogHead, LogReport, MAGIC, PacketLog};
+use crate::link::packet_log::{
+    DELIVERED, FATES, FLAGS, HELD, LogFiles, LogHead, LogReport, LogReports, MAGIC, PacketLog,
+};
 use crate::link::record::{LinkRecord, RecordSink};
 use crate::link::settings::Settings;
 
@@ -29,8 +31,20 @@ fn hand_out(link: &mut Link, sink: &mut dyn RecordSink) {
     }
 }
 
+/// What is held then is held for good: a minute after the last packet came.
+const END: Time = Time::from_nanos(62_000_000_000);
+
+/// Writes rows alone.
+fn run_logged(csv: &Path, words: &[(&str, &str)], changes: &[(&str, &str)]) -> LogReport {
+    let files = LogFiles {
+        csv: Some(csv.to_owned()),
+        pcapng: None,
+    };
+    run(&files, words, changes).log.unwrap()
+}
+
 /// A link in virtual time, polled at odd moments, with its log.
-fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> LogReport {
+fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> LogReports {
     let mut settings = settings(words);
     let resolved = settings.resolve().unwrap();
     let (log, mut sink) = PacketLog::create(files).unwrap();
@@ -75,11 +89,16 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
             sink.changed(now, next);
         }
     }
-    while let Some(at) = link.poll_timeout() {
+    let mut at = now;
+    while at < END {
+        at = link.poll_timeout().unwrap_or(END).min(END);
         while link.forward.poll_output(at).is_some() {}
         while link.back.poll_output(at).is_some() {}
         hand_out(&mut link, sink.as_mut());
     }
+    link.forward.record_held(END);
+    link.back.record_held(END);
+    hand_out(&mut link, sink.as_mut());
     drop(sink);
     log.finish()
 }
@@ -103,15 +122,12 @@ const EVERYTHING: [(&str, &str); 12] = [
 fn every_fate_is_had_again_through_a_change_of_settings() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
-    let files = LogFiles {
-        csv: Some(csv.clone()),
-        pcapng: None,
-    };
     let changes = [("rate", "5Mbit"), ("loss", "none"), ("delay-back", "1ms")];
-    let written = run(&files, &EVERYTHING, &changes);
+    let written = run_logged(&csv, &EVERYTHING, &changes);
     assert_eq!((written.lost_records, &written.error), (0, &None));
     let report = replay(&csv).unwrap();
     assert!(report.agrees(), "{report:#?}");
+    assert!(report.is_whole(), "{report:#?}");
     assert_eq!(report.left_out, Vec::<String>::new());
     assert_eq!(report.forward.packets + report.back.packets, 4_000);
     let agreeing = report.forward.agreeing + report.back.agreeing;
@@ -135,17 +151,13 @@ fn every_fate_is_had_again_through_a_change_of_settings() {
 fn a_loss_at_the_lines_end_that_is_the_last_event_is_had_again() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
-    let files = LogFiles {
-        csv: Some(csv.clone()),
-        pcapng: None,
-    };
     let words = [
         ("rate", "1Mbit"),
         ("delay", "10ms"),
         ("loss", "100%"),
         ("loss-back", "none"),
     ];
-    let written = run(&files, &words, &[]);
+    let written = run_logged(&csv, &words, &[]);
     let report = replay(&csv).unwrap();
     assert!(report.agrees(), "{report:#?}");
     let agreeing = report.forward.agreeing + report.back.agreeing;
@@ -156,11 +168,7 @@ fn a_loss_at_the_lines_end_that_is_the_last_event_is_had_again() {
 fn a_fate_that_was_tampered_with_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
-    let files = LogFiles {
-        csv: Some(csv.clone()),
-        pcapng: None,
-    };
-    run(&files, &EVERYTHING, &[]);
+    run_logged(&csv, &EVERYTHING, &[]);
     let text = fs::read_to_string(&csv).unwrap();
     let row = text
         .lines()
@@ -189,8 +197,80 @@ fn a_fate_that_was_tampered_with_is_told() {
     fs::write(&csv, missing.join("\n")).unwrap();
     let report = replay(&csv).unwrap();
     assert!(report.agrees(), "{report:#?}");
-    assert!(report.left_out[0].contains(&format!("packet {number} is not")));
+    assert!(report.missing[0].contains(&format!("packet {number} is not")));
     assert!(report.forward.not_compared > 0);
+}
+
+#[test]
+fn a_log_that_lacks_something_is_not_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
+    run_logged(&csv, &EVERYTHING, &[]);
+    let whole = fs::read_to_string(&csv).unwrap();
+    let report = replay(&csv).unwrap();
+    assert!(report.agrees() && report.is_whole(), "{report:#?}");
+    let lines: Vec<&str> = whole.lines().collect();
+    let without = |number: usize| {
+        let rest = lines.iter().enumerate().filter(|(at, _)| *at != number);
+        let rest: String = rest.map(|(_, line)| format!("{line}\n")).collect();
+        rest
+    };
+    let last = lines.len() - 1;
+    let copy = lines
+        .iter()
+        .position(|line| line.ends_with("copy"))
+        .unwrap();
+    let lost = |text: &str| text.replace("\"lost_records\":0", "\"lost_records\":1");
+    for (what, text, hint) in [
+        ("its end", without(last), "has no end"),
+        ("its last row", without(last - 1), "and there are"),
+        ("a row", without(last / 2), "and there are"),
+        // A writer that was too slow says so itself.
+        ("lost records", lost(&whole), "lacks 1 records"),
+        ("a lost copy", lost(&without(copy)), "lacks 1 records"),
+        (
+            "its tail",
+            whole[..whole.len() * 3 / 4].to_owned(),
+            "has no end",
+        ),
+    ] {
+        fs::write(&csv, text).unwrap();
+        let report = replay(&csv).unwrap();
+        assert!(report.agrees(), "{what}: {report:#?}");
+        let said = report.missing.last().map_or("", String::as_str);
+        assert!(said.contains(hint), "{what}: {report:#?}");
+    }
+    // What is missing and not accounted for is a difference where it can be told.
+    fs::write(&csv, without(copy)).unwrap();
+    assert!(!replay(&csv).unwrap().is_whole());
+}
+
+#[test]
+fn what_a_line_that_stands_still_holds_is_in_the_log_and_had_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
+    // Those that wait push out others, which has its reason in the log only if they are in it.
+    let words = [
+        ("rate", "8Mbit"),
+        ("queue", "20packets"),
+        ("aqm", "drop-head"),
+        ("duplicate", "20%"),
+        ("delay-back", "500s"),
+        ("outage", "at=200ms,for=2h,hold"),
+        ("outage-back", "none"),
+    ];
+    let written = run_logged(&csv, &words, &[]);
+    let text = fs::read_to_string(&csv).unwrap();
+    let held = |way: &str| {
+        let held = |line: &&str| line.starts_with(way) && line.contains(",held,");
+        text.lines().filter(held).count()
+    };
+    assert_eq!(held("forward"), 20);
+    assert!(held("back") > 1_000 && text.contains(",copy"));
+    let report = replay(&csv).unwrap();
+    assert!(report.agrees() && report.is_whole(), "{report:#?}");
+    let agreeing = report.forward.agreeing + report.back.agreeing;
+    assert_eq!(agreeing, written.records, "{report:#?}");
 }
 
 #[test]
@@ -204,10 +284,6 @@ fn recorded_lines_and_outages_are_had_again_from_the_same_files_only() {
     )
     .unwrap();
     let (trace, rates) = (path("trace"), path("rates.csv"));
-    let files = LogFiles {
-        csv: Some(path("log.csv")),
-        pcapng: None,
-    };
     let words = [
         ("trace", trace.to_str().unwrap()),
         ("outage", "at=100ms,for=50ms,every=300ms"),
@@ -216,7 +292,7 @@ fn recorded_lines_and_outages_are_had_again_from_the_same_files_only() {
         ("aqm-back", "drop-head"),
         ("queue", "20kB"),
     ];
-    let written = run(&files, &words, &[("delay", "3ms")]);
+    let written = run_logged(&path("log.csv"), &words, &[("delay", "3ms")]);
     let report = replay(&path("log.csv")).unwrap();
     assert!(report.agrees(), "{report:#?}");
     let agreeing = report.forward.agreeing + report.back.agreeing;
@@ -255,6 +331,8 @@ fn what_is_no_log_is_refused() {
         ("back,0,1,40,0,eaten,2,", "`eaten` is no fate"),
         ("back,0,1,40,0,delivered,2,late", "`late` are no flags"),
         ("back,0,1,40,0,lost,2,copy", "has no flags"),
+        ("back,0,1,40,0,held,2,marked", "no flags but `copy`"),
+        ("# end: {\"records\":1}", "no log's end"),
         ("back,0,1,40,0,delivered,18446744073709551615,", "ten years"),
         ("back,-1,1,40,0,delivered,2,", "`-1` is no whole number"),
     ] {
@@ -349,16 +427,12 @@ fn a_log_can_be_carried_elsewhere_with_its_files() {
     }
     fs::write(there.join("trace"), "0\n1\n1\n3\n").unwrap();
     fs::write(there.join("lost"), "3,7,10-12\n").unwrap();
-    let files = LogFiles {
-        csv: Some(there.join("log.csv")),
-        pcapng: None,
-    };
     let words = [
         ("trace", there.join("trace").display().to_string()),
         ("loss", format!("list:@{}", there.join("lost").display())),
     ];
     let words = words.each_ref().map(|(name, word)| (*name, word.as_str()));
-    let written = run(&files, &words, &[]);
+    let written = run_logged(&there.join("log.csv"), &words, &[]);
     for name in ["log.csv", "trace", "lost"] {
         fs::rename(there.join(name), here.join(name)).unwrap();
     }
@@ -372,23 +446,19 @@ fn a_log_can_be_carried_elsewhere_with_its_files() {
 fn a_log_that_was_cut_off_is_replayed_up_to_there() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
-    let files = LogFiles {
-        csv: Some(csv.clone()),
-        pcapng: None,
-    };
     let words = [
         ("aqm", "drop-head"),
         ("rate", "3Mbit"),
         ("queue", "6packets"),
     ];
-    run(&files, &words, &[]);
+    run_logged(&csv, &words, &[]);
     let text = fs::read(&csv).unwrap();
     for share in 2..20 {
         fs::write(&csv, &text[..text.len() * share / 20]).unwrap();
         let report = replay(&csv).unwrap();
         assert!(report.agrees(), "{report:#?}");
         assert!(report.forward.agreeing > 50, "{report:#?}");
-        let said = report.left_out.last().unwrap();
+        let said = report.missing.last().unwrap();
         assert!(said.contains("has no end"), "{report:#?}");
     }
 }
@@ -397,11 +467,7 @@ fn a_log_that_was_cut_off_is_replayed_up_to_there() {
 fn what_the_host_left_in_the_model_is_not_compared() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
-    let files = LogFiles {
-        csv: Some(csv.clone()),
-        pcapng: None,
-    };
-    run(&files, &EVERYTHING, &[]);
+    run_logged(&csv, &EVERYTHING, &[]);
     let text = fs::read_to_string(&csv).unwrap();
     let mut thrown_away = 0;
     let lines = text.lines().map(|line| {
@@ -420,6 +486,7 @@ fn what_the_host_left_in_the_model_is_not_compared() {
     fs::write(&csv, changed).unwrap();
     let report = replay(&csv).unwrap();
     assert!(report.agrees(), "{report:#?}");
+    assert!(report.is_whole(), "{report:#?}");
     assert_eq!(report.forward.not_compared, thrown_away, "{report:#?}");
     assert!(
         report.left_out[0].contains("not taken out in time"),
@@ -432,7 +499,12 @@ fn what_the_host_left_in_the_model_is_not_compared() {
 fn what_is_written_can_be_read() {
     let mut text = head("", "");
     for (index, what) in FATES.iter().enumerate() {
-        for flags in FLAGS.iter().filter(|flags| index == 0 || flags.is_empty()) {
+        let can_have = |flags: &&&str| match *what {
+            DELIVERED => true,
+            HELD => matches!(**flags, "" | "copy"),
+            _ => flags.is_empty(),
+        };
+        for flags in FLAGS.iter().filter(can_have) {
             text += &format!("back,{index},1,40,0,{what},2,{flags}\n");
         }
     }
@@ -453,7 +525,7 @@ fn a_capture_is_written_beside_the_rows() {
         csv: None,
         pcapng: Some(directory.path().join("log.pcapng")),
     };
-    let written = run(&files, &EVERYTHING, &[]);
+    let written = run(&files, &EVERYTHING, &[]).capture.unwrap();
     let length = fs::metadata(files.pcapng.unwrap()).unwrap().len();
     assert!(length > written.records * 60, "{length} bytes");
 }
@@ -515,7 +587,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
     }
     drop(sink);
     go.send(()).unwrap();
-    let report = log.finish();
+    let report = log.finish().log.unwrap();
     let text = reader.join().unwrap();
     assert!(report.lost_records > 0, "the writer kept up: {report:?}");
     let changes = text.lines().filter(|line| line.starts_with("# set: "));
@@ -523,7 +595,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
     let csv = directory.path().join("log.csv");
     fs::write(&csv, &text).unwrap();
     let again = replay(&csv).unwrap();
-    assert!(again.agrees(), "{again:#?}");
+    assert!(again.agrees() && !again.is_whole(), "{again:#?}");
     assert!(again.forward.agreeing > 1_000, "{again:#?}");
 }
 
@@ -556,18 +628,24 @@ fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
         files: Vec::new(),
     });
     drop(sink);
-    assert_eq!(log.finish().error, None);
+    assert_eq!(log.finish().log.unwrap().error, None);
     let text = fs::read_to_string(&csv).unwrap();
     assert_eq!(text.matches("# set: ").count(), 1 + announced);
 }
 
 #[test]
-fn a_full_disk_ends_the_log_and_not_the_link() {
+fn a_full_disk_ends_one_file_and_neither_the_other_nor_the_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let csv = directory.path().join("log.csv");
     let files = LogFiles {
-        csv: Some("/dev/full".into()),
-        pcapng: None,
+        csv: Some(csv.clone()),
+        pcapng: Some("/dev/full".into()),
     };
-    let report = run(&files, &EVERYTHING, &[]);
-    assert!(report.error.is_some(), "{report:?}");
-    assert!(report.lost_records > 0, "{report:?}");
+    let LogReports { log, capture } = run(&files, &EVERYTHING, &[]);
+    let (log, capture) = (log.unwrap(), capture.unwrap());
+    assert!(capture.error.is_some(), "{capture:?}");
+    assert_eq!((log.lost_records, &log.error), (0, &None));
+    assert_eq!((capture.records, capture.lost_records), (0, log.records));
+    let report = replay(&csv).unwrap();
+    assert!(report.agrees() && report.is_whole(), "{report:#?}");
 }
