@@ -5,7 +5,7 @@
 //! started or was not found, the last three as with env(1) and timeout(1). What the link counted is printed on standard error, and only when asked for.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process;
@@ -110,6 +110,7 @@ impl Command {
         json: bool,
     ) -> Result<u8> {
         let settings = settings?;
+        let account = self.account(json)?;
         let gateway = match self.gateway {
             None | Some(Gateway::Auto) => lab::around::Gateway::Automatic,
             Some(Gateway::Nat) => lab::around::Gateway::Nat,
@@ -133,7 +134,10 @@ impl Command {
         }
         let code = self.exit_code(ended);
         let (report, log) = running.stop()?;
-        self.report(&report, json)?;
+        // The command's exit code says what the command did, whoever reads the account of its link.
+        if let Err(error) = account.write(&report, json) {
+            remark!("trunkline: warning: the link's account is not written: {error:#}");
+        }
         warn(&report, &log);
         Ok(code)
     }
@@ -156,16 +160,47 @@ impl Command {
         }
     }
 
-    /// Prints what the link counted, if that was asked for.
-    fn report(&self, report: &LinkReport, json: bool) -> Result<()> {
+    /// Where what the link counted is to go. A file is opened before the command is run, which may
+    /// take long to be run in vain.
+    fn account(&self, json: bool) -> Result<Account> {
         match &self.report_to {
             Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                print(file, report, json)
+                let about = || format!("cannot write {}", path.display());
+                let file = OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(path)
+                    .with_context(about)?;
+                Ok(Account::File(file, path.clone()))
             }
-            None if self.report || json => print(io::stderr(), report, json),
-            None => Ok(()),
+            None if self.report || json => Ok(Account::StandardError),
+            None => Ok(Account::Unwanted),
+        }
+    }
+}
+
+/// Where what the link counted goes.
+enum Account {
+    Unwanted,
+    StandardError,
+    /// What it held before stays until there is something to write.
+    File(File, PathBuf),
+}
+
+impl Account {
+    fn write(self, report: &LinkReport, json: bool) -> Result<()> {
+        match self {
+            Account::Unwanted => Ok(()),
+            Account::StandardError => print(io::stderr(), report, json),
+            Account::File(file, path) => {
+                // A pipe or a device has nothing that would have to go.
+                if file.metadata().is_ok_and(|file| file.is_file()) {
+                    file.set_len(0)
+                        .with_context(|| path.display().to_string())?;
+                }
+                print(file, report, json).with_context(|| path.display().to_string())
+            }
         }
     }
 }

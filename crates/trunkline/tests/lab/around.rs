@@ -242,6 +242,53 @@ fn streams_and_exit_codes_pass_through() {
 }
 
 #[test]
+fn an_account_that_cannot_be_written_hides_no_exit_code() {
+    let Some(world) = World::new("an_account_that_cannot_be_written_hides_no_exit_code") else {
+        return;
+    };
+    let ends_with_3 = ["sh", "-c", "exit 3"];
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let full = world
+        .link("--report-to /dev/full", &ends_with_3)
+        .output()
+        .expect("the program runs");
+    assert_eq!(full.status.code(), Some(3), "{}", said(&full));
+    assert!(said(&full).contains("/dev/full"), "{}", said(&full));
+
+    // Nobody reads standard error any more.
+    let mut unread = world
+        .link("--report", &ends_with_3)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    drop(unread.stderr.take());
+    let status = unread.wait().expect("it ends");
+    assert_eq!(status.code(), Some(3));
+
+    // What cannot be opened is said before the command is run.
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let mark = folder.path().join("ran");
+    let unopened = world
+        .link(
+            "--report-to /nowhere/account",
+            &["touch", &mark.display().to_string()],
+        )
+        .output()
+        .expect("the program runs");
+    assert_eq!(unopened.status.code(), Some(125), "{}", said(&unopened));
+    assert!(said(&unopened).contains("/nowhere/account"));
+    assert!(!mark.exists());
+
+    // A longer account from before leaves nothing behind.
+    let account = folder.path().join("account");
+    fs::write(&account, "x".repeat(100_000)).expect("the folder takes it");
+    let words = format!("--json --report-to {}", account.display());
+    printed(world.link(&words, &["true"]).output().expect("it runs"));
+    let text = fs::read(&account).expect("the account is there");
+    serde_json::from_slice::<Value>(&text).expect("the account is JSON");
+}
+
+#[test]
 fn bytes_arrive_as_they_were_over_both_families() {
     let Some(world) = World::new("bytes through a link around a command") else {
         return;
