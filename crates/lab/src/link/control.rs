@@ -5,7 +5,7 @@
 //! ```
 //! One request a connection: a line of JSON, answered by a line of JSON, with the key `error` when
 //! it failed, and `refused` beside it when what was asked for is not to be had. A link is set as
-//! if it had been started with the words laid over one another ([`Settings::overlay`]), and keeps
+//! if it had been started with the words laid over one another ([`Settings::change`]), and keeps
 //! every packet. The socket itself is `socket.rs`.
 
 mod socket;
@@ -33,7 +33,7 @@ pub enum Request {
     Status,
     /// To be otherwise.
     Set {
-        /// What is named here replaces what was set.
+        /// What is named here replaces what was set, and a preset all of it.
         settings: Settings,
     },
 }
@@ -146,7 +146,7 @@ impl ControlledLink {
     pub fn set(&self, changes: Settings) -> Result<()> {
         let mut told = lock(&self.told);
         let mut next = told.settings.clone();
-        next.overlay(changes);
+        next.change(changes);
         if next.seed() != told.settings.seed() {
             return Err(Refused::because(anyhow!(
                 "the seed is {} for as long as the link runs, because all that chance has done so far follows from it; start another link for another seed",

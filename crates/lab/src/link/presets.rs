@@ -215,7 +215,7 @@ pub const PRESETS: [Preset; 12] = [
             ),
             source(
                 "queue",
-                "up: Flickinger et al. (Comcast), \"Improving Latency with Active Queue Management (AQM) During COVID-19\", 2021: roughly 250 ms of latency under load without AQM, so 250 ms of the rate (with DOCSIS-PIE 15 to 30 ms: `--queue pie`); down: chosen, 100 ms of the rate",
+                "up: Flickinger et al. (Comcast), \"Improving Latency with Active Queue Management (AQM) During COVID-19\", 2021: roughly 250 ms of latency under load without AQM, so 250 ms of the rate (with DOCSIS-PIE 15 to 30 ms: `--aqm pie`); down: chosen, 100 ms of the rate",
             ),
             source("loss", NO_LOSS),
         ],

@@ -55,7 +55,7 @@ impl Args for SettingFlags {
             Arg::new(PRESET)
                 .long(PRESET)
                 .value_name("NAME")
-                .help("A link that has a name, as \"lte\"; flags override it (see `trunkline emulate presets`)"),
+                .help("A link that has a name, as \"lte\"; flags override it, and for a running link it replaces all that was set (see `trunkline emulate presets`)"),
             Arg::new(CONFIG)
                 .long(CONFIG)
                 .value_name("FILE")
@@ -89,7 +89,7 @@ fn argument(name: Name) -> Arg {
         Way::Forward => argument.help(name.key.help()),
         Way::Back => argument
             .help(format!(
-                "The same from B to A [default: as --{}]",
+                "The same from B to A [default: the preset's, or as --{}]",
                 name.key.name()
             ))
             .hide_short_help(true),

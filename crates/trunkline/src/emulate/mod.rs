@@ -31,7 +31,10 @@ enum Action {
     Run(Box<run::Run>),
     /// Shows how a running link is: what it is set to, what it counted, whether this host holds it.
     Status(status::Status),
-    /// Changes settings of a running link; only those that are named, and no packet is lost.
+    /// Changes settings of a running link, without losing a packet.
+    ///
+    /// Only what is named changes. A --preset is a whole link: all that was set before, and is not
+    /// named beside it, is from then on as the preset has it, or not set.
     Set(Box<set::Set>),
     /// Lists links that have a name, with their numbers and where these come from.
     Presets(presets::Presets),

@@ -184,6 +184,15 @@ fn settings_change_under_way_and_no_packet_is_lost() {
         let length = receiver.recv(&mut payload).unwrap();
         assert_eq!((length, &payload[..4]), (500, &number.to_be_bytes()[..]));
     }
+    // A preset is a whole link: of what was set before nothing is left.
+    let set = link.command("set", &["--preset", "t1", "--loss", "1%", "--json"]);
+    let after: Value = serde_json::from_slice(&set.stdout).unwrap();
+    let back = &after["in_force"]["back"];
+    assert_eq!(
+        (&back["rate"], &back["delay"], &back["loss"]),
+        (&"1.544Mbit".into(), &"10ms".into(), &"1%".into())
+    );
+    assert_eq!(back["queue"], "15kB");
     let account = link.stop();
     assert_eq!(account["forward"]["dropped_by_queue_packets"], 0);
     assert!(!link.socket.exists(), "the socket goes with the link");

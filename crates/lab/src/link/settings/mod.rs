@@ -213,7 +213,7 @@ pub(super) const QUEUE_DEFAULT: &str = "default";
 /// Which way a word counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Way {
-    /// From A to B, and back unless the twin is named.
+    /// From A to B, and back unless the twin is named, by whatever it may be.
     Forward,
     /// From B to A.
     Back,
@@ -386,6 +386,18 @@ impl Settings {
             }
         }
         self.words.extend(over.words);
+    }
+
+    /// Lays other settings over those of a link that runs. A preset among them is the whole link:
+    /// what was named before it counts no more. The seed is the link's.
+    pub fn change(&mut self, over: Settings) {
+        if over.preset.is_some() {
+            *self = Self {
+                seed: self.seed,
+                ..Self::default()
+            };
+        }
+        self.overlay(over);
     }
 
     /// Turns relative names of files into absolute ones, so that they are found from elsewhere.

@@ -54,16 +54,9 @@ pub struct UsedFile {
 }
 
 pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
-    let preset = below(settings)?;
+    let settings = over_preset(settings)?;
     let mut opened = Opened::default();
-    let mut direction = |way| {
-        let layers = Layers {
-            layers: [settings, &preset],
-            way,
-        };
-        let direction = Draft::new(&layers, &mut opened)?;
-        Ok::<_, anyhow::Error>(direction)
-    };
+    let mut direction = |way| Draft::new(&OneWay::of(&settings, way), &mut opened);
     let named = |way: &str| format!("the way {way}");
     let forward = direction(Way::Forward).with_context(|| named("forward"))?;
     let back = direction(Way::Back).with_context(|| named("back"))?;
@@ -81,50 +74,49 @@ pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
     })
 }
 
-/// What lies below the named words.
-fn below(settings: &Settings) -> Result<Settings> {
-    match settings.preset() {
-        Some(name) => Ok(presets::find(name)?.settings()),
-        None => Ok(Settings::default()),
-    }
+/// The preset's words with the named ones laid over them.
+fn over_preset(settings: &Settings) -> Result<Settings> {
+    let mut all = match settings.preset() {
+        Some(name) => presets::find(name)?.settings(),
+        None => Settings::default(),
+    };
+    all.overlay(settings.clone());
+    Ok(all)
 }
 
-/// Named words over those of a preset, seen from one way.
-struct Layers<'a> {
-    layers: [&'a Settings; 2],
+/// Words, seen from one way: those that name it, and else those forward.
+struct OneWay<'a> {
+    settings: &'a Settings,
     way: Way,
 }
 
-impl Layers<'_> {
+impl<'a> OneWay<'a> {
+    fn of(settings: &'a Settings, way: Way) -> Self {
+        Self { settings, way }
+    }
+
     /// The word that counts, and the name it was given under.
-    fn find(&self, key: Key) -> Option<(Name, &str)> {
-        self.layers
-            .iter()
-            .find_map(|layer| self.find_in(layer, &[key]).into_iter().next())
+    fn find(&self, key: Key) -> Option<(Name, &'a str)> {
+        self.find_all(&[key]).into_iter().next()
     }
 
     /// What says what the line is.
-    fn find_line(&self) -> Result<Option<(Name, &str)>> {
-        const LINES: [Key; 3] = [Key::Rate, Key::Shaper, Key::Trace];
-        for layer in self.layers {
-            match self.find_in(layer, &LINES).as_slice() {
-                [] => {}
-                [only] => return Ok(Some(*only)),
-                [(first, _), (second, _), ..] => bail!(
-                    "`{first}` and `{second}` contradict each other, because each says what the line is; leave one of them out"
-                ),
-            }
+    fn find_line(&self) -> Result<Option<(Name, &'a str)>> {
+        match self.find_all(&[Key::Rate, Key::Shaper, Key::Trace])[..] {
+            [] => Ok(None),
+            [only] => Ok(Some(only)),
+            [(first, _), (second, _), ..] => bail!(
+                "`{first}` and `{second}` contradict each other, because each says what the line is; leave one of them out"
+            ),
         }
-        Ok(None)
     }
 
-    /// Words under a name of this way, or else under the names forward.
-    fn find_in<'s>(&self, layer: &'s Settings, keys: &[Key]) -> Vec<(Name, &'s str)> {
-        let under = |way| -> Vec<(Name, &'s str)> {
+    fn find_all(&self, keys: &[Key]) -> Vec<(Name, &'a str)> {
+        let under = |way| -> Vec<(Name, &'a str)> {
             keys.iter()
                 .filter_map(|key| {
                     let name = Name { key: *key, way };
-                    layer.get(name).map(|word| (name, word))
+                    self.settings.get(name).map(|word| (name, word))
                 })
                 .collect()
         };
@@ -152,8 +144,8 @@ struct Draft {
 }
 
 impl Draft {
-    fn new(layers: &Layers<'_>, opened: &mut Opened) -> Result<Self> {
-        let overhead = layers.read(Key::Overhead)?.unwrap_or_default();
+    fn new(words: &OneWay<'_>, opened: &mut Opened) -> Result<Self> {
+        let overhead = words.read(Key::Overhead)?.unwrap_or_default();
         if overhead > OVERHEAD_MAX {
             bail!(
                 "`overhead`: {overhead} for each packet is more than a packet has; 14 counts as Ethernet's header does, 38 as its wire"
@@ -161,28 +153,28 @@ impl Draft {
         }
         let mut config = DirectionConfig {
             overhead,
-            policer: layers
+            policer: words
                 .read::<BucketWords>(Key::Police)?
                 .map(|bucket| bucket.ready(overhead)),
-            corruption: layers.read(Key::Corrupt)?.unwrap_or(Probability::ZERO),
-            duplication: layers.read(Key::Duplicate)?.unwrap_or(Probability::ZERO),
-            delay: layers.read(Key::Delay)?.unwrap_or_default(),
-            jitter: layers.read::<Jitter>(Key::Jitter)?,
-            reordering: layers.read::<Reordering>(Key::Reorder)?,
+            corruption: words.read(Key::Corrupt)?.unwrap_or(Probability::ZERO),
+            duplication: words.read(Key::Duplicate)?.unwrap_or(Probability::ZERO),
+            delay: words.read(Key::Delay)?.unwrap_or_default(),
+            jitter: words.read::<Jitter>(Key::Jitter)?,
+            reordering: words.read::<Reordering>(Key::Reorder)?,
             ..DirectionConfig::default()
         };
         let mut scheduled = Vec::new();
-        if let Some((name, word)) = layers.find_line()? {
+        if let Some((name, word)) = words.find_line()? {
             let schedule =
                 set_line(&mut config, name, word, opened).with_context(|| format!("`{name}`"))?;
             scheduled.extend(schedule.map(|schedule| (name, schedule)));
         }
-        if let Some((name, word)) = layers.find(Key::Loss)
+        if let Some((name, word)) = words.find(Key::Loss)
             && let Some(loss) = read_optional::<LossWords>(word)?
         {
             config.loss = loss.ready(opened).with_context(|| format!("`{name}`"))?;
         }
-        if let Some((name, word)) = layers.find(Key::Schedule)
+        if let Some((name, word)) = words.find(Key::Schedule)
             && let Some(Source(path)) = read_optional(word)?
         {
             let schedule = opened
@@ -190,7 +182,7 @@ impl Draft {
                 .with_context(|| format!("`{name}`"))?;
             scheduled.push((name, schedule));
         }
-        if let Some((name, word)) = layers.find(Key::Outage)
+        if let Some((name, word)) = words.find(Key::Outage)
             && let Some(outages) = read_optional::<Outages>(word)?
         {
             let schedule = outages
@@ -204,7 +196,7 @@ impl Draft {
             );
         }
         config.schedule = scheduled.pop().map(|(_, schedule)| schedule);
-        let limit = match layers.find(Key::Queue) {
+        let limit = match words.find(Key::Queue) {
             Some((_, QUEUE_DEFAULT)) | None => None,
             Some((name, word)) => {
                 let limit = QueueLimit::read(word).with_context(|| format!("`{name}`"))?;
@@ -212,7 +204,7 @@ impl Draft {
                 Some(limit)
             }
         };
-        let aqm = layers
+        let aqm = words
             .read(Key::Aqm)?
             .unwrap_or(Aqm::Ready(Discipline::DropTail));
         Ok(Self { config, limit, aqm })
@@ -562,16 +554,13 @@ pub(super) fn in_force(
     way: Way,
     config: &DirectionConfig,
 ) -> Result<Vec<(&'static str, String)>> {
-    let preset = below(settings)?;
-    let layers = Layers {
-        layers: [settings, &preset],
-        way,
-    };
+    let settings = over_preset(settings)?;
+    let named = OneWay::of(&settings, way);
     let written = |key| {
-        let word = layers.find(key).map(|(_, word)| word);
+        let word = named.find(key).map(|(_, word)| word);
         word.filter(|word| *word != NONE)
     };
-    let trace = layers
+    let trace = named
         .find_line()?
         .filter(|(name, word)| name.key == Key::Trace && *word != NONE);
     let mut words = described(config);

@@ -223,8 +223,15 @@ fn flags_override_a_preset_word_by_word() {
     assert_eq!(rate(&link.forward), Some(112_000));
     assert_eq!(rate(&link.back), Some(1_550_000));
     assert!(matches!(link.back.loss, Loss::Random(_)));
+    // What the preset names for the way back stays, as it does where a file or a flag names it.
+    let slower = resolved(&[("preset", "3g-waas"), ("rate", "64kbit")]);
+    assert_eq!(rate(&slower.forward), Some(64_000));
+    assert_eq!(rate(&slower.back), Some(1_550_000));
     let shaped = resolved(&[("preset", "3g-waas"), ("shaper", "rate=1Mbit,burst=2kB")]);
-    assert!(matches!(shaped.back.line, Line::Shaper(_)));
+    assert!(matches!(shaped.forward.line, Line::Shaper(_)));
+    assert_eq!(rate(&shaped.back), Some(1_550_000));
+    let same = resolved(&[("preset", "t1"), ("rate", "64kbit")]);
+    assert_eq!(rate(&same.back), Some(64_000));
     let bare = resolved(&[("preset", "leo"), ("loss", "none"), ("jitter", "none")]);
     assert_eq!(bare.forward.loss, Loss::None);
     assert_eq!(bare.back.jitter, None);
@@ -245,6 +252,29 @@ fn laying_words_over_others_replaces_only_those() {
     let link = running.resolve().unwrap().config;
     assert!(matches!(link.forward.line, Line::Shaper(_)));
     assert_eq!(rate(&link.back), Some(2_000_000));
+}
+
+#[test]
+fn a_preset_for_a_running_link_is_the_whole_link() {
+    let started = settings(&[("rate", "64kbit"), ("delay-back", "3ms"), ("seed", "7")]);
+    let changed = |over: &[(&str, &str)]| {
+        let mut running = started.clone();
+        running.overlay(settings(&[("loss", "2%")]));
+        running.change(settings(over));
+        running.resolve().unwrap().config
+    };
+    let as_started = |words: &[(&str, &str)]| resolved(&[words, &[("seed", "7")]].concat());
+    for over in [
+        &[("preset", "lte")][..],
+        &[("preset", "lte"), ("loss", "1%")],
+        &[("preset", "none")],
+    ] {
+        assert_eq!(changed(over), as_started(over), "{over:?}");
+    }
+    // Without one only what is named changes.
+    let link = changed(&[("delay", "5ms")]);
+    assert_eq!(rate(&link.forward), Some(64_000));
+    assert!(matches!(link.forward.loss, Loss::Random(_)));
 }
 
 #[test]
@@ -436,7 +466,7 @@ fn what_is_in_force_repeats_the_words_that_the_models_forget() {
     // A flag over a preset, or over a trace below it, is what counts.
     assert_eq!(
         in_force(&[("preset", "lte"), ("rate", "7Mbit")], Key::Rate),
-        both("7Mbit")
+        [Some("7Mbit".to_owned()), Some("27.12Mbit".to_owned())]
     );
 }
 
