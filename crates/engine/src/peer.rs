@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reduce::PeerSlot;
 use tunnel::congestion::Remembered;
-use tunnel::transport::Condition;
+use tunnel::transport::{Condition, SuspendReason};
 use tunnel::{LinkId, Session};
 use vocab::{FlowId, NodeId, Time};
 
@@ -101,6 +101,10 @@ impl Peer {
         let condition = status.as_ref().map(|status| status.condition);
         let (carries, fallback) = match (self.link, condition) {
             (None, _) => ("none", None),
+            (Some(_), Some(Condition::Carrying)) if self.session.prefers_link() => (
+                "tls",
+                Some(why::suspension_text(SuspendReason::SlowerThanLink)),
+            ),
             (Some(_), Some(Condition::Carrying)) => ("udp", None),
             (Some(_), Some(Condition::Probing)) => ("tls", Some("no answer by UDP yet")),
             (Some(_), Some(Condition::Suspended(reason))) => {

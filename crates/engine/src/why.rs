@@ -48,6 +48,7 @@ pub(crate) fn suspension_text(reason: SuspendReason) -> &'static str {
         SuspendReason::NoAnswer => "UDP is not answered: blocked, or the path is broken",
         SuspendReason::AddressUnproved => "the peer does not answer where its UDP comes from",
         SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
+        SuspendReason::SlowerThanLink => "the network holds UDP back: TLS over TCP delivers more",
         SuspendReason::KeysUsedUp => "the keys are used up, or too many packets were forged",
     }
 }

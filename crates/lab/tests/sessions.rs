@@ -113,7 +113,10 @@ fn plan(random: &mut Random) -> Plan {
             },
             ..Settings::default()
         },
-        session: Config::default(),
+        session: Config {
+            compare_ways: false,
+            ..Config::default()
+        },
     }
 }
 

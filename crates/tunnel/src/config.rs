@@ -25,6 +25,8 @@ pub struct Config {
     /// When nothing was heard for this long all flows are reset. The outage of 30 s that
     /// flows must survive, and time to find out and to dial again.
     pub give_up_after: Duration,
+    /// Whether data leaves packets for the link where that delivers more.
+    pub compare_ways: bool,
     /// Flows that the peer may have open towards us; further ones are reset.
     pub flow_limit: usize,
 }
@@ -39,6 +41,7 @@ impl Default for Config {
             ping_interval: Duration::from_secs(1),
             silent_after: Duration::from_secs(5),
             give_up_after: Duration::from_secs(45),
+            compare_ways: true,
             flow_limit: FLOW_LIMIT,
         }
     }

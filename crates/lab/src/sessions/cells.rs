@@ -247,6 +247,8 @@ impl Cell {
             session: Config {
                 flow_window_limit: ByteCount::mebibytes(64),
                 total_window: ByteCount::mebibytes(256),
+                // Links here have a line of their own, so that there is always more to be had.
+                compare_ways: false,
                 ..Config::default()
             },
         }

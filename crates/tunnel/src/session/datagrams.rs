@@ -12,13 +12,17 @@
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
+use path::INITIAL_RTT;
 use vocab::{Random, Time};
 
+use super::choice::{Choice, Verdict};
 use super::link::Phase;
 use super::{Carried, Session};
 use crate::congestion::Remembered;
 use crate::packet::{ConnectionIds, KeyContext, Role, Suite};
-use crate::transport::{Change, Codepoint, Fate, Status, Transmit, Transport};
+use crate::transport::{
+    Change, Codepoint, Condition, Fate, Status, SuspendReason, Transmit, Transport,
+};
 use crate::wire::{DATAGRAM_VERSION, DatagramOffer};
 use crate::{Error, Event, LinkId};
 
@@ -39,16 +43,28 @@ pub struct DatagramAgreement {
 }
 
 /// The datagram path of one link, as far as it has come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Datagrams {
     ours: Option<DatagramOffer>,
     theirs: Option<DatagramOffer>,
     /// Ours has not gone out yet.
     pub(super) offer_waiting: bool,
     transport: Option<Box<Transport<Vec<Carried>>>>,
+    /// Whether packets are worth it, where they get through.
+    pub(super) choice: Choice,
 }
 
 impl Datagrams {
+    pub(super) fn new() -> Self {
+        Self {
+            ours: None,
+            theirs: None,
+            offer_waiting: false,
+            transport: None,
+            choice: Choice::new(),
+        }
+    }
+
     pub(super) fn transport(&self) -> Option<&Transport<Vec<Carried>>> {
         self.transport.as_deref()
     }
@@ -172,6 +188,7 @@ impl Session {
                 return Err(error);
             }
             self.return_transport(transport);
+            self.compare_ways();
         }
         Ok(())
     }
@@ -231,6 +248,51 @@ impl Session {
         self.link.as_ref()?.datagrams.transport()?.remembered()
     }
 
+    /// Whether packets get through and the link was chosen all the same, because it is faster.
+    #[must_use]
+    pub fn prefers_link(&self) -> bool {
+        let link = self.link.as_ref();
+        link.is_some_and(|link| link.datagrams.choice.is_on_link())
+    }
+
+    /// Looks at which way delivers more; to be called when the peer has said what it has.
+    pub(super) fn compare_ways(&mut self) {
+        let now = self.now;
+        if !self.config.compare_ways {
+            return;
+        }
+        let round_trip = self.round_trip().unwrap_or(INITIAL_RTT);
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        let carries = |transport: &Transport<_>| transport.condition() == Condition::Carrying;
+        if !link.datagrams.transport().is_some_and(carries) {
+            return;
+        }
+        let choice = &mut link.datagrams.choice;
+        match choice.judge(now, round_trip) {
+            None | Some(Verdict::Try) => {}
+            Some(Verdict::Stay) => {
+                for piece in choice.take_pieces() {
+                    if let Some(flow) = self.flows.get_mut(&piece.flow) {
+                        flow.send.lost(piece.offset..piece.offset + piece.length);
+                    }
+                    self.activate(piece.flow);
+                }
+            }
+            Some(Verdict::Leave) => {
+                choice.take_pieces();
+                self.packets_down(now);
+                let reason = SuspendReason::SlowerThanLink;
+                self.events.push_back(Event::DatagramsDown { reason });
+            }
+            Some(Verdict::Return) => {
+                self.packets_up(now);
+                self.events.push_back(Event::DatagramsUp);
+            }
+        }
+    }
+
     fn take_transport(&mut self) -> Option<Box<Transport<Vec<Carried>>>> {
         self.link.as_mut()?.datagrams.transport.take()
     }
@@ -257,6 +319,9 @@ impl Session {
         while let Some(change) = transport.poll_change() {
             match change {
                 Change::Carrying => {
+                    if let Some(link) = &mut self.link {
+                        link.datagrams.choice.restart();
+                    }
                     self.packets_up(now);
                     self.events.push_back(Event::DatagramsUp);
                 }

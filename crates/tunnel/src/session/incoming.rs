@@ -30,8 +30,9 @@ impl Session {
     pub fn handle(&mut self, now: Time, link: LinkId, bytes: &[u8]) -> Result<(), Error> {
         self.advance(now);
         let outcome = self.take_in(link, bytes);
-        if outcome.is_err() {
-            self.detach();
+        match outcome {
+            Ok(()) => self.compare_ways(),
+            Err(_) => self.detach(),
         }
         outcome
     }
@@ -383,10 +384,15 @@ impl Session {
         };
         flow.is_open_known = true;
         let claim = |what| Error::PeerMisbehavedOnFlow { flow: id, what };
+        let base = flow.send.base();
         let progress = flow
             .send
             .acknowledge(self.now, ack.received, ack.consumed, ack.limit)
             .ok_or_else(|| claim("it has bytes that were never sent"))?;
+        let delivered = flow.send.base() - base;
+        if let Some(link) = &mut self.link {
+            link.datagrams.choice.delivered(delivered);
+        }
         if ack.finish == Seen::Seen {
             flow.send
                 .acknowledge_finish(ack.received)

@@ -92,7 +92,7 @@ impl Session {
             hello_waiting: true,
             resume_out: ResumeOut::From(FlowId(0)),
             in_packets: false,
-            datagrams: Datagrams::default(),
+            datagrams: Datagrams::new(),
             dialed_by_us,
             attached: self.now,
         });

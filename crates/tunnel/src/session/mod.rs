@@ -10,6 +10,7 @@
 //! Frames travel on the link, in order, or in packets beside it, in any order and not all of them
 //! (`packets`), by a transport that `datagrams` agrees on with the peer.
 
+mod choice;
 mod datagrams;
 mod flow;
 mod incoming;

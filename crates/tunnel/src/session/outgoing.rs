@@ -8,6 +8,8 @@ use bytes::Bytes;
 use vocab::{FlowId, Time, Writer};
 
 use super::Session;
+use super::choice::Piece;
+use super::flow::Flow;
 use super::link::{Link, Phase, ResumeOut};
 use super::packets::Carried;
 use super::schedule::After;
@@ -78,7 +80,8 @@ impl Session {
         let greeting = link.hello_waiting || resume_waiting(link) || offer_waiting(link);
         let wants = greeting
             || self.control.pong.is_some() && link.phase == Phase::Resuming
-            || self.travels_by(Way::Link) && self.has_frames();
+            || self.travels_by(Way::Link) && self.has_frames()
+            || self.tries_link() && !self.schedule.is_empty();
         wants.then_some(link.id)
     }
 
@@ -101,6 +104,12 @@ impl Session {
             Way::Link
         };
         self.is_up() && way == packets
+    }
+
+    /// Whether data may take the link although frames travel in packets.
+    fn tries_link(&self) -> bool {
+        let link = self.link.as_ref();
+        self.travels_by(Way::Packets) && link.is_some_and(|link| link.datagrams.choice.is_trial())
     }
 
     fn has_frames(&self) -> bool {
@@ -130,6 +139,8 @@ impl Session {
         let greeted = self.link.as_ref().is_some_and(|link| !resume_waiting(link));
         if greeted && self.travels_by(Way::Link) {
             self.put_frames(&mut bundle);
+        } else if greeted && self.tries_link() {
+            self.put_data(&mut bundle);
         }
         self.counters.sent_bytes += out.len() as u64;
         (!out.is_empty()).then(|| out.finish())
@@ -343,6 +354,10 @@ impl Session {
             self.repeating = false;
         }
         let sent = self.counters.sent_data_bytes > before;
+        let has_more = !self.schedule.is_empty();
+        if let Some(link) = self.link.as_mut().filter(|_| sent) {
+            link.datagrams.choice.sent(self.now, has_more);
+        }
         if sent && self.liveness.refresh_due(self.now) && bundle.has_room() {
             self.put_ping(bundle);
         }
@@ -352,8 +367,16 @@ impl Session {
     /// cut short by the room that is left.
     fn put_turn(&mut self, id: FlowId, bundle: &mut Bundle<'_>) -> bool {
         let total = self.total_room(id);
-        let Some(flow) = self.flows.get(&id) else {
+        if !self.flows.contains_key(&id) {
             self.schedule.gone(id);
+            return true;
+        }
+        let is_trial = !bundle.is_packet() && self.is_in_packets();
+        // On the link an Open counts as the end of all flows before it that were not opened there.
+        if is_trial && self.flows.get(&id).is_some_and(Flow::needs_open) {
+            return false;
+        }
+        let Some(flow) = self.flows.get(&id) else {
             return true;
         };
         // In a packet the bytes may overtake the flow's Open, or be all that arrives of the two.
@@ -389,6 +412,13 @@ impl Session {
                 offset: next.start,
                 length: count as u32,
             });
+            if let Some(link) = self.link.as_mut().filter(|_| is_trial) {
+                link.datagrams.choice.sent_on_link(Piece {
+                    flow: id,
+                    offset: next.start,
+                    length: count as u64,
+                });
+            }
         }
         let mut finish = None;
         if flow.send.finish_due() {

@@ -123,6 +123,9 @@ impl Session {
                 if let Some(flow) = self.flows.get_mut(&flow) {
                     flow.send.arrived(offset..offset + u64::from(length));
                 }
+                if let Some(link) = &mut self.link {
+                    link.datagrams.choice.arrived(length.into());
+                }
             }
             Carried::Open(flow) => {
                 if let Some(flow) = self.flows.get_mut(&flow) {
@@ -147,8 +150,11 @@ impl Session {
     pub fn packet_lost(&mut self, now: Time, carried: &Carried) {
         self.advance(now);
         // A new link begins with a Resume, which knows better.
-        if self.link.is_none() {
+        let Some(link) = &mut self.link else {
             return;
+        };
+        if let Carried::Data { length, .. } = carried {
+            link.datagrams.choice.lost((*length).into());
         }
         match carried {
             Carried::Data {

@@ -123,6 +123,8 @@ pub enum SuspendReason {
     ClosedByPeer,
     /// Too many forged packets came, or the keys are used up.
     KeysUsedUp,
+    /// It gets through, and the link delivers more: the network holds UDP back.
+    SlowerThanLink,
 }
 
 /// A change that the layer above has to follow.
