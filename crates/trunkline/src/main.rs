@@ -27,6 +27,7 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use ::lab::link::Refused;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -86,7 +87,9 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse_from(with_negative_values(std::env::args_os()));
+    let words = with_negative_values(std::env::args_os());
+    let arguments = Arguments::try_parse_from(&words)
+        .unwrap_or_else(|error| with_unit_hint(error, &words).exit());
     start_log(arguments.log_format);
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,6 +132,26 @@ fn with_negative_values(arguments: impl Iterator<Item = OsString>) -> Vec<OsStri
         }
     }
     joined
+}
+
+/// Says what is wrong with `--delay 15 ms`, of which the reader of flags only says that it does not
+/// know `ms`.
+fn with_unit_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(unit)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let hint = words.windows(3).find_map(|three| {
+        let [flag, number, last] = [&three[0], &three[1], &three[2]].map(|word| word.to_str());
+        let (flag, number) = (flag?, number?);
+        let is_split =
+            last == Some(unit) && flag.starts_with("--") && number.parse::<f64>().is_ok();
+        is_split.then(|| format!("a number and its unit are one word: {flag} {number}{unit}"))
+    });
+    if let Some(hint) = hint.filter(|_| error.kind() == ErrorKind::UnknownArgument) {
+        let hint = ContextValue::StyledStrs(vec![hint.into()]);
+        error.insert(ContextKind::Suggested, hint);
+    }
+    error
 }
 
 /// Sends the log to standard error, so that standard output holds results only.

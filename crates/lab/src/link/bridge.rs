@@ -11,13 +11,14 @@
 //! Frames come and go by packet sockets (`packet_socket.rs`), which work everywhere, or by AF_XDP
 //! (`xdp.rs`), before the kernel has made anything of them.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use super::device::Device;
 use super::interface::Interface;
 use super::interface_system::Feature;
 use super::namespace::Namespace;
 use super::packet_socket::PacketSocket;
+use super::refused::Refused;
 use super::xdp::XdpSocket;
 
 /// One end of a bridge: an interface that is there already.
@@ -59,10 +60,10 @@ pub(super) fn open(a: &BridgeEnd, b: &BridgeEnd, io: BridgeIo) -> Result<[Box<dy
     let find = |end: &BridgeEnd| Interface::find(&end.interface, end.namespace.as_ref());
     let (first, second) = (find(a)?, find(b)?);
     if first.is_same_as(&second) {
-        bail!(
+        return Err(Refused::because(anyhow!(
             "both ends of the bridge are {}; name two different interfaces",
             first.name()
-        );
+        )));
     }
     if first.mtu() != second.mtu() {
         bail!(

@@ -10,7 +10,8 @@
 
 mod socket;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
@@ -23,7 +24,7 @@ use super::refused::Refused;
 use super::report::LinkReport;
 use super::settings::{Settings, Way};
 use super::{Devices, LinkHandle};
-pub use socket::{ControlSocket, Found, ask, look_for_links, socket_in};
+pub use socket::{ControlSocket, Found, ask, look_for_links, name_at, socket_in};
 
 /// What can be asked of a running link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +67,8 @@ pub struct ControlledLink {
     ends: [String; 2],
     started: Instant,
     host_check: HostCheck,
+    /// Where it is asked, once it is.
+    control: OnceLock<PathBuf>,
 }
 
 /// What the link was told.
@@ -115,7 +118,13 @@ impl ControlledLink {
             ends: start.ends,
             started: Instant::now(),
             host_check: start.host_check,
+            control: OnceLock::new(),
         })
+    }
+
+    /// Says where it is asked, for its status; the first time counts.
+    fn is_asked_at(&self, socket: &Path) {
+        self.control.get_or_init(|| socket.to_owned());
     }
 
     /// What the ends are called.
@@ -192,6 +201,7 @@ impl ControlledLink {
             "version": env!("CARGO_PKG_VERSION"),
             "process": std::process::id(),
             "ends": self.ends,
+            "control": self.control.get(),
             "uptime_s": self.started.elapsed().as_secs(),
             "seed": settings.seed(),
             "settings": settings,

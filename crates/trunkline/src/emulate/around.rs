@@ -52,12 +52,13 @@ pub(super) struct Command {
 }
 
 /// The devices of a link around a command are its own.
-const NOT_WITH_COMMAND: [&str; 5] = [
+const NOT_WITH_COMMAND: [&str; 6] = [
     "device_a",
     "device_b",
     "namespace_a",
     "namespace_b",
     "bridge",
+    "io",
 ];
 
 /// The way into the host's network.

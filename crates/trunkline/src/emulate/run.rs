@@ -92,8 +92,8 @@ pub(super) struct Watched {
     /// Writes a capture of each packet at both ends with its fate as a comment.
     #[arg(long, value_name = "FILE.pcapng")]
     pcapng: Option<PathBuf>,
-    /// Where to listen for `status` and `set` [default: emulate-DEVICE_A.sock in /run/trunkline
-    /// or in $XDG_RUNTIME_DIR/trunkline].
+    /// Where to listen for `status` and `set`, in a directory that is there [default:
+    /// emulate-DEVICE_A.sock in /run/trunkline or in $XDG_RUNTIME_DIR/trunkline].
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
     /// Serves Prometheus metrics at this address; a port alone is one of the loopback address.
@@ -104,6 +104,12 @@ pub(super) struct Watched {
 impl Run {
     /// What the reader of flags lets pass beside others that contradict what these need.
     fn check(&self) -> Result<()> {
+        // Nothing else ends in it: what follows another `--` is a command.
+        if env::args_os().next_back().is_some_and(|last| last == "--") {
+            return Err(Refused::because(anyhow!(
+                "there is no command behind --: name one, as in `trunkline emulate run --delay 50ms -- curl …`, or leave -- out for a link between two devices"
+            )));
+        }
         if self.around.has_options() {
             return Err(Refused::because(anyhow!(
                 "--gateway, --report and --report-to are for a link around one command: add -- COMMAND"
@@ -214,8 +220,14 @@ impl Running {
             Some(path) => Some(ControlSocket::listen(path, Arc::clone(&link))?),
             None => {
                 let control = ControlSocket::listen_in(&control_directories(), &ends[0], &link);
-                if control.is_none() {
-                    tracing::debug!("no place for a control socket; --control names one");
+                let name = control.as_ref().and_then(ControlSocket::name);
+                match name {
+                    None => tracing::debug!("no place for a control socket; --control names one"),
+                    Some(name) if name != ends[0] && announce == Announce::Yes => remark!(
+                        "another link is called {}; this one answers to {name}, as in `trunkline emulate status --name {name}`",
+                        ends[0]
+                    ),
+                    Some(_) => {}
                 }
                 control
             }
@@ -272,6 +284,11 @@ impl Ends {
                 "--bridge joins two interfaces: --bridge eth1,eth2"
             )));
         };
+        if first == second && a == b {
+            return Err(Refused::because(anyhow!(
+                "both ends of the bridge are {first}; name two different interfaces"
+            )));
+        }
         let ends = [first.to_owned(), second.to_owned()];
         let end = |interface: &str, namespace| BridgeEnd {
             interface: interface.to_owned(),

@@ -1,7 +1,7 @@
 //! `trunkline emulate status`: how a running link is.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::output::Output;
 /// Which link is meant.
 #[derive(Debug, Args)]
 pub(super) struct Which {
-    /// The link of this name: its device A [default: the only one that runs].
+    /// The link of this name: its device A, and where two links have such a device, for the second
+    /// that and its process [default: the only one that runs].
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
     name: Option<String>,
     /// The link that listens at this socket.
@@ -130,6 +131,12 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
         "{a} to {b}: process {}, for {} s, seed {}",
         status["process"], status["uptime_s"], status["seed"]
     )?;
+    let socket = status["control"].as_str().map(Path::new);
+    if let Some(name) = socket.and_then(control::name_at)
+        && name != a
+    {
+        writeln!(out, "name: {name}, because another link was called {a}")?;
+    }
     for (way, label) in [("forward", "forward"), ("back", "back   ")] {
         let in_force = &status["in_force"][way];
         let words: Vec<String> = Key::ALL

@@ -287,6 +287,75 @@ fn what_a_killed_link_leaves_is_said_and_removed() {
     assert!(!link.socket.exists());
 }
 
+/// Ends its process, and removes its namespace.
+struct Namesake {
+    process: Child,
+    namespace: String,
+}
+
+impl Drop for Namesake {
+    fn drop(&mut self) {
+        let process = self.process.id().to_string();
+        // It removes its control socket, as one that is killed would not.
+        let _ = Command::new("kill").arg(process).status();
+        let _ = self.process.wait();
+        ip(&["netns", "delete", &self.namespace]);
+    }
+}
+
+#[test]
+fn a_second_link_of_the_same_name_says_what_it_answers_to() {
+    let Some(_turn) = turn(
+        "a_second_link_of_the_same_name_says_what_it_answers_to",
+        &[],
+    ) else {
+        return;
+    };
+    let device = format!("E{}", std::process::id());
+    let start = |end: &str| {
+        let namespace = format!("Esame{end}{}", std::process::id());
+        ip(&["netns", "add", &namespace]);
+        let process = trunkline()
+            .args(["emulate", "run", "--device-a", &device])
+            .args(["--namespace-a", &namespace, "--namespace-b", &namespace])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut link = Namesake { process, namespace };
+        let mut ready = String::new();
+        let out = link.process.stdout.as_mut().unwrap();
+        BufReader::new(out).read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        link
+    };
+    let _first = start("a");
+    let mut second = start("b");
+    let name = format!("{device}-{}", second.process.id());
+    let status = |name: &str, form: &[&str]| {
+        let output = trunkline()
+            .args(["emulate", "status", "--name", name])
+            .args(form)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json: Value = serde_json::from_str(&status(&name, &["--json"])).unwrap();
+    assert_eq!(json["process"], second.process.id());
+    let socket = json["control"].as_str().unwrap();
+    assert!(socket.ends_with(&format!("emulate-{name}.sock")), "{json}");
+    assert!(status(&name, &[]).contains(&format!("name: {name}")));
+    assert!(!status(&device, &[]).contains("name: "));
+
+    let process = second.process.id().to_string();
+    let killed = Command::new("kill").arg(process).status().unwrap();
+    assert!(killed.success());
+    let mut said = String::new();
+    let errors = second.process.stderr.as_mut().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    assert!(said.contains(&format!("answers to {name}")), "{said}");
+}
+
 #[test]
 fn a_packet_lost_in_an_outage_was_not_lost_by_chance() {
     let Some(_turn) = turn("a_packet_lost_in_an_outage_was_not_lost_by_chance", &[]) else {

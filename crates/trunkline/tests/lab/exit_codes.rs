@@ -21,11 +21,16 @@ fn emulate(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Refused by the reader of flags, of words, of files, by the models, and by what joins them.
-const REFUSALS: [(&[&str], &str); 17] = [
+const REFUSALS: [(&[&str], &str); 23] = [
     (&["run", "--bogus"], "--bogus"),
     (&["run", "--rate", "0"], "`rate`"),
     (&["run", "--rate", "fast"], "64kbit"),
     (&["run", "--delay", "-5ms"], "below zero"),
+    (&["run", "--delay", "1", "%"], "one word: --delay 1%"),
+    (
+        &["set", "--rate", "1.5", "Mbit"],
+        "one word: --rate 1.5Mbit",
+    ),
     (&["run", "--seed", "-1"], "seed"),
     (&["run", "--preset", "4g"], "lte"),
     (
@@ -41,6 +46,10 @@ const REFUSALS: [(&[&str], &str); 17] = [
     (&["run", "--aqm", "codel:target=0ms"], "above zero"),
     (&["run", "--rate", "10Mbit", "--queue", "100GB"], "100GB"),
     (&["run", "--bridge", "eth1"], "--bridge eth1,eth2"),
+    (&["run", "--bridge", "eth1,eth1"], "two different"),
+    (&["run", "--io", "xdp"], "--bridge"),
+    (&["run", "--io", "xdp", "--", "true"], "--io"),
+    (&["run", "--delay", "5ms", "--"], "no command behind --"),
     (&["run", "--device-a", "x", "--device-b", "x"], "--device-b"),
     (&["run", "--device-a", "longer-than-names-are"], "1 to 15"),
     (&["presets", "4g"], "lte"),
@@ -130,6 +139,25 @@ fn what_fails_ends_with_1_and_with_125_around_a_command() {
     assert_eq!(code, Some(FAILED_AROUND), "{said}");
     let (code, said) = emulate(&["status", "--control", "/nowhere/control.sock"]);
     assert_eq!(code, Some(FAILED), "{said}");
+    // What this host has, or has not, at the time: a name that is taken, no such interface.
+    for (arguments, hint) in [
+        (&["run", "--device-a", "lo"][..], "the name is taken"),
+        (
+            &["run", "--bridge", "no-such-1,no-such-2"],
+            "no such interface",
+        ),
+        (
+            &["run", "--control", "/nowhere/control.sock"],
+            "no directory /nowhere",
+        ),
+    ] {
+        let (code, said) = emulate(arguments);
+        assert_eq!(code, Some(FAILED), "{arguments:?}: {said}");
+        assert!(said.contains(hint), "{arguments:?}: {said}");
+    }
+    let control = ["run", "--control", "/nowhere/control.sock", "--", "true"];
+    let (code, said) = emulate(&control);
+    assert_eq!(code, Some(FAILED_AROUND), "{said}");
     let (code, said) = emulate(&["run", "--", "sh", "-c", "exit 3"]);
     assert_eq!(code, Some(3), "{said}");
 }

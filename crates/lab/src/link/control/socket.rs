@@ -52,15 +52,13 @@ impl ControlSocket {
     /// Listens at this path for its owner alone.
     ///
     /// # Errors
-    /// When another link listens there, or the socket cannot be made.
+    /// When another link listens there, or the socket cannot be made, as where there is no such
+    /// directory.
     pub fn listen(path: &Path, link: Arc<ControlledLink>) -> Result<Self> {
-        let made = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty() && !parent.exists())
-            .map(Path::to_owned);
         let about = || format!("cannot listen at the control socket {}", path.display());
         let (listener, identity) = bind(path).with_context(about)?;
         let waker = listener.try_clone().with_context(about)?;
+        link.is_asked_at(path);
         let is_over = Arc::new(AtomicBool::new(false));
         let listener = thread::Builder::new()
             .name("control".to_owned())
@@ -72,7 +70,7 @@ impl ControlSocket {
         Ok(Self {
             path: path.to_owned(),
             identity,
-            made,
+            made: None,
             waker: UnixStream::from(OwnedFd::from(waker)),
             listener: Some(listener),
             is_over,
@@ -80,7 +78,8 @@ impl ControlSocket {
     }
 
     /// Listens in the first of these directories that takes a socket, under the link's name, or
-    /// its name and number of process where another link has the name; `None` if none does.
+    /// its name and number of process where another link has the name; `None` if none does. A
+    /// directory that is not there is made where it would lie.
     #[must_use]
     pub fn listen_in(
         directories: &[PathBuf],
@@ -90,8 +89,12 @@ impl ControlSocket {
         let with_process = format!("{name}-{}", std::process::id());
         for directory in directories {
             for name in [name, &with_process] {
+                let made = fs::DirBuilder::new().mode(0o700).create(directory);
                 match Self::listen(&socket_in(directory, name), Arc::clone(link)) {
-                    Ok(socket) => return Some(socket),
+                    Ok(mut socket) => {
+                        socket.made = made.is_ok().then(|| directory.clone());
+                        return Some(socket);
+                    }
                     Err(error) => {
                         let error = format!("{error:#}");
                         tracing::debug!(error, "no control socket here");
@@ -102,10 +105,10 @@ impl ControlSocket {
         None
     }
 
-    /// Where it is.
+    /// The name under which the link is found, if it is where links are looked for.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn name(&self) -> Option<&str> {
+        name_at(&self.path)
     }
 }
 
@@ -181,10 +184,12 @@ fn bind(path: &Path) -> Result<(UnixListener, Identity)> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(parent)?;
+    if !parent.is_dir() {
+        bail!(
+            "there is no directory {}; make it, or choose another path with --control",
+            parent.display()
+        );
+    }
     let private = private_directory(parent)?;
     let made = bind_in(&private, path);
     let removed = fs::remove_dir_all(&private);
@@ -341,6 +346,13 @@ pub fn socket_in(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{PREFIX}{name}{SUFFIX}"))
 }
 
+/// The name of the link whose socket this is, if it is named as links are.
+#[must_use]
+pub fn name_at(socket: &Path) -> Option<&str> {
+    let file = socket.file_name()?.to_str()?;
+    file.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)
+}
+
 /// The links of some directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -361,14 +373,10 @@ pub fn look_for_links(directories: &[PathBuf]) -> Found {
         .flatten()
         .filter_map(Result::ok);
     for entry in entries {
-        let file = entry.file_name();
-        let name = file
-            .to_str()
-            .and_then(|file| file.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
-        let Some(name) = name.map(str::to_owned) else {
+        let path = entry.path();
+        let Some(name) = name_at(&path).map(str::to_owned) else {
             continue;
         };
-        let path = entry.path();
         match holder(&path) {
             Ok(Holder::Nobody(left)) => {
                 if let Err(error) = remove(&path, left) {
@@ -403,7 +411,7 @@ mod tests {
     #[test]
     fn a_socket_is_its_owners_alone_and_nothing_else_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("new").join("link.sock");
+        let path = directory.path().join("link.sock");
         let (_listener, made) = bind(&path).unwrap();
         assert_eq!(identity(&path), made);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
@@ -411,8 +419,15 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         let parent = path.parent().unwrap();
         assert_eq!(fs::read_dir(parent).unwrap().count(), 1);
-        let mode = fs::metadata(parent).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn no_directory_is_made_for_a_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("new");
+        let refused = format!("{:#}", bind(&missing.join("link.sock")).unwrap_err());
+        assert!(refused.contains("there is no directory"), "{refused}");
+        assert!(!missing.exists());
     }
 
     #[test]
