@@ -11,7 +11,6 @@ use vocab::{FlowId, NodeId, Time};
 
 use crate::config::{PeerConfig, Prefix};
 use crate::report::{PathStatus, PeerStatus, UdpStatus};
-use crate::why;
 
 /// Whether a peer can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,28 +95,91 @@ impl Peer {
         }
     }
 
-    fn path_status(&self) -> PathStatus {
-        let status = self.session.datagram_status();
-        let condition = status.as_ref().map(|status| status.condition);
-        let (carries, fallback) = match (self.link, condition) {
-            (None, _) => ("none", None),
-            (Some(_), Some(Condition::Carrying)) if self.session.prefers_link() => (
-                "tls",
-                Some(why::suspension_text(SuspendReason::SlowerThanLink)),
-            ),
-            (Some(_), Some(Condition::Carrying)) => ("udp", None),
-            (Some(_), Some(Condition::Probing)) => ("tls", Some("no answer by UDP yet")),
-            (Some(_), Some(Condition::Suspended(reason))) => {
-                ("tls", Some(why::suspension_text(reason)))
+    /// Why flows do not travel by UDP; `None` when they do, or there is no link.
+    pub(crate) fn fallback(&self) -> Option<Fallback> {
+        self.link?;
+        match self
+            .session
+            .datagram_status()
+            .map(|status| status.condition)
+        {
+            Some(Condition::Carrying) if self.session.prefers_link() => {
+                Some(Fallback::Suspended(SuspendReason::SlowerThanLink))
             }
-            (Some(_), None) if self.is_offered => ("tls", Some("the peer takes no UDP")),
-            (Some(_), None) => ("tls", Some("this node takes no UDP")),
-        };
+            Some(Condition::Carrying) => None,
+            Some(Condition::Probing) => Some(Fallback::Unanswered),
+            Some(Condition::Suspended(reason)) => Some(Fallback::Suspended(reason)),
+            None if self.is_offered => Some(Fallback::NotTakenThere),
+            None => Some(Fallback::NotTakenHere),
+        }
+    }
+
+    fn path_status(&self) -> PathStatus {
+        let fallback = self.fallback();
         PathStatus {
-            carries,
-            fallback,
+            carries: match (self.link, fallback) {
+                (None, _) => "none",
+                (Some(_), None) => "udp",
+                (Some(_), Some(_)) => "tls",
+            },
+            fallback: fallback.map(Fallback::text),
             fallbacks_total: self.fallbacks,
-            udp: status.as_ref().map(udp_status),
+            udp: self.session.datagram_status().as_ref().map(udp_status),
+        }
+    }
+}
+
+/// Why flows travel by TLS although UDP may be faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fallback {
+    /// By the configuration, or this node has no socket for it.
+    NotTakenHere,
+    /// The peer has offered none, or not yet.
+    NotTakenThere,
+    /// It was not answered yet.
+    Unanswered,
+    /// It was taken, and no longer is.
+    Suspended(SuspendReason),
+}
+
+impl Fallback {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::NotTakenHere => "this node takes no UDP",
+            Self::NotTakenThere => "the peer takes no UDP",
+            Self::Unanswered => "no answer by UDP yet",
+            Self::Suspended(reason) => match reason {
+                SuspendReason::NoAnswer => "UDP is not answered: blocked, or the path is broken",
+                SuspendReason::AddressUnproved => {
+                    "the peer does not answer where its UDP comes from"
+                }
+                SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
+                SuspendReason::SlowerThanLink => {
+                    "the network holds UDP back: TLS over TCP delivers more"
+                }
+                SuspendReason::KeysUsedUp => {
+                    "the keys are used up, or too many packets were forged"
+                }
+            },
+        }
+    }
+
+    /// What would have flows travel by UDP.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Self::NotTakenHere => "write udp = \"auto\" under [wan] and restart the node",
+            Self::NotTakenThere => "write udp = \"auto\" under [wan] at the peer, or upgrade it",
+            Self::Unanswered | Self::Suspended(SuspendReason::NoAnswer) => {
+                "let UDP through to the WAN port of the node that listens"
+            }
+            Self::Suspended(SuspendReason::SlowerThanLink) => {
+                "have UDP to the peer treated as TCP is"
+            }
+            Self::Suspended(
+                SuspendReason::AddressUnproved
+                | SuspendReason::ClosedByPeer
+                | SuspendReason::KeysUsedUp,
+            ) => "the next link begins anew",
         }
     }
 }

@@ -3,7 +3,6 @@
 use accelerate::Half;
 use accelerate::detect::Protocol;
 use reduce::Dictionary;
-use tunnel::transport::SuspendReason;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
 
@@ -40,16 +39,6 @@ pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
         ResetReason::PeerRestarted => "the peer was restarted",
         ResetReason::Gone => "the peer had already forgotten the flow",
         ResetReason::Unknown(_) => "for a reason that this release does not know",
-    }
-}
-
-pub(crate) fn suspension_text(reason: SuspendReason) -> &'static str {
-    match reason {
-        SuspendReason::NoAnswer => "UDP is not answered: blocked, or the path is broken",
-        SuspendReason::AddressUnproved => "the peer does not answer where its UDP comes from",
-        SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
-        SuspendReason::SlowerThanLink => "the network holds UDP back: TLS over TCP delivers more",
-        SuspendReason::KeysUsedUp => "the keys are used up, or too many packets were forged",
     }
 }
 
@@ -262,14 +251,19 @@ fn tunnel(peer: &Peer) -> StageReport {
         Some(span) => vocab::format_duration(span),
         None => "not measured yet".to_owned(),
     };
+    let fallback = peer.fallback();
+    let carries = match fallback {
+        None => "sealed packets over UDP",
+        Some(_) => "TLS 1.3 over TCP",
+    };
     StageReport {
         stage: "tunnel",
         did: format!(
-            "TLS 1.3 over TCP to {}; round trip {round_trip}; {} B sent again after {} link changes",
+            "{carries} to {}; round trip {round_trip}; {} B sent again, {} link changes",
             peer.config.name, statistics.retransmitted_bytes, statistics.link_changes
         ),
         saved_bytes: None,
-        why_not: None,
-        remedy: None,
+        why_not: fallback.map(|fallback| fallback.text().to_owned()),
+        remedy: fallback.map(|fallback| fallback.remedy().to_owned()),
     }
 }
