@@ -33,7 +33,7 @@ use crate::mailbox::{Mailbox, Message, Question};
 use crate::pairing::{Pin, Pins};
 use crate::tls::{self, Trust};
 use crate::wan::{
-    self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, PeerLinks, WanSocket,
+    self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, Paths, PeerLinks, WanSocket,
 };
 use crate::watchdog::Heart;
 use datagrams::Datagrams;
@@ -60,6 +60,7 @@ pub(crate) struct Parts {
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
     /// At the WAN address, for the links that are accepted there.
     pub(crate) udp: Option<Arc<WanSocket>>,
+    pub(crate) paths: Paths,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) heart: Heart,
     pub(crate) seed: u64,
@@ -91,8 +92,6 @@ pub(crate) struct EventLoop {
     parts: Parts,
     connections: HashMap<ConnectionId, mpsc::UnboundedSender<lan::Command>>,
     links: HashMap<LinkId, LinkSlot>,
-    /// Whose packets begin so.
-    paths: HashMap<tunnel::packet::ConnectionId, LinkId>,
     peers: BTreeMap<NodeId, PeerSlot>,
     unpaired: Vec<String>,
     /// Room for the packets of one system call.
@@ -117,7 +116,6 @@ impl EventLoop {
             parts,
             connections: HashMap::new(),
             links: HashMap::new(),
-            paths: HashMap::new(),
             peers: BTreeMap::new(),
             unpaired,
             packets: BytesMut::new(),
@@ -298,7 +296,7 @@ impl EventLoop {
         }
         let offer = match self.open_datagrams(&slot.addresses, dialed_by_us) {
             Ok(Some((datagrams, offer))) => {
-                self.paths.insert(datagrams.connection_id(), link);
+                self.parts.paths.insert(datagrams.connection_id(), link);
                 slot.datagrams = Some(datagrams);
                 Some(offer)
             }
@@ -322,7 +320,7 @@ impl EventLoop {
     fn forget_link(&mut self, link: LinkId) -> Option<LinkSlot> {
         let slot = self.links.remove(&link)?;
         if let Some(datagrams) = &slot.datagrams {
-            self.paths.remove(&datagrams.connection_id());
+            self.parts.paths.remove(datagrams.connection_id());
         }
         Some(slot)
     }

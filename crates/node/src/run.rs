@@ -36,7 +36,7 @@ use crate::proxy::{self, Protocol};
 use crate::service_manager;
 use crate::sys;
 use crate::tls::Trust;
-use crate::wan::{self, LinkNumbers, Listening, WanSocket};
+use crate::wan::{self, LinkNumbers, Listening, Paths, WanSocket};
 use crate::watchdog::{Heart, Supervision, Watched};
 
 /// Descriptors kept for everything but flows: listeners, links, files of the dictionary.
@@ -205,8 +205,10 @@ impl Node {
             .transpose()
             .map_err(step("hand a UDP socket to the runtime"))?
             .map(Arc::new);
+        let paths = Paths::default();
         if let Some(socket) = &udp {
-            tokio::spawn(wan::receive(Arc::clone(socket), mailbox.clone()));
+            let reading = wan::receive(Arc::clone(socket), paths.clone(), mailbox.clone());
+            tokio::spawn(reading);
         }
         let parts = Parts {
             config: self.config.clone(),
@@ -218,6 +220,7 @@ impl Node {
             disk,
             intercept: changes.clone(),
             udp,
+            paths,
             runtime: self.handle.clone(),
             heart: self.heart.clone(),
             seed: random_seed().map_err(step("get random numbers"))?,

@@ -13,7 +13,7 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             let patience = Duration::from_millis(patience_ms.parse().unwrap());
             return fetch(server.parse().unwrap(), patience);
         }
+        ["flood", server] => flood(server.parse().unwrap()),
         // What `cargo test` and its relatives ask of a harness.
         words if words.contains(&"--list") => {
             println!("interception: test");
@@ -118,6 +119,26 @@ fn fetch(server: SocketAddr, patience: Duration) -> ExitCode {
     }
 }
 
+/// Sends 100,000 datagrams that look like packets of nobody's, and prints how many were answered.
+fn flood(server: SocketAddr) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect(server).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let mut datagram = [0x40; 1_200];
+    for number in 0..100_000_u32 {
+        datagram[1..5].copy_from_slice(&number.to_be_bytes());
+        // A full queue is as good as a flood.
+        let _ = socket.send(&datagram);
+    }
+    let mut answers = 0;
+    while socket.recv(&mut datagram).is_ok() {
+        answers += 1;
+    }
+    print!("{answers}");
+}
+
 // The tests.
 
 fn run_tests() -> ExitCode {
@@ -139,6 +160,10 @@ fn run_tests() -> ExitCode {
         (
             "udp_is_taken_and_left_when_it_is_blocked_and_taken_again",
             blocked_udp,
+        ),
+        (
+            "strangers_get_no_answer_by_udp_and_disturb_nobody",
+            strangers,
         ),
         ("a_hung_node_is_passed_by_within_two_seconds", hung_node),
         (
@@ -232,6 +257,18 @@ fn blocked_udp(lab: &mut Lab) {
     }
     carries(lab, "udp");
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+}
+
+fn strangers(lab: &mut Lab) {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let flood = lab.inside("client", &[program, "flood", "198.18.11.2:4433"]);
+    assert_eq!(text(&flood), "0", "UDP answers nobody without a valid tag");
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+    let status = lab.status("far").unwrap();
+    let path = &status["peers"][0]["path"];
+    assert_eq!(path["carries"], "udp");
+    assert_eq!(path["udp"]["refused_packets"], 0, "they never came so far");
 }
 
 fn hung_node(lab: &mut Lab) {

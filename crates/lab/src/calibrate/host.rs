@@ -113,7 +113,7 @@ impl Watch {
 }
 
 /// Nothing where the kernel does not tell: the shares are zero then.
-fn processor_time() -> ProcessorTime {
+pub(super) fn processor_time() -> ProcessorTime {
     ProcessorTime::now().unwrap_or_default()
 }
 

@@ -134,6 +134,14 @@ fn write_cell(out: &mut String, cell: &Cell) {
         Quantity::Jitter | Quantity::Loss | Quantity::Burst | Quantity::Queue | Quantity::Seeds => {
         }
     }
+    if let (Some(stolen), Some(attempts)) = (figure("stolen_percent"), figure("attempts"))
+        && attempts > 1.0
+    {
+        let _ = writeln!(
+            out,
+            "    {stolen:.2} % of processor time was stolen, the least of {attempts:.0} tries"
+        );
+    }
 }
 
 fn write_verdict(out: &mut String, certificate: &Certificate) {

@@ -76,7 +76,8 @@ impl EventLoop {
             let socket = wan::bind(SocketAddr::new(addresses.local.ip(), 0))?;
             let _inside = self.parts.runtime.enter();
             let socket = Arc::new(WanSocket::new(socket)?);
-            let reading = wan::receive(Arc::clone(&socket), self.parts.mailbox.clone());
+            let paths = self.parts.paths.clone();
+            let reading = wan::receive(Arc::clone(&socket), paths, self.parts.mailbox.clone());
             (
                 socket,
                 Some(self.parts.runtime.spawn(reading).abort_handle()),
@@ -143,12 +144,8 @@ impl EventLoop {
 
     /// Gives the engine packets that came by UDP.
     pub(super) fn take_train(&mut self, now: Time, train: Train) {
-        // Of strangers, or of a link that has just gone.
-        let Some(link) = self.paths.get(&train.connection_id).copied() else {
-            return;
-        };
         let datagrams = Input::Datagrams {
-            link,
+            link: train.link,
             from: train.from,
             codepoint: train.codepoint,
             segment: train.segment,

@@ -17,4 +17,4 @@ pub(crate) use dialer::{Dialing, PeerLinks, dial_while_needed};
 pub(crate) use link::{Exporter, LinkAddresses, LinkCommand, LinkNumbers};
 pub(crate) use listener::{Listening, listen};
 pub use socket::known_congestion_controls;
-pub(crate) use udp::{Refused, Train, WanSocket, bind, receive};
+pub(crate) use udp::{Paths, Refused, Train, WanSocket, bind, receive};

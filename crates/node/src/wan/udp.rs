@@ -10,11 +10,13 @@
 //! that its TCP connection has, so that routing and translation treat both alike. A path is found
 //! by the connection id in its packets, never by where they come from.
 
+use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::BytesMut;
+use engine::LinkId;
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -35,13 +37,37 @@ const RUN_BYTES: usize = 65_000;
 /// Packets of one length, but the last, which may be shorter, from one address to one path.
 #[derive(Debug)]
 pub(crate) struct Train {
-    /// What the first of them begins with. Runs are of one sender's packets, and one that talks to
-    /// two paths of this node from one port loses those of the second when they come in one run.
-    pub(crate) connection_id: ConnectionId,
+    /// Whose the first of them is. Runs are of one sender's packets, and one that talks to two paths
+    /// of this node from one port loses those of the second when they come in one run.
+    pub(crate) link: LinkId,
     pub(crate) from: SocketAddr,
     pub(crate) codepoint: Codepoint,
     pub(crate) segment: usize,
     pub(crate) bytes: BytesMut,
+}
+
+/// The links whose packets begin with a connection id. Who reads a socket asks it, so that what
+/// strangers send never reaches the engine's queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Paths {
+    links: Arc<RwLock<HashMap<ConnectionId, LinkId>>>,
+}
+
+impl Paths {
+    pub(crate) fn insert(&self, connection_id: ConnectionId, link: LinkId) {
+        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        links.insert(connection_id, link);
+    }
+
+    pub(crate) fn remove(&self, connection_id: ConnectionId) {
+        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        links.remove(&connection_id);
+    }
+
+    fn link(&self, connection_id: ConnectionId) -> Option<LinkId> {
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        links.get(&connection_id).copied()
+    }
 }
 
 /// A socket and what the kernel can do with it.
@@ -136,7 +162,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
 }
 
 /// Hands on what comes until the loop or the socket ends.
-pub(crate) async fn receive(socket: Arc<WanSocket>, mailbox: Mailbox) {
+pub(crate) async fn receive(socket: Arc<WanSocket>, paths: Paths, mailbox: Mailbox) {
     let room = MESSAGE_BYTES.max(socket.state.gro_segments() * 1_500);
     let mut buffers = vec![vec![0_u8; room]; BATCH_SIZE];
     let mut metas = [RecvMeta::default(); BATCH_SIZE];
@@ -167,7 +193,7 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, mailbox: Mailbox) {
         let mut trains = Vec::with_capacity(count);
         let mut bytes = 0;
         for (buffer, meta) in buffers.iter().zip(&metas).take(count) {
-            let Some(train) = train(&buffer[..meta.len], meta) else {
+            let Some(train) = train(&buffer[..meta.len], meta, &paths) else {
                 continue;
             };
             if bytes + train.bytes.len() > MESSAGE_BYTES && !trains.is_empty() {
@@ -187,8 +213,8 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, mailbox: Mailbox) {
 }
 
 /// What was received, in a buffer of its own size; `None` when it is no packet of a path.
-fn train(received: &[u8], meta: &RecvMeta) -> Option<Train> {
-    let connection_id = ConnectionId::of(received)?;
+fn train(received: &[u8], meta: &RecvMeta, paths: &Paths) -> Option<Train> {
+    let link = paths.link(ConnectionId::of(received)?)?;
     let codepoint = match meta.ecn {
         None => Codepoint::NotEct,
         Some(EcnCodepoint::Ect0) => Codepoint::Ect0,
@@ -196,7 +222,7 @@ fn train(received: &[u8], meta: &RecvMeta) -> Option<Train> {
         Some(EcnCodepoint::Ce) => Codepoint::Ce,
     };
     Some(Train {
-        connection_id,
+        link,
         from: meta.addr,
         codepoint,
         segment: meta.stride.max(1),

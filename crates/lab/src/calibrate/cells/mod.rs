@@ -22,11 +22,20 @@ pub(super) use queue::{QueueCell, QueueUnit};
 pub(super) use rate::RateCell;
 
 use super::certificate::{Cell, Quantity};
+use super::host::processor_time;
 use super::raw::Raw;
 use super::stand::Stand;
+use crate::wait;
 
 /// How often a cell is measured again that the host has spoilt.
 const ATTEMPTS: u32 = 3;
+
+/// Processor time, in percent of all, that a hypervisor may give to others while a cell counts time:
+/// two ticks of 10 ms in ten seconds of two processors, which delays some 0.2 % of packets.
+pub(super) const STOLEN_PERCENT_MAX: f64 = 0.1;
+
+/// How often such a cell is measured at most.
+const STOLEN_ATTEMPTS: u32 = 8;
 
 /// What a cell measures with.
 pub(super) struct Bench<'a> {
@@ -117,14 +126,49 @@ impl Task {
     /// When the emulator does not start, or the host spoils the cell again and again.
     pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
         match self {
-            Task::Rate(cell) => cell.measure(bench),
-            Task::Delay(cell) => cell.measure(bench),
-            Task::Jitter(cell) => cell.measure(bench),
+            Task::Rate(cell) => undisturbed(bench, |bench| cell.measure(bench)),
+            Task::Delay(cell) => undisturbed(bench, |bench| cell.measure(bench)),
+            Task::Jitter(cell) => undisturbed(bench, |bench| cell.measure(bench)),
             Task::Loss(cell) => cell.measure(bench),
             Task::Queue(cell) => cell.measure(bench),
             Task::Seeds(cell) => cell.measure(bench),
         }
     }
+}
+
+/// Measures what counts time, again while too much processor time was stolen meanwhile: when this
+/// machine did not run, nobody on it can have been punctual.
+fn undisturbed(
+    bench: &mut Bench<'_>,
+    mut measure: impl FnMut(&mut Bench<'_>) -> Result<Vec<Cell>>,
+) -> Result<Vec<Cell>> {
+    let (stolen, attempts, cells) = least_stolen(|| {
+        wait::not_interrupted()?;
+        let before = processor_time();
+        let cells = measure(bench)?;
+        let stolen = processor_time().stolen_since(before);
+        Ok((100.0 * stolen, cells))
+    })?;
+    let described = cells.into_iter().map(|cell| {
+        cell.figure("stolen_percent", stolen)
+            .figure("attempts", attempts.into())
+    });
+    Ok(described.collect())
+}
+
+/// The result with the least stolen, how much that was, and of how many. Whether there is another
+/// follows from the stolen time alone, never from what came out.
+fn least_stolen<T>(mut measure: impl FnMut() -> Result<(f64, T)>) -> Result<(f64, u32, T)> {
+    let (mut least, mut result) = measure()?;
+    let mut attempts = 1;
+    while least > STOLEN_PERCENT_MAX && attempts < STOLEN_ATTEMPTS {
+        attempts += 1;
+        let (stolen, other) = measure()?;
+        if stolen < least {
+            (least, result) = (stolen, other);
+        }
+    }
+    Ok((least, attempts, result))
 }
 
 /// Packets that the emulator says the host has lost: a reason to measure again, never a figure.
@@ -145,4 +189,30 @@ fn lost_by_the_host(account: &Value) -> u64 {
 
 fn words(settings: &[&str]) -> Vec<String> {
     settings.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(stolen: &[f64]) -> (f64, u32, usize) {
+        let mut next = stolen.iter().copied().enumerate();
+        least_stolen(|| {
+            let (number, stolen) = next.next().expect("no more are asked for");
+            Ok((stolen, number))
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn what_was_not_disturbed_is_measured_once() {
+        assert_eq!(of(&[0.05]), (0.05, 1, 0));
+    }
+
+    #[test]
+    fn the_least_disturbed_of_several_stands() {
+        assert_eq!(of(&[3.0, 0.4, 0.0]), (0.0, 3, 2));
+        let all = [3.0, 0.4, 0.5, 7.0, 0.9, 0.2, 0.3, 8.0];
+        assert_eq!(of(&all), (0.2, 8, 5));
+    }
 }
