@@ -154,6 +154,7 @@ impl Fallback {
                     "the peer does not answer where its UDP comes from"
                 }
                 SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
+                SuspendReason::ClosedHere => "this node has closed its UDP path",
                 SuspendReason::SlowerThanLink => {
                     "the network holds UDP back: TLS over TCP delivers more"
                 }
@@ -178,6 +179,7 @@ impl Fallback {
             Self::Suspended(
                 SuspendReason::AddressUnproved
                 | SuspendReason::ClosedByPeer
+                | SuspendReason::ClosedHere
                 | SuspendReason::KeysUsedUp,
             ) => "the next link begins anew",
         }

@@ -84,8 +84,10 @@ impl Ends {
             self.receiver.on_packet(now, arrival);
         }
         if self.receiver.poll_timeout().is_some_and(|due| due <= now)
-            && let Some(acknowledgement) = self.receiver.acknowledgement(now, 256)
+            && let Some(telling) = self.receiver.telling(now, 256)
         {
+            self.receiver.told(now, &telling);
+            let acknowledgement = telling.acknowledgement;
             self.back.push_back((now + self.one_way, acknowledgement));
         }
         while self.back.front().is_some_and(|(due, _)| *due <= now) {

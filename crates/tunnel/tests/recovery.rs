@@ -152,10 +152,12 @@ impl World {
             }
         }
         if self.receiver.poll_timeout().is_some_and(|due| due <= now) {
-            let acknowledgement = self.receiver.acknowledgement(now, 256).unwrap();
+            let telling = self.receiver.telling(now, 256).unwrap();
+            self.receiver.told(now, &telling);
+            let acknowledgement = telling.acknowledgement;
             let index = self.acknowledgements.len() as u64;
             self.acknowledgements.push(acknowledgement);
-            if self.receiver.wants_confirmation(now) {
+            if self.receiver.wants_confirmation(now, 0) {
                 self.receiver.asked_for_confirmation(now);
                 self.asking.insert(index);
             }

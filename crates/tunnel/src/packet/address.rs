@@ -13,7 +13,8 @@
 //! that came from there at most, and it is sent a challenge of 64 bits that nobody can guess. The
 //! older address is challenged too: when somebody has merely forwarded the peer's packets from an
 //! address of his own, the peer's answer is newer and brings the path back (§9.3.3, Off-Path Packet
-//! Forwarding).
+//! Forwarding). What was learnt about the path is of the address that was validated last, until
+//! another one is ([`Validation`]).
 //!
 //! Only an [`Opened`] packet says anything here, so a stranger moves nothing.
 
@@ -54,18 +55,20 @@ pub enum Trust {
 pub enum Arrival {
     /// Nothing new, or nothing that a newer packet has not overtaken.
     Same,
-    /// Packets go to another port of the same host from now on; what was learnt about the path
-    /// probably still holds (RFC 9000 §9.4, Loss Detection and Congestion Control).
-    MovedPort,
-    /// Packets go to another host from now on, by another way.
-    MovedHost,
+    /// Packets go elsewhere from now on.
+    Moved,
 }
 
 /// What a response to a challenge proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validation {
-    /// The current address is the peer's.
-    Validated,
+    /// The current address is the peer's. It is the first, or another port of the host that was
+    /// validated last: what was learnt about the path probably still holds (RFC 9000 §9.4, Loss
+    /// Detection and Congestion Control).
+    SameHost,
+    /// The current address is the peer's, and is at another host than the one that was validated
+    /// last: nothing is known of the path there.
+    OtherHost,
     /// Nothing; it answers no challenge that counts.
     Unknown,
 }
@@ -185,19 +188,19 @@ impl Addresses {
         if is_newest {
             self.newest = Some(packet.number());
         }
-        let moved = match &mut self.current {
+        match &mut self.current {
             Some(current) if current.address == from => {
                 if let Some(doubt) = &mut current.doubt {
                     doubt.received = doubt.received.saturating_add(bytes);
                 }
-                return Arrival::Same;
+                Arrival::Same
             }
-            Some(_) if !is_newest => return Arrival::Same,
-            Some(current) if current.address.ip() == from.ip() => Arrival::MovedPort,
-            Some(_) | None => Arrival::MovedHost,
-        };
-        self.move_to(now, from, bytes);
-        moved
+            Some(_) if !is_newest => Arrival::Same,
+            Some(_) | None => {
+                self.move_to(now, from, bytes);
+                Arrival::Moved
+            }
+        }
     }
 
     fn move_to(&mut self, now: Time, to: SocketAddr, received: u64) {
@@ -235,19 +238,35 @@ impl Addresses {
         self.probe_timeout.max(CHALLENGE_INTERVAL)
     }
 
+    /// How many bytes may go to the current address now.
+    #[must_use]
+    pub fn allowance(&self) -> u64 {
+        match &self.current {
+            None => 0,
+            Some(Current { doubt: None, .. }) => u64::MAX,
+            Some(Current {
+                doubt: Some(doubt), ..
+            }) => allowance(doubt.received).saturating_sub(doubt.sent),
+        }
+    }
+
     /// Whether a datagram of that many bytes may go to the current address.
     #[must_use]
     pub fn may_send(&self, bytes: u64) -> bool {
-        match &self.current {
-            None => false,
-            Some(Current { doubt: None, .. }) => true,
-            Some(Current {
-                doubt: Some(doubt), ..
-            }) => {
-                let allowed = doubt.received.saturating_mul(AMPLIFICATION);
-                doubt.sent.saturating_add(bytes) <= allowed
-            }
-        }
+        self.current.is_some() && bytes <= self.allowance()
+    }
+
+    /// Whether packets go to a host that nobody has validated, though another was: by a way of
+    /// which nothing is known, and perhaps to somebody who forwards the peer's packets.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        let is_doubted = self.trust() == Trust::Unvalidated;
+        is_doubted && self.fallback.is_some_and(|known| !self.is_at_host(known))
+    }
+
+    fn is_at_host(&self, known: SocketAddr) -> bool {
+        self.current()
+            .is_some_and(|address| address.ip() == known.ip())
     }
 
     /// Hears that a datagram of that many bytes went to the current address.
@@ -295,6 +314,7 @@ impl Addresses {
     /// Hears a response from an opened packet, wherever that came from (RFC 9000 §8.2.3,
     /// Successful Path Validation).
     pub fn on_challenge_response(&mut self, response: PathResponse) -> Validation {
+        let is_elsewhere = self.is_elsewhere();
         let Some(current) = &mut self.current else {
             return Validation::Unknown;
         };
@@ -303,7 +323,11 @@ impl Addresses {
                 current.doubt = None;
                 self.fallback = None;
                 self.challenge_fallback = false;
-                Validation::Validated
+                if is_elsewhere {
+                    Validation::OtherHost
+                } else {
+                    Validation::SameHost
+                }
             }
             Some(_) | None => Validation::Unknown,
         }
@@ -349,6 +373,12 @@ impl Addresses {
             None => Failure::Lost,
         })
     }
+}
+
+/// How many bytes may go to an address that is not validated, for so many that came from there.
+#[must_use]
+pub fn allowance(received: u64) -> u64 {
+    received.saturating_mul(AMPLIFICATION)
 }
 
 impl std::fmt::Debug for Addresses {

@@ -189,7 +189,7 @@ impl PacketFrame {
             Self::Probe(Probe) => {
                 body.u8(kind::PROBE);
             }
-            Self::Acknowledgement(ack) => ack.emit(body.u8(kind::ACKNOWLEDGEMENT)),
+            Self::Acknowledgement(ack) => return emit_acknowledgement(ack, out),
             Self::Source(source) => {
                 body.u8(kind::SOURCE).varint(source.symbol);
             }
@@ -247,6 +247,13 @@ impl Padding {
             out.u8(0);
         }
     }
+}
+
+/// Appends an acknowledgement as a frame.
+pub(crate) fn emit_acknowledgement(acknowledgement: &Acknowledgement, out: &mut Writer) {
+    let mut body = Writer::with_capacity(64);
+    acknowledgement.emit(body.u8(kind::ACKNOWLEDGEMENT));
+    out.prefixed(&body.finish());
 }
 
 /// Checks only that its numbers are numbers; whether it is a repair that a decoder can use, the

@@ -27,7 +27,8 @@ mod replay;
 mod sealer;
 
 pub use acknowledgement::{Acknowledgement, EcnCounts, RANGE_LIMIT};
-pub use address::{Addresses, Arrival, ChallengeSeed, Failure, Trust, Validation};
+pub use address::{Addresses, Arrival, ChallengeSeed, Failure, Trust, Validation, allowance};
+pub(crate) use frames::emit_acknowledgement;
 pub use frames::{
     Close, CloseCode, PacketFrame, Padding, PathChallenge, PathResponse, Probe, REASON_LIMIT,
     Source, append, frames,
@@ -39,7 +40,7 @@ pub use keys::{
 pub use opener::{Opened, Opener, OpenerStatistics, PhaseChange, Refused};
 pub use protection::TAG_LENGTH;
 pub use replay::WindowWidth;
-pub use sealer::{SealError, Sealer, UNACKNOWLEDGED_LIMIT};
+pub use sealer::{ASKING_RESERVE, SealError, Sealer, UNACKNOWLEDGED_LIMIT};
 
 /// What sealing adds to a payload, in bytes.
 pub const OVERHEAD: usize = HEADER_LENGTH + TAG_LENGTH;

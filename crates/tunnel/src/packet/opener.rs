@@ -177,6 +177,12 @@ impl Opener {
         }
     }
 
+    /// Whether a datagram begins with this node's name for the path; anybody can write that.
+    #[must_use]
+    pub fn is_addressed_by(&self, datagram: &[u8]) -> bool {
+        ConnectionId::of(datagram) == Some(self.id)
+    }
+
     /// Opens a datagram in place.
     ///
     /// # Errors
@@ -202,7 +208,7 @@ impl Opener {
         if self.is_exhausted() {
             return Err(Refused::ForgeryLimit);
         }
-        if ConnectionId::of(datagram) != Some(self.id) {
+        if !self.is_addressed_by(datagram) {
             return Err(Refused::NotOurs);
         }
         let number_length = self

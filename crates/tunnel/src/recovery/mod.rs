@@ -27,10 +27,10 @@ mod sent;
 
 use std::time::Duration;
 
-pub use received::{Arrival, Asks, Codepoint, Received, TRACKED_BACK};
+pub use received::{Arrival, Asks, Codepoint, Received, TRACKED_BACK, Telling};
 pub use sent::{
     AckOutcome, Kind, LOST_REMEMBERED, Outgoing, PROBE_INTERVAL_MAX, Sent, SentPackets, Statistics,
-    TRACKED_LIMIT, Timeout,
+    TRACKED_LIMIT, Timeout, UNTIMED_LIMIT,
 };
 
 /// How long a receiver keeps an acknowledgement to itself, at most; what RFC 9000 §18.2

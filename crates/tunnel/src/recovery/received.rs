@@ -51,6 +51,10 @@ const EVERY_MAX: u64 = 32;
 /// 64th of the round-trip time.
 const SPACING_MAX: Duration = Duration::from_millis(1);
 
+/// Packets that say nothing but what arrived, after which one asks to be confirmed, so that the
+/// memory of them stays small: half of what is kept track of.
+const UNCONFIRMED_MAX: usize = super::UNTIMED_LIMIT / 2;
+
 /// A path on which more than one in so many packets is overtaken reorders all the time.
 const REORDERS_SHARE: u64 = 8;
 
@@ -87,6 +91,15 @@ pub struct Arrival {
     pub asks: Asks,
     /// Its mark.
     pub codepoint: Codepoint,
+}
+
+/// What the peer may be told now, and what is to be noted when it is ([`Received::told`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telling {
+    /// As it goes into a packet.
+    pub acknowledgement: Acknowledgement,
+    /// Where the next one's turn goes on.
+    turn: u64,
 }
 
 /// What has come on one path, and what the peer is to hear of it.
@@ -203,26 +216,36 @@ impl Received {
     }
 
     /// What to tell the peer now, in at most `ranges_max` ranges of each kind; `None` when nothing
-    /// has come yet. What was due is done with this.
-    pub fn acknowledgement(&mut self, now: Time, ranges_max: usize) -> Option<Acknowledgement> {
+    /// has come yet. It is not told before [`Self::told`] says so.
+    #[must_use]
+    pub fn telling(&self, now: Time, ranges_max: usize) -> Option<Telling> {
         let (_, came_at) = self.largest?;
         let ranges_max = ranges_max.clamp(1, RANGE_LIMIT);
-        let ranges = self.ranges_to_tell(ranges_max);
+        let (ranges, turn) = self.ranges_to_tell(ranges_max);
         let recovered = self.recovered.iter().rev().take(ranges_max);
         let recovered = recovered.map(inclusive).collect();
-        self.changes.push_front(Ranges::default());
-        self.changes.truncate(REPEATS);
-        self.waiting = 0;
-        self.due = None;
-        self.told_at = Some(now);
         let delay = now.since(came_at).as_micros();
-        Some(Acknowledgement {
+        let acknowledgement = Acknowledgement {
             // A number on the wire is below 2^62.
             delay_us: u64::try_from(delay).unwrap_or(u64::MAX).min(u64::MAX >> 2),
             ranges,
             ecn: self.has_marks.then_some(self.counts),
             recovered,
+        };
+        Some(Telling {
+            acknowledgement,
+            turn,
         })
+    }
+
+    /// Takes note that a packet with this went out: what was due is done.
+    pub fn told(&mut self, now: Time, telling: &Telling) {
+        self.turn = telling.turn;
+        self.changes.push_front(Ranges::default());
+        self.changes.truncate(REPEATS);
+        self.waiting = 0;
+        self.due = None;
+        self.told_at = Some(now);
     }
 
     /// Takes note that the peer has this acknowledgement, since it acknowledged the packet with it:
@@ -242,10 +265,10 @@ impl Received {
 
     /// Whether the next packet with an acknowledgement should itself ask for one, so that this side
     /// need not repeat itself for ever: once in a round trip, while there is more than a line to
-    /// tell (RFC 9000 §13.2.4).
+    /// tell, or [`UNCONFIRMED_MAX`] packets of which nothing was heard (RFC 9000 §13.2.4).
     #[must_use]
-    pub fn wants_confirmation(&self, now: Time) -> bool {
-        (self.unconfirmed.count() > 1 || !self.recovered.is_empty())
+    pub fn wants_confirmation(&self, now: Time, packets: usize) -> bool {
+        (self.unconfirmed.count() > 1 || !self.recovered.is_empty() || packets >= UNCONFIRMED_MAX)
             && now.since(self.confirmed_at) >= self.rtt
     }
 
@@ -266,8 +289,9 @@ impl Received {
         (largest + 1).saturating_sub(TRACKED_BACK)
     }
 
-    /// The newest ranges, those that changed of late and some of the others, newest first.
-    fn ranges_to_tell(&mut self, ranges_max: usize) -> Vec<(u64, u64)> {
+    /// The newest ranges, those that changed of late and some of the others, newest first, and below
+    /// which number the next of the others are.
+    fn ranges_to_tell(&self, ranges_max: usize) -> (Vec<(u64, u64)>, u64) {
         let largest = self
             .largest
             .and_then(|(largest, _)| self.numbers.around(largest));
@@ -288,13 +312,13 @@ impl Received {
         if in_turn.is_empty() {
             in_turn = self.unknown_below(told_down_to).take(IN_TURN).collect();
         }
-        self.turn = in_turn.last().map_or(0, |range| range.start);
+        let turn = in_turn.last().map_or(0, |range| range.start);
         let in_turn = in_turn.into_iter().map(inclusive);
         ranges.extend(in_turn.filter(|(first, _)| *first < told_down_to));
         ranges[before..].sort_unstable_by(|one, other| other.cmp(one));
         ranges.dedup();
         ranges.truncate(ranges_max);
-        ranges
+        (ranges, turn)
     }
 
     /// Ranges that hold anything that the peer may not know, from below a number downwards. They

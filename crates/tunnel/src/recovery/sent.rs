@@ -44,6 +44,11 @@ pub const LOST_REMEMBERED: usize = 1 << 14;
 /// timeout is longer: an outage that ends is noticed this soon, for 40 bytes/s.
 pub const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 
+/// Packets that no timer waits for and that are kept track of, at most; the oldest are forgotten, and
+/// what they held is told again some day. A side that only acknowledges asks for a confirmation
+/// before it comes to this, so it is reached on a path whose other direction is dead.
+pub const UNTIMED_LIMIT: usize = 1 << 10;
+
 /// A lost packet is remembered for three probe timeouts (as long as RFC 9000 §10.2 keeps a closed
 /// connection for what may still be under way), and at least for this.
 const REMEMBER_MIN: Duration = Duration::from_secs(1);
@@ -63,6 +68,9 @@ pub enum Kind {
     /// It does so too, and is larger than the path is known to carry: that it is lost says nothing
     /// of congestion (RFC 9000 §14.4).
     MtuProbe,
+    /// It asks for an acknowledgement, on a path that is not known to carry anything. It does not
+    /// count as in flight, no timer waits for it, and that it is lost says nothing.
+    PathProbe,
 }
 
 impl Kind {
@@ -70,8 +78,17 @@ impl Kind {
     #[must_use]
     pub fn is_in_flight(self) -> bool {
         match self {
-            Kind::Silent => false,
+            Kind::Silent | Kind::PathProbe => false,
             Kind::Eliciting | Kind::MtuProbe => true,
+        }
+    }
+
+    /// Whether its receiver is to answer.
+    #[must_use]
+    pub fn asks(self) -> bool {
+        match self {
+            Kind::Silent => false,
+            Kind::Eliciting | Kind::MtuProbe | Kind::PathProbe => true,
         }
     }
 }
@@ -111,7 +128,7 @@ pub struct Sent<T> {
 /// What an acknowledgement has changed. A packet stands in one of the lists, once.
 #[derive(Clone, Debug)]
 pub struct AckOutcome<T> {
-    /// Packets that were in flight and have arrived.
+    /// Packets that were under way and have arrived.
     pub acked: Vec<Sent<T>>,
     /// Packets that were in flight, have not arrived, and whose contents the peer has from repairs.
     pub recovered: Vec<Sent<T>>,
@@ -183,6 +200,8 @@ pub struct SentPackets<T> {
     overtaken: BinaryHeap<Reverse<(Time, u64)>>,
     /// Those declared lost or recovered, as that happened.
     remembered: VecDeque<(Time, u64)>,
+    /// Packets that no timer waits for, as they were sent; settled ones among them.
+    untimed: VecDeque<u64>,
     /// Source symbols and the packets that carry them.
     symbols: VecDeque<(u64, u64)>,
     largest_acked: Option<u64>,
@@ -209,6 +228,7 @@ impl<T: Clone> SentPackets<T> {
             packets: Ring::new(),
             overtaken: BinaryHeap::new(),
             remembered: VecDeque::new(),
+            untimed: VecDeque::new(),
             symbols: VecDeque::new(),
             largest_acked: None,
             threshold_from: 0,
@@ -257,8 +277,9 @@ impl<T: Clone> SentPackets<T> {
             self.symbols.push_back((symbol, packet.number));
         }
         self.statistics.sent += 1;
+        let (number, kind) = (packet.number, packet.kind);
         self.packets.push(
-            packet.number,
+            number,
             Box::new(Tracked {
                 sent: Sent {
                     number: packet.number,
@@ -272,6 +293,9 @@ impl<T: Clone> SentPackets<T> {
                 overtaken_by: None,
             }),
         );
+        if !kind.is_in_flight() {
+            self.note_untimed(number);
+        }
     }
 
     /// Takes in what the peer says has arrived.
@@ -378,11 +402,21 @@ impl<T: Clone> SentPackets<T> {
         }
         self.overtaken.clear();
         self.remembered.clear();
+        self.untimed.clear();
         self.symbols.clear();
         self.in_flight = 0;
         self.eliciting = 0;
         self.loss_time = None;
+        self.probe_count = 0;
         left
+    }
+
+    /// Forgets what was learnt of the path: packets take another way, of which `rtt` says what is
+    /// assumed (RFC 9000 §9.4).
+    pub fn forget_path(&mut self, now: Time, rtt: RttEstimator) {
+        self.probe_timeout = rtt.probe_timeout(ACK_DELAY_MAX);
+        self.lateness = Lateness::new(now, &rtt);
+        self.rtt = rtt;
     }
 
     /// The packet in flight that asked first for an acknowledgement, whose contents a probe may
@@ -411,6 +445,12 @@ impl<T: Clone> SentPackets<T> {
     #[must_use]
     pub fn tracked(&self) -> usize {
         self.packets.span()
+    }
+
+    /// Packets under way that no timer waits for.
+    #[must_use]
+    pub fn untimed(&self) -> usize {
+        self.untimed.len()
     }
 
     /// What is known of the round-trip time.
@@ -477,13 +517,16 @@ impl<T: Clone> SentPackets<T> {
         let sent = tracked.sent;
         let is_spurious = tracked.standing != Standing::InFlight;
         news.any = true;
-        news.elicited |= sent.kind.is_in_flight();
+        news.elicited |= sent.kind.asks();
         news.marked += u64::from(tracked.is_marked);
         if number == largest {
             news.largest_sent_at = Some(sent.sent_at);
         }
-        let flight = now.since(sent.sent_at);
-        self.lateness.arrived(flight, tracked.overtaken_by);
+        if sent.kind.asks() {
+            // One that asks for nothing may be acknowledged at any time.
+            let flight = now.since(sent.sent_at);
+            self.lateness.arrived(flight, tracked.overtaken_by);
+        }
         self.statistics.acked += 1;
         if is_spurious {
             self.statistics.spurious += 1;
@@ -598,6 +641,21 @@ impl<T: Clone> SentPackets<T> {
         let base = self.packets.base();
         while (self.symbols.front()).is_some_and(|(_, number)| *number < base) {
             self.symbols.pop_front();
+        }
+    }
+
+    fn note_untimed(&mut self, number: u64) {
+        self.untimed.push_back(number);
+        while let Some(oldest) = self.untimed.front().copied() {
+            let is_under_way = (self.packets.get(oldest))
+                .is_some_and(|tracked| tracked.standing == Standing::InFlight);
+            if is_under_way && self.untimed.len() <= UNTIMED_LIMIT {
+                break;
+            }
+            self.untimed.pop_front();
+            if is_under_way {
+                self.packets.take(oldest);
+            }
         }
     }
 

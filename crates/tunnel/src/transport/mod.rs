@@ -21,8 +21,11 @@
 //! ```
 //!
 //! While it probes or is suspended, frames travel on the link. `sending.rs` makes packets,
-//! `receiving.rs` takes them in, `status.rs` is what an operator sees.
+//! `receiving.rs` takes them in, `asking.rs` asks a path whether it carries and the peer where it
+//! is, `closing.rs` ends it, `status.rs` is what an operator sees.
 
+mod asking;
+mod closing;
 mod receiving;
 mod sending;
 mod status;
@@ -40,13 +43,15 @@ use vocab::{Bitrate, Time, Writer};
 
 use crate::congestion::{self, Algorithm, Controller, Pacer, Remembered, SendState};
 use crate::fec::{self, Decoder, Encoder, Policy};
-use crate::packet::{
-    Acknowledgement, Addresses, ChallengeSeed, Opener, PathResponse, Sealer, Trust,
-};
+use crate::packet::{Acknowledgement, Addresses, ChallengeSeed, Opener, Sealer, Trust};
 use crate::recovery::{Received, SentPackets, Timeout};
 use crate::wire::Frame;
 
+use asking::{Asking, Response};
+use closing::Closing;
+
 pub use crate::recovery::Codepoint;
+pub(crate) use sending::LEAST_FRAMES_ROOM;
 pub use status::Status;
 
 /// A path that has answered nothing for this long, and for [`SUSPEND_PROBES`] probe timeouts, is
@@ -57,10 +62,6 @@ const SUSPEND_PROBES: u32 = 4;
 
 /// Packets sent for one probe timeout (RFC 9002 §6.2.4: one or two).
 const PROBE_PACKETS: u32 = 2;
-
-/// Answers to challenges that wait to be sent, at most (RFC 9000 §8.2.2 asks for one each; a peer
-/// that sends more than a packet can hold is not answered).
-const RESPONSES_MAX: usize = 8;
 
 /// What may be chosen about a path.
 #[derive(Clone, Copy, Debug)]
@@ -121,10 +122,23 @@ pub enum SuspendReason {
     AddressUnproved,
     /// The peer has closed it.
     ClosedByPeer,
+    /// This node has closed it.
+    ClosedHere,
     /// Too many forged packets came, or the keys are used up.
     KeysUsedUp,
     /// It gets through, and the link delivers more: the network holds UDP back.
     SlowerThanLink,
+}
+
+impl SuspendReason {
+    /// Whether the path will never carry anything again.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::NoAnswer | Self::AddressUnproved | Self::SlowerThanLink => false,
+            Self::ClosedByPeer | Self::ClosedHere | Self::KeysUsedUp => true,
+        }
+    }
 }
 
 /// A change that the layer above has to follow.
@@ -184,9 +198,15 @@ pub struct Transport<T> {
     encoder: Encoder,
     decoder: Decoder,
     policy: Policy,
-    responses: VecDeque<PathResponse>,
+    responses: VecDeque<Response>,
     /// Probes that are to be sent whatever the window says.
     probes_due: u32,
+    /// When a path that carries nothing is asked whether it does.
+    asking: Asking,
+    /// When the last packet went out, or was asked for to keep the path open.
+    quiet_since: Time,
+    /// What is still to be said of a path that was closed here.
+    closing: Option<Closing>,
     /// Since when nothing was answered although an answer was asked for.
     unanswered_since: Option<Time>,
     /// When the pacer lets out what waits.
@@ -215,8 +235,20 @@ struct Content<T> {
 
 #[derive(Debug)]
 struct Held {
+    to: SocketAddr,
     bytes: BytesMut,
     is_marked: bool,
+}
+
+impl Held {
+    fn transmit(&self) -> Transmit {
+        Transmit {
+            to: self.to,
+            is_marked: self.is_marked,
+            segment: self.bytes.len(),
+            bytes: self.bytes.len(),
+        }
+    }
 }
 
 impl<T: Clone> Transport<T> {
@@ -234,13 +266,15 @@ impl<T: Clone> Transport<T> {
             .remembered
             .map_or(INITIAL_RTT, |remembered| remembered.rtt);
         let controller = new_controller(now, peer, &settings, settings.remembered);
-        let mut this = Self {
+        let sent = SentPackets::new(now, RttEstimator::new(initial));
+        Self {
+            asking: Asking::new(peer.map(|_| now), sent.probe_timeout()),
             settings,
             condition: Condition::Probing,
             sealer,
             opener,
             addresses: Addresses::new(now, challenges, known),
-            sent: SentPackets::new(now, RttEstimator::new(initial)),
+            sent,
             received: Received::new(now, initial),
             pacer: Pacer::new(now, controller.pacing_rate(), controller.send_quantum()),
             controller,
@@ -250,6 +284,8 @@ impl<T: Clone> Transport<T> {
             policy: Policy::new(settings.fec),
             responses: VecDeque::new(),
             probes_due: 0,
+            quiet_since: now,
+            closing: None,
             unanswered_since: None,
             paced_until: None,
             held: None,
@@ -259,11 +295,7 @@ impl<T: Clone> Transport<T> {
             fates: VecDeque::new(),
             changes: VecDeque::new(),
             counters: status::Counters::default(),
-        };
-        if peer.is_some() {
-            this.probes_due = 1;
         }
-        this
     }
 
     /// The next frame of the peer's; to be called until there is none.
@@ -305,33 +337,35 @@ impl<T: Clone> Transport<T> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.has_ended() {
-            return None;
+            return self.closing.as_ref().map(Closing::poll_timeout);
         }
-        let size = u64::from(self.mtu.size());
         let fixed = [
             self.opener.poll_timeout(),
-            self.addresses.poll_timeout(size),
+            self.addresses.poll_timeout(asking::LEAST_CHALLENGE),
         ]
         .map(|at| (at != Time::NEVER).then_some(at));
         let mut next = [
             self.sent.poll_timeout(),
-            // Nobody can be answered who has not proved where he is, beyond a little.
-            self.received
-                .poll_timeout()
-                .filter(|_| self.addresses.may_send(size) && self.sent.has_room()),
             self.paced_until,
             self.suspend_at(),
+            self.asking.poll_timeout(),
+            self.keep_alive_at(),
             fixed[0],
             fixed[1],
             None,
             None,
+            None,
         ];
         // What may not leave before something arrives, or the pacer lets it, is not waited for.
-        let may_leave = self.addresses.may_send(size) && self.sent.has_room();
-        if self.condition == Condition::Carrying && may_leave && self.window_has_room(size) {
-            let least = self.paced_until.unwrap_or(Time::ZERO);
-            next[6] = self.policy.poll_timeout().map(|at| at.max(least));
-            next[7] = self.mtu.poll_timeout().map(|at| at.max(least));
+        if let Some(size) = self.packet_room() {
+            next[7] = self.received.poll_timeout();
+            if self.carries() && self.window_has_room(size as u64) {
+                let least = self.paced_until.unwrap_or(Time::ZERO);
+                next[8] = self.policy.poll_timeout().map(|at| at.max(least));
+                if self.addresses.trust() == Trust::Validated {
+                    next[9] = self.mtu.poll_timeout().map(|at| at.max(least));
+                }
+            }
         }
         next.into_iter().flatten().min()
     }
@@ -339,32 +373,35 @@ impl<T: Clone> Transport<T> {
     /// Does what has become due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.has_ended() {
+            self.closing = self.closing.take().filter(|closing| !closing.is_over(now));
             return;
         }
         self.opener.handle_timeout(now);
         self.mtu.handle_timeout(now);
         if self.addresses.handle_timeout(now).is_some() && self.addresses.current().is_none() {
-            self.suspend(SuspendReason::AddressUnproved);
+            self.suspend(now, SuspendReason::AddressUnproved);
         }
         while let Some(timeout) = self.sent.handle_timeout(now) {
             match timeout {
                 Timeout::Lost(lost) => self.on_lost(now, lost),
-                Timeout::Probe { .. } => {
-                    self.probes_due = PROBE_PACKETS;
-                    let oldest = self.sent.oldest_in_flight();
-                    let above = oldest.and_then(|packet| packet.content.above.clone());
-                    if let Some(above) = above
-                        && self.condition == Condition::Carrying
-                    {
-                        // A probe had better carry what may be missing (RFC 9002 §6.2.4).
-                        self.fates.push_back((Fate::Lost, above));
-                    }
-                }
+                Timeout::Probe { .. } => self.probe_what_is_under_way(),
             }
         }
         if self.suspend_at().is_some_and(|at| at <= now) {
-            self.suspend(SuspendReason::NoAnswer);
-            self.probes_due = 1;
+            self.suspend(now, SuspendReason::NoAnswer);
+        }
+        if self.asking.is_due(now) {
+            self.probes_due = PROBE_PACKETS;
+        }
+        self.keep_alive(now);
+    }
+
+    /// Has a probe carry what may be missing (RFC 9002 §6.2.4).
+    fn probe_what_is_under_way(&mut self) {
+        self.probes_due = PROBE_PACKETS;
+        let oldest = self.sent.oldest_in_flight();
+        if let Some(above) = oldest.and_then(|packet| packet.content.above.clone()) {
+            self.fates.push_back((Fate::Lost, above));
         }
     }
 
@@ -382,12 +419,29 @@ impl<T: Clone> Transport<T> {
 
     /// The peer is at another host, by a way of which nothing is known (RFC 9000 §9.4). What went
     /// by the old one is given up, so that its acknowledgements tell nothing of the new.
-    fn start_over(&mut self, now: Time, peer: SocketAddr) {
+    fn start_over(&mut self, now: Time) {
         self.abandon();
-        self.controller = new_controller(now, Some(peer), &self.settings, None);
+        self.sent.forget_path(now, RttEstimator::new(INITIAL_RTT));
+        let peer = self.addresses.current();
+        self.controller = new_controller(now, peer, &self.settings, None);
         self.mtu = new_search(now, &self.settings);
         let rate = self.controller.pacing_rate();
         self.pacer = Pacer::new(now, rate, self.controller.send_quantum());
+    }
+
+    /// Whether frames may be sent, where packets go now: not to a host that nobody has validated,
+    /// since what became of them there would tell a wrong thing of the path that was left.
+    fn carries(&self) -> bool {
+        self.condition == Condition::Carrying && !self.addresses.is_elsewhere()
+    }
+
+    /// How long a packet may be that goes to the peer now, if one may go.
+    fn packet_room(&self) -> Option<usize> {
+        let size = u64::from(self.mtu.size()).min(self.addresses.allowance());
+        let may_go = size >= sending::LEAST_ROOM as u64
+            && self.sent.has_room()
+            && (self.probes_due > 0 || !self.sealer.is_far_ahead());
+        may_go.then_some(size as usize)
     }
 
     /// Whether the window lets out a packet with a payload of this size.
@@ -405,9 +459,11 @@ impl<T: Clone> Transport<T> {
         (self.condition == Condition::Carrying).then_some(since + wait)
     }
 
-    /// Sends what is under way another way, and carries no frames for now.
-    fn suspend(&mut self, reason: SuspendReason) {
-        if matches!(self.condition, Condition::Suspended(_)) {
+    /// Sends what is under way another way, and carries no frames for now, or never again.
+    fn suspend(&mut self, now: Time, reason: SuspendReason) {
+        if let Condition::Suspended(before) = self.condition
+            && (before.is_final() || !reason.is_final())
+        {
             return;
         }
         let was_carrying = self.condition == Condition::Carrying;
@@ -415,26 +471,29 @@ impl<T: Clone> Transport<T> {
         self.abandon();
         self.held = None;
         self.probes_due = 0;
-        self.counters.suspensions += 1;
+        self.paced_until = None;
+        self.asking = Asking::new(Some(now), self.sent.probe_timeout());
         if was_carrying {
+            self.counters.suspensions += 1;
+        }
+        // Whoever hopes for the path must hear that it is gone for good.
+        if was_carrying || reason.is_final() {
             self.changes.push_back(Change::Suspended(reason));
         }
     }
 
     /// Whether it will never carry anything again.
     fn has_ended(&self) -> bool {
-        matches!(
-            self.condition,
-            Condition::Suspended(SuspendReason::ClosedByPeer | SuspendReason::KeysUsedUp)
-        )
+        matches!(self.condition, Condition::Suspended(reason) if reason.is_final())
     }
 
-    /// A packet that asked for it was answered.
+    /// Something that was asked was answered.
     fn answered(&mut self, now: Time) {
         let is_waiting = self.sent.bytes_in_flight() > 0;
         self.unanswered_since = is_waiting.then_some(now);
         if self.condition != Condition::Carrying && self.addresses.trust() == Trust::Validated {
             self.condition = Condition::Carrying;
+            self.asking.stop();
             self.changes.push_back(Change::Carrying);
         }
     }

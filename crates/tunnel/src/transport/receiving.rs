@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
-use super::{Codepoint, Content, Fate, RESPONSES_MAX, SuspendReason, Transport, headers};
+use super::{Codepoint, Condition, Content, Fate, SuspendReason, Transport, headers};
 use crate::Error;
 use crate::congestion::{AckedPacket, Event, LostPacket};
 use crate::fec::{Cause, PathState, Queue};
 use crate::packet::{
-    Acknowledgement, Arrival as Moved, Opened, PacketFrame, PathResponse, Refused,
+    Acknowledgement, CloseCode, PacketFrame, PathResponse, Refused, Trust, Validation,
 };
 use crate::recovery::{Arrival, Asks, Kind, Sent};
 
@@ -28,21 +28,24 @@ impl<T: Clone> Transport<T> {
         mut datagram: BytesMut,
     ) -> Result<(), Error> {
         if self.has_ended() {
+            self.handle_closed(now, &mut datagram);
             return Ok(());
         }
         let opened = match self.opener.open(now, &mut datagram) {
             Ok(opened) => opened,
             Err(Refused::ForgeryLimit) => {
-                self.suspend(SuspendReason::KeysUsedUp);
+                self.suspend(now, SuspendReason::KeysUsedUp);
+                self.say_close(now, CloseCode::ForgeryLimit, "too many packets were forged");
                 return Ok(());
             }
             Err(_) => return Ok(()),
         };
+        let bytes = datagram.len() as u64;
         self.counters.received_packets += 1;
-        self.counters.received_bytes += datagram.len() as u64 + headers(Some(from));
-        self.note_address(now, from, &opened, datagram.len() as u64);
+        self.counters.received_bytes += bytes + headers(Some(from));
+        self.addresses.on_packet(now, from, &opened, bytes);
         let payload = datagram.freeze().slice(opened.payload());
-        let asks = self.take_apart(now, payload)?;
+        let asks = self.take_apart(now, from, bytes, payload)?;
         self.received.on_packet(
             now,
             Arrival {
@@ -51,21 +54,22 @@ impl<T: Clone> Transport<T> {
                 codepoint,
             },
         );
+        if self.condition != Condition::Carrying && self.addresses.trust() == Trust::Validated {
+            self.asking.hurry(now, self.sent.probe_timeout());
+        }
         self.take_recovered(now)
     }
 
-    fn note_address(&mut self, now: Time, from: SocketAddr, opened: &Opened, bytes: u64) {
-        let was_known = self.addresses.current().is_some();
-        match self.addresses.on_packet(now, from, opened, bytes) {
-            Moved::Same | Moved::MovedPort => {}
-            Moved::MovedHost if was_known => self.start_over(now, from),
-            Moved::MovedHost => {}
-        }
-    }
-
-    /// Takes a payload apart; says what it asks.
-    fn take_apart(&mut self, now: Time, mut payload: Bytes) -> Result<Asks, Error> {
+    /// Takes apart a payload that came from there in a datagram of so many bytes; says what it asks.
+    fn take_apart(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        bytes: u64,
+        mut payload: Bytes,
+    ) -> Result<Asks, Error> {
         let mut asks = Asks::Nothing;
+        let mut is_challenged = false;
         let mut ask = |more: Asks| {
             if more == Asks::AtOnce || asks == Asks::Nothing {
                 asks = more;
@@ -89,22 +93,29 @@ impl<T: Clone> Transport<T> {
                 }
                 PacketFrame::PathChallenge(challenge) => {
                     ask(Asks::AtOnce);
-                    if self.responses.len() < RESPONSES_MAX {
-                        let value = challenge.value;
-                        self.responses.push_back(PathResponse { value });
+                    // One for each datagram, which bounds what may go back to where it came from.
+                    if !std::mem::replace(&mut is_challenged, true) {
+                        self.challenged(from, bytes, challenge);
                     }
                 }
-                PacketFrame::PathResponse(response) => {
-                    self.addresses.on_challenge_response(response);
-                }
+                PacketFrame::PathResponse(response) => self.on_response(now, response),
                 PacketFrame::Close(_) => {
-                    self.suspend(SuspendReason::ClosedByPeer);
+                    self.suspend(now, SuspendReason::ClosedByPeer);
                     return Ok(Asks::Nothing);
                 }
                 PacketFrame::Session(frame) => self.frames.push_back(frame),
             }
         }
         Ok(asks)
+    }
+
+    fn on_response(&mut self, now: Time, response: PathResponse) {
+        match self.addresses.on_challenge_response(response) {
+            Validation::Unknown => return,
+            Validation::SameHost => {}
+            Validation::OtherHost => self.start_over(now),
+        }
+        self.answered(now);
     }
 
     /// Takes the payloads that repairs have made whole.
@@ -130,10 +141,14 @@ impl<T: Clone> Transport<T> {
         self.sealer.acknowledged(now, ack.largest());
         let congested = self.cause();
         let mut acked = Vec::with_capacity(outcome.acked.len());
+        let mut is_answer = false;
         for packet in outcome.acked {
-            self.policy.losses().delivered(1);
+            is_answer |= packet.kind.asks();
+            if packet.kind != Kind::PathProbe {
+                self.policy.losses().delivered(1);
+            }
             match packet.kind {
-                Kind::Eliciting => self.mtu.acked(now, packet.content.datagram),
+                Kind::Eliciting | Kind::PathProbe => self.mtu.acked(now, packet.content.datagram),
                 Kind::MtuProbe => {
                     self.mtu.probe_acked(now, packet.content.datagram);
                     self.note_size();
@@ -152,12 +167,14 @@ impl<T: Clone> Transport<T> {
         }
         let mut spurious = Vec::new();
         for packet in outcome.spurious {
-            self.policy.losses().spurious();
+            is_answer |= packet.kind.asks();
             match packet.kind {
                 Kind::Eliciting => {
+                    self.policy.losses().spurious();
                     self.mtu.acked(now, packet.content.datagram);
                     spurious.push(lost_packet(&packet));
                 }
+                Kind::PathProbe => self.mtu.acked(now, packet.content.datagram),
                 Kind::MtuProbe => self.mtu.probe_acked(now, packet.content.datagram),
                 Kind::Silent => {}
             }
@@ -167,7 +184,7 @@ impl<T: Clone> Transport<T> {
             self.arrived(now, packet.content);
         }
         let lost = self.lose(now, outcome.lost);
-        let is_news = !acked.is_empty() || !spurious.is_empty();
+        let is_news = !acked.is_empty() || !spurious.is_empty() || outcome.rtt.is_some();
         if is_news || !lost.is_empty() || outcome.ce_marked > 0 {
             self.controller.event(&Event {
                 now,
@@ -181,7 +198,7 @@ impl<T: Clone> Transport<T> {
             });
         }
         self.note_path(now);
-        if is_news {
+        if is_answer {
             self.answered(now);
         }
         Ok(())
@@ -219,7 +236,7 @@ impl<T: Clone> Transport<T> {
                     lost.push(lost_packet(&packet));
                 }
                 Kind::MtuProbe => self.mtu.probe_lost(now, packet.number),
-                Kind::Silent => {}
+                Kind::Silent | Kind::PathProbe => {}
             }
             if let Some(symbol) = packet.content.symbol {
                 // Its data goes out again in another symbol.

@@ -2,7 +2,8 @@
 //!
 //! An acknowledgement that is due goes whatever the window says and is not paced. All else waits for
 //! room in the window and for the pacer, but for the probes of a path that does not answer. Repair
-//! symbols that are due go before fresh frames: they are few, and late ones are worth nothing.
+//! symbols that are due go before fresh frames: they are few, and late ones are worth nothing. To an
+//! address that is doubted packets are as long as what may go there still allows.
 
 use std::net::SocketAddr;
 
@@ -12,9 +13,10 @@ use vocab::{Time, Writer, varint_length};
 use super::{Condition, Content, Held, SuspendReason, Transmit, Transport, headers};
 use crate::fec::{LENGTH_PREFIX, Mode, PAYLOAD_LIMIT, Pause};
 use crate::packet::{
-    Acknowledgement, OVERHEAD, PacketFrame, Padding, Probe, RANGE_LIMIT, Sealer, Source,
+    OVERHEAD, PacketFrame, Padding, Probe, RANGE_LIMIT, SealError, Sealer, Source, Trust,
+    emit_acknowledgement,
 };
-use crate::recovery::{Kind, Outgoing};
+use crate::recovery::{Kind, Outgoing, Telling};
 
 /// What a Repair frame is longer than the symbol in it, at most: two bytes of length, the kind,
 /// eight of the first number, the count, two of the key.
@@ -23,26 +25,40 @@ const REPAIR_ROOM: usize = 2 + 1 + 8 + 1 + 2 + LENGTH_PREFIX;
 /// What is kept free in a packet of data for an acknowledgement that is not due yet.
 const RIDE_ALONG_ROOM: usize = 80;
 
+/// Bytes of a Source frame, at most.
+const SOURCE_ROOM: usize = 1 + 1 + 8;
+
+/// Room for frames in the least packet that every path carries, whatever goes beside them of
+/// [`RIDE_ALONG_ROOM`].
+pub(crate) const LEAST_FRAMES_ROOM: usize =
+    path::BASE_SIZE as usize - OVERHEAD - SOURCE_ROOM - RIDE_ALONG_ROOM;
+
 /// What an acknowledgement takes without its ranges, at most, and what each of them usually takes: a
 /// gap and a length of one byte or two. Where that is too little there are fewer of them.
 const ACKNOWLEDGEMENT_ROOM: usize = 48;
 const RANGE_ROOM: usize = 3;
 
+/// An acknowledgement with one range of each kind, and all its numbers as long as can be.
+const LEAST_ACKNOWLEDGEMENT: usize = 2 + 1 + 1 + 8 + (8 + 1 + 8) + 3 * 8 + (8 + 1 + 8);
+
+/// A packet is not begun where less may go: it would not hold an acknowledgement.
+pub(super) const LEAST_ROOM: usize = OVERHEAD + LEAST_ACKNOWLEDGEMENT;
+
 /// A packet in the making.
-struct Draft<T> {
+pub(super) struct Draft<T> {
     kind: Kind,
     above: Option<T>,
     symbol: Option<u64>,
-    acknowledgement: Option<Box<Acknowledgement>>,
+    telling: Option<Telling>,
 }
 
 impl<T> Draft<T> {
-    fn new() -> Self {
+    pub(super) fn of(kind: Kind) -> Self {
         Self {
-            kind: Kind::Silent,
+            kind,
             above: None,
             symbol: None,
-            acknowledgement: None,
+            telling: None,
         }
     }
 }
@@ -61,12 +77,23 @@ impl<T: Clone> Transport<T> {
         mut fill: impl FnMut(usize, &mut Writer) -> Option<T>,
     ) -> Option<Transmit> {
         if self.has_ended() {
-            return None;
+            return self.send_close(now, out);
         }
-        if let Some(transmit) = self.send_challenge(now, out) {
-            return Some(transmit);
+        let alone = self
+            .send_challenge(now, out)
+            .or_else(|| self.send_response(now, out));
+        if alone.is_some() {
+            return alone;
+        }
+        if self.condition == Condition::Carrying && self.sealer.is_far_ahead() {
+            // What is acknowledged brings it back.
+            self.suspend(now, SuspendReason::NoAnswer);
         }
         let to = self.addresses.current()?;
+        if let Some(held) = self.held.take_if(|held| held.to != to) {
+            out.extend_from_slice(&held.bytes);
+            return Some(held.transmit());
+        }
         let start = out.len();
         self.paced_until = None;
         let mut segment = 0;
@@ -89,7 +116,11 @@ impl<T: Clone> Transport<T> {
                 batch_marked = is_marked;
             } else if length > segment || is_marked != batch_marked {
                 let bytes = out.split_off(from);
-                self.held = Some(Held { bytes, is_marked });
+                self.held = Some(Held {
+                    to,
+                    bytes,
+                    is_marked,
+                });
                 break;
             }
             if length < segment {
@@ -105,30 +136,6 @@ impl<T: Clone> Transport<T> {
         })
     }
 
-    /// A challenge travels alone, since it may go elsewhere.
-    fn send_challenge(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
-        if !self.sent.has_room() {
-            return None;
-        }
-        let size = u64::from(path::BASE_SIZE);
-        let (to, challenge) = self.addresses.poll_challenge(now, size)?;
-        let start = Sealer::begin(out);
-        self.scratch.clear();
-        PacketFrame::PathChallenge(challenge).emit(&mut self.scratch);
-        out.extend_from_slice(self.scratch.as_slice());
-        let draft = Draft {
-            kind: Kind::Eliciting,
-            ..Draft::new()
-        };
-        let is_marked = self.seal(now, to, out, start, draft)?;
-        Some(Transmit {
-            to,
-            is_marked,
-            segment: out.len() - start,
-            bytes: out.len() - start,
-        })
-    }
-
     /// Appends one packet, if there is something to say now; gives whether it is marked.
     fn put_packet(
         &mut self,
@@ -137,26 +144,19 @@ impl<T: Clone> Transport<T> {
         out: &mut BytesMut,
         fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
     ) -> Option<bool> {
-        let size = usize::from(self.mtu.size());
-        if !self.addresses.may_send(size as u64) || !self.sent.has_room() {
-            return None;
-        }
+        let size = self.packet_room()?;
         let start = Sealer::begin(out);
-        let mut draft = Draft::new();
+        let mut draft = Draft::of(Kind::Silent);
         let free = self.may_send_more(now, size as u64 + headers(Some(to)));
-        let carries = self.condition == Condition::Carrying;
-        if free && carries && self.put_repair(now, size, out) {
+        if free && self.carries() && self.put_repair(now, size, out) {
             draft.kind = Kind::Eliciting;
             return self.seal(now, to, out, start, draft);
         }
-        if !self.responses.is_empty() {
-            self.put_responses(out);
-            draft.kind = Kind::Eliciting;
-        }
         if self.received.poll_timeout().is_some_and(|at| at <= now) {
             // Data may follow; what is told late costs the peer a packet sent twice.
-            let most = size - OVERHEAD - (out.len() - start - crate::packet::HEADER_LENGTH);
+            let most = size - OVERHEAD;
             let room = if free { most / 2 } else { most };
+            let room = room.max(LEAST_ACKNOWLEDGEMENT);
             self.put_acknowledgement(now, room, out, &mut draft);
         }
         if free {
@@ -166,12 +166,24 @@ impl<T: Clone> Transport<T> {
             out.truncate(start);
             return None;
         }
-        if draft.kind == Kind::Silent && self.received.wants_confirmation(now) {
+        let untimed = self.sent.untimed();
+        if draft.kind == Kind::Silent && self.received.wants_confirmation(now, untimed) {
             self.append(&PacketFrame::Probe(Probe), out);
             self.received.asked_for_confirmation(now);
-            draft.kind = Kind::Eliciting;
+            draft.kind = self.asking_kind();
         }
         self.seal(now, to, out, start, draft)
+    }
+
+    /// What a packet is that only asks for an answer.
+    fn asking_kind(&self) -> Kind {
+        if self.carries() {
+            Kind::Eliciting
+        } else if self.addresses.is_elsewhere() {
+            Kind::Silent
+        } else {
+            Kind::PathProbe
+        }
     }
 
     /// Whether a packet that counts may leave now; when only the pacer says no, notes when.
@@ -179,22 +191,14 @@ impl<T: Clone> Transport<T> {
         if self.probes_due > 0 {
             return true;
         }
-        if self.condition != Condition::Carrying
-            || self.sent.bytes_in_flight() + bytes > self.controller.window()
-        {
+        if !self.carries() || self.sent.bytes_in_flight() + bytes > self.controller.window() {
             return false;
         }
         self.paced_until = self.pacer.delay(now);
         self.paced_until.is_none()
     }
 
-    fn put_responses(&mut self, out: &mut BytesMut) {
-        while let Some(response) = self.responses.pop_front() {
-            self.append(&PacketFrame::PathResponse(response), out);
-        }
-    }
-
-    /// Appends an acknowledgement in at most `room` bytes.
+    /// Appends an acknowledgement in at most `room` bytes, or with one range.
     fn put_acknowledgement(
         &mut self,
         now: Time,
@@ -206,15 +210,14 @@ impl<T: Clone> Transport<T> {
         let mut ranges = room.saturating_sub(ACKNOWLEDGEMENT_ROOM) / RANGE_ROOM;
         loop {
             ranges = ranges.clamp(1, RANGE_LIMIT);
-            let Some(ack) = self.received.acknowledgement(now, ranges) else {
+            let Some(telling) = self.received.telling(now, ranges) else {
                 return;
             };
-            let frame = PacketFrame::Acknowledgement(ack);
-            self.append(&frame, out);
+            self.scratch.clear();
+            emit_acknowledgement(&telling.acknowledgement, &mut self.scratch);
+            out.extend_from_slice(self.scratch.as_slice());
             if out.len() - from <= room || ranges == 1 {
-                if let PacketFrame::Acknowledgement(ack) = frame {
-                    draft.acknowledgement = Some(Box::new(ack));
-                }
+                draft.telling = Some(telling);
                 return;
             }
             // Ranges far apart take more than they usually do.
@@ -233,8 +236,9 @@ impl<T: Clone> Transport<T> {
         draft: &mut Draft<T>,
         fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
     ) {
-        let carries = self.condition == Condition::Carrying;
-        if carries && self.put_mtu_probe(now, start, out, draft) {
+        let carries = self.carries();
+        let is_trusted = self.addresses.trust() == Trust::Validated;
+        if carries && is_trusted && self.put_mtu_probe(now, start, out, draft) {
             return;
         }
         if carries && self.put_frames(now, size, start, out, draft, fill) {
@@ -247,13 +251,13 @@ impl<T: Clone> Transport<T> {
         if self.probes_due > 0 {
             self.probes_due -= 1;
             self.append(&PacketFrame::Probe(Probe), out);
-            if !carries {
+            if !carries || !is_trusted {
                 // So long that the peer may answer with more than a word (RFC 9000 §8.1), and that
                 // the path is known to carry the least packet.
-                self.pad(usize::from(path::BASE_SIZE), start, out);
+                self.expand(size as u64, start, out);
             }
-            draft.kind = Kind::Eliciting;
-        } else if carries {
+            draft.kind = self.asking_kind();
+        } else if carries && is_trusted && draft.telling.is_none() {
             let in_flight = self.sent.bytes_in_flight();
             self.controller.limited_by_application(now, in_flight);
             self.policy
@@ -269,7 +273,7 @@ impl<T: Clone> Transport<T> {
         draft: &mut Draft<T>,
     ) -> bool {
         // It says nothing else, since it may well not arrive.
-        let fits = draft.kind == Kind::Silent && draft.acknowledgement.is_none();
+        let fits = draft.kind == Kind::Silent && draft.telling.is_none();
         let Some(size) = self.mtu.poll_probe(now).filter(|_| fits) else {
             return false;
         };
@@ -308,7 +312,7 @@ impl<T: Clone> Transport<T> {
         let symbol = (self.policy.mode() != Mode::Off).then(|| self.encoder.outstanding().end);
         let source = symbol.map_or(0, |symbol| 1 + 1 + varint_length(symbol));
         let used = out.len() - start - crate::packet::HEADER_LENGTH;
-        let rides_along = draft.acknowledgement.is_none() && self.received.poll_timeout().is_some();
+        let rides_along = draft.telling.is_none() && self.received.poll_timeout().is_some();
         let reserve = if rides_along { RIDE_ALONG_ROOM } else { 0 };
         let left = size.saturating_sub(OVERHEAD + used + source + reserve);
         // A repair that covers this packet has to fit one of the same size.
@@ -344,7 +348,7 @@ impl<T: Clone> Transport<T> {
     }
 
     /// Seals the packet that starts at `start` and takes note of it.
-    fn seal(
+    pub(super) fn seal(
         &mut self,
         now: Time,
         to: SocketAddr,
@@ -352,14 +356,27 @@ impl<T: Clone> Transport<T> {
         start: usize,
         draft: Draft<T>,
     ) -> Option<bool> {
-        let Ok(number) = self.sealer.seal(now, out, start) else {
-            out.truncate(start);
-            if let Some(above) = draft.above {
-                self.fates.push_back((super::Fate::Lost, above));
+        let number = match self.sealer.seal(now, out, start) {
+            Ok(number) => number,
+            Err(error) => {
+                out.truncate(start);
+                if let Some(above) = draft.above {
+                    self.fates.push_back((super::Fate::Lost, above));
+                }
+                self.suspend(
+                    now,
+                    match error {
+                        SealError::TooFarAhead => SuspendReason::NoAnswer,
+                        SealError::KeyExhausted => SuspendReason::KeysUsedUp,
+                    },
+                );
+                return None;
             }
-            self.suspend(SuspendReason::KeysUsedUp);
-            return None;
         };
+        self.quiet_since = now;
+        if let Some(telling) = &draft.telling {
+            self.received.told(now, telling);
+        }
         let datagram = (out.len() - start) as u16;
         let bytes = u64::from(datagram) + headers(Some(to));
         if self.addresses.current() == Some(to) {
@@ -393,7 +410,9 @@ impl<T: Clone> Transport<T> {
                     above: draft.above,
                     state,
                     symbol: draft.symbol,
-                    acknowledgement: draft.acknowledgement,
+                    acknowledgement: draft
+                        .telling
+                        .map(|telling| Box::new(telling.acknowledgement)),
                     datagram,
                 },
             },
@@ -401,14 +420,14 @@ impl<T: Clone> Transport<T> {
         Some(is_marked)
     }
 
-    fn append(&mut self, frame: &PacketFrame, out: &mut BytesMut) {
+    pub(super) fn append(&mut self, frame: &PacketFrame, out: &mut BytesMut) {
         self.scratch.clear();
         frame.emit(&mut self.scratch);
         out.extend_from_slice(self.scratch.as_slice());
     }
 
     /// Fills the packet that starts at `start` up to `size` bytes, seal included.
-    fn pad(&mut self, size: usize, start: usize, out: &mut BytesMut) {
+    pub(super) fn pad(&mut self, size: usize, start: usize, out: &mut BytesMut) {
         let length = out.len() - start + crate::packet::TAG_LENGTH;
         if let Some(bytes) = size.checked_sub(length).filter(|left| *left > 0) {
             let bytes = bytes as u16;

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::packet::{ConnectionId, ConnectionIds, KeyContext, KeyLimits, PathSecret, Role, Suite};
+use crate::packet::{
+    Close, CloseCode, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PacketFrame,
+    PathChallenge, PathSecret, Probe, Role, Suite, UNACKNOWLEDGED_LIMIT, append, frames,
+};
 use crate::wire::{Data, Frame};
 use vocab::{FlowId, NodeId};
 
@@ -23,8 +26,10 @@ struct Pair {
     came: [BTreeSet<u64>; 2],
     arrived: [BTreeSet<u64>; 2],
     changes: [Vec<Change>; 2],
-    /// Datagrams that the path swallows.
-    swallows: fn(&BytesMut) -> bool,
+    /// Datagrams that the path swallows, by the end that sent them.
+    swallows: fn(usize, &BytesMut) -> bool,
+    /// Datagrams that each end has sent.
+    datagrams: [u64; 2],
     /// The length of a frame's bytes.
     frame_bytes: usize,
 }
@@ -75,7 +80,8 @@ impl Pair {
             came: Default::default(),
             arrived: Default::default(),
             changes: Default::default(),
-            swallows: |_| false,
+            swallows: |_, _| false,
+            datagrams: [0; 2],
             frame_bytes: 1_000,
         }
     }
@@ -101,7 +107,8 @@ impl Pair {
             for packet in out.chunks(transmit.segment) {
                 let packet = BytesMut::from(packet);
                 self.sent += 1;
-                if transmit.to == self.homes[1 - end] && !(self.swallows)(&packet) {
+                self.datagrams[end] += 1;
+                if transmit.to == self.homes[1 - end] && !(self.swallows)(end, &packet) {
                     let at = (self.now + ONE_WAY, self.sent);
                     self.under_way
                         .insert(at, (1 - end, self.homes[end], packet));
@@ -164,6 +171,49 @@ impl Pair {
         }
     }
 
+    /// A packet of that end's, made by hand.
+    fn sealed(&mut self, end: usize, frame: &PacketFrame) -> BytesMut {
+        let mut packet = BytesMut::new();
+        let start = Sealer::begin(&mut packet);
+        append(frame, &mut packet);
+        self.ends[end]
+            .sealer
+            .seal(self.now, &mut packet, start)
+            .unwrap();
+        packet
+    }
+
+    /// Hands a datagram to an end, as if it had come from there.
+    fn deliver(&mut self, to: usize, from: SocketAddr, packet: BytesMut) {
+        let codepoint = Codepoint::NotEct;
+        self.ends[to]
+            .handle(self.now, from, codepoint, packet)
+            .unwrap();
+        self.drain(to);
+    }
+
+    /// What an end sends now, each datagram with where it goes; none of it gets there.
+    fn taken(&mut self, end: usize) -> Vec<(SocketAddr, BytesMut)> {
+        let mut taken = Vec::new();
+        let mut out = BytesMut::new();
+        while let Some(transmit) =
+            self.ends[end].poll_transmit(self.now, 8, &mut out, |_, _| None::<u64>)
+        {
+            let packets = out.chunks(transmit.segment);
+            taken.extend(packets.map(|packet| (transmit.to, BytesMut::from(packet))));
+            out.clear();
+        }
+        taken
+    }
+
+    /// Frames of a datagram, as the other end would read them.
+    fn frames(&mut self, to: usize, packet: &BytesMut) -> Vec<PacketFrame> {
+        let mut packet = packet.clone();
+        let opened = self.ends[to].opener.open(self.now, &mut packet).unwrap();
+        let payload = packet.freeze().slice(opened.payload());
+        frames(payload).map(Result::unwrap).collect()
+    }
+
     fn send(&mut self, end: usize, numbers: std::ops::Range<u64>) {
         self.wanted[end].extend(numbers);
     }
@@ -174,6 +224,14 @@ fn carrying(settings: Settings) -> Pair {
     pair.run(Duration::from_millis(500));
     assert_eq!(pair.changes, [[Change::Carrying], [Change::Carrying]]);
     pair
+}
+
+/// At a rate at which a few thousand frames take seconds.
+fn capped() -> Settings {
+    Settings {
+        rate_max: Some(Bitrate::from_bits_per_second(8_000_000)),
+        ..Settings::default()
+    }
 }
 
 #[test]
@@ -209,7 +267,7 @@ fn a_quiet_path_is_not_suspended_for_a_probe_of_its_size_that_is_lost() {
         datagram_max: 1_472,
         ..Settings::default()
     });
-    pair.swallows = |packet| packet.len() > 1_300;
+    pair.swallows = |_, packet| packet.len() > 1_300;
     pair.run(Duration::from_secs(60));
     assert_eq!(pair.changes, [[Change::Carrying], [Change::Carrying]]);
     let size = pair.ends[NEAR].status(pair.now).packet_size;
@@ -219,7 +277,7 @@ fn a_quiet_path_is_not_suspended_for_a_probe_of_its_size_that_is_lost() {
 #[test]
 fn a_path_that_swallows_all_is_suspended_and_used_again() {
     let mut pair = carrying(Settings::default());
-    pair.swallows = |_| true;
+    pair.swallows = |_, _| true;
     pair.send(NEAR, 0..50);
     pair.run(Duration::from_secs(4));
     let reason = SuspendReason::NoAnswer;
@@ -227,7 +285,7 @@ fn a_path_that_swallows_all_is_suspended_and_used_again() {
     // What was under way has to go another way.
     let unsaid: BTreeSet<u64> = pair.wanted[NEAR].iter().copied().collect();
     assert!(unsaid.into_iter().eq(0..50));
-    pair.swallows = |_| false;
+    pair.swallows = |_, _| false;
     pair.run(Duration::from_secs(10));
     assert_eq!(pair.changes[NEAR].last(), Some(&Change::Carrying));
     assert!(pair.came[FAR].iter().copied().eq(0..50));
@@ -247,4 +305,349 @@ fn a_peer_that_moves_with_packets_under_way_is_followed() {
     for end in [NEAR, FAR] {
         assert!(pair.came[end].iter().copied().eq(0..400), "{end}");
     }
+}
+
+/// What an end has learnt of losses: their share, and the length of their runs.
+fn losses(end: &mut Transport<u64>) -> (f64, f64) {
+    let losses = end.policy.losses();
+    (losses.probability(), losses.mean_run())
+}
+
+fn is_response(frame: &PacketFrame) -> bool {
+    matches!(frame, PacketFrame::PathResponse(_))
+}
+
+/// RFC 9000 §8.1, §8.2.1: a challenge costs what it is long, so that it may follow a packet with
+/// an acknowledgement and nothing else.
+#[test]
+fn a_peer_that_only_acknowledges_may_change_its_port() {
+    let mut pair = carrying(Settings::default());
+    pair.send(FAR, 0..2);
+    // Their acknowledgements will come from elsewhere.
+    pair.run(ONE_WAY / 2);
+    pair.homes[NEAR] = SocketAddr::from(([10, 0, 0, 1], 5_000));
+    pair.run(3 * ONE_WAY);
+    pair.send(FAR, 2..200);
+    pair.run(Duration::from_millis(700));
+    assert!(pair.came[NEAR].iter().copied().eq(0..200));
+    assert_eq!(pair.changes[FAR], [Change::Carrying]);
+}
+
+/// RFC 9000 §8.1: whatever is in them, no more than three times the bytes go there.
+#[test]
+fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
+    for bytes in [30, 60, 200, 400, 1_300] {
+        let mut pair = carrying(Settings::default());
+        pair.send(FAR, 0..50);
+        pair.run(Duration::from_secs(2));
+        let elsewhere = SocketAddr::from(([10, 0, 0, 1], 5_000));
+        let padding = crate::packet::Padding { bytes };
+        let packet = pair.sealed(NEAR, &PacketFrame::Padding(padding));
+        let most = 3 * packet.len();
+        pair.send(FAR, 50..200);
+        pair.deliver(FAR, elsewhere, packet);
+        let mut out = BytesMut::new();
+        let mut went = 0;
+        for _ in 0..100 {
+            let end = &mut pair.ends[FAR];
+            let fill = |room: usize, payload: &mut Writer| {
+                payload.bytes(&[0; 1_200][..room.min(1_200)]);
+                (room > 0).then_some(1)
+            };
+            let Some(transmit) = end.poll_transmit(pair.now, 8, &mut out, fill) else {
+                break;
+            };
+            if transmit.to == elsewhere {
+                went += transmit.bytes;
+            }
+            out.clear();
+        }
+        assert!(went <= most, "{went} bytes for {most}");
+        assert!(went >= 38, "a challenge at least");
+        if bytes == 200 {
+            assert!(went > most / 2, "frames too, in what packets fit");
+        }
+    }
+}
+
+/// RFC 9000 §8.2.2: on the path on which the challenge came, whatever the newest packet says.
+#[test]
+fn a_challenge_is_answered_where_it_came_from() {
+    let mut pair = carrying(Settings::default());
+    let value = 7;
+    let challenge = PacketFrame::PathChallenge(PathChallenge { value });
+    let challenge = pair.sealed(FAR, &challenge);
+    let newer = pair.sealed(FAR, &PacketFrame::Probe(Probe));
+    let elsewhere = SocketAddr::from(([10, 0, 9, 9], 4_000));
+    pair.deliver(NEAR, elsewhere, newer);
+    pair.deliver(NEAR, home(FAR), challenge);
+    let sent = pair.taken(NEAR);
+    let responses: Vec<_> = sent
+        .iter()
+        .filter(|(_, packet)| pair.frames(FAR, packet).iter().any(is_response))
+        .map(|(to, _)| *to)
+        .collect();
+    assert_eq!(responses, [home(FAR)]);
+}
+
+/// A datagram full of challenges, from an address that may be anybody's, is answered once.
+#[test]
+fn challenges_make_no_more_bytes_than_they_are() {
+    let mut pair = carrying(Settings::default());
+    let stranger = SocketAddr::from(([10, 0, 9, 9], 4_000));
+    let mut packet = BytesMut::new();
+    let start = Sealer::begin(&mut packet);
+    for value in 0..10 {
+        append(
+            &PacketFrame::PathChallenge(PathChallenge { value }),
+            &mut packet,
+        );
+    }
+    let padding = crate::packet::Padding { bytes: 400 };
+    append(&PacketFrame::Padding(padding), &mut packet);
+    let now = pair.now;
+    pair.ends[FAR].sealer.seal(now, &mut packet, start).unwrap();
+    let newer = pair.sealed(FAR, &PacketFrame::Probe(Probe));
+    pair.deliver(NEAR, home(FAR), newer);
+    let most = 3 * packet.len();
+    pair.deliver(NEAR, stranger, packet);
+    let sent = pair.taken(NEAR);
+    let there = sent.iter().filter(|(to, _)| *to == stranger);
+    let bytes: usize = there.map(|(_, packet)| packet.len()).sum();
+    assert!((1..=most).contains(&bytes), "{bytes} bytes for {most}");
+}
+
+/// RFC 9000 §9.3.3: somebody on the way sends one of the peer's packets on from his own host. That
+/// changes where packets go for a round trip, and nothing of what was learnt.
+#[test]
+fn a_packet_that_was_led_through_another_host_costs_no_knowledge() {
+    let mut pair = carrying(capped());
+    pair.send(FAR, 0..2_000);
+    pair.run(Duration::from_secs(1));
+    let before = pair.ends[FAR].status(pair.now);
+    let known = losses(&mut pair.ends[FAR]);
+    assert!(before.in_flight_bytes > 0 && before.rtt_minimum.is_some());
+    let attacker = SocketAddr::from(([66, 6, 6, 6], 4_000));
+    let padding = crate::packet::Padding { bytes: 1_300 };
+    let led = pair.sealed(NEAR, &PacketFrame::Padding(padding));
+    pair.deliver(FAR, attacker, led);
+    assert_eq!(pair.ends[FAR].addresses.current(), Some(attacker));
+    pair.run(4 * ONE_WAY);
+    let after = pair.ends[FAR].status(pair.now);
+    assert_eq!(pair.ends[FAR].addresses.current(), Some(home(NEAR)));
+    assert_eq!(after.congestion, before.congestion);
+    assert_eq!(after.packet_size, before.packet_size);
+    assert!(after.window_bytes >= before.window_bytes);
+    assert!(losses(&mut pair.ends[FAR]).0 <= known.0);
+    pair.run(Duration::from_secs(5));
+    assert!(pair.came[NEAR].iter().copied().eq(0..2_000));
+    assert_eq!(pair.changes[FAR], [Change::Carrying]);
+}
+
+/// RFC 9000 §9.4: of another host's path nothing is known, once the peer has proved that it is there.
+#[test]
+fn a_peer_at_another_host_is_a_new_path_once_it_answers_there() {
+    let mut pair = carrying(capped());
+    pair.send(FAR, 0..2_000);
+    pair.run(Duration::from_secs(1));
+    let before = pair.ends[FAR].status(pair.now);
+    pair.homes[NEAR] = SocketAddr::from(([10, 9, 9, 9], 4_000));
+    pair.run(ONE_WAY + ONE_WAY / 2);
+    assert_eq!(pair.ends[FAR].addresses.trust(), Trust::Unvalidated);
+    let doubted = pair.ends[FAR].status(pair.now);
+    assert_eq!(doubted.packet_size, before.packet_size);
+    pair.run(2 * ONE_WAY);
+    let after = pair.ends[FAR].status(pair.now);
+    assert_eq!(pair.ends[FAR].addresses.trust(), Trust::Validated);
+    assert!(after.window_bytes < before.window_bytes / 2, "{after:?}");
+    pair.run(Duration::from_secs(10));
+    assert!(pair.came[NEAR].iter().copied().eq(0..2_000));
+}
+
+/// A path that is blocked for long is asked less and less, and what was asked in vain tells nothing
+/// of how it loses packets, when it is back.
+#[test]
+fn questions_to_a_dead_path_are_few_and_forgotten() {
+    let mut pair = carrying(Settings::default());
+    pair.send(NEAR, 0..300);
+    pair.run(Duration::from_secs(3));
+    let window = pair.ends[NEAR].status(pair.now).window_bytes;
+    pair.swallows = |_, _| true;
+    pair.send(NEAR, 300..310);
+    pair.run(Duration::from_secs(5));
+    assert_ne!(pair.ends[NEAR].condition(), Condition::Carrying);
+    let (before, datagrams) = (losses(&mut pair.ends[NEAR]), pair.datagrams[NEAR]);
+    pair.run(Duration::from_secs(3_600));
+    let asked = pair.datagrams[NEAR] - datagrams;
+    assert!((200..300).contains(&asked), "{asked} packets in an hour");
+    pair.swallows = |_, _| false;
+    pair.run(asking::ASK_INTERVAL_MAX + Duration::from_secs(1));
+    assert_eq!(
+        pair.changes.each_ref().map(|changes| changes.last()),
+        [Some(&Change::Carrying); 2]
+    );
+    pair.run(Duration::from_secs(3));
+    assert!(pair.came[FAR].iter().copied().eq(0..310));
+    let after = losses(&mut pair.ends[NEAR]);
+    assert!(
+        after.0 <= before.0 && after.1 <= before.1,
+        "{before:?} {after:?}"
+    );
+    assert!(pair.ends[NEAR].status(pair.now).window_bytes >= window);
+}
+
+/// An end that hears the peer asks at once, however seldom it did before.
+#[test]
+fn both_ends_are_back_as_soon_as_one_of_them_is() {
+    let mut pair = carrying(Settings::default());
+    pair.swallows = |end, _| end == FAR;
+    pair.send(NEAR, 0..10);
+    // They do not ask at the same times.
+    pair.run(Duration::from_secs(7));
+    pair.send(FAR, 0..10);
+    pair.run(Duration::from_secs(200));
+    let carries =
+        |pair: &Pair| [NEAR, FAR].map(|end| pair.ends[end].condition() == Condition::Carrying);
+    assert_eq!(carries(&pair), [false; 2]);
+    pair.swallows = |_, _| false;
+    let back = pair.now + asking::ASK_INTERVAL_MAX;
+    while carries(&pair) == [false; 2] {
+        pair.run(Duration::from_millis(1));
+        assert!(pair.now < back + Duration::from_secs(1));
+    }
+    pair.run(3 * ONE_WAY);
+    assert_eq!(carries(&pair), [true; 2]);
+}
+
+/// Too far ahead of what is acknowledged is no end: an acknowledgement mends it.
+#[test]
+fn a_path_too_far_ahead_of_its_acknowledgements_is_suspended_and_comes_back() {
+    let mut pair = carrying(Settings::default());
+    pair.send(NEAR, 0..10);
+    pair.run(ONE_WAY / 2);
+    assert!(pair.ends[NEAR].status(pair.now).in_flight_bytes > 0);
+    let sealer = &mut pair.ends[NEAR].sealer;
+    sealer.skip_to(sealer.next_number() + UNACKNOWLEDGED_LIMIT - 2);
+    pair.send(NEAR, 10..300);
+    pair.run(ONE_WAY / 2);
+    let reason = SuspendReason::NoAnswer;
+    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
+    pair.run(Duration::from_secs(5));
+    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Carrying));
+    assert!(pair.came[FAR].iter().copied().eq(0..300));
+}
+
+/// A side that is only sent to keeps no endless account of its acknowledgements.
+#[test]
+fn acknowledgements_alone_are_not_remembered_for_ever() {
+    let mut pair = carrying(capped());
+    pair.send(NEAR, 0..4_000);
+    let mut most = 0;
+    while pair.came[FAR].len() < 4_000 {
+        pair.run(Duration::from_millis(20));
+        most = most.max(pair.ends[FAR].sent.tracked());
+    }
+    let sent = pair.ends[FAR].sent.statistics().sent;
+    assert!(sent > 1_500 && most <= 700, "{most} of {sent}");
+    // Nor when none of them gets through.
+    pair.swallows = |end, _| end == FAR;
+    for number in 0..3_000 {
+        let probe = pair.sealed(NEAR, &PacketFrame::Probe(Probe));
+        pair.deliver(FAR, home(NEAR), probe);
+        pair.now += Duration::from_micros(number % 3);
+        pair.taken(FAR);
+    }
+    assert!(pair.ends[FAR].sent.untimed() <= crate::recovery::UNTIMED_LIMIT);
+}
+
+/// RFC 8085 §3.5: a quiet path says something before a translator forgets it, and little.
+#[test]
+fn a_quiet_path_is_kept_open() {
+    let mut pair = carrying(Settings::default());
+    pair.run(Duration::from_secs(10));
+    let before = pair.datagrams;
+    for _ in 0..40 {
+        let heard = pair.datagrams;
+        pair.run(asking::KEEP_ALIVE + Duration::from_secs(1));
+        assert!(pair.datagrams[NEAR] > heard[NEAR] && pair.datagrams[FAR] > heard[FAR]);
+    }
+    let sent = pair.datagrams.iter().sum::<u64>() - before.iter().sum::<u64>();
+    assert!(sent <= 2 * 43 * 2, "{sent} packets in eleven minutes");
+    assert_eq!(pair.changes, [[Change::Carrying], [Change::Carrying]]);
+}
+
+/// RFC 9000 §10.2.1: the end is told, and told again to a peer that goes on, a few times.
+#[test]
+fn a_path_that_is_closed_is_closed_for_the_peer_at_once() {
+    let mut pair = carrying(Settings::default());
+    let now = pair.now;
+    pair.ends[NEAR].close(now, CloseCode::Finished, "the node stops");
+    pair.run(2 * ONE_WAY);
+    let here = Change::Suspended(SuspendReason::ClosedHere);
+    let there = Change::Suspended(SuspendReason::ClosedByPeer);
+    assert_eq!(
+        pair.changes,
+        [[Change::Carrying, here], [Change::Carrying, there]]
+    );
+    let before = pair.sent;
+    pair.run(Duration::from_secs(60));
+    assert_eq!(pair.sent, before, "nothing is sent on a closed path");
+    assert_eq!(pair.ends.each_ref().map(Transport::poll_timeout), [None; 2]);
+}
+
+#[test]
+fn an_end_that_is_lost_is_told_again_to_a_peer_that_goes_on() {
+    let mut pair = carrying(Settings::default());
+    // The first two words are lost.
+    static LOST: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    pair.swallows =
+        |end, _| end == NEAR && LOST.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2;
+    let now = pair.now;
+    pair.ends[NEAR].close(now, CloseCode::Finished, "");
+    pair.send(FAR, 0..10);
+    pair.run(Duration::from_millis(200));
+    let there = Change::Suspended(SuspendReason::ClosedByPeer);
+    assert_eq!(pair.changes[FAR].last(), Some(&there));
+    assert!(pair.came[NEAR].is_empty());
+}
+
+/// Who never hears it makes nobody speak for ever.
+#[test]
+fn the_end_is_told_a_few_times_and_forgotten() {
+    let mut pair = carrying(Settings::default());
+    pair.run(Duration::from_secs(1));
+    let now = pair.now;
+    pair.ends[NEAR].close(now, CloseCode::Finished, "");
+    let mut told = pair.taken(NEAR).len();
+    for _ in 0..1_000 {
+        let probe = pair.sealed(FAR, &PacketFrame::Probe(Probe));
+        pair.deliver(NEAR, home(FAR), probe);
+        told += pair.taken(NEAR).len();
+    }
+    assert_eq!(told, 8);
+    let forgotten = pair.ends[NEAR].poll_timeout().unwrap();
+    assert!(forgotten < pair.now + Duration::from_secs(1));
+    pair.ends[NEAR].handle_timeout(forgotten);
+    assert!(!pair.ends[NEAR].is_closing());
+    assert_eq!(pair.ends[NEAR].poll_timeout(), None);
+}
+
+/// Who waits for a suspended path to come back must hear that it never will.
+#[test]
+fn the_end_of_a_suspended_path_is_told() {
+    let mut pair = carrying(Settings::default());
+    pair.swallows = |_, _| true;
+    pair.send(NEAR, 0..10);
+    pair.run(Duration::from_secs(10));
+    let reason = SuspendReason::NoAnswer;
+    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
+    let close = PacketFrame::Close(Close {
+        code: CloseCode::Finished,
+        reason: String::new(),
+    });
+    let close = pair.sealed(FAR, &close);
+    pair.deliver(NEAR, home(FAR), close);
+    let reason = SuspendReason::ClosedByPeer;
+    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
+    assert_eq!(pair.ends[NEAR].condition(), Condition::Suspended(reason));
 }

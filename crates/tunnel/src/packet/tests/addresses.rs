@@ -122,7 +122,7 @@ fn the_right_response_validates_and_no_other() {
     let response = PathResponse { value };
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::Validated
+        Validation::SameHost
     );
     assert_eq!(addresses.trust(), Trust::Validated);
     assert_eq!(
@@ -154,7 +154,7 @@ fn a_lost_challenge_is_followed_by_others_of_other_values() {
     let response = PathResponse { value: values[0] };
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::Validated
+        Validation::SameHost
     );
 }
 
@@ -191,7 +191,7 @@ fn a_path_follows_its_newest_packet() {
     let [late, newer, newest] = peer.packets(3).try_into().unwrap();
     assert_eq!(
         addresses.on_packet(Time::ZERO, new, &newer, PACKET),
-        Arrival::MovedPort
+        Arrival::Moved
     );
     assert_eq!(addresses.current(), Some(new));
     assert_eq!(
@@ -203,7 +203,7 @@ fn a_path_follows_its_newest_packet() {
     let elsewhere = address(2, 4_001);
     assert_eq!(
         addresses.on_packet(Time::ZERO, elsewhere, &newest, PACKET),
-        Arrival::MovedHost
+        Arrival::Moved
     );
     assert_eq!(addresses.current(), Some(elsewhere));
 }
@@ -223,7 +223,7 @@ fn a_translator_that_changes_the_port_is_validated_again() {
     };
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::Validated
+        Validation::SameHost
     );
     assert_eq!(addresses.current(), Some(new));
     assert_eq!(addresses.poll_timeout(PACKET), Time::NEVER);
@@ -265,7 +265,7 @@ fn a_path_that_was_led_away_comes_back() {
     let (mut addresses, mut peer) = validated(real);
     assert_eq!(
         addresses.on_packet(Time::ZERO, attacker, &peer.packet(), PACKET),
-        Arrival::MovedHost
+        Arrival::Moved
     );
     let (asked, _) = addresses.poll_challenge(Time::ZERO, PACKET).unwrap();
     assert_eq!(asked, real);
@@ -273,7 +273,7 @@ fn a_path_that_was_led_away_comes_back() {
     let response = peer.packet();
     assert_eq!(
         addresses.on_packet(Time::ZERO, real, &response, PACKET),
-        Arrival::MovedHost
+        Arrival::Moved
     );
     assert_eq!(addresses.current(), Some(real));
     assert_eq!(addresses.trust(), Trust::Validated);

@@ -6,7 +6,7 @@ use vocab::Time;
 
 use super::super::*;
 use super::{RTT, at};
-use crate::packet::{EcnCounts, RANGE_LIMIT};
+use crate::packet::{Acknowledgement, EcnCounts, RANGE_LIMIT};
 
 fn receiver() -> Received {
     Received::new(at(0), RTT)
@@ -20,13 +20,19 @@ fn arrival(number: u64) -> Arrival {
     }
 }
 
+fn tell(receiver: &mut Received, now: Time, ranges_max: usize) -> Option<Acknowledgement> {
+    let telling = receiver.telling(now, ranges_max)?;
+    receiver.told(now, &telling);
+    Some(telling.acknowledgement)
+}
+
 fn ranges(receiver: &mut Received, now: Time) -> Vec<(u64, u64)> {
-    receiver.acknowledgement(now, RANGE_LIMIT).unwrap().ranges
+    tell(receiver, now, RANGE_LIMIT).unwrap().ranges
 }
 
 #[test]
 fn nothing_is_said_before_anything_came() {
-    assert_eq!(receiver().acknowledgement(at(0), RANGE_LIMIT), None);
+    assert_eq!(receiver().telling(at(0), RANGE_LIMIT), None);
     assert_eq!(receiver().poll_timeout(), None);
     assert!(!receiver().has_news());
 }
@@ -38,7 +44,7 @@ fn one_packet_waits_for_an_eighth_of_the_round_trip() {
     receiver.on_packet(at(50), arrival(0));
     assert_eq!(receiver.poll_timeout(), Some(at(50) + RTT / 8));
     receiver.set_rtt(Duration::from_secs(2));
-    receiver.acknowledgement(at(62), RANGE_LIMIT);
+    tell(&mut receiver, at(62), RANGE_LIMIT);
     assert_eq!(receiver.poll_timeout(), None);
     receiver.on_packet(at(100), arrival(1));
     assert_eq!(receiver.poll_timeout(), Some(at(100) + ACK_DELAY_MAX));
@@ -51,7 +57,7 @@ fn the_second_packet_is_acknowledged_at_once() {
     receiver.on_packet(at(50), arrival(0));
     receiver.on_packet(at(51), arrival(1));
     assert_eq!(receiver.poll_timeout(), Some(at(51)));
-    let told = receiver.acknowledgement(at(53), RANGE_LIMIT).unwrap();
+    let told = tell(&mut receiver, at(53), RANGE_LIMIT).unwrap();
     assert_eq!((told.ranges, told.delay_us), (vec![(0, 1)], 2_000));
     assert_eq!(told.ecn, None);
 }
@@ -98,7 +104,7 @@ fn on_a_path_that_always_reorders_order_is_no_news() {
         let now = at(0) + Duration::from_micros(number * 500);
         receiver.on_packet(now, arrival(number ^ 1));
         if receiver.poll_timeout().is_some_and(|due| due <= now) {
-            receiver.acknowledgement(now, RANGE_LIMIT);
+            tell(&mut receiver, now, RANGE_LIMIT);
             told += 1;
         }
     }
@@ -106,7 +112,7 @@ fn on_a_path_that_always_reorders_order_is_no_news() {
     // In order again, a gap is news again.
     for number in 4_000..4_200_u64 {
         receiver.on_packet(at(number), arrival(number));
-        receiver.acknowledgement(at(number), RANGE_LIMIT);
+        tell(&mut receiver, at(number), RANGE_LIMIT);
     }
     receiver.on_packet(at(4_205), arrival(4_201));
     assert_eq!(receiver.poll_timeout(), Some(at(4_205)));
@@ -139,7 +145,7 @@ fn marks_are_counted_and_told_at_once() {
     receiver.on_packet(at(60), marked(1, Codepoint::Ce));
     assert_eq!(receiver.poll_timeout(), Some(at(60)));
     receiver.on_packet(at(60), marked(2, Codepoint::Ect1));
-    let told = receiver.acknowledgement(at(60), RANGE_LIMIT).unwrap();
+    let told = tell(&mut receiver, at(60), RANGE_LIMIT).unwrap();
     let counts = EcnCounts {
         ect0: 1,
         ect1: 1,
@@ -157,7 +163,7 @@ fn many_packets_share_an_acknowledgement() {
         let now = at(0) + Duration::from_micros(number * 100);
         receiver.on_packet(now, arrival(number));
         if receiver.poll_timeout().is_some_and(|due| due <= now) {
-            receiver.acknowledgement(now, RANGE_LIMIT);
+            tell(&mut receiver, now, RANGE_LIMIT);
             told += 1;
         }
     }
@@ -194,7 +200,7 @@ fn ranges_are_as_the_wire_wants_them() {
         receiver.on_packet(at(50), arrival(2 * number));
     }
     for most in [1, 2, 31, 40, 1_000] {
-        let told = receiver.acknowledgement(at(51), most).unwrap();
+        let told = tell(&mut receiver, at(51), most).unwrap();
         assert!(told.ranges.len() <= most.min(RANGE_LIMIT));
         assert_eq!(told.largest(), 398);
         let apart = |pair: &[(u64, u64)]| pair[1].1 + 1 < pair[0].0;
@@ -233,18 +239,52 @@ fn what_is_confirmed_is_told_no_more() {
         receiver.on_packet(at(50), arrival(number));
     }
     receiver.on_recovered(at(50), 7);
-    assert!(receiver.wants_confirmation(at(150)));
-    let told = receiver.acknowledgement(at(150), RANGE_LIMIT).unwrap();
+    assert!(receiver.wants_confirmation(at(150), 0));
+    let told = tell(&mut receiver, at(150), RANGE_LIMIT).unwrap();
     assert_eq!(
         (told.ranges.len(), told.recovered.clone()),
         (10, vec![(7, 7)])
     );
     receiver.asked_for_confirmation(at(150));
-    assert!(!receiver.wants_confirmation(at(200)));
+    assert!(!receiver.wants_confirmation(at(200), 0));
     receiver.on_packet(at(180), arrival(20));
     receiver.confirmed(at(250), &told);
     assert_eq!(ranges(&mut receiver, at(250)), [(20, 20)]);
-    assert!(!receiver.wants_confirmation(at(1_000)));
+    assert!(!receiver.wants_confirmation(at(1_000), 0));
+}
+
+/// A packet may turn out too small for all that could be told: looking is not telling.
+#[test]
+fn what_was_looked_at_and_not_sent_is_told_all_the_same() {
+    let mut receiver = receiver();
+    for number in (0..400).step_by(2) {
+        receiver.on_packet(at(50), arrival(number));
+    }
+    tell(&mut receiver, at(51), RANGE_LIMIT);
+    // Old, and new to the peer: told in the next few, however many were thought of before.
+    receiver.on_packet(at(52), arrival(1));
+    let (due, seen) = (receiver.poll_timeout(), receiver.telling(at(53), 64));
+    for ranges_max in [64, 32, 16] {
+        assert!(receiver.telling(at(53), ranges_max).is_some());
+    }
+    assert_eq!(receiver.poll_timeout(), due);
+    assert_eq!(receiver.telling(at(53), 64), seen);
+    for now in 53..57 {
+        let told = tell(&mut receiver, at(now), RANGE_LIMIT).unwrap();
+        assert!(told.ranges.contains(&(0, 2)), "at {now}");
+    }
+}
+
+/// A side that has only a line to tell asks too, now and then: else its packets, which ask for
+/// nothing, would never be settled.
+#[test]
+fn many_packets_without_word_ask_for_a_confirmation() {
+    let mut receiver = receiver();
+    receiver.on_packet(at(50), arrival(0));
+    assert!(!receiver.wants_confirmation(at(1_000), UNTIMED_LIMIT / 2 - 1));
+    assert!(receiver.wants_confirmation(at(1_000), UNTIMED_LIMIT / 2));
+    receiver.asked_for_confirmation(at(1_000));
+    assert!(!receiver.wants_confirmation(at(1_000) + RTT / 2, UNTIMED_LIMIT));
 }
 
 /// What came between confirmed numbers is one range with them, so that the peer's confirmations keep
@@ -256,7 +296,7 @@ fn pieces_between_confirmed_numbers_are_told_in_one() {
         receiver.on_packet(at(50), arrival(number));
     }
     for _ in 0..30 {
-        let told = receiver.acknowledgement(at(51), RANGE_LIMIT).unwrap();
+        let told = tell(&mut receiver, at(51), RANGE_LIMIT).unwrap();
         receiver.confirmed(at(52), &told);
     }
     for number in (1..200).step_by(2) {
@@ -273,13 +313,13 @@ fn a_restored_symbol_is_told_until_it_is_confirmed() {
     receiver.on_recovered(at(60), 3);
     assert_eq!(receiver.poll_timeout(), Some(at(60)));
     for _ in 0..20 {
-        let told = receiver.acknowledgement(at(61), RANGE_LIMIT).unwrap();
+        let told = tell(&mut receiver, at(61), RANGE_LIMIT).unwrap();
         assert_eq!(told.recovered, [(3, 3)]);
     }
     for symbol in 0..10_000 {
         receiver.on_recovered(at(62), symbol * 2);
     }
-    let told = receiver.acknowledgement(at(63), RANGE_LIMIT).unwrap();
+    let told = tell(&mut receiver, at(63), RANGE_LIMIT).unwrap();
     assert_eq!(told.recovered.len(), RANGE_LIMIT);
     assert_eq!(told.recovered[0], (19_998, 19_998));
 }

@@ -326,6 +326,69 @@ mod loss {
     }
 }
 
+mod untimed {
+    use super::*;
+
+    /// Nothing waits for what asks for nothing, so nothing but a limit ends the memory of it.
+    #[test]
+    fn packets_that_no_timer_waits_for_are_forgotten_beyond_the_limit() {
+        let mut sender = sender(0);
+        let count = 3 * UNTIMED_LIMIT as u64;
+        for number in 1..=count {
+            let kind = [Kind::Silent, Kind::PathProbe][number as usize % 2];
+            sender.sent(at(1_000), packet(number, kind));
+        }
+        assert_eq!(sender.untimed(), UNTIMED_LIMIT);
+        assert_eq!(sender.tracked(), UNTIMED_LIMIT);
+        assert_eq!((sender.bytes_in_flight(), sender.poll_timeout()), (0, None));
+        let outcome = acked(&mut sender, 1_100, &[(1, count)]);
+        assert_eq!(outcome.acked.len(), UNTIMED_LIMIT);
+    }
+
+    #[test]
+    fn settled_ones_do_not_count() {
+        let mut sender = sender(0);
+        for round in 0..100 {
+            for number in 1..=10 {
+                let kind = if number < 10 {
+                    Kind::Silent
+                } else {
+                    Kind::Eliciting
+                };
+                sender.sent(at(1_000), packet(10 * round + number, kind));
+            }
+            acked(&mut sender, 1_100, &[(10 * round + 1, 10 * round + 10)]);
+        }
+        assert!(sender.untimed() <= 9, "{}", sender.untimed());
+    }
+
+    /// RFC 9002 §5.1: what asks for no acknowledgement has none at any particular time.
+    #[test]
+    fn packets_that_ask_for_nothing_tell_nothing_of_the_path() {
+        let mut sender = sender(0);
+        sender.sent(at(1_000), packet(1, Kind::Silent));
+        sender.sent(at(1_001), packet(2, Kind::Eliciting));
+        acked(&mut sender, 1_101, &[(2, 2)]);
+        let (window, rtt) = (sender.reordering_window(), sender.rtt().latest());
+        acked(&mut sender, 9_000, &[(1, 2)]);
+        assert_eq!(
+            (sender.reordering_window(), sender.rtt().latest()),
+            (window, rtt)
+        );
+        assert_eq!(sender.reordering(), None);
+    }
+
+    /// It is answered like any that asks, and its answer tells how far the peer is.
+    #[test]
+    fn a_question_to_a_path_that_carries_nothing_measures_it() {
+        let mut sender = sender(0);
+        sender.sent(at(1_000), packet(1, Kind::PathProbe));
+        let outcome = acked(&mut sender, 1_700, &[(1, 1)]);
+        assert_eq!(outcome.rtt, Some(ms(700)));
+        assert_eq!(outcome.acked[0].kind, Kind::PathProbe);
+    }
+}
+
 mod probes {
     use super::*;
 

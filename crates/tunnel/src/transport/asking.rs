@@ -1,0 +1,194 @@
+//! Questions about the path itself: does it carry anything, and is the peer where its packets come
+//! from?
+//!
+//! ```text
+//!  carries nothing ── probe, waits 1, 2, 4 … probe timeouts, at most 30 s ──► an answer: it carries
+//!        a packet of the peer's: probe now ▲
+//!
+//!  challenge ═► to an address that is doubted, and the one before it    response ◄═ to where it came from
+//! ```
+//!
+//! A path that carries and has nothing to say is asked too, now and then, so that the translators on
+//! the way do not forget it.
+//!
+//! Challenges and responses travel alone, as each may go elsewhere than the rest, and are made as
+//! long as the least packet that every path carries where what may go there allows it (RFC 9000
+//! §8.2.1, §8.2.2): the peer may have to answer by that measure too. Where it does not they are as
+//! short as they can be, so that a peer that only acknowledges is not waited for.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use vocab::Time;
+
+use super::sending::Draft;
+use super::{Transmit, Transport};
+use crate::packet::{OVERHEAD, PacketFrame, PathChallenge, PathResponse, Sealer, allowance};
+use crate::recovery::Kind;
+
+/// A path that carries nothing is asked again after this long at the latest, so that one that is
+/// blocked for good costs 80 bytes/s, and an outage is over half a minute after its end at most.
+pub(super) const ASK_INTERVAL_MAX: Duration = Duration::from_secs(30);
+
+/// By how much the wait grows with each question.
+const ASK_BACKOFF: u32 = 2;
+
+/// A side that has sent nothing for this long asks whether the peer is there, and so the address
+/// translators between them keep the path in mind: they may forget it after two minutes (RFC 4787
+/// §4.3, REQ-5), many do after 30 seconds, and RFC 8085 §3.5 asks for 15 seconds at least.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The shortest datagram with a challenge: its frame is a length, a kind, and the value.
+pub(super) const LEAST_CHALLENGE: u64 = (OVERHEAD + 1 + 1 + 8) as u64;
+
+/// Challenges that wait to be answered, at most. An honest peer has two under way, by two addresses.
+const RESPONSES_MAX: usize = 8;
+
+/// When a path that carries nothing is asked next.
+#[derive(Debug)]
+pub(super) struct Asking {
+    at: Option<Time>,
+    asked_at: Option<Time>,
+    wait: Duration,
+}
+
+impl Asking {
+    /// First at `at`, and then after `wait` and longer.
+    pub(super) fn new(at: Option<Time>, wait: Duration) -> Self {
+        let asked_at = None;
+        Self { at, asked_at, wait }
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.at = None;
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.at
+    }
+
+    /// Whether to ask now; if so, that is noted.
+    pub(super) fn is_due(&mut self, now: Time) -> bool {
+        let is_due = self.at.is_some_and(|at| at <= now);
+        if is_due {
+            self.asked_at = Some(now);
+            self.at = Some(now + self.wait);
+            self.wait = (self.wait * ASK_BACKOFF).min(ASK_INTERVAL_MAX.max(self.wait));
+        }
+        is_due
+    }
+
+    /// The peer was heard, so the path may be back: asks now, unless it was asked within a probe
+    /// timeout, and soon again.
+    pub(super) fn hurry(&mut self, now: Time, probe_timeout: Duration) {
+        if (self.asked_at).is_none_or(|asked| now.since(asked) >= probe_timeout) {
+            self.at = Some(now);
+            self.wait = probe_timeout;
+        }
+    }
+}
+
+/// A challenge that waits to be answered.
+#[derive(Debug)]
+pub(super) struct Response {
+    to: SocketAddr,
+    frame: PathResponse,
+    /// What may go there because of the datagram that brought it.
+    allowance: u64,
+}
+
+impl<T: Clone> Transport<T> {
+    /// When a path that carries is to be kept open.
+    pub(super) fn keep_alive_at(&self) -> Option<Time> {
+        self.carries().then(|| self.quiet_since + KEEP_ALIVE)
+    }
+
+    /// Asks a path that has been quiet for long.
+    pub(super) fn keep_alive(&mut self, now: Time) {
+        if self.keep_alive_at().is_some_and(|at| at <= now) {
+            self.quiet_since = now;
+            self.probes_due = self.probes_due.max(1);
+        }
+    }
+
+    /// Takes in a challenge that came in a datagram of so many bytes.
+    pub(super) fn challenged(&mut self, from: SocketAddr, bytes: u64, challenge: PathChallenge) {
+        if self.responses.len() < RESPONSES_MAX {
+            let value = challenge.value;
+            self.responses.push_back(Response {
+                to: from,
+                frame: PathResponse { value },
+                allowance: allowance(bytes),
+            });
+        }
+    }
+
+    pub(super) fn send_challenge(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+        if !self.sent.has_room() || self.sealer.is_far_ahead() {
+            return None;
+        }
+        let (to, challenge) = self.addresses.poll_challenge(now, LEAST_CHALLENGE)?;
+        let is_current = self.addresses.current() == Some(to);
+        let (allowed, kind) = if !is_current {
+            // It was validated.
+            (u64::MAX, Kind::Silent)
+        } else if self.addresses.is_elsewhere() {
+            // How long the answer takes from there says nothing of the path that was left.
+            (self.addresses.allowance(), Kind::Silent)
+        } else {
+            (self.addresses.allowance(), Kind::PathProbe)
+        };
+        let frame = PacketFrame::PathChallenge(challenge);
+        self.send_alone(now, to, &frame, allowed, kind, out)
+    }
+
+    /// A response goes to where the challenge came from (RFC 9000 §8.2.2), wherever the rest goes.
+    pub(super) fn send_response(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+        if !self.sent.has_room() || self.sealer.is_far_ahead() {
+            return None;
+        }
+        let Response { to, allowance, .. } = *self.responses.front()?;
+        let allowed = if self.addresses.current() == Some(to) {
+            self.addresses.allowance()
+        } else {
+            allowance
+        };
+        if allowed < LEAST_CHALLENGE {
+            return None;
+        }
+        let frame = PacketFrame::PathResponse(self.responses.pop_front()?.frame);
+        self.send_alone(now, to, &frame, allowed, Kind::Silent, out)
+    }
+
+    /// A packet with one frame, as long as the least packet where that is allowed.
+    pub(super) fn send_alone(
+        &mut self,
+        now: Time,
+        to: SocketAddr,
+        frame: &PacketFrame,
+        allowed: u64,
+        kind: Kind,
+        out: &mut BytesMut,
+    ) -> Option<Transmit> {
+        let start = Sealer::begin(out);
+        self.append(frame, out);
+        self.expand(allowed, start, out);
+        let is_marked = self.seal(now, to, out, start, Draft::of(kind))?;
+        Some(Transmit {
+            to,
+            is_marked,
+            segment: out.len() - start,
+            bytes: out.len() - start,
+        })
+    }
+
+    /// Fills the packet that starts at `start` up to the least that every path carries, if so much
+    /// may go.
+    pub(super) fn expand(&mut self, allowed: u64, start: usize, out: &mut BytesMut) {
+        let base = path::BASE_SIZE;
+        if allowed >= u64::from(base) {
+            self.pad(usize::from(base), start, out);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The end of a path in good order: the peer is told, and told again while it goes on sending
+//! (RFC 9000 §10.2.1, Closing Connection State).
+//!
+//! ```text
+//!  close() ── Close ═► … a packet comes: Close ═► … two more: Close ═► … 3 probe timeouts: forgotten
+//! ```
+//!
+//! What comes is opened, so that a stranger makes nobody speak, and otherwise not looked at. A peer
+//! that hears Close says nothing more (§10.2.2, Draining Connection State), and one that never does
+//! finds out for itself that nothing is answered.
+
+use bytes::BytesMut;
+use vocab::Time;
+
+use super::asking::LEAST_CHALLENGE;
+use super::{SuspendReason, Transmit, Transport};
+use crate::packet::{Close, CloseCode, PacketFrame, frames};
+use crate::recovery::Kind;
+
+/// Probe timeouts for which a closed path is remembered (RFC 9000 §10.2: at least three).
+const REMEMBERED_PROBE_TIMEOUTS: u32 = 3;
+
+/// Times that the end is told, at most: the last one after 128 packets that came in spite of it.
+const CLOSES_MAX: u32 = 8;
+
+/// The last word about a path.
+#[derive(Debug)]
+pub(super) struct Closing {
+    frame: Close,
+    until: Time,
+    /// Packets that came since it was closed.
+    heard: u32,
+    said: u32,
+    is_due: bool,
+}
+
+impl Closing {
+    pub(super) fn poll_timeout(&self) -> Time {
+        self.until
+    }
+
+    pub(super) fn is_over(&self, now: Time) -> bool {
+        self.until <= now
+    }
+
+    /// A packet of the peer's came, who has not heard of the end: it is told again after one, two,
+    /// four packets and so on.
+    fn heard(&mut self) {
+        self.heard = self.heard.saturating_add(1);
+        self.is_due |= self.heard.is_power_of_two() && self.said < CLOSES_MAX;
+    }
+}
+
+impl<T: Clone> Transport<T> {
+    /// Ends the path for good; the peer is told why. Nothing happens to one that has ended.
+    pub fn close(&mut self, now: Time, code: CloseCode, reason: &str) {
+        if self.has_ended() {
+            return;
+        }
+        self.suspend(now, SuspendReason::ClosedHere);
+        self.say_close(now, code, reason);
+    }
+
+    /// Whether the end of a path that this node has closed may still have to be told.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    /// Whether a datagram is for this path, going by the id that it begins with.
+    #[must_use]
+    pub fn is_addressed_by(&self, datagram: &[u8]) -> bool {
+        self.opener.is_addressed_by(datagram)
+    }
+
+    /// Has the peer told that the path has ended here.
+    pub(super) fn say_close(&mut self, now: Time, code: CloseCode, reason: &str) {
+        // Nobody was heard who could be told.
+        if self.addresses.current().is_some() {
+            let reason = reason.to_owned();
+            self.closing = Some(Closing {
+                frame: Close { code, reason },
+                until: now + self.sent.probe_timeout() * REMEMBERED_PROBE_TIMEOUTS,
+                heard: 0,
+                said: 0,
+                is_due: true,
+            });
+        }
+    }
+
+    /// Takes in what comes for a path that has ended.
+    pub(super) fn handle_closed(&mut self, now: Time, datagram: &mut BytesMut) {
+        if self.closing.is_none() {
+            return;
+        }
+        let Ok(opened) = self.opener.open(now, datagram) else {
+            return;
+        };
+        let payload = datagram.split().freeze().slice(opened.payload());
+        let is_close = |frame| matches!(frame, Ok(PacketFrame::Close(_)));
+        if frames(payload).any(is_close) {
+            self.closing = None;
+        } else if let Some(closing) = &mut self.closing {
+            closing.heard();
+        }
+    }
+
+    /// The end, if it is to be told now.
+    pub(super) fn send_close(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+        let to = self.addresses.current()?;
+        let closing = self.closing.as_mut().filter(|closing| closing.is_due)?;
+        closing.is_due = false;
+        closing.said += 1;
+        let frame = PacketFrame::Close(closing.frame.clone());
+        let length = LEAST_CHALLENGE + closing.frame.reason.len() as u64;
+        if !self.addresses.may_send(length) || !self.sent.has_room() {
+            return None;
+        }
+        // Never expanded: nothing is to come back.
+        self.send_alone(now, to, &frame, 0, Kind::Silent, out)
+    }
+}
