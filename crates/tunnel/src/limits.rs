@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vocab::ByteCount;
+
 /// Data in one frame, at most. With its header a full frame fits one TLS record (16 KiB), and
 /// flows take turns at this grain: at 1 Mbit/s a small flow waits 0.13 s for one frame.
 pub const DATA_LIMIT: usize = (16 << 10) - 64;
@@ -9,9 +11,9 @@ pub const DATA_LIMIT: usize = (16 << 10) - 64;
 /// An engine message, at most; longer ones travel in pieces of [`MESSAGE_PIECE`].
 pub const MESSAGE_LIMIT: usize = 1 << 20;
 
-/// A piece of a message, at most: with its header it fits the least packet that every path
-/// carries (1,200 bytes, RFC 8899 §5.1.2, BASE_PLPMTU), seal and all.
-pub const MESSAGE_PIECE: usize = 1_100;
+/// A piece of a message, at most: with its header, and an acknowledgement beside it, it fits the
+/// least packet that every path carries (1,200 bytes, RFC 8899 §5.1.2, BASE_PLPMTU), seal and all.
+pub const MESSAGE_PIECE: usize = 1_024;
 
 /// Pieces waiting for the peer's acknowledgement, at most: the backlog in full pieces, and as
 /// many short ones.
@@ -32,6 +34,17 @@ pub const RESETS_REMEMBERED: usize = FLOW_LIMIT;
 /// that giving all up is within it. A peer beyond it opens flows and never reads what became of
 /// them; it loses the link, and with it what waits.
 pub const RESETS_WAITING: usize = 2 * FLOW_LIMIT;
+
+/// Pieces of flows that wait behind gaps, over all flows, at most. What a piece costs beside its bytes
+/// is some 128 bytes, so all of them cost no more than what they hold may. An honest peer has one for
+/// each packet that was lost and not yet sent again: half a million, by default, are never that many.
+#[must_use]
+pub fn held_pieces_limit(total_window: ByteCount) -> usize {
+    const LEAST: u64 = 1_024;
+    const PIECE_BYTES: u64 = 128;
+    let pieces = LEAST + total_window.bytes() / PIECE_BYTES;
+    usize::try_from(pieces).unwrap_or(usize::MAX)
+}
 
 /// Engine messages waiting for the peer's acknowledgement, at most, in bytes: 64 repairs of
 /// the largest size. Beyond it the flow that wants to send one more is reset.

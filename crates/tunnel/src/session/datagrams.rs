@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The path belongs to the link: its keys come from that link's TLS connection, and it ends with
-//! it. Frames move to it when the transport has had an answer, and back when it gets none.
+//! it. Frames move to it when the transport has had an answer, and back when it gets none. The peer
+//! is told of the end in a packet; for that an ended path is kept for a moment (`closing`).
 
 use std::net::SocketAddr;
 
@@ -19,7 +20,7 @@ use super::choice::{Choice, Verdict};
 use super::link::Phase;
 use super::{Carried, Session};
 use crate::congestion::Remembered;
-use crate::packet::{ConnectionIds, KeyContext, Role, Suite};
+use crate::packet::{CloseCode, ConnectionIds, KeyContext, Role, Suite};
 use crate::transport::{
     Change, Codepoint, Condition, Fate, Status, SuspendReason, Transmit, Transport,
 };
@@ -67,6 +68,10 @@ impl Datagrams {
 
     pub(super) fn transport(&self) -> Option<&Transport<Vec<Carried>>> {
         self.transport.as_deref()
+    }
+
+    pub(super) fn into_transport(self) -> Option<Box<Transport<Vec<Carried>>>> {
+        self.transport
     }
 
     pub(super) fn offer(&mut self) -> Option<DatagramOffer> {
@@ -180,17 +185,47 @@ impl Session {
     ) -> Result<(), Error> {
         self.advance(now);
         let now = self.now;
+        if let Some(closing) = &mut self.closing
+            && closing.is_addressed_by(&datagram)
+        {
+            return closing.handle(now, from, codepoint, datagram);
+        }
         if let Some(mut transport) = self.take_transport() {
             let outcome = transport.handle(now, from, codepoint, datagram);
             let drained = self.drain_transport(&mut transport);
             if let Err(error) = outcome.and(drained) {
-                self.detach();
+                self.leave_path(transport, CloseCode::Misbehaved);
+                self.detach(CloseCode::Misbehaved);
                 return Err(error);
             }
             self.return_transport(transport);
             self.compare_ways();
         }
         Ok(())
+    }
+
+    /// Ends the datagram path of the present link in good order; frames travel on the link. The
+    /// peer is told in what [`Self::poll_datagrams`] has next.
+    pub fn close_datagrams(&mut self, now: Time) {
+        self.advance(now);
+        let now = self.now;
+        if let Some(mut transport) = self.take_transport() {
+            transport.close(now, CloseCode::Finished, "");
+            self.settle(transport);
+        }
+    }
+
+    /// Has the peer told that a path has ended whose link is gone. A path before it is forgotten: it
+    /// ended long ago.
+    pub(super) fn leave_path(
+        &mut self,
+        mut transport: Box<Transport<Vec<Carried>>>,
+        code: CloseCode,
+    ) {
+        transport.close(self.now, code, "");
+        if transport.is_closing() {
+            self.closing = Some(transport);
+        }
     }
 
     /// Appends packets for one destination to `out`, at most `packets_max` of one length (the last
@@ -204,28 +239,39 @@ impl Session {
     ) -> Option<Transmit> {
         self.advance(now);
         let now = self.now;
+        let last_word = (self.closing.as_mut())
+            .and_then(|closing| closing.poll_transmit(now, packets_max, out, |_, _| None));
+        if last_word.is_some() {
+            return last_word;
+        }
         let mut transport = self.take_transport()?;
         let transmit = transport.poll_transmit(now, packets_max, out, |room, payload| {
             let mut carried = Vec::new();
             self.poll_packet(now, room, payload, &mut carried);
             (!carried.is_empty()).then_some(carried)
         });
-        // Keys that are used up end the path here.
-        if self.drain_transport(&mut transport).is_ok() {
-            self.return_transport(transport);
-        }
+        self.settle(transport);
         transmit
     }
 
     pub(super) fn handle_datagram_timeout(&mut self) {
         let now = self.now;
+        if let Some(closing) = &mut self.closing {
+            closing.handle_timeout(now);
+        }
+        self.closing = self.closing.take().filter(|closing| closing.is_closing());
         if let Some(mut transport) = self.take_transport() {
             transport.handle_timeout(now);
-            // Timers bring no frames of the peer's, so nothing can break the rules.
-            if self.drain_transport(&mut transport).is_ok() {
-                self.return_transport(transport);
-            }
+            self.settle(transport);
         }
+    }
+
+    /// When an ended path, or that of the present link, has something to do.
+    pub(super) fn datagram_timeout(&self) -> Option<Time> {
+        let present = (self.link.as_ref()).and_then(|link| link.datagrams.transport());
+        let paths = [self.closing.as_deref(), present];
+        let timeouts = paths.into_iter().flatten();
+        timeouts.filter_map(Transport::poll_timeout).min()
     }
 
     /// What the datagram path of the present link does; `None` when there is none.
@@ -290,6 +336,14 @@ impl Session {
                 self.packets_up(now);
                 self.events.push_back(Event::DatagramsUp);
             }
+        }
+    }
+
+    /// Follows what has become of a transport that took in nothing of the peer's, so that nothing can
+    /// have broken the rules.
+    fn settle(&mut self, mut transport: Box<Transport<Vec<Carried>>>) {
+        if self.drain_transport(&mut transport).is_ok() {
+            self.return_transport(transport);
         }
     }
 

@@ -9,7 +9,8 @@ use super::liveness::Presence;
 use super::messages::Whole;
 use super::receive::{Urgency, Violation};
 use super::send::Ending;
-use crate::limits::{ACKNOWLEDGE_BYTES, FLOW_LIMIT, RESETS_WAITING};
+use crate::limits::{ACKNOWLEDGE_BYTES, FLOW_LIMIT, RESETS_WAITING, held_pieces_limit};
+use crate::packet::CloseCode;
 use crate::wire::{Ack, AnswerFrame, Data, Finish, Frame, OpenFrame, Reset, Seen, split_frame};
 use crate::{Answer, Error, Event, LinkId, ResetReason};
 
@@ -32,7 +33,7 @@ impl Session {
         let outcome = self.take_in(link, bytes);
         match outcome {
             Ok(()) => self.compare_ways(),
-            Err(_) => self.detach(),
+            Err(_) => self.detach(CloseCode::Misbehaved),
         }
         outcome
     }
@@ -269,14 +270,21 @@ impl Session {
         if flow.is_failed() {
             return Ok(());
         }
+        let held = flow.receive.pieces();
         let fresh = flow
             .receive
             .push(data.offset, &data.bytes)
             .map_err(|violation| misbehaved(id, violation))?;
+        self.held_pieces = self.held_pieces - held + flow.receive.pieces();
         self.counters.duplicate_bytes += data.bytes.len() as u64 - fresh;
         self.unconsumed += fresh;
         if self.unconsumed > self.config.total_window.bytes() {
             return Err(Error::PeerMisbehaved("it sent more than the total credit"));
+        }
+        if self.held_pieces > held_pieces_limit(self.config.total_window) {
+            return Err(Error::PeerMisbehaved(
+                "it sent too many pieces that do not join",
+            ));
         }
         if !flow.receive.readable_told && flow.receive.has_unread() {
             flow.receive.readable_told = true;
@@ -459,7 +467,6 @@ fn never_opened(flow: FlowId) -> Result<(), Error> {
 
 fn misbehaved(flow: FlowId, violation: Violation) -> Error {
     let what = match violation {
-        Violation::Fragments => "too many pieces that do not join",
         Violation::BeyondCredit => "more bytes than the flow's credit",
         Violation::BeyondEnd => "bytes after the end",
         Violation::EndMoved => "the end moved",

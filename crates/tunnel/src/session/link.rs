@@ -16,6 +16,7 @@ use super::flow::Origin;
 use super::liveness::Presence;
 use super::{Control, Messages, Resets, Session};
 use crate::limits::{HELLO_TIMEOUT, SIMULTANEOUS_DIAL};
+use crate::packet::CloseCode;
 use crate::wire::{
     Frame, Hello, LEAST_VERSION, POSITIONS_PER_FRAME, Position, Resume, Seen, Series, VERSION,
 };
@@ -83,7 +84,7 @@ impl Session {
             }
             let link = current.id;
             self.events.push_back(Event::LinkReplaced { link });
-            self.detach();
+            self.detach(CloseCode::Finished);
         }
         self.link = Some(Link {
             id: link,
@@ -102,13 +103,17 @@ impl Session {
     pub fn link_down(&mut self, now: Time, link: LinkId) {
         self.advance(now);
         if self.link.as_ref().is_some_and(|current| current.id == link) {
-            self.detach();
+            self.detach(CloseCode::Finished);
         }
     }
 
-    /// Forgets the link and what was to be said on it; the next one begins with a Resume.
-    pub(super) fn detach(&mut self) {
-        self.link = None;
+    /// Forgets the link and what was to be said on it; the next one begins with a Resume. A datagram
+    /// path ends with its link, for this reason.
+    pub(super) fn detach(&mut self, code: CloseCode) {
+        let path = (self.link.take()).and_then(|link| link.datagrams.into_transport());
+        if let Some(path) = path {
+            self.leave_path(path, code);
+        }
         self.control = Control::default();
         self.liveness.stop();
     }
@@ -121,7 +126,7 @@ impl Session {
             .map(|link| link.id);
         if let Some(link) = unanswered {
             self.events.push_back(Event::LinkReplaced { link });
-            self.detach();
+            self.detach(CloseCode::Finished);
         }
     }
 

@@ -69,6 +69,8 @@ pub struct Session {
     blob: Bytes,
     peer_blob: Option<Bytes>,
     link: Option<Link>,
+    /// A datagram path whose link is gone, while the peer may still have to be told.
+    closing: Option<Box<Transport<Vec<Carried>>>>,
     establishments: u64,
     liveness: Liveness,
     flows: BTreeMap<FlowId, Flow>,
@@ -100,6 +102,8 @@ pub struct Session {
     committed: u64,
     /// Over all flows: received and not consumed here.
     unconsumed: u64,
+    /// Over all flows: pieces that arrived behind gaps.
+    held_pieces: usize,
     /// Total credit that came back since waiting writers were last looked for.
     freed: u64,
     counters: Statistics,
@@ -146,6 +150,7 @@ impl Session {
             blob: Bytes::new(),
             peer_blob: None,
             link: None,
+            closing: None,
             establishments: 0,
             liveness: Liveness::new(),
             flows: BTreeMap::new(),
@@ -169,6 +174,7 @@ impl Session {
             outstanding: 0,
             committed: 0,
             unconsumed: 0,
+            held_pieces: 0,
             freed: 0,
             counters: Statistics::default(),
             events: VecDeque::new(),
@@ -202,9 +208,9 @@ impl Session {
         let mut next = self.liveness.timeout(&self.config);
         if let Some(link) = &self.link {
             next = next.min(link.timeout());
-            if let Some(at) = link.datagrams.transport().and_then(Transport::poll_timeout) {
-                next = next.min(at);
-            }
+        }
+        if let Some(at) = self.datagram_timeout() {
+            next = next.min(at);
         }
         if let Some(at) = self.control.acknowledge_at
             && !self.acknowledgements_due()
@@ -540,6 +546,7 @@ impl Session {
         self.committed -= flow.committed();
         self.freed += flow.committed();
         self.unconsumed -= flow.receive.unconsumed();
+        self.held_pieces -= flow.receive.pieces();
         self.peer_flows -= usize::from(flow.origin == Origin::Theirs);
         self.control.opens.remove(&id);
         self.control.answers.remove(&id);
@@ -583,6 +590,7 @@ impl Session {
         let lost = std::mem::take(&mut self.flows);
         self.peer_flows = 0;
         (self.outstanding, self.committed, self.unconsumed) = (0, 0, 0);
+        self.held_pieces = 0;
         self.stalled.clear();
         self.schedule = Schedule::default();
         self.control.opens.clear();
@@ -616,5 +624,7 @@ fn total_share(window: u64, used: u64, own: u64) -> u64 {
     beyond_reserve.max(left.min(SMALL_FLOW.saturating_sub(own)))
 }
 
+#[cfg(test)]
+mod datagram_tests;
 #[cfg(test)]
 mod tests;

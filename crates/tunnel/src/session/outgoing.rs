@@ -16,6 +16,7 @@ use super::schedule::After;
 use super::send::Ending;
 use crate::LinkId;
 use crate::limits::{ACKNOWLEDGE_SPACING, DATA_LIMIT, MESSAGE_PIECE};
+use crate::transport::LEAST_FRAMES_ROOM;
 use crate::wire::{
     Ack, AnswerFrame, Finish, Frame, GoAway, MessageAck, OpenFrame, Ping, Pong, Reset, data_header,
 };
@@ -27,6 +28,9 @@ const LEAST_DATA_IN_PACKET: usize = 64;
 
 /// What the length, type, flow and offset of data add, at most, and the flow's end behind it.
 const HEADER_ROOM: usize = 40;
+
+// A piece that did not fit would wait for the acknowledgement beside it to leave.
+const _: () = assert!(MESSAGE_PIECE + HEADER_ROOM <= LEAST_FRAMES_ROOM);
 
 /// A frame that carries neither data nor a message, at most: an Open with two IPv6 addresses.
 const CONTROL_ROOM: usize = 80;

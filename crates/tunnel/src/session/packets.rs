@@ -14,6 +14,7 @@ use vocab::{FlowId, Time};
 use super::Session;
 use super::link::Phase;
 use crate::limits::RESETS_WAITING;
+use crate::packet::CloseCode;
 use crate::wire::{Ack, Frame};
 use crate::{Error, ResetReason};
 
@@ -107,7 +108,7 @@ impl Session {
             (Phase::Established, frame) => self.dispatch(phase, frame),
         };
         if outcome.is_err() {
-            self.detach();
+            self.detach(CloseCode::Misbehaved);
         }
         outcome
     }

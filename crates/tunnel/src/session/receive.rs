@@ -7,8 +7,8 @@
 //!        │ still works on │ read            │ send this        │
 //! ```
 //!
-//! What arrives behind a gap is held until the gap is filled. The credit bounds its bytes, and
-//! [`pieces_limit`] the number of its pieces.
+//! What arrives behind a gap is held until the gap is filled. The credit bounds its bytes, and the
+//! session the number of its pieces; small ones that follow each other are one.
 //!
 //! The window doubles when half of it was consumed within four round trips: it then is eight times
 //! what is under way at most, so that a packet may be lost a few times in a row, and what is behind
@@ -34,12 +34,9 @@ const JOIN_UP_TO: usize = 16 << 10;
 /// A piece behind a gap below this is copied, so that it does not keep its packet alive.
 const COPY_HELD_BELOW: usize = 512;
 
-/// Pieces behind gaps that any flow may have: a second of a busy terminal.
-const LEAST_PIECES: u64 = 1_024;
-
-/// Beyond that a piece has this many bytes on average: a quarter of a packet. A long fat path
-/// (16 MiB under way) that loses every other packet has 6,000 gaps; this allows 65,000 pieces.
-const PIECE_BYTES: u64 = 256;
+/// It is joined to those beside it up to this size: a terminal's bytes, each in a packet of its own,
+/// cost little more than they are, and each is copied a few times at most.
+const JOIN_HELD_UP_TO: usize = 2 * COPY_HELD_BELOW;
 
 /// Credit that a flow gets however full the total is.
 const LEAST_WINDOW: u64 = 64 << 10;
@@ -57,7 +54,6 @@ pub(super) struct Surroundings {
 /// Why arrived bytes cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
-    Fragments,
     BeyondCredit,
     BeyondEnd,
     EndMoved,
@@ -132,6 +128,11 @@ impl ReceiveHalf {
         self.received + self.held_bytes - self.consumed
     }
 
+    /// Pieces held behind gaps.
+    pub(super) fn pieces(&self) -> usize {
+        self.held.len()
+    }
+
     /// The end is known and nothing before it is missing.
     pub(super) fn is_finished(&self) -> bool {
         self.final_offset == Some(self.received)
@@ -164,7 +165,7 @@ impl ReceiveHalf {
             return Ok(0);
         }
         if offset > self.received {
-            return self.hold(offset, bytes.clone());
+            return Ok(self.hold(offset, bytes.clone()));
         }
         let before = self.received + self.held_bytes;
         self.append(bytes.slice((self.received - offset) as usize..));
@@ -201,7 +202,7 @@ impl ReceiveHalf {
     }
 
     /// Keeps bytes behind a gap; returns how many of them are new.
-    fn hold(&mut self, mut offset: u64, mut bytes: Bytes) -> Result<u64, Violation> {
+    fn hold(&mut self, mut offset: u64, mut bytes: Bytes) -> u64 {
         let before = self.held_bytes;
         if let Some((start, piece)) = self.held.range(..=offset).next_back() {
             let known = (start + piece.len() as u64).saturating_sub(offset);
@@ -216,23 +217,39 @@ impl ReceiveHalf {
                 ((*start).min(end), (start + piece.len() as u64).min(end))
             });
             if until > offset {
-                if self.held.len() as u64 >= pieces_limit(self.window) {
-                    return Err(Violation::Fragments);
-                }
-                let piece = bytes.slice(..(until - offset) as usize);
-                let piece = if piece.len() < COPY_HELD_BELOW {
-                    Bytes::copy_from_slice(&piece)
-                } else {
-                    piece
-                };
-                self.held_bytes += piece.len() as u64;
-                self.held.insert(offset, piece);
+                self.keep(offset, bytes.slice(..(until - offset) as usize));
             }
             let from = from.max(until);
             bytes = bytes.slice((from - offset) as usize..);
             offset = from;
         }
-        Ok(self.held_bytes - before)
+        self.held_bytes - before
+    }
+
+    /// Keeps bytes that nothing overlaps.
+    fn keep(&mut self, offset: u64, piece: Bytes) {
+        self.held_bytes += piece.len() as u64;
+        if piece.len() >= COPY_HELD_BELOW {
+            self.held.insert(offset, piece);
+            return;
+        }
+        let end = offset + piece.len() as u64;
+        let (mut start, mut joined) = (offset, Vec::with_capacity(piece.len()));
+        if let Some((before, bytes)) = self.held.range(..offset).next_back()
+            && before + bytes.len() as u64 == offset
+            && bytes.len() + piece.len() <= JOIN_HELD_UP_TO
+        {
+            start = *before;
+            joined.extend_from_slice(bytes);
+        }
+        joined.extend_from_slice(&piece);
+        if let Some(bytes) = self.held.get(&end)
+            && joined.len() + bytes.len() <= JOIN_HELD_UP_TO
+        {
+            joined.extend_from_slice(bytes);
+            self.held.remove(&end);
+        }
+        self.held.insert(start, joined.into());
     }
 
     pub(super) fn finish(&mut self, final_offset: u64) -> Result<(), Violation> {
@@ -324,11 +341,6 @@ impl ReceiveHalf {
     }
 }
 
-/// How many pieces behind gaps a flow with this window may have.
-fn pieces_limit(window: u64) -> u64 {
-    LEAST_PIECES + window / PIECE_BYTES
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,17 +400,49 @@ mod tests {
         assert_eq!(half.acknowledgement(FlowId(0), &around).finish, Seen::Seen);
     }
 
+    /// Bytes that arrive one by one behind a gap, in whatever order, as a terminal's do.
     #[test]
-    fn pieces_behind_a_gap_are_counted() {
-        let mut half = ReceiveHalf::new(1 << 20);
-        let limit = pieces_limit(1 << 20);
-        for piece in 0..limit {
-            assert_eq!(half.push(2 * piece + 1, &Bytes::from_static(b"x")), Ok(1));
+    fn small_pieces_behind_a_gap_are_joined() {
+        let count = 20_000;
+        let orders: [Vec<u64>; 3] = [
+            (1..count).collect(),
+            (1..count).rev().collect(),
+            (0..7)
+                .flat_map(|phase| (1 + phase..count).step_by(7))
+                .collect(),
+        ];
+        for order in orders {
+            let mut half = ReceiveHalf::new(1 << 20);
+            for offset in order {
+                let byte = Bytes::from(vec![offset as u8]);
+                assert_eq!(half.push(offset, &byte), Ok(1));
+            }
+            assert!(half.pieces() <= 2 * (count as usize).div_ceil(JOIN_HELD_UP_TO));
+            assert_eq!(half.push(0, &Bytes::from_static(b"x")), Ok(1));
+            assert_eq!((half.received(), half.pieces()), (count, 0));
+            let mut at = 0;
+            while let Some(bytes) = half.read(1 << 20) {
+                for byte in bytes {
+                    assert!(at == 0 || byte == at as u8);
+                    at += 1;
+                }
+            }
         }
-        let beyond = half.push(2 * limit + 1, &Bytes::from_static(b"x"));
-        assert_eq!(beyond, Err(Violation::Fragments));
-        assert_eq!(half.push(0, &Bytes::from_static(b"xx")), Ok(1));
-        assert_eq!(half.unconsumed(), limit + 1);
+    }
+
+    #[test]
+    fn full_pieces_behind_a_gap_are_not_copied() {
+        let mut half = ReceiveHalf::new(1 << 20);
+        let packets: Vec<Bytes> = (0..4).map(|_| Bytes::from(vec![7; 1_100])).collect();
+        for (place, packet) in packets.iter().enumerate() {
+            half.push(1 + 1_100 * place as u64, packet).unwrap();
+        }
+        let held = half.held.values().zip(&packets);
+        assert!(
+            held.clone()
+                .all(|(held, packet)| held.as_ptr() == packet.as_ptr())
+        );
+        assert_eq!(held.count(), 4);
     }
 
     proptest::proptest! {

@@ -1,0 +1,485 @@
+//! Two sessions with a datagram path beside their link, in virtual time: how they agree on one, use
+//! it, and leave it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+
+use super::*;
+use crate::limits::{MESSAGE_PIECE, RESETS_WAITING};
+use crate::packet::{
+    ChallengeSeed, ConnectionId, ConnectionIds, KeyLimits, PathSecret, Sealer, Suite,
+};
+use crate::transport::{Codepoint, Keys, Settings, SuspendReason};
+use crate::wire::{DATAGRAM_VERSION, DatagramOffer, Frame, OpenFrame, Resume, Series};
+use crate::{Error, LinkId};
+
+const NEAR: usize = 0;
+const FAR: usize = 1;
+const ONE_WAY: Duration = Duration::from_millis(10);
+
+/// Two sessions, a link, and a way for datagrams that the test holds in its hands.
+struct Pair {
+    now: Time,
+    sessions: [Session; 2],
+    link: Option<LinkId>,
+    links: u64,
+    on_link: [VecDeque<(Time, Bytes)>; 2],
+    under_way: BTreeMap<(Time, u64), (usize, BytesMut)>,
+    datagrams: [u64; 2],
+    /// Where each side is.
+    homes: [SocketAddr; 2],
+    /// When a translator before the near side forgets it, and when it last saw a packet of it.
+    binding: Option<(Duration, Time)>,
+    swallows: fn(usize, &BytesMut) -> bool,
+    /// Keys as the peer has them, to make packets by hand.
+    forged: [Option<Sealer>; 2],
+    events: [Vec<Event>; 2],
+}
+
+fn home(side: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + side as u8], 4_000))
+}
+
+fn open() -> Open {
+    Open {
+        client: "198.18.1.2:40000".parse().unwrap(),
+        server: "198.18.2.2:80".parse().unwrap(),
+        accelerator: 0,
+        keep_client_address: true,
+        may_store: true,
+        dscp: 0,
+    }
+}
+
+fn offer(side: usize, link: LinkId) -> DatagramOffer {
+    DatagramOffer {
+        version: DATAGRAM_VERSION,
+        suite: Suite::Aes256Gcm,
+        connection_id: ConnectionId([side as u8, link.0 as u8, 0, 0, 0, 0, 0, 0]),
+        nonce: [side as u8; 16],
+        port: 4_000,
+    }
+}
+
+fn bytes(count: usize) -> Bytes {
+    (0..count).map(|index| (index * index / 7) as u8).collect()
+}
+
+impl Pair {
+    fn new(config: &Config) -> Self {
+        let ids = [NodeId([1; 32]), NodeId([2; 32])];
+        let session = |side: usize| {
+            let random = Random::from_seed(side as u64);
+            Session::new(config.clone(), ids[side], ids[1 - side], random, Time::ZERO)
+        };
+        Self {
+            now: Time::ZERO,
+            sessions: [session(NEAR), session(FAR)],
+            link: None,
+            links: 0,
+            on_link: Default::default(),
+            under_way: BTreeMap::new(),
+            datagrams: [0; 2],
+            homes: [home(NEAR), home(FAR)],
+            binding: None,
+            swallows: |_, _| false,
+            forged: [None, None],
+            events: Default::default(),
+        }
+    }
+
+    /// A pair whose frames travel in packets.
+    fn in_packets(config: &Config) -> Self {
+        let mut pair = Self::new(config);
+        pair.connect();
+        pair.run(Duration::from_secs(1));
+        assert!(pair.sessions.iter().all(Session::is_in_packets));
+        pair.events = Default::default();
+        pair
+    }
+
+    fn connect(&mut self) {
+        self.on_link = Default::default();
+        let link = LinkId(self.links);
+        self.links += 1;
+        self.link = Some(link);
+        self.sessions[NEAR].link_up(self.now, link, true);
+        self.sessions[FAR].link_up(self.now, link, false);
+    }
+
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        let mut idle_rounds = 0;
+        loop {
+            for side in [NEAR, FAR] {
+                self.settle(side);
+            }
+            let on_link = self.on_link.iter().filter_map(|way| way.front());
+            let next = on_link
+                .map(|(at, _)| *at)
+                .chain(self.under_way.keys().map(|(at, _)| *at).take(1))
+                .chain(self.sessions.iter().filter_map(Session::poll_timeout))
+                .min()
+                .unwrap_or(Time::NEVER);
+            if next > end {
+                self.now = end;
+                return;
+            }
+            idle_rounds = if next > self.now { 0 } else { idle_rounds + 1 };
+            assert!(idle_rounds < 1_000, "time stands still at {}", self.now);
+            self.now = self.now.max(next);
+            self.arrive();
+            for side in [NEAR, FAR] {
+                self.sessions[side].handle_timeout(self.now);
+            }
+        }
+    }
+
+    fn arrive(&mut self) {
+        for side in [NEAR, FAR] {
+            while self.on_link[side]
+                .front()
+                .is_some_and(|(at, _)| *at <= self.now)
+            {
+                let (_, bytes) = self.on_link[side].pop_front().unwrap();
+                let link = self.link.unwrap();
+                self.sessions[side].handle(self.now, link, &bytes).unwrap();
+                self.take_events(side);
+            }
+        }
+        while let Some(entry) = self.under_way.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let (to, packet) = entry.remove();
+            let (from, now) = (self.homes[1 - to], self.now);
+            self.sessions[to]
+                .handle_datagram(now, from, Codepoint::NotEct, packet)
+                .unwrap();
+            self.take_events(to);
+        }
+    }
+
+    fn settle(&mut self, side: usize) {
+        self.take_events(side);
+        while let Some(link) = self.sessions[side].wants_transmit()
+            && let Some(bytes) = self.sessions[side].poll_transmit(self.now, link, 64 << 10)
+        {
+            if Some(link) == self.link {
+                self.on_link[1 - side].push_back((self.now + ONE_WAY, bytes));
+            }
+        }
+        let mut out = BytesMut::new();
+        while let Some(transmit) = self.sessions[side].poll_datagrams(self.now, 8, &mut out) {
+            for packet in out.chunks(transmit.segment) {
+                self.datagrams[side] += 1;
+                let packet = BytesMut::from(packet);
+                let arrives = self.is_let_through(side, transmit.to);
+                if arrives && !(self.swallows)(side, &packet) {
+                    let at = (self.now + ONE_WAY, self.datagrams.iter().sum());
+                    self.under_way.insert(at, (1 - side, packet));
+                }
+            }
+            out.clear();
+        }
+        self.take_events(side);
+    }
+
+    /// A translator gives the near side another port when it has forgotten the one before, and lets
+    /// nothing in to the old one.
+    fn is_let_through(&mut self, side: usize, to: SocketAddr) -> bool {
+        if let Some((forgets_after, seen)) = &mut self.binding {
+            if self.now.since(*seen) > *forgets_after {
+                if side == FAR {
+                    return false;
+                }
+                let port = self.homes[NEAR].port() + 1;
+                self.homes[NEAR].set_port(port);
+            }
+            *seen = self.now;
+        }
+        to == self.homes[1 - side]
+    }
+
+    fn take_events(&mut self, side: usize) {
+        while let Some(event) = self.sessions[side].poll_event() {
+            match &event {
+                Event::LinkAttached { link } => {
+                    self.sessions[side].offer_datagrams(self.now, *link, offer(side, *link));
+                }
+                Event::DatagramsAgreed { link, agreement } => {
+                    self.agreed(side, *link, agreement.clone());
+                }
+                _ => {}
+            }
+            self.events[side].push(event);
+        }
+    }
+
+    fn agreed(&mut self, side: usize, link: LinkId, agreement: DatagramAgreement) {
+        let peer = (side == NEAR).then_some(home(FAR));
+        let export = |room: &mut [u8], _: &'static [u8], context: &[u8]| {
+            for (place, byte) in room.iter_mut().enumerate() {
+                *byte = context[place % context.len()];
+            }
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let context = agreement.context.clone();
+        let limits = KeyLimits::of(context.suite);
+        let path = |ids: ConnectionIds| {
+            let Ok(mut secret) = PathSecret::export(agreement.role, context.clone(), export);
+            secret.path(Time::ZERO, 0, ids, limits).unwrap()
+        };
+        self.forged[side] = Some(path(agreement.connection_ids).0);
+        let (sealer, opener) = path(agreement.connection_ids);
+        self.sessions[side].start_datagrams(self.now, link, |now, random| {
+            let challenges = ChallengeSeed::new(|room| random.fill(room));
+            let keys = Keys {
+                sealer,
+                opener,
+                challenges,
+            };
+            Transport::new(now, keys, peer, Settings::default())
+        });
+    }
+
+    /// A packet with these frames, as that side could seal it with a number of its own choice.
+    fn sealed(&mut self, side: usize, number: u64, frames: &[Frame]) -> BytesMut {
+        let mut payload = vocab::Writer::new();
+        for frame in frames {
+            frame.emit(&mut payload);
+        }
+        let mut packet = BytesMut::new();
+        let start = Sealer::begin(&mut packet);
+        packet.extend_from_slice(payload.as_slice());
+        let sealer = self.forged[side].as_mut().unwrap();
+        sealer.skip_to(number);
+        sealer.seal(self.now, &mut packet, start).unwrap();
+        packet
+    }
+
+    fn down(&self, side: usize) -> Vec<SuspendReason> {
+        let down = self.events[side].iter().filter_map(|event| match event {
+            Event::DatagramsDown { reason } => Some(*reason),
+            _ => None,
+        });
+        down.collect()
+    }
+}
+
+#[test]
+fn a_path_that_is_closed_takes_no_frames_at_either_end_and_the_link_does() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let now = pair.now;
+    pair.sessions[NEAR].close_datagrams(now);
+    pair.run(2 * ONE_WAY);
+    assert_eq!(pair.down(NEAR), [SuspendReason::ClosedHere]);
+    assert_eq!(pair.down(FAR), [SuspendReason::ClosedByPeer]);
+    let before = pair.datagrams;
+    let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    pair.sessions[NEAR].write(flow, bytes(5_000));
+    pair.run(Duration::from_secs(60));
+    assert!(pair.events[FAR].contains(&Event::Readable { flow }));
+    assert_eq!(pair.datagrams, before);
+}
+
+/// A link that is given up takes its path along, and the peer hears of it before it could miss
+/// anything, though the first word is lost.
+#[test]
+fn a_path_ends_with_its_link_and_the_peer_is_told() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let (now, link) = (pair.now, pair.link.unwrap());
+    pair.sessions[NEAR].link_down(now, link);
+    let mut lost = BytesMut::new();
+    assert!(
+        pair.sessions[NEAR]
+            .poll_datagrams(now, 8, &mut lost)
+            .is_some()
+    );
+    let flow = pair.sessions[FAR].open(now, open()).unwrap();
+    pair.sessions[FAR].write(flow, bytes(5_000));
+    pair.run(3 * ONE_WAY);
+    assert_eq!(pair.down(FAR), [SuspendReason::ClosedByPeer]);
+    // The near side forgets about it soon, and the next link has a path of its own.
+    pair.run(Duration::from_secs(3));
+    assert!(pair.sessions[NEAR].closing.is_none());
+    pair.connect();
+    pair.run(Duration::from_secs(1));
+    assert!(pair.sessions.iter().all(Session::is_in_packets));
+    assert!(pair.events[NEAR].contains(&Event::Readable { flow }));
+}
+
+/// A peer that breaks the rules in a packet is told that the path ends.
+#[test]
+fn a_path_on_which_rules_are_broken_is_closed() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let greeting = Frame::Resume(Resume {
+        series: Series::Last,
+        flows_seen_below: 0,
+        next_message: 0,
+        positions: Vec::new(),
+    });
+    let packet = pair.sealed(NEAR, 1_000, &[greeting]);
+    let (now, codepoint) = (pair.now, Codepoint::NotEct);
+    let error = pair.sessions[FAR]
+        .handle_datagram(now, home(NEAR), codepoint, packet)
+        .unwrap_err();
+    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error}");
+    pair.run(2 * ONE_WAY);
+    assert_eq!(pair.down(NEAR), [SuspendReason::ClosedByPeer]);
+}
+
+/// Packets need no more resets waiting than a link, whatever the peer opens in them.
+#[test]
+fn resets_do_not_pile_up_for_flows_opened_in_packets() {
+    let config = Config {
+        flow_limit: 0,
+        ..Config::default()
+    };
+    let mut pair = Pair::in_packets(&config);
+    let (now, codepoint) = (pair.now, Codepoint::NotEct);
+    let mut outcome = Ok(());
+    let mut flow = 0;
+    for number in 1_000..20_000 {
+        let mut frames = Vec::new();
+        for _ in 0..20 {
+            let id = FlowId(flow);
+            frames.push(Frame::Open(OpenFrame {
+                flow: id,
+                open: open(),
+            }));
+            flow += 2;
+        }
+        let packet = pair.sealed(NEAR, number, &frames);
+        outcome = pair.sessions[FAR].handle_datagram(now, home(NEAR), codepoint, packet);
+        if outcome.is_err() {
+            break;
+        }
+        let waiting = pair.sessions[FAR].control.resets.len();
+        assert!(waiting <= RESETS_WAITING + 1, "{waiting}");
+    }
+    assert!(matches!(outcome, Err(Error::PeerMisbehaved(_))));
+    assert!(flow / 2 > RESETS_WAITING as u64, "not before the limit");
+    assert!(pair.sessions[FAR].control.resets.is_empty());
+    assert!(!pair.sessions[FAR].is_up());
+}
+
+/// An offer comes after the last Resume, and one that comes before is a fault of the peer.
+#[test]
+fn an_offer_between_resumes_is_refused() {
+    let mut pair = Pair::new(&Config::default());
+    pair.connect();
+    let link = pair.link.unwrap();
+    let mut greeting = vocab::Writer::new();
+    pair.sessions[NEAR].hello().emit(&mut greeting);
+    let resume = |series| {
+        Frame::Resume(Resume {
+            series,
+            flows_seen_below: 0,
+            next_message: 0,
+            positions: Vec::new(),
+        })
+    };
+    resume(Series::More).emit(&mut greeting);
+    let now = pair.now;
+    let greeting = greeting.finish();
+    pair.sessions[FAR].handle(now, link, &greeting).unwrap();
+    let mut early = vocab::Writer::new();
+    Frame::DatagramOffer(offer(NEAR, link)).emit(&mut early);
+    let error = pair.sessions[FAR].handle(now, link, &early.finish());
+    assert!(matches!(error, Err(Error::PeerMisbehaved(_))), "{error:?}");
+    assert!(!pair.sessions[FAR].is_up());
+}
+
+/// A side that may take its peer's flows before its own last Resume is out keeps its offer for after
+/// that, or the peer would refuse it.
+#[test]
+fn an_offer_waits_for_the_last_resume() {
+    let mut pair = Pair::new(&Config::default());
+    pair.connect();
+    pair.run(Duration::from_millis(100));
+    for _ in 0..1_200 {
+        pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    }
+    pair.run(Duration::from_millis(200));
+    pair.connect();
+    let link = pair.link.unwrap();
+    // The far side's greeting is whole before more than one Resume of the near side's fits its link.
+    let mut far = pair.sessions[FAR]
+        .poll_transmit(pair.now, link, 64 << 10)
+        .unwrap();
+    let mut sent = pair.sessions[NEAR]
+        .poll_transmit(pair.now, link, 1)
+        .unwrap()
+        .to_vec();
+    pair.sessions[FAR].handle(pair.now, link, &sent).unwrap();
+    while let Some(more) = pair.sessions[FAR].poll_transmit(pair.now, link, 64 << 10) {
+        far = [far, more].concat().into();
+    }
+    pair.sessions[NEAR].handle(pair.now, link, &far).unwrap();
+    assert!(pair.sessions[NEAR].is_up());
+    pair.take_events(NEAR);
+    sent.clear();
+    while let Some(more) = pair.sessions[NEAR].poll_transmit(pair.now, link, 1) {
+        sent.extend_from_slice(&more);
+        pair.sessions[FAR].handle(pair.now, link, &more).unwrap();
+        if pair.sessions[FAR].is_up() {
+            break;
+        }
+    }
+    assert!(sent.len() > 2 * 1_024, "more than one Resume");
+    pair.run(Duration::from_secs(1));
+    assert!(pair.sessions.iter().all(Session::is_in_packets));
+}
+
+/// A piece of a message, an acknowledgement that waits and the packet's own words fit the least
+/// packet together.
+#[test]
+fn a_message_leaves_at_once_beside_an_acknowledgement_that_waits() {
+    let mut pair = Pair::in_packets(&Config::default());
+    pair.swallows = |_, packet| packet.len() > 1_200;
+    pair.run(Duration::from_secs(120));
+    let size = pair.sessions[NEAR].datagram_status().unwrap().packet_size;
+    assert_eq!(size, 1_200);
+    let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    pair.run(Duration::from_millis(100));
+    for round in 0..20 {
+        // A packet of the far side's, so that the near side has one to acknowledge, later.
+        pair.sessions[FAR].write(flow, bytes(10));
+        pair.run(ONE_WAY);
+        let before = pair.datagrams[NEAR];
+        pair.sessions[NEAR].send_message(flow, 1, bytes(MESSAGE_PIECE));
+        pair.settle(NEAR);
+        assert!(pair.datagrams[NEAR] > before, "it waits in round {round}");
+        pair.run(Duration::from_millis(200));
+    }
+    let came = pair.events[FAR].iter();
+    let came = came.filter(|event| matches!(event, Event::Message { .. }));
+    assert_eq!(came.count(), 20);
+}
+
+/// A translator before one side forgets who says nothing for 30 seconds, as some do (RFC 4787 asks
+/// for two minutes). An idle session says something often enough.
+#[test]
+fn an_idle_path_keeps_its_translator_awake() {
+    // Whether or not the session has something to say of its own.
+    for ping_interval in [1, 3_600].map(Duration::from_secs) {
+        let config = Config {
+            ping_interval,
+            silent_after: 2 * ping_interval,
+            give_up_after: 4 * ping_interval,
+            ..Config::default()
+        };
+        let mut pair = Pair::in_packets(&config);
+        pair.binding = Some((Duration::from_secs(30), pair.now));
+        let port = pair.homes[NEAR].port();
+        pair.run(Duration::from_secs(3_000));
+        assert_eq!(pair.homes[NEAR].port(), port);
+        assert!(pair.down(NEAR).is_empty() && pair.down(FAR).is_empty());
+        // The far side reaches the near one at once.
+        let flow = pair.sessions[FAR].open(pair.now, open()).unwrap();
+        pair.run(2 * ONE_WAY);
+        assert!(pair.events[NEAR].contains(&Event::Opened { flow, open: open() }));
+    }
+}
