@@ -85,6 +85,32 @@ impl DeliveryTrace {
         Bitrate::from_bits_per_second(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
+    /// The most that it carries within any span of this length, in bytes, over all rounds.
+    #[must_use]
+    pub fn most_within(&self, span: Duration) -> u64 {
+        let period = u64::from(self.last());
+        let milliseconds = span.as_nanos().div_ceil(u128::from(MILLISECOND));
+        let milliseconds = u64::try_from(milliseconds).unwrap_or(u64::MAX);
+        let (rounds, rest) = (milliseconds / period, milliseconds % period);
+        let count = self.opportunities.len();
+        // Rounds follow each other, so that what begins late in one ends early in the next.
+        let at = |place: usize| {
+            u64::from(self.opportunities[place % count]) + period * u64::from(place >= count)
+        };
+        let (mut most, mut end) = (0, 0);
+        for begin in 0..count {
+            end = end.max(begin);
+            while end < begin + count && at(end) < at(begin) + rest {
+                end += 1;
+            }
+            most = most.max(end - begin);
+        }
+        let opportunities = rounds
+            .saturating_mul(count as u64)
+            .saturating_add(most as u64);
+        opportunities.saturating_mul(OPPORTUNITY)
+    }
+
     fn last(&self) -> u32 {
         self.opportunities.last().copied().unwrap_or(1)
     }
@@ -228,6 +254,38 @@ mod tests {
         // An opportunity at the very moment counts.
         let exact = Time::from_nanos(200 * MILLISECOND);
         assert_eq!(milliseconds(cursor.carry(&trace, exact, 1_500)), 200);
+    }
+
+    #[test]
+    fn the_most_within_a_span_is_what_no_span_exceeds() {
+        for text in [
+            "5\n",
+            "1\n2\n2\n2\n9\n",
+            "0\n0\n3\n7\n8\n8\n",
+            "1\n1\n1\n40\n",
+        ] {
+            let trace = trace(text);
+            let period = trace.period().as_millis() as u64;
+            // Every opportunity of four rounds, and every span that begins at one of the first.
+            let rounds = (0..4).flat_map(|round| {
+                let times = trace.opportunities.iter();
+                times.map(move |at| u64::from(*at) + round * period)
+            });
+            let all: Vec<u64> = rounds.collect();
+            for span in 0..3 * period {
+                let within = |from: u64| {
+                    all.iter()
+                        .filter(move |at| (from..from + span).contains(at))
+                };
+                let most = (0..=period).map(|from| within(from).count()).max().unwrap();
+                let computed = trace.most_within(Duration::from_millis(span));
+                assert_eq!(computed, most as u64 * OPPORTUNITY, "{text:?} in {span} ms");
+            }
+        }
+        // A part of a millisecond may hold an opportunity as well as a whole one.
+        let trace = trace("1\n1\n40\n");
+        assert_eq!(trace.most_within(Duration::from_micros(1)), 3_000);
+        assert_eq!(trace.most_within(Duration::MAX), u64::MAX);
     }
 
     #[test]

@@ -12,9 +12,11 @@
 //! carries `MARGIN_PERCENT` of it: so the same question has the same answer when it is asked
 //! twice (`notes.rs`). A link that runs is never disturbed by a probe ([`check_live`]).
 //!
-//! What a direction would hold in memory follows from the setting alone (`memory.rs`).
+//! What a direction would hold in memory follows from the setting alone (`memory.rs`). What is
+//! advised in place of what is refused passes the same checks (`nearest.rs`).
 
 mod memory;
+mod nearest;
 mod notes;
 
 use std::cell::OnceCell;
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, LinkConfig, RATE_MAX};
+use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, Line, LinkConfig, RATE_MAX};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Time};
@@ -32,6 +34,9 @@ use vocab::{Bitrate, ByteCount, Time};
 use super::stand::{Device, Stand};
 use super::{capacity, now};
 use crate::Environment;
+use crate::link::settings::Way;
+pub use memory::{Held, Overfull};
+use nearest::Asked;
 use notes::{Known, Notes, Refused};
 
 /// Rates up to this are held by whatever runs this program, so that no slow link waits for a
@@ -55,6 +60,9 @@ const LOOKS_BELOW: u32 = 4;
 /// How long the models alone are looked at where no device can be made.
 const MODEL_SPAN: Duration = Duration::from_millis(100);
 
+/// A running link is judged second by second.
+const JUDGED_BY: Duration = Duration::from_secs(1);
+
 /// An IP packet of Ethernet's usual size.
 const FULL_PACKET: u64 = 1_500;
 
@@ -71,6 +79,8 @@ pub enum Refusal {
         device: Device,
         /// When it was refused before, if a probe has since come nearer than that one.
         since: Option<String>,
+        /// What would work.
+        nearest: String,
     },
     /// Faster than this host has been seen to be, and it cannot be looked at now.
     Unseen {
@@ -80,21 +90,30 @@ pub enum Refusal {
         seen: Option<Seen>,
         /// How the link is joined.
         device: Device,
+        /// What would work.
+        nearest: String,
     },
     /// More under way, or waiting, than a direction holds.
     Memory {
-        /// Which direction.
-        way: &'static str,
-        /// Under way at the worst moment.
-        under_way: ByteCount,
-        /// What the queue may hold.
-        queue: ByteCount,
-        /// The setting to change and what would work.
+        /// The ways, with what they would hold.
+        full: Vec<Overfull>,
+        /// What would work.
         nearest: String,
     },
 }
 
 impl std::error::Error for Refusal {}
+
+impl Refusal {
+    /// With this as what would work.
+    fn advising(mut self, words: String) -> Self {
+        let (Refusal::Rate { nearest, .. }
+        | Refusal::Unseen { nearest, .. }
+        | Refusal::Memory { nearest, .. }) = &mut self;
+        *nearest = words;
+        self
+    }
+}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,11 +123,12 @@ impl fmt::Display for Refusal {
                 seen,
                 device,
                 since,
+                nearest,
             } => {
-                let rate = rounded_down(seen.rate);
                 write!(
                     out,
-                    "{asked} asked; this host carries {rate} ({}); use --rate {rate}, or leave the rate out for as fast as the host goes",
+                    "{asked} asked; this host carries {} ({}); {nearest}, or leave the rate out for as fast as the host goes",
+                    rounded_down(seen.rate),
                     seen.origin(*device)
                 )?;
                 match since {
@@ -123,37 +143,43 @@ impl fmt::Display for Refusal {
                 asked,
                 seen,
                 device,
+                nearest,
             } => {
                 write!(out, "{asked} asked of a link that runs, ")?;
                 match seen {
-                    Some(seen) => {
-                        let rate = rounded_down(seen.rate);
-                        write!(
-                            out,
-                            "and this host has been seen to carry {rate} ({}); use --rate {rate}",
-                            seen.origin(*device)
-                        )?;
-                    }
-                    None => write!(
+                    Some(seen) => write!(
                         out,
-                        "and what this host carries over {device} is not known; use --rate {UNASKED}"
+                        "and this host has been seen to carry {} ({})",
+                        rounded_down(seen.rate),
+                        seen.origin(*device)
                     )?,
+                    None => write!(out, "and what this host carries over {device} is not known")?,
                 }
                 write!(
                     out,
-                    ", or stop the link and either start it with that rate or measure with `trunkline emulate calibrate --device {}`",
+                    "; {nearest}, or stop the link and either start it with that rate or measure with `trunkline emulate calibrate --device {}`",
                     device.name()
                 )
             }
-            Refusal::Memory {
-                way,
-                under_way,
-                queue,
-                nearest,
-            } => write!(
-                out,
-                "{way}, {under_way} would be under way at the worst moment and up to {queue} in the queue, and a direction holds {HELD_BYTES_MAX}; {nearest}"
-            ),
+            Refusal::Memory { full, nearest } => {
+                let alike = full.len() == 2 && full[0].held == full[1].held;
+                for (place, Overfull { way, held }) in full.iter().enumerate() {
+                    let way = match way {
+                        Way::Forward if alike => "each way",
+                        Way::Back if alike => break,
+                        Way::Forward => "forward",
+                        Way::Back => "back",
+                    };
+                    write!(
+                        out,
+                        "{}{way}, {} would be under way at the worst moment and up to {} in the queue",
+                        if place > 0 { "; " } else { "" },
+                        ByteCount::new(held.under_way as u64),
+                        ByteCount::new(held.queue as u64),
+                    )?;
+                }
+                write!(out, ", and a direction holds {HELD_BYTES_MAX}; {nearest}")
+            }
         }
     }
 }
@@ -208,26 +234,61 @@ pub fn check(
     environment: &Environment,
     state: &Path,
 ) -> Result<(), Refusal> {
-    memory::check("forward", None, &config.forward)?;
-    memory::check("back", None, &config.back)?;
-    let asked = fastest_of(config);
-    if asked <= UNASKED {
-        return Ok(());
-    }
     let notes = Notes::at(state, device);
-    let known = notes.read(Timestamp::now());
-    if known.seen.iter().any(|seen| seen.rate >= asked) {
-        return Ok(());
-    }
     let mut prober = Prober {
         environment,
         device,
         stand: None,
         models: OnceCell::new(),
     };
-    let (learnt, verdict) = judge(asked, device, known, |line| prober.look(line));
-    notes.write(&learnt);
+    let known = || notes.read(Timestamp::now());
+    let (learnt, verdict) = check_by(config, device, known, |line| prober.look(line));
+    if let Some(learnt) = learnt {
+        notes.write(&learnt);
+    }
     verdict
+}
+
+/// The same by what is known and what a look shows, neither of which a slow link asks for; says what
+/// is known then, if it looked.
+fn check_by(
+    config: &LinkConfig,
+    device: Device,
+    known: impl FnOnce() -> Known,
+    look: impl FnMut(Bitrate) -> Look,
+) -> (Option<Known>, Result<(), Refusal>) {
+    let full = memory::overfull(None, config);
+    let asked = fastest_of(config);
+    if full.is_empty() && asked <= UNASKED {
+        return (None, Ok(()));
+    }
+    let link = Asked::new(None, config);
+    // What is refused in any case is looked at for what to advise.
+    let wanted = if full.is_empty() {
+        asked
+    } else {
+        link.fastest_that_fits()
+    };
+    let known = known();
+    let mut most = known.most().max(UNASKED);
+    let (mut learnt, mut verdict) = (None, Ok(()));
+    if wanted > most {
+        let now_known;
+        (now_known, verdict) = judge(wanted, device, known, look);
+        most = match &verdict {
+            Ok(()) => wanted,
+            Err(_) => now_known.most(),
+        };
+        learnt = Some(now_known);
+    }
+    let advice = || link.advice(to_type(most, asked));
+    let verdict = if full.is_empty() {
+        verdict.map_err(|refusal| refusal.advising(advice()))
+    } else {
+        let nearest = advice();
+        Err(Refusal::Memory { full, nearest })
+    };
+    (learnt, verdict)
 }
 
 /// Says whether this host can hold what a link that runs as `present` is to be from now on, by what
@@ -242,21 +303,28 @@ pub fn check_live(
     device: Device,
     state: &Path,
 ) -> Result<(), Refusal> {
-    memory::check("forward", Some(&present.forward), &next.forward)?;
-    memory::check("back", Some(&present.back), &next.back)?;
+    let full = memory::overfull(Some(present), next);
     let asked = fastest_of(next);
-    if asked <= UNASKED.max(fastest_of(present)) {
+    let unasked = UNASKED.max(fastest_of(present));
+    if full.is_empty() && asked <= unasked {
         return Ok(());
     }
     let known = Notes::at(state, device).read(Timestamp::now());
-    match known.seen.into_iter().max_by_key(|seen| seen.rate) {
-        Some(seen) if seen.rate >= asked => Ok(()),
-        seen => Err(Refusal::Unseen {
-            asked,
-            seen,
-            device,
-        }),
+    if full.is_empty() && asked <= known.most() {
+        return Ok(());
     }
+    let most = to_type(known.most().max(unasked), asked);
+    let nearest = Asked::new(Some(present), next).advice(most);
+    Err(if full.is_empty() {
+        Refusal::Unseen {
+            asked,
+            seen: known.seen.into_iter().max_by_key(|seen| seen.rate),
+            device,
+            nearest,
+        }
+    } else {
+        Refusal::Memory { full, nearest }
+    })
 }
 
 /// What a line let through.
@@ -333,9 +401,11 @@ fn judge(
     known.seen.push(seen(below, by, probes));
     known.refused = Some(refused);
     let best = known.seen.iter().max_by_key(|seen| seen.rate).cloned();
+    let seen = best.expect("one was pushed");
     let verdict = Err(Refusal::Rate {
         asked,
-        seen: best.expect("one was pushed"),
+        nearest: format!("use --rate {}", rounded_down(seen.rate)),
+        seen,
         device,
         since,
     });
@@ -356,13 +426,31 @@ fn fastest_of(config: &LinkConfig) -> Bitrate {
         .unwrap_or_default()
 }
 
-/// The fastest that a direction will ever be: its line, or what its schedule makes of it.
+/// The fastest that a direction will ever be: its line, or what its schedule makes of it. A recorded
+/// line is as fast as it is at best for the time by which a link is judged.
 fn fastest(direction: &DirectionConfig) -> Option<Bitrate> {
+    let line = match &direction.line {
+        Line::Trace(trace) => {
+            let bits = u128::from(trace.most_within(JUDGED_BY)) * 8 * 1_000 / JUDGED_BY.as_millis();
+            let bits = u64::try_from(bits).unwrap_or(u64::MAX);
+            Some(Bitrate::from_bits_per_second(bits))
+        }
+        line => line.rate(),
+    };
     let scheduled = direction
         .schedule
         .iter()
         .flat_map(|schedule| schedule.steps().iter().filter_map(|step| step.change.rate));
-    direction.line.rate().into_iter().chain(scheduled).max()
+    line.into_iter().chain(scheduled).max()
+}
+
+/// What to advise of a host that carries `most`: no need to change what it carries.
+fn to_type(most: Bitrate, asked: Bitrate) -> Bitrate {
+    if asked <= most {
+        asked
+    } else {
+        rounded_down(most)
+    }
 }
 
 /// To two digits, so that it can be typed and is not above what was seen.
@@ -440,9 +528,10 @@ fn models() -> f64 {
 mod tests {
     use std::path::PathBuf;
 
-    use emulate::{Line, Queue};
+    use emulate::Queue;
 
     use super::*;
+    use crate::link::settings::Settings;
 
     fn rate(text: &str) -> Bitrate {
         text.parse().unwrap()
@@ -556,6 +645,111 @@ mod tests {
         assert_eq!(live("1Mbit", "1Gbit"), Ok(()));
         let text = live("1Mbit", "2Gbit").unwrap_err().to_string();
         assert!(text.contains("use --rate 1.5Gbit"), "{text}");
+    }
+
+    /// A link as its words make it.
+    fn said(words: &str) -> LinkConfig {
+        let mut settings = Settings::default();
+        for pair in words.split_whitespace().collect::<Vec<_>>().chunks(2) {
+            let name = pair[0].strip_prefix("--").unwrap();
+            settings.set_by_name(name, pair[1]).unwrap();
+        }
+        settings.resolve().unwrap().config
+    }
+
+    /// What is advised in place of some words, each with those that it does not replace.
+    fn advised(words: &str, refusal: &str) -> Vec<String> {
+        let (_, advice) = refusal
+            .split_once("; use ")
+            .unwrap_or_else(|| panic!("{words}: {refusal}"));
+        // Behind the last setting comes what is to be done without one.
+        let settings = advice.split(", or ").filter(|one| one.starts_with("--"));
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let each = settings.map(|one| {
+            let new: Vec<&str> = one
+                .split_whitespace()
+                .filter(|word| *word != "with")
+                .collect();
+            let is_kept = |pair: &&[&str]| !new.contains(&pair[0]);
+            let kept = words.chunks(2).filter(is_kept).flatten().copied();
+            kept.chain(new.iter().copied())
+                .collect::<Vec<_>>()
+                .join(" ")
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn what_is_advised_is_not_refused_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path();
+        Notes::at(state, Device::Tun).write(&Known {
+            seen: vec![seen(3.15)],
+            refused: None,
+        });
+        let start = |words: &str| {
+            let known = || Notes::at(state, Device::Tun).read(Timestamp::now());
+            check_by(&said(words), Device::Tun, known, host(&[3.0])).1
+        };
+        let live = |words: &str| check_live(&link("1Mbit"), &said(words), Device::Tun, state);
+        for (words, hints) in [
+            // Memory would hold 7 Mbit/s, and no host 1 Tbit/s.
+            ("--delay 600s --rate 1Tbit", &["--rate 2.3Mbit"][..]),
+            ("--delay 100ms --rate 1Tbit", &["--rate 3.1Gbit"]),
+            // A queue that was named stays as long as it is.
+            (
+                "--delay 1s --rate 1Tbit --queue 500MB",
+                &["B with --rate 3.1Gbit"],
+            ),
+            (
+                "--delay 2s --rate 3Gbit --queue 15kB",
+                &["--delay 1.431s", "--rate 2.1Gbit"],
+            ),
+            (
+                "--delay 2s --rate 1Tbit --queue 15kB",
+                &["--delay 1.385s with --rate 3.1Gbit", "--rate 2.1Gbit"],
+            ),
+            (
+                "--rate 1Mbit --rate-back 1Tbit",
+                &["use --rate-back 3.1Gbit"],
+            ),
+            ("--rate 1Tbit --rate-back 1Mbit", &["use --rate 3.1Gbit"]),
+            (
+                "--rate 500Gbit --rate-back 1Tbit --delay 3s",
+                &["--rate 470Mbit --rate-back 470Mbit"],
+            ),
+            (
+                "--rate 1Gbit --delay 1s --jitter 10s,exponential",
+                &["--rate 20Mbit"],
+            ),
+        ] {
+            for check in [&start as &dyn Fn(&str) -> _, &live] {
+                let refusal: Result<(), Refusal> = check(words);
+                let text = refusal.unwrap_err().to_string();
+                for hint in hints {
+                    assert!(text.contains(hint), "{words}: {text}");
+                }
+                let advised = advised(words, &text);
+                assert!(advised.len() >= hints.len(), "{words}: {text}");
+                for other in advised {
+                    assert_eq!(check(&other), Ok(()), "{words}: {other}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_recorded_line_is_as_fast_as_it_is_for_a_second() {
+        // 200 Mbit/s in one second of ten; the last opportunity and the next first are at once.
+        let times = (0..10_000).filter(|at| *at < 1_000 || *at == 9_999);
+        let times = times.flat_map(|at| (0..17).map(move |_| format!("{at}\n")));
+        let trace = emulate::DeliveryTrace::parse_mahimahi(&times.collect::<String>()).unwrap();
+        assert!(trace.mean_rate() < UNASKED);
+        let recorded = DirectionConfig {
+            line: Line::Trace(trace.into()),
+            ..DirectionConfig::default()
+        };
+        assert_eq!(fastest(&recorded), Some(rate("204204kbit")));
     }
 
     #[test]

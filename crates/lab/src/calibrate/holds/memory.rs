@@ -9,20 +9,21 @@
 //! the jitter holds back holds up all behind it, so the tail of the jitter counts in full; where
 //! they may overtake, only its mean does. Copies count, what is lost does not lessen anything.
 //!
+//! A recorded line is taken at its best: the most that it ever carries within the delay.
+//!
 //! Without a rate and without a policer nothing is judged: what is under way is the sender's
 //! choice.
 
 use std::time::Duration;
 
 use emulate::{
-    DirectionConfig, Distribution, HELD_BYTES_MAX, Jitter, Line, Order, RATE_MAX, TokenBucket,
+    DeliveryTrace, DirectionConfig, Distribution, HELD_BYTES_MAX, Jitter, Line, LinkConfig, Order,
+    TokenBucket,
 };
-use vocab::{Bitrate, ByteCount, format_duration};
+use vocab::Bitrate;
 
-use super::{Refusal, rounded_down};
-
-/// An IP packet of Ethernet's usual size.
-const FULL_PACKET: u64 = 1_500;
+use super::FULL_PACKET;
+use crate::link::settings::Way;
 
 /// Jitter that fewer packets than one of a billion exceed is left out: at 100,000 packets a second
 /// that is one in three hours.
@@ -40,37 +41,51 @@ const JITTER_MAX_S: f64 = 3_600.0;
 /// judged by its highest rate and its longest delay.
 const CHANGES_MAX: usize = 2_000_000;
 
-/// What is tried to find the nearest setting that fits: a part in a million.
-const HALVINGS: u32 = 20;
+/// The ways of a link that would hold more than the model does, with how much; `before` is what it
+/// is set to until then, when it runs already.
+pub(super) fn overfull(before: Option<&LinkConfig>, config: &LinkConfig) -> Vec<Overfull> {
+    let held = |way| Held::of(before.map(|link| one_way(link, way)), one_way(config, way));
+    let forward = held(Way::Forward);
+    let are_alike = |link: &LinkConfig| link.forward == link.back;
+    let back = if are_alike(config) && before.is_none_or(are_alike) {
+        forward
+    } else {
+        held(Way::Back)
+    };
+    let both = [(Way::Forward, forward), (Way::Back, back)].into_iter();
+    both.filter(|(_, held)| !held.fits())
+        .map(|(way, held)| Overfull { way, held })
+        .collect()
+}
 
-/// Refuses a direction that would hold more than the model does; `before` is what it is set to
-/// until then, when the link runs already.
-pub(super) fn check(
-    way: &'static str,
-    before: Option<&DirectionConfig>,
-    direction: &DirectionConfig,
-) -> Result<(), Refusal> {
-    let worst = Held::of(before, direction);
-    if worst.fits() {
-        return Ok(());
+/// One way of a link.
+pub(super) fn one_way(config: &LinkConfig, way: Way) -> &DirectionConfig {
+    match way {
+        Way::Forward => &config.forward,
+        Way::Back => &config.back,
     }
-    Err(Refusal::Memory {
-        way,
-        under_way: ByteCount::new(worst.under_way as u64),
-        queue: ByteCount::new(worst.queue as u64),
-        nearest: nearest(&worst, before, direction),
-    })
+}
+
+/// A way that would hold too much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overfull {
+    /// Which.
+    pub way: Way,
+    /// What it would hold.
+    pub held: Held,
 }
 
 /// Bytes at the worst moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Held {
-    under_way: f64,
-    queue: f64,
+pub struct Held {
+    /// Between what was sent and what has arrived.
+    pub under_way: f64,
+    /// In front of the line.
+    pub queue: f64,
 }
 
 impl Held {
-    fn of(before: Option<&DirectionConfig>, direction: &DirectionConfig) -> Self {
+    pub(super) fn of(before: Option<&DirectionConfig>, direction: &DirectionConfig) -> Self {
         let copies = 1.0 + direction.duplication.as_fraction();
         let course = Course::of(before, direction);
         let (lowest, highest) = course.rates();
@@ -104,12 +119,13 @@ impl Held {
         }
     }
 
-    fn fits(&self) -> bool {
+    pub(super) fn fits(&self) -> bool {
         self.under_way + self.queue <= MOST
     }
 }
 
-const MOST: f64 = HELD_BYTES_MAX.bytes() as f64;
+/// As many bytes as a direction holds.
+pub(super) const MOST: f64 = HELD_BYTES_MAX.bytes() as f64;
 
 fn bytes_per_second(rate: Bitrate) -> f64 {
     rate.bits_per_second() as f64 / 8.0
@@ -139,27 +155,88 @@ fn queue(direction: &DirectionConfig, highest_rate: f64) -> f64 {
 
 /// A rate and a delay that hold for a while.
 #[derive(Clone, Copy, Debug)]
-struct Leg {
+struct Leg<'a> {
     from_s: f64,
     until_s: f64,
-    bytes_per_second: f64,
+    pace: Pace<'a>,
     delay_s: f64,
+}
+
+/// How fast packets leave a line.
+#[derive(Clone, Copy, Debug)]
+enum Pace<'a> {
+    /// Bytes per second.
+    Steady(f64),
+    Recorded(&'a DeliveryTrace),
+}
+
+impl<'a> Pace<'a> {
+    fn of(line: &'a Line) -> Self {
+        match line {
+            Line::Unlimited => Pace::Steady(0.0),
+            Line::Rate(rate) => Pace::Steady(bytes_per_second(*rate)),
+            Line::Shaper(bucket) => Pace::Steady(bytes_per_second(bucket.rate)),
+            Line::Trace(trace) => Pace::Recorded(trace),
+        }
+    }
+
+    /// Its lowest and its usual rate, bytes per second.
+    fn rates(self) -> (f64, f64) {
+        match self {
+            Pace::Steady(rate) => (rate, rate),
+            Pace::Recorded(trace) => (0.0, bytes_per_second(trace.mean_rate())),
+        }
+    }
+
+    fn at_most(self, most: f64) -> Self {
+        match self {
+            Pace::Steady(rate) => Pace::Steady(rate.min(most)),
+            Pace::Recorded(_) => Pace::Steady(most),
+        }
+    }
+}
+
+/// What each recorded line carries at best within a time, per second, as far as it was computed:
+/// the legs of a round have few delays.
+#[derive(Default)]
+struct Bests(Vec<(*const DeliveryTrace, f64, f64)>);
+
+impl Bests {
+    fn within(&mut self, pace: Pace<'_>, span_s: f64) -> f64 {
+        let trace = match pace {
+            Pace::Steady(rate) => return rate,
+            Pace::Recorded(trace) => trace,
+        };
+        if span_s <= 0.0 {
+            return bytes_per_second(trace.mean_rate());
+        }
+        let key = std::ptr::from_ref(trace);
+        let known = self
+            .0
+            .iter()
+            .find(|(of, span, _)| *of == key && *span == span_s);
+        if let Some((_, _, best)) = known {
+            return *best;
+        }
+        let best = trace.most_within(Duration::from_secs_f64(span_s)) as f64 / span_s;
+        self.0.push((key, span_s, best));
+        best
+    }
 }
 
 /// A direction's rate and delay over time.
 #[derive(Clone, Debug)]
-struct Course {
-    legs: Vec<Leg>,
+struct Course<'a> {
+    legs: Vec<Leg<'a>>,
 }
 
-impl Course {
-    fn of(before: Option<&DirectionConfig>, direction: &DirectionConfig) -> Self {
-        let rate = |line: &Line| line.rate().map_or(0.0, bytes_per_second);
+impl<'a> Course<'a> {
+    fn of(before: Option<&'a DirectionConfig>, direction: &'a DirectionConfig) -> Self {
         let mut legs = Vec::new();
         let mut now = Leg {
             from_s: 0.0,
             until_s: 0.0,
-            bytes_per_second: rate(&direction.line),
+            pace: Pace::of(&direction.line),
             delay_s: direction.delay.as_secs_f64(),
         };
         if let Some(before) = before {
@@ -167,7 +244,7 @@ impl Course {
             legs.push(Leg {
                 from_s: -delay_s,
                 until_s: 0.0,
-                bytes_per_second: rate(&before.line),
+                pace: Pace::of(&before.line),
                 delay_s,
             });
         }
@@ -192,9 +269,10 @@ impl Course {
         let rounds = repeat_s.map_or(1.0, |repeat| 3.0 + (longest_s / repeat).ceil());
         if rounds * steps.len() as f64 > CHANGES_MAX as f64 {
             let fastest = steps.iter().filter_map(|step| step.change.rate).max();
-            now.bytes_per_second = now
-                .bytes_per_second
-                .max(fastest.map_or(0.0, bytes_per_second));
+            let (_, usual) = now.pace.rates();
+            if let Some(fastest) = fastest {
+                now.pace = Pace::Steady(usual.max(bytes_per_second(fastest)));
+            }
             now.delay_s = longest_s;
             now.until_s = f64::INFINITY;
             legs.push(now);
@@ -207,7 +285,7 @@ impl Course {
                 legs.push(now);
                 now.from_s = now.until_s;
                 if let Some(rate) = step.change.rate {
-                    now.bytes_per_second = bytes_per_second(rate);
+                    now.pace = Pace::Steady(bytes_per_second(rate));
                 }
                 if let Some(delay) = step.change.delay {
                     now.delay_s = delay.as_secs_f64();
@@ -225,21 +303,19 @@ impl Course {
     fn rates(&self) -> (f64, f64) {
         self.legs
             .iter()
-            .fold((f64::INFINITY, 0.0), |(low, high), leg| {
-                (
-                    f64::min(low, leg.bytes_per_second),
-                    f64::max(high, leg.bytes_per_second),
-                )
+            .map(|leg| leg.pace.rates())
+            .fold((f64::INFINITY, 0.0), |(low, high), (lowest, usual)| {
+                (f64::min(low, lowest), f64::max(high, usual))
             })
     }
 
     /// The same at a rate that nothing exceeds; where the line has none, at that one.
     fn at_most(&self, rate: f64, is_unlimited: bool) -> Self {
         let legs = self.legs.iter().map(|leg| Leg {
-            bytes_per_second: if is_unlimited {
-                rate
+            pace: if is_unlimited {
+                Pace::Steady(rate)
             } else {
-                leg.bytes_per_second.min(rate)
+                leg.pace.at_most(rate)
             },
             ..*leg
         });
@@ -264,10 +340,12 @@ impl Course {
     /// The most between what was sent and what has arrived, each leg's delay longer by `extra_s`.
     fn peak(&self, extra_s: f64, order: Order) -> f64 {
         let mut turns = Vec::with_capacity(4 * self.legs.len());
+        let mut bests = Bests::default();
         // With the order kept nothing arrives before what left earlier.
         let mut latest = f64::NEG_INFINITY;
         for leg in &self.legs {
-            let (rate, delay) = (leg.bytes_per_second, leg.delay_s + extra_s);
+            let delay = leg.delay_s + extra_s;
+            let rate = bests.within(leg.pace, delay);
             if rate == 0.0 || leg.until_s <= leg.from_s {
                 continue;
             }
@@ -345,132 +423,6 @@ fn extra_s(jitter: Option<Jitter>, order: Order) -> f64 {
         }
     };
     seconds.min(JITTER_MAX_S)
-}
-
-/// What to change so that it fits, in words that can be typed.
-fn nearest(worst: &Held, before: Option<&DirectionConfig>, direction: &DirectionConfig) -> String {
-    let room = (MOST - worst.under_way).floor();
-    if room >= FULL_PACKET as f64 {
-        return format!("use --queue {}B", room as u64);
-    }
-    if direction.schedule.is_some() {
-        let share = part_that_fits(worst);
-        return format!(
-            "the schedule is too much in its worst moment: lower its rates, or its delays and the jitter, to {} % of what they are",
-            (share * 100.0).floor().max(1.0)
-        );
-    }
-    let fits = |change: &dyn Fn(&mut DirectionConfig, f64), share: f64| {
-        // A queue that nobody named grows with rate and delay, one that was named does not; what
-        // is advised works with either, where that can be.
-        let mut changed = direction.clone();
-        change(&mut changed, share);
-        let as_named = Held::of(before, &changed).fits();
-        if as_named || worst.queue < MOST {
-            return as_named;
-        }
-        let queue = &mut changed.queue.limit.bytes;
-        *queue = queue.map(|bytes| ByteCount::new((bytes.bytes() as f64 * share) as u64));
-        Held::of(before, &changed).fits()
-    };
-    let share = |change: &dyn Fn(&mut DirectionConfig, f64)| -> Option<f64> {
-        let (mut good, mut bad) = (0.0, 1.0);
-        for _ in 0..HALVINGS {
-            let middle = (good + bad) / 2.0;
-            *(if fits(change, middle) {
-                &mut good
-            } else {
-                &mut bad
-            }) = middle;
-        }
-        (good > 0.0).then_some(good)
-    };
-    let scaled = |span: Duration, share: f64| {
-        Duration::from_millis((span.as_secs_f64() * share * 1e3) as u64)
-    };
-    let mut ways = Vec::new();
-    let delay = share(&|changed, share| changed.delay = scaled(direction.delay, share))
-        .map(|share| scaled(direction.delay, share));
-    if let Some(delay) = delay.filter(|delay| !delay.is_zero()) {
-        ways.push(format!("--delay {}", format_duration(delay)));
-    }
-    if let Some(rate) = direction.line.rate() {
-        let at = |share: f64| {
-            let bits = rate.bits_per_second() as f64 * share;
-            rounded_down(Bitrate::from_bits_per_second(bits as u64).min(RATE_MAX))
-        };
-        let slower = |changed: &mut DirectionConfig, share| match &mut changed.line {
-            Line::Rate(rate) => *rate = at(share),
-            Line::Shaper(bucket) => bucket.rate = at(share),
-            Line::Trace(_) | Line::Unlimited => {}
-        };
-        if let Some(share) = share(&slower) {
-            ways.push(match direction.line {
-                Line::Shaper(_) => format!("a shaper of {}", at(share)),
-                _ => format!("--rate {}", at(share)),
-            });
-        }
-    }
-    if let Some(jitter) = direction.jitter {
-        let calmer = |changed: &mut DirectionConfig, share| {
-            changed.jitter = Some(calmed(jitter, share));
-        };
-        if let Some(share) = share(&calmer).filter(|share| *share > 0.0) {
-            ways.push(format!(
-                "a jitter of {} % of that, or one that lets packets overtake (`,reorder`)",
-                (share * 100.0).floor().max(1.0)
-            ));
-        }
-    }
-    if let Some(reordering) = direction.reordering {
-        let sooner = |changed: &mut DirectionConfig, share| {
-            if let Some(reordering) = &mut changed.reordering {
-                reordering.late_by = scaled(reordering.late_by, share);
-            }
-        };
-        if let Some(share) = share(&sooner) {
-            ways.push(format!(
-                "packets that are late by {}",
-                format_duration(scaled(reordering.late_by, share))
-            ));
-        }
-    }
-    if ways.is_empty() {
-        return "use a lower rate, a shorter delay, less jitter, and a shorter queue".to_owned();
-    }
-    format!("use {}", ways.join(" or "))
-}
-
-/// The share of rates or delays that fits, with a queue that was named or that grows with them.
-fn part_that_fits(worst: &Held) -> f64 {
-    let grows = MOST / (worst.under_way + worst.queue);
-    let stays = (MOST - worst.queue) / worst.under_way;
-    if stays > 0.0 { grows.min(stays) } else { grows }
-}
-
-fn calmed(jitter: Jitter, share: f64) -> Jitter {
-    let part = |span: Duration| span.mul_f64(share);
-    let distribution = match jitter.distribution {
-        Distribution::Uniform { spread } => Distribution::Uniform {
-            spread: part(spread),
-        },
-        Distribution::Normal { deviation } => Distribution::Normal {
-            deviation: part(deviation),
-        },
-        Distribution::Exponential { mean } => Distribution::Exponential { mean: part(mean) },
-        Distribution::Pareto { mean, shape } => Distribution::Pareto {
-            mean: part(mean),
-            shape,
-        },
-        Distribution::LogNormal { median, sigma } => Distribution::LogNormal {
-            median: part(median),
-            sigma,
-        },
-    };
-    Jitter {
-        distribution,
-        ..jitter
-    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,14 @@ pub(super) struct Known {
     pub(super) refused: Option<Refused>,
 }
 
+impl Known {
+    /// The most that was seen to be carried.
+    pub(super) fn most(&self) -> Bitrate {
+        let rates = self.seen.iter().map(|seen| seen.rate);
+        rates.max().unwrap_or_default()
+    }
+}
+
 /// Where it is remembered.
 pub(super) struct Notes {
     certificate: PathBuf,

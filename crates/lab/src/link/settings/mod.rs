@@ -31,6 +31,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use vocab::{ByteCount, Probability};
 
+pub(crate) use resolve::default_queue;
 pub use resolve::{Resolved, UsedFile, described};
 use words::{Aqm, BucketWords, LossWords, NONE, Outages, Source, Word, read_optional};
 

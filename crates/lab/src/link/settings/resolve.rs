@@ -245,7 +245,7 @@ impl Draft {
 
 /// Rate times round trip, which lets one TCP connection keep the line full; by the highest rate
 /// where it changes.
-fn default_queue(config: &DirectionConfig, round_trip: Duration) -> ByteCount {
+pub(crate) fn default_queue(config: &DirectionConfig, round_trip: Duration) -> ByteCount {
     let scheduled = config
         .schedule
         .iter()

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use emulate::{Change, Direction, Queue, QueueLimit, Reordering, Schedule, Step};
-use vocab::{Probability, Time};
+use emulate::{Change, Direction, Queue, QueueLimit, RATE_MAX, Reordering, Schedule, Step};
+use vocab::{ByteCount, Probability, Time};
 
+use super::super::nearest::Asked;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,12 +24,28 @@ fn direction(rate: &str, delay: Duration, queue: Queue) -> DirectionConfig {
     }
 }
 
-fn judged(direction: &DirectionConfig) -> Result<(), Refusal> {
-    check("forward", None, direction)
+fn link(direction: &DirectionConfig) -> LinkConfig {
+    LinkConfig::symmetric(direction.clone(), 1)
+}
+
+/// What is said of a link that is the same both ways.
+fn judged(direction: &DirectionConfig) -> Result<(), String> {
+    judged_after(None, direction)
+}
+
+fn judged_after(
+    before: Option<&DirectionConfig>,
+    direction: &DirectionConfig,
+) -> Result<(), String> {
+    let (before, link) = (before.map(link), link(direction));
+    if overfull(before.as_ref(), &link).is_empty() {
+        return Ok(());
+    }
+    Err(Asked::new(before.as_ref(), &link).advice(RATE_MAX))
 }
 
 fn refusal(direction: &DirectionConfig) -> String {
-    judged(direction).unwrap_err().to_string()
+    judged(direction).unwrap_err()
 }
 
 fn step(at: Duration, rate: &str, delay: Option<Duration>) -> Step {
@@ -158,8 +175,11 @@ fn the_tail_of_jitter_counts_where_packets_keep_their_order() {
     assert!(text.contains("a jitter of 4 % of that"), "{text}");
     assert!(text.contains("--rate 42Mbit"), "{text}");
     assert_eq!(judged(&jittered(heavy, Order::Free)), Ok(()));
-    let calm = calmed(jittered(heavy, Order::Kept).jitter.unwrap(), 0.04);
-    assert_eq!(judged(&jittered(calm.distribution, Order::Kept)), Ok(()));
+    let calm = Distribution::Pareto {
+        mean: Duration::from_millis(2),
+        shape: 3.0,
+    };
+    assert_eq!(judged(&jittered(calm, Order::Kept)), Ok(()));
     // One in a billion is later than 6 deviations, 20.7 means, and so on.
     for (distribution, tail_s) in [
         (Distribution::Uniform { spread: SECOND }, 1.0),
@@ -251,8 +271,60 @@ fn what_is_under_way_from_before_holds_up_what_comes() {
     let before = direction("10Mbit", 60 * SECOND, queue_of(15_000));
     let next = direction("1Gbit", Duration::from_millis(10), queue_of(15_000));
     assert_eq!(judged(&next), Ok(()));
-    assert!(check("forward", Some(&before), &next).is_err());
-    assert_eq!(check("forward", Some(&next), &before), Ok(()));
+    assert!(judged_after(Some(&before), &next).is_err());
+    assert_eq!(judged_after(Some(&next), &before), Ok(()));
+}
+
+/// A line that carries nothing for nine tenths of a second and then 1 Gbit/s.
+fn burst_line() -> Line {
+    let times = (901..=1_000).flat_map(|at| (0..83).map(move |_| format!("{at}\n")));
+    let trace = DeliveryTrace::parse_mahimahi(&times.collect::<String>()).unwrap();
+    Line::Trace(Arc::new(trace))
+}
+
+#[test]
+fn a_recorded_line_counts_by_what_it_carries_at_best() {
+    // On average 100 Mbit/s, of which 512 MiB hold 43 s; at best 12.5 MB come at once.
+    let recorded = |delay| DirectionConfig {
+        line: burst_line(),
+        ..direction("1Mbit", delay, queue_of(15_000))
+    };
+    assert_eq!(judged(&recorded(42 * SECOND)), Ok(()));
+    let ms = Duration::from_millis;
+    let held = |delay| Held::of(None, &recorded(delay)).under_way;
+    assert_eq!(held(ms(100)).round(), 83.0 * 100.0 * 1_500.0);
+    assert_eq!(held(ms(900)).round(), 83.0 * 100.0 * 1_500.0);
+    assert_eq!(held(ms(1_050)).round(), 83.0 * 150.0 * 1_500.0);
+    // One burst more than there is room for on average.
+    let text = refusal(&recorded(43 * SECOND + ms(90)));
+    assert!(text.contains("use --delay 43.0"), "{text}");
+}
+
+/// The model, kept full, holds what was computed and not more, but for a packet or two.
+#[test]
+fn the_model_holds_what_is_computed_of_a_recorded_line() {
+    let config = DirectionConfig {
+        line: burst_line(),
+        ..direction("1Mbit", Duration::from_millis(1_250), queue_of(15_000_000))
+    };
+    let computed = Held::of(None, &config);
+    let mut direction = Direction::new(config, 1);
+    let packet = Bytes::from(vec![0x45; 1_500]);
+    let mut most = 0;
+    for millisecond in 0..4_000_u64 {
+        // At the end of each, when what its opportunities carry has left.
+        let now = Time::from_epoch(Duration::from_millis(millisecond));
+        while direction.poll_output(now).is_some() {}
+        most = most.max(direction.counters().in_flight.bytes);
+        for _ in 0..100 {
+            direction.handle(now, packet.clone());
+        }
+    }
+    let difference = computed.under_way - most as f64;
+    assert!(
+        (0.0..=3_000.0).contains(&difference),
+        "{computed:?}, {most}"
+    );
 }
 
 /// The model, kept full, holds what was computed and not more, but for a packet or two.

@@ -1,0 +1,358 @@
+//! The nearest settings that work in place of some that were refused, in words that can be typed.
+//!
+//! ```text
+//!   asked ──► no faster than the host ──► does memory hold that? ──yes──► --rate
+//!                                                  │ no
+//!                                                  └──► less queue; else less delay, or a lower
+//!                                                       rate, or less jitter: what fits
+//! ```
+//! Each advice is a configuration first, which the same checks let pass that refused what was asked,
+//! and words then. A queue that is as large as the default becomes the default of what is advised.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use emulate::{
+    DirectionConfig, Distribution, Jitter, Line, LinkConfig, QueueLimit, Schedule, Step,
+};
+use vocab::{Bitrate, ByteCount, format_duration};
+
+use super::memory::{Held, MOST, Overfull, one_way, overfull};
+use super::{FULL_PACKET, fastest, fastest_of, rounded_down};
+use crate::link::settings::{Way, default_queue};
+
+/// What is tried to find the nearest setting that fits: a part in a million.
+const HALVINGS: u32 = 20;
+
+const WAYS: [Way; 2] = [Way::Forward, Way::Back];
+
+/// What was asked for and refused.
+pub(super) struct Asked<'a> {
+    /// What the link is set to until then, when it runs already.
+    before: Option<&'a LinkConfig>,
+    config: &'a LinkConfig,
+    /// The ways whose queue is the default.
+    defaults: Vec<Way>,
+}
+
+/// A setting that is made smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Delay,
+    Rate,
+    Jitter,
+    Lateness,
+}
+
+/// A configuration that works, and the words for what is other in it.
+struct Advice {
+    config: LinkConfig,
+    words: Vec<(Way, String)>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(before: Option<&'a LinkConfig>, config: &'a LinkConfig) -> Self {
+        let round_trip = config.forward.delay + config.back.delay;
+        let is_default = |way: &Way| {
+            let direction = one_way(config, *way);
+            direction.queue.limit == QueueLimit::bytes(default_queue(direction, round_trip))
+        };
+        Self {
+            before,
+            config,
+            defaults: WAYS.into_iter().filter(is_default).collect(),
+        }
+    }
+
+    /// The rate at which memory would hold it, all else being as it is: at most the one asked for.
+    pub(super) fn fastest_that_fits(&self) -> Bitrate {
+        let full = overfull(self.before, self.config);
+        let slower = match self.shorter_queue(self.config, &full) {
+            Some(advice) => Some(advice),
+            None => self.smaller(self.config, &full, Kind::Rate),
+        };
+        slower.map_or(Bitrate::default(), |advice| fastest_of(&advice.config))
+    }
+
+    /// What to use in its place on a host that carries `most`.
+    pub(super) fn advice(&self, most: Bitrate) -> String {
+        let slower = self.slower(most);
+        let base = &slower.config;
+        let full = overfull(self.before, base);
+        if full.is_empty() {
+            return format!("use {}", written(&slower.words));
+        }
+        if let Some(shorter) = self.shorter_queue(base, &full) {
+            return format!("use {}", with(&shorter.words, &slower.words));
+        }
+        if WAYS
+            .iter()
+            .any(|way| one_way(base, *way).schedule.is_some())
+        {
+            let share = share_of_schedule(&full);
+            let slower = match &slower.words[..] {
+                [] => String::new(),
+                words => format!(", and use {}", written(words)),
+            };
+            return format!(
+                "the schedule is too much in its worst moment: lower its rates, or its delays and the jitter, to {} % of what they are{slower}",
+                (share * 100.0).floor().max(1.0)
+            );
+        }
+        let kinds = [Kind::Delay, Kind::Rate, Kind::Jitter, Kind::Lateness];
+        let ways: Vec<String> = kinds
+            .into_iter()
+            .filter_map(|kind| {
+                let advice = self.smaller(base, &full, kind)?;
+                let is_replaced =
+                    |way| kind == Kind::Rate && advice.words.iter().any(|(other, _)| *other == way);
+                let rest = slower.words.iter().filter(|(way, _)| !is_replaced(*way));
+                let rest: Vec<_> = rest.cloned().collect();
+                Some(with(&advice.words, &rest))
+            })
+            .collect();
+        match &ways[..] {
+            [] => "use a lower rate, a shorter delay, less jitter, and a shorter queue".to_owned(),
+            ways => format!("use {}", ways.join(", or ")),
+        }
+    }
+
+    /// The same on a line that is nowhere faster than `most`.
+    fn slower(&self, most: Bitrate) -> Advice {
+        let mut config = self.config.clone();
+        let mut words = Vec::new();
+        for way in WAYS {
+            let direction = one_way_mut(&mut config, way);
+            if fastest(direction).is_some_and(|rate| rate > most) {
+                words.push((way, slow_down(direction, most, way)));
+            }
+        }
+        Advice {
+            config: self.settled(config),
+            words: self.once_where_alike(words),
+        }
+    }
+
+    /// The same with a queue for which there is room; `None` where it is not the queue's fault.
+    fn shorter_queue(&self, base: &LinkConfig, full: &[Overfull]) -> Option<Advice> {
+        let mut config = base.clone();
+        let mut words = Vec::new();
+        for Overfull { way, held } in full {
+            let room = (MOST - held.under_way).floor();
+            if room < FULL_PACKET as f64 {
+                return None;
+            }
+            let limit = ByteCount::new(room as u64);
+            one_way_mut(&mut config, *way).queue.limit = QueueLimit::bytes(limit);
+            words.push((*way, format!("{} {}B", flag("queue", *way), room as u64)));
+        }
+        Some(Advice {
+            words: self.once_where_alike(words),
+            config,
+        })
+    }
+
+    /// The same with as much less of one setting as it takes, in the ways that are too full.
+    fn smaller(&self, base: &LinkConfig, full: &[Overfull], kind: Kind) -> Option<Advice> {
+        let mut ways: Vec<Way> = full.iter().map(|full| full.way).collect();
+        let are_alike = self.is_alike();
+        ways.truncate(if are_alike { 1 } else { 2 });
+        let mut config = base.clone();
+        let mut words = Vec::new();
+        for way in ways {
+            let (mut good, mut bad) = (0.0, 1.0);
+            let mut best = None;
+            for _ in 0..HALVINGS {
+                let share = (good + bad) / 2.0;
+                let mut changed = config.clone();
+                let word = kind.shrink(one_way_mut(&mut changed, way), share, way);
+                if are_alike {
+                    changed.back = changed.forward.clone();
+                }
+                let changed = self.settled(changed);
+                let before = self.before.map(|link| one_way(link, way));
+                if Held::of(before, one_way(&changed, way)).fits() {
+                    good = share;
+                    best = word.map(|word| (changed, word));
+                } else {
+                    bad = share;
+                }
+            }
+            let (changed, word) = best?;
+            config = changed;
+            words.push((way, word));
+        }
+        let advice = Advice { config, words };
+        overfull(self.before, &advice.config)
+            .is_empty()
+            .then_some(advice)
+    }
+
+    /// Whether nothing tells the ways apart, so that what is said of one counts for both.
+    fn is_alike(&self) -> bool {
+        self.config.forward == self.config.back
+    }
+
+    fn once_where_alike(&self, mut words: Vec<(Way, String)>) -> Vec<(Way, String)> {
+        if self.is_alike() {
+            words.truncate(1);
+        }
+        words
+    }
+
+    /// With the queue that it has where none is named.
+    fn settled(&self, mut config: LinkConfig) -> LinkConfig {
+        let round_trip = config.forward.delay + config.back.delay;
+        for way in &self.defaults {
+            let direction = one_way_mut(&mut config, *way);
+            direction.queue.limit = QueueLimit::bytes(default_queue(direction, round_trip));
+        }
+        config
+    }
+}
+
+impl Kind {
+    /// Leaves this share of a setting; says it in words, unless there is nothing left.
+    fn shrink(self, direction: &mut DirectionConfig, share: f64, way: Way) -> Option<String> {
+        match self {
+            Kind::Delay => {
+                direction.delay = part(direction.delay, share);
+                let delay = direction.delay;
+                (!delay.is_zero())
+                    .then(|| format!("{} {}", flag("delay", way), format_duration(delay)))
+            }
+            Kind::Rate => {
+                let at = |rate: Bitrate| {
+                    let bits = rate.bits_per_second() as f64 * share;
+                    rounded_down(Bitrate::from_bits_per_second(bits as u64))
+                };
+                let rate = match &direction.line {
+                    Line::Rate(rate) => at(*rate),
+                    Line::Shaper(bucket) => at(bucket.rate),
+                    Line::Trace(_) | Line::Unlimited => return None,
+                };
+                (rate > Bitrate::default()).then(|| slow_down(direction, rate, way))
+            }
+            Kind::Jitter => {
+                let jitter = calmed(direction.jitter?, share);
+                direction.jitter = Some(jitter);
+                let percent = (share * 100.0).floor();
+                (percent >= 1.0).then(|| {
+                    format!(
+                        "a jitter of {percent} % of that, or one that lets packets overtake (`,reorder`)"
+                    )
+                })
+            }
+            Kind::Lateness => {
+                let reordering = direction.reordering.as_mut()?;
+                reordering.late_by = part(reordering.late_by, share);
+                let late_by = format_duration(reordering.late_by);
+                Some(format!("packets that are late by {late_by}"))
+            }
+        }
+    }
+}
+
+/// The share of rates or delays that fits, with a queue that was named or that grows with them.
+fn share_of_schedule(full: &[Overfull]) -> f64 {
+    let shares = full.iter().map(|full| {
+        let Held { under_way, queue } = full.held;
+        let grows = MOST / (under_way + queue);
+        let stays = (MOST - queue) / under_way;
+        if stays > 0.0 { grows.min(stays) } else { grows }
+    });
+    shares.fold(1.0, f64::min)
+}
+
+/// Makes a direction nowhere faster than this; says how in words.
+fn slow_down(direction: &mut DirectionConfig, most: Bitrate, way: Way) -> String {
+    let word = match &mut direction.line {
+        Line::Rate(rate) => {
+            *rate = most.min(*rate);
+            format!("{} {rate}", flag("rate", way))
+        }
+        Line::Shaper(bucket) => {
+            bucket.rate = most.min(bucket.rate);
+            format!("a shaper of {}", bucket.rate)
+        }
+        Line::Trace(_) | Line::Unlimited => {
+            direction.line = Line::Rate(most);
+            format!("a trace of {most} at most")
+        }
+    };
+    let schedule = direction.schedule.as_ref();
+    let Some(slower) = schedule.and_then(|schedule| slower_schedule(schedule, most)) else {
+        return word;
+    };
+    direction.schedule = Some(Arc::new(slower));
+    format!("a schedule of {most} at most")
+}
+
+/// The schedule with no higher rate than this; `None` where it has none that is higher.
+fn slower_schedule(schedule: &Schedule, most: Bitrate) -> Option<Schedule> {
+    let is_higher = |step: &Step| step.change.rate.is_some_and(|rate| rate > most);
+    if !schedule.steps().iter().any(is_higher) {
+        return None;
+    }
+    let steps = schedule.steps().iter().cloned().map(|mut step| {
+        step.change.rate = step.change.rate.map(|rate| rate.min(most));
+        step
+    });
+    Schedule::new(steps.collect(), schedule.repeat()).ok()
+}
+
+fn one_way_mut(config: &mut LinkConfig, way: Way) -> &mut DirectionConfig {
+    match way {
+        Way::Forward => &mut config.forward,
+        Way::Back => &mut config.back,
+    }
+}
+
+fn flag(name: &str, way: Way) -> String {
+    match way {
+        Way::Forward => format!("--{name}"),
+        Way::Back => format!("--{name}-back"),
+    }
+}
+
+fn written(words: &[(Way, String)]) -> String {
+    let words: Vec<&str> = words.iter().map(|(_, word)| word.as_str()).collect();
+    words.join(" ")
+}
+
+fn with(words: &[(Way, String)], rest: &[(Way, String)]) -> String {
+    match rest {
+        [] => written(words),
+        rest => format!("{} with {}", written(words), written(rest)),
+    }
+}
+
+/// To whole milliseconds, down.
+fn part(span: Duration, share: f64) -> Duration {
+    Duration::from_millis((span.as_secs_f64() * share * 1e3) as u64)
+}
+
+fn calmed(jitter: Jitter, share: f64) -> Jitter {
+    let part = |span: Duration| span.mul_f64(share);
+    let distribution = match jitter.distribution {
+        Distribution::Uniform { spread } => Distribution::Uniform {
+            spread: part(spread),
+        },
+        Distribution::Normal { deviation } => Distribution::Normal {
+            deviation: part(deviation),
+        },
+        Distribution::Exponential { mean } => Distribution::Exponential { mean: part(mean) },
+        Distribution::Pareto { mean, shape } => Distribution::Pareto {
+            mean: part(mean),
+            shape,
+        },
+        Distribution::LogNormal { median, sigma } => Distribution::LogNormal {
+            median: part(median),
+            sigma,
+        },
+    };
+    Jitter {
+        distribution,
+        ..jitter
+    }
+}
