@@ -12,7 +12,7 @@ use crate::packet::{
     ChallengeSeed, ConnectionId, ConnectionIds, KeyLimits, PathSecret, Sealer, Suite,
 };
 use crate::transport::{Codepoint, Keys, Settings, SuspendReason};
-use crate::wire::{DATAGRAM_VERSION, DatagramOffer, Frame, OpenFrame, Resume, Series};
+use crate::wire::{DATAGRAM_VERSION, Data, DatagramOffer, Frame, OpenFrame, Resume, Series};
 use crate::{Error, LinkId};
 
 const NEAR: usize = 0;
@@ -363,6 +363,40 @@ fn resets_do_not_pile_up_for_flows_opened_in_packets() {
     assert!(flow / 2 > RESETS_WAITING as u64, "not before the limit");
     assert!(pair.sessions[FAR].control.resets.is_empty());
     assert!(!pair.sessions[FAR].is_up());
+}
+
+#[test]
+fn what_a_flow_held_behind_gaps_goes_with_it() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let [reset, filled] = [(); 2].map(|()| pair.sessions[NEAR].open(pair.now, open()).unwrap());
+    pair.run(2 * ONE_WAY);
+    let mut frames = Vec::new();
+    for flow in [reset, filled] {
+        for offset in [5, 10, 15] {
+            let bytes = bytes(1);
+            frames.push(Frame::Data(Data {
+                flow,
+                offset,
+                bytes,
+            }));
+        }
+    }
+    for frame in frames {
+        let now = pair.now;
+        pair.sessions[FAR].handle_packet_frame(now, frame).unwrap();
+    }
+    assert_eq!(pair.sessions[FAR].held_pieces, 6);
+    pair.sessions[FAR].reset(reset, ResetReason::Limit);
+    assert_eq!(pair.sessions[FAR].held_pieces, 3);
+    pair.sessions[NEAR].write(filled, bytes(12));
+    pair.run(ONE_WAY + Duration::from_millis(5));
+    assert_eq!(pair.sessions[FAR].held_pieces, 1);
+    let (now, link) = (pair.now, pair.link.unwrap());
+    for side in [NEAR, FAR] {
+        pair.sessions[side].link_down(now, link);
+    }
+    pair.run(Config::default().give_up_after);
+    assert_eq!(pair.sessions[FAR].held_pieces, 0);
 }
 
 /// An offer comes after the last Resume, and one that comes before is a fault of the peer.

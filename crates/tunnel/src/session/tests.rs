@@ -770,37 +770,6 @@ fn a_flow_reset_before_its_open_went_out_takes_no_other_with_it() {
 }
 
 #[test]
-fn what_a_flow_held_behind_gaps_goes_with_it() {
-    use crate::wire::{Data, Frame};
-    let mut pair = Pair::connected(&Config::default());
-    let (reset, filled) = (pair.open(), pair.open());
-    pair.run(Duration::from_millis(15));
-    let mut out = vocab::Writer::new();
-    for flow in [reset, filled] {
-        for offset in [5, 10, 15] {
-            let bytes = bytes(1);
-            let data = Data {
-                flow,
-                offset,
-                bytes,
-            };
-            Frame::Data(data).emit(&mut out);
-        }
-    }
-    let (now, link) = (pair.now, pair.link.unwrap());
-    pair.sessions[FAR].handle(now, link, &out.finish()).unwrap();
-    assert_eq!(pair.sessions[FAR].held_pieces, 6);
-    pair.sessions[FAR].reset(reset, ResetReason::Limit);
-    assert_eq!(pair.sessions[FAR].held_pieces, 3);
-    pair.sessions[NEAR].write(filled, bytes(12));
-    pair.run(Duration::from_millis(15));
-    assert_eq!(pair.sessions[FAR].held_pieces, 1);
-    pair.disconnect();
-    pair.run(Config::default().give_up_after);
-    assert_eq!(pair.sessions[FAR].held_pieces, 0);
-}
-
-#[test]
 fn thousands_of_flows_move_to_the_next_link() {
     let mut pair = Pair::connected(&Config::default());
     let flows: Vec<FlowId> = (0..3_000).map(|_| pair.open()).collect();
