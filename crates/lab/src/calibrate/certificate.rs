@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::family::Verdict;
 use super::host::Host;
-use super::stand::Device;
+use super::stand::{Device, Protocol};
 use super::statistics::{CONFIDENCE, Interval};
 
 /// The version of the file's format.
@@ -241,6 +241,9 @@ pub struct Certificate {
     pub quick: bool,
     /// How the emulator was joined to the measuring ends.
     pub device: Device,
+    /// Of the packets that measured; IPv4 in older files, which do not say.
+    #[serde(default)]
+    pub protocol: Protocol,
     /// All chance follows from it.
     pub seed: u64,
     /// The machine, and how it behaved meanwhile.
@@ -402,6 +405,7 @@ pub(super) mod tests {
             took_s: 61.5,
             quick: true,
             device: Device::Tun,
+            protocol: Protocol::V4,
             seed: 7,
             host: Host::default(),
             capacity: Some(Capacity {

@@ -31,7 +31,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Time};
 
-use super::stand::{Device, Stand};
+use super::stand::{Device, Protocol, Stand};
 use super::{capacity, now};
 use crate::Environment;
 use crate::link::settings::Way;
@@ -499,7 +499,7 @@ impl Prober<'_> {
             Some(stand) => stand,
             None => self
                 .stand
-                .insert(Stand::create(self.environment, self.device)?),
+                .insert(Stand::create(self.environment, self.device, Protocol::V4)?),
         };
         capacity::through_a_line(stand, line)
     }

@@ -39,7 +39,7 @@ pub use capacity::{LimitedBy, Search, Trial};
 pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
 pub use family::Verdict;
 pub use host::{Host, Lateness};
-pub use stand::Device;
+pub use stand::{Device, Protocol};
 pub use table::table;
 
 use crate::progress::Progress;
@@ -59,6 +59,8 @@ use traffic::Sending;
 pub struct Options {
     /// How the emulator is joined to the measuring ends.
     pub device: Device,
+    /// Of the packets that measure.
+    pub protocol: Protocol,
     /// Fewer and shorter cells, in about a minute.
     pub quick: bool,
     /// Only these; all when empty.
@@ -122,6 +124,7 @@ pub fn calibrate(
         took_s: 0.0,
         quick: options.quick,
         device: options.device,
+        protocol: options.protocol,
         seed: options.seed,
         host: Host::default(),
         capacity: None,
@@ -132,7 +135,7 @@ pub fn calibrate(
         raw: options.raw.as_ref().map(|path| path.display().to_string()),
     };
     let mut raw = options.raw.as_deref().map(Raw::into).transpose()?;
-    let mut stand = Stand::create(environment, options.device)?;
+    let mut stand = Stand::create(environment, options.device, options.protocol)?;
     // An emulator that cannot be started at all is one error, and not one for each cell.
     stand.start(&[])?;
     stand.stop()?;
@@ -379,7 +382,7 @@ pub fn bench(
 ) -> Result<BenchReport> {
     let date = now();
     let watch = Watch::begin(privileges.explain(), QUICK_TIMER_SAMPLES);
-    let mut stand = Stand::create(environment, device)?;
+    let mut stand = Stand::create(environment, device, Protocol::V4)?;
     let processors = system::processors().context("asking for this process's processors")?;
     let all_cores = figures(&mut stand, progress, 0.0, "all cores")?;
     // What is started from here on stays on one; threads and processes inherit it.
@@ -436,6 +439,7 @@ mod tests {
     fn options(quick: bool, only: &[Quantity]) -> Options {
         Options {
             device: Device::Tun,
+            protocol: Protocol::V4,
             quick,
             only: only.to_vec(),
             seed: 1,

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -28,9 +28,29 @@ use crate::process::{Launch, Process};
 use crate::run::{Run, namespace_path};
 use crate::{Environment, command, wait};
 
-/// The ends' addresses, from the range for benchmarks (RFC 2544 appendix C.2.2).
-const SENDING: Ipv4Addr = Ipv4Addr::new(198, 18, 21, 1);
-const RECEIVING: Ipv4Addr = Ipv4Addr::new(198, 18, 21, 2);
+/// The ends' addresses, from the ranges for benchmarks (RFC 2544 appendix C.2.2, RFC 5180 §8).
+const ENDS_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 21, 1), Ipv4Addr::new(198, 18, 21, 2)];
+const ENDS_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0x2001, 2, 0, 0x21, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 2, 0, 0x21, 0, 0, 0, 2),
+];
+
+/// No address is made, no router asked for and no duplicate looked for by itself…
+const QUIET_V6: [(&str, &str); 4] = [
+    ("addr_gen_mode", "1"),
+    ("router_solicitations", "0"),
+    ("accept_ra", "0"),
+    ("accept_dad", "0"),
+];
+/// …and what the kernel would still say over the measured link (RFC 3810, Multicast Listener
+/// Discovery) does not leave.
+const SILENCE_V6: &str = "table ip6 quiet {
+    chain out {
+        type filter hook output priority 0
+        meta l4proto ipv6-icmp drop
+    }
+}
+";
 
 /// The Ethernet addresses of a bridge's ends, locally administered: fixed, so that the ends need
 /// not ask over the measured link.
@@ -68,6 +88,27 @@ impl Device {
     }
 }
 
+/// The protocol of the packets that measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// IPv4.
+    #[default]
+    #[serde(rename = "IPv4")]
+    V4,
+    /// IPv6.
+    #[serde(rename = "IPv6")]
+    V6,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Protocol::V4 => "IPv4",
+            Protocol::V6 => "IPv6",
+        })
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
@@ -96,6 +137,7 @@ pub(super) struct Stand {
     emulator: Option<Process>,
     within: Option<LinkHandle>,
     device: Device,
+    protocol: Protocol,
     sending: String,
     middle: String,
     receiving: String,
@@ -111,7 +153,11 @@ impl Stand {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn create(environment: &Environment, device: Device) -> Result<Self> {
+    pub(super) fn create(
+        environment: &Environment,
+        device: Device,
+        protocol: Protocol,
+    ) -> Result<Self> {
         let run = Run::create(environment)?;
         let [sending, middle, receiving] = [
             run.make_namespace("sending")?,
@@ -120,10 +166,22 @@ impl Stand {
         ];
         for name in [&sending, &middle, &receiving] {
             // Neighbour discovery would cross the measured link.
+            let is_end = *name != middle;
+            let settings = match protocol {
+                Protocol::V6 if is_end => &QUIET_V6[..],
+                _ => &[("disable_ipv6", "1")],
+            };
             kernel::in_network_namespace(&namespace_path(name), || {
-                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
+                settings.iter().try_for_each(|(key, value)| {
+                    std::fs::write(format!("/proc/sys/net/ipv6/conf/default/{key}"), value)
+                })
             })
             .with_context(|| format!("keeping {name} quiet"))?;
+            if protocol == Protocol::V6 && is_end {
+                let nft = ["netns", "exec", name, "nft", "-f", "-"];
+                command::run_with_input("ip", nft, SILENCE_V6)
+                    .with_context(|| format!("keeping {name} quiet"))?;
+            }
             command::run("ip", ["-n", name, "link", "set", "lo", "up"])?;
         }
         // The caller's own loopback device may be down.
@@ -134,6 +192,7 @@ impl Stand {
             emulator: None,
             within: None,
             device,
+            protocol,
             sending,
             middle,
             receiving,
@@ -177,9 +236,10 @@ impl Stand {
             )?;
         }
         self.address_ends()?;
+        let [sending, receiving] = self.addresses();
         let neighbours = [
-            ('a', &self.sending, RECEIVING, RECEIVING_STATION),
-            ('b', &self.receiving, SENDING, SENDING_STATION),
+            ('a', &self.sending, receiving, RECEIVING_STATION),
+            ('b', &self.receiving, sending, SENDING_STATION),
         ];
         for (end, namespace, address, station) in neighbours {
             let batch = format!(
@@ -192,13 +252,18 @@ impl Stand {
     }
 
     fn address_ends(&self) -> Result<()> {
+        let [sending, receiving] = self.addresses();
         let ends = [
-            ('a', &self.sending, SENDING),
-            ('b', &self.receiving, RECEIVING),
+            ('a', &self.sending, sending),
+            ('b', &self.receiving, receiving),
         ];
+        let prefix = match self.protocol {
+            Protocol::V4 => "/30",
+            Protocol::V6 => "/64",
+        };
         for (end, namespace, address) in ends {
             let name = self.device_name(end);
-            let batch = format!("address add {address}/30 dev {name}\nlink set {name} up\n");
+            let batch = format!("address add {address}{prefix} dev {name}\nlink set {name} up\n");
             command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)
                 .with_context(|| format!("giving the measuring end {name} its address"))?;
         }
@@ -372,10 +437,19 @@ impl Stand {
         Ok((sender, receiver))
     }
 
-    fn ends(&self, way: Way) -> ((&str, Ipv4Addr), (&str, Ipv4Addr)) {
+    /// Of the sending end and of the receiving one.
+    fn addresses(&self) -> [IpAddr; 2] {
+        match self.protocol {
+            Protocol::V4 => ENDS_V4.map(IpAddr::from),
+            Protocol::V6 => ENDS_V6.map(IpAddr::from),
+        }
+    }
+
+    fn ends(&self, way: Way) -> ((&str, IpAddr), (&str, IpAddr)) {
+        let [sending, receiving] = self.addresses();
         let (a, b) = (
-            (self.sending.as_str(), SENDING),
-            (self.receiving.as_str(), RECEIVING),
+            (self.sending.as_str(), sending),
+            (self.receiving.as_str(), receiving),
         );
         match way {
             Way::Forward => (a, b),

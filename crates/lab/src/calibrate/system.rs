@@ -442,7 +442,7 @@ impl Ancillary {
                         let bytes: libc::c_int = ptr::read_unaligned(data.cast());
                         found.segment = usize::try_from(bytes).ok();
                     }
-                    (libc::SOL_IP, libc::IP_RECVERR) => {
+                    (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR) => {
                         let error: libc::sock_extended_err = ptr::read_unaligned(data.cast());
                         if error.ee_origin == libc::SO_EE_ORIGIN_TIMESTAMPING {
                             found.sent_place = Some(error.ee_data);

@@ -14,8 +14,12 @@ pub fn table(certificate: &Certificate) -> String {
     let timers = host.bare_timer_lateness_us;
     for line in [
         format!(
-            "Emulator over {}, {}, {:.0} s, seed {}",
-            certificate.device, certificate.date, certificate.took_s, certificate.seed
+            "Emulator over {}, {} packets, {}, {:.0} s, seed {}",
+            certificate.device,
+            certificate.protocol,
+            certificate.date,
+            certificate.took_s,
+            certificate.seed
         ),
         format!(
             "Linux {}, {} x {}, Trunkline {}",

@@ -8,7 +8,8 @@
 //! The sender keeps a pace: an even one, or as many under way as a window allows, so that nothing
 //! but the model can lose a packet. Nothing here asks the emulator anything.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,8 +19,21 @@ use anyhow::{Context, Result, anyhow};
 use super::system::{self, Clock, ReceiveBatch, Received, SendBatch};
 use crate::wait;
 
-/// An IPv4 header without options and a UDP header.
-pub(super) const HEADERS: u16 = 28;
+/// A UDP header, behind an IPv4 header without options, and behind an IPv6 header without any
+/// others.
+const HEADERS_V4: u16 = 20 + 8;
+const HEADERS_V6: u16 = 40 + 8;
+
+/// What stands before the payload of this socket's datagrams.
+///
+/// # Errors
+/// When the kernel does not say which protocol the socket is of.
+pub(super) fn headers(socket: &UdpSocket) -> io::Result<u16> {
+    Ok(match socket.local_addr()? {
+        SocketAddr::V4(_) => HEADERS_V4,
+        SocketAddr::V6(_) => HEADERS_V6,
+    })
+}
 
 /// How long a receiver waits in the kernel before it looks whether it is done.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -120,6 +134,8 @@ pub(super) struct Outcome {
     pub(super) receiver_dropped: u64,
     /// From the first arrival to the last, by the receiver's watch.
     pub(super) receiving_took: Duration,
+    /// What stood before the payload of each.
+    pub(super) headers: u16,
 }
 
 /// A set of numbers.
@@ -207,7 +223,7 @@ pub(super) fn prepare(
         system::enlarge_buffers(socket, SOCKET_BUFFER_BYTES).context("enlarging socket buffers")?;
     }
     if load.sending == Sending::Offloaded {
-        system::segment(sender, load.ip_length - HEADERS)
+        system::segment(sender, load.ip_length - headers(sender)?)
             .context("UDP segmentation offload (Linux 4.18)")?;
     }
     if is_coalesced(load, keep) {
@@ -248,6 +264,7 @@ pub(super) fn run(
         outcome.sending_took = sent.took;
         outcome.sender_busy = sent.busy;
         outcome.left_ns = sent.left_ns;
+        outcome.headers = headers(receiver)?;
         Ok(outcome)
     })?;
     outcome.receiver_dropped = system::receive_drops(receiver)?.saturating_sub(drops_before);
@@ -277,7 +294,7 @@ struct Sent {
 
 fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
     system::sharpen_timers();
-    let payload = usize::from(load.ip_length - HEADERS);
+    let payload = usize::from(load.ip_length - headers(socket)?);
     let mut batch = SendBatch::new(payload, load.sending.segments(payload));
     let mut stamps = Stamps::new(load.packets);
     let start = Instant::now();
@@ -463,8 +480,12 @@ mod tests {
     use super::*;
 
     fn pair() -> (UdpSocket, UdpSocket) {
-        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        pair_at("127.0.0.1:0")
+    }
+
+    fn pair_at(address: &str) -> (UdpSocket, UdpSocket) {
+        let receiver = UdpSocket::bind(address).unwrap();
+        let sender = UdpSocket::bind(address).unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         (sender, receiver)
     }
@@ -492,9 +513,27 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_is_as_long_as_it_is_to_be_over_either_protocol() {
+        for (address, payload) in [("127.0.0.1:0", 100), ("[::1]:0", 80)] {
+            let (sender, receiver) = pair_at(address);
+            let load = load(10, Pace::Window(10), Sending::Plain);
+            let patience = Duration::from_secs(5);
+            let outcome = run(&sender, &receiver, &load, Keep::Arrivals, patience).unwrap();
+            let lengths: Vec<u32> = outcome.arrivals.iter().map(|one| one.length).collect();
+            assert_eq!(lengths, [payload; 10], "{address}");
+            assert_eq!(payload + u32::from(outcome.headers), 128);
+        }
+    }
+
+    #[test]
     fn an_even_pace_sends_all_and_stamps_both_ends() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            stamps_both_ends(pair_at(address));
+        }
+    }
+
+    fn stamps_both_ends((sender, receiver): (UdpSocket, UdpSocket)) {
         let _stamping = begin_stamping().unwrap();
-        let (sender, receiver) = pair();
         system::stamp(&sender, system::Stamps::Sent).unwrap();
         system::stamp(&receiver, system::Stamps::Received).unwrap();
         let pace = Pace::Even {

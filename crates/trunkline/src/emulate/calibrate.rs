@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use lab::calibrate::holds::Refusal;
-use lab::calibrate::{Certificate, Device, FILE_NAME, Options, Quantity, holds};
+use lab::calibrate::{Certificate, Device, FILE_NAME, Options, Protocol, Quantity, holds};
 use lab::link::control::HostCheck;
 use lab::link::{BridgeIo, Devices, LinkConfig};
 use lab::{calibrate, kernel, rootless};
@@ -23,6 +23,9 @@ pub(super) struct Calibrate {
     /// How the emulator is joined to the ends: tun, packet (a bridge by AF_PACKET) or xdp.
     #[arg(long, default_value = "tun")]
     device: Device,
+    /// Measures with IPv6 packets instead of IPv4.
+    #[arg(long)]
+    ipv6: bool,
     /// Measures fewer cells, and shorter ones, in about a minute instead of half an hour.
     #[arg(long)]
     quick: bool,
@@ -37,7 +40,7 @@ pub(super) struct Calibrate {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
     /// Where the certificate is written [default: emulator-certificate.json in trunkline's state
-    /// directory; with --only it is not written by default].
+    /// directory; with --only or --ipv6 it is not written by default].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Where raw samples are written [default: the certificate's name with .raw].
@@ -71,12 +74,18 @@ impl Calibrate {
         let privileges = rootless::obtain(&environment)?;
         let output = match &self.output {
             Some(path) => Some(path.clone()),
-            // A certificate of a part must not stand where reports look for one of the whole.
-            None if self.only.is_empty() => Some(state_directory()?.join(FILE_NAME)),
+            // A certificate of a part must not stand where reports look for one of the whole, and
+            // one of IPv6 not where the host's own is looked for.
+            None if self.only.is_empty() && !self.ipv6 => Some(state_directory()?.join(FILE_NAME)),
             None => None,
         };
         let options = Options {
             device: self.device,
+            protocol: if self.ipv6 {
+                Protocol::V6
+            } else {
+                Protocol::V4
+            },
             quick: self.quick,
             only: self.only.clone(),
             seed: self.seed.unwrap_or_else(calibrate::fresh_seed),

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::calibrate::{Certificate, Quantity};
+use lab::calibrate::{Certificate, Protocol, Quantity};
 use serde_json::Value;
 
 use crate::setting::turn;
@@ -24,23 +24,30 @@ fn a_certificate_follows_from_the_raw_samples_beside_it() {
     let Some(_turn) = turn("a_certificate_follows_from_the_raw_samples_beside_it", &[]) else {
         return;
     };
+    for protocol in [Protocol::V4, Protocol::V6] {
+        certificate_of_queues(protocol);
+    }
+}
+
+fn certificate_of_queues(protocol: Protocol) {
     let folder = tempfile::tempdir().expect("a directory for the certificate");
     let path = folder.path().join("certificate.json");
-    let output = trunkline(
-        folder.path(),
-        &[
-            "emulate",
-            "calibrate",
-            "--quick",
-            "--only",
-            "queue",
-            "--seed",
-            "7",
-            "--json",
-            "--output",
-            path.to_str().expect("a path of plain letters"),
-        ],
-    );
+    let mut arguments = vec![
+        "emulate",
+        "calibrate",
+        "--quick",
+        "--only",
+        "queue",
+        "--seed",
+        "7",
+        "--json",
+        "--output",
+        path.to_str().expect("a path of plain letters"),
+    ];
+    if protocol == Protocol::V6 {
+        arguments.push("--ipv6");
+    }
+    let output = trunkline(folder.path(), &arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     // A busy machine may miss a bar (1), but it can measure (not 2).
     assert!(matches!(output.status.code(), Some(0 | 1)), "{errors}");
@@ -48,7 +55,7 @@ fn a_certificate_follows_from_the_raw_samples_beside_it() {
     let printed: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let certificate = Certificate::read(&path).expect("a certificate that reads back");
     assert_eq!(printed["cells"][0]["quantity"], "queue");
-    assert_eq!(certificate.seed, 7);
+    assert_eq!((certificate.seed, certificate.protocol), (7, protocol));
     assert!(!certificate.cells.is_empty());
     for cell in &certificate.cells {
         assert_eq!(cell.quantity, Quantity::Queue);
@@ -64,6 +71,11 @@ fn a_certificate_follows_from_the_raw_samples_beside_it() {
         );
         assert!((rows as f64 - passed).abs() < 0.5, "{rows} of {passed}");
         assert!(passed >= fitting, "{passed} of {fitting}");
+        // The limit is in bytes from the IP header on, which over IPv6 is longer.
+        let offered = &cell.emulator["forward"];
+        let bytes = offered["offered_bytes"].as_u64();
+        let length = if cell.unit == "bytes" { 750 } else { 1_500 };
+        assert_eq!(bytes, Some(cell.samples * length), "{}", cell.emulator);
         assert!(
             cell.samples as f64 > passed,
             "all that was sent came through"

@@ -19,7 +19,7 @@ use super::super::statistics::{
     CONFIDENCE, Interval, chain_share_interval, chain_share_p, geometric_p, mean_run_interval,
     mean_run_p, share_interval, share_p,
 };
-use super::super::traffic::{self, HEADERS, Keep, Load, Outcome, Pace, Sending};
+use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
 use super::{ATTEMPTS, Bench, lost_by_the_host};
 
 /// The fewest loss events that a cell is judged by: runs of losses where they come in bursts,
@@ -30,8 +30,8 @@ const EVENTS_LEAST: u64 = 2_000;
 /// queue cannot be lengthened (500 at a TUN device).
 const WINDOW: u64 = 400;
 
-/// The shortest packets that carry a number, in IP bytes.
-const IP_LENGTH: u16 = HEADERS + 8;
+/// The number that a packet carries, and nothing else.
+const NUMBER_LENGTH: u16 = 8;
 
 /// What Pearson's test must exceed.
 const P_LEAST: f64 = 0.001;
@@ -261,7 +261,7 @@ fn send(bench: &mut Bench<'_>, packets: u64) -> Result<Outcome> {
     let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Nothing)?;
     let load = Load {
         packets,
-        ip_length: IP_LENGTH,
+        ip_length: traffic::headers(&sender)? + NUMBER_LENGTH,
         pace: Pace::Window(WINDOW),
         sending: Sending::Plain,
     };

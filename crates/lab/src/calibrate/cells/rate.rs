@@ -16,7 +16,7 @@ use super::super::certificate::{Cell, Quantity};
 use super::super::stand::{Stamped, Way};
 use super::super::statistics::{batch_mean_interval, quantile};
 use super::super::system::Received;
-use super::super::traffic::{self, HEADERS, Keep, Load, Outcome, Pace, Sending};
+use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
 use super::Bench;
 
 /// Full-size packets, in IP bytes.
@@ -102,7 +102,7 @@ impl RateCell {
         bench.keep(
             &mut cells,
             "number_step,received_ns_step,ip_bytes",
-            steps(&outcome.arrivals),
+            steps(&outcome),
         )?;
         Ok(cells.into())
     }
@@ -121,7 +121,9 @@ impl RateCell {
         let set = self.rate.bits_per_second() as f64;
         let rate = |arrivals: &[Received]| match (arrivals.first(), arrivals.last()) {
             (Some(first), Some(last)) => {
-                let bits = (bytes(arrivals) - ip_bytes(first)) as f64 * 8.0;
+                let others = arrivals.len() as u64 - 1;
+                let payload = bytes(arrivals) - u64::from(first.length);
+                let bits = (payload + others * u64::from(outcome.headers)) as f64 * 8.0;
                 bits * 1e9 / (last.stamp_ns.saturating_sub(first.stamp_ns)).max(1) as f64
             }
             _ => 0.0,
@@ -133,7 +135,7 @@ impl RateCell {
         let measured = rate(arrivals) / scale;
         let [low, high] = batch_mean_interval(&batches);
         let configured = set / scale;
-        let lateness = lateness_us(arrivals, set);
+        let lateness = lateness_us(arrivals, outcome.headers, set);
         let punctual = lateness.partition_point(|late| *late <= PUNCTUAL_US) as f64
             / lateness.len() as f64
             * 100.0;
@@ -181,7 +183,7 @@ fn backlogged(arrivals: &[Received]) -> &[Received] {
 
 /// How late each packet is beside a line of this rate that was never idle, sorted; the earliest
 /// is taken as punctual.
-fn lateness_us(arrivals: &[Received], bits_per_second: f64) -> Vec<f64> {
+fn lateness_us(arrivals: &[Received], headers: u16, bits_per_second: f64) -> Vec<f64> {
     let start = arrivals.first().map_or(0, |first| first.stamp_ns);
     let mut passed = 0.0;
     let mut late: Vec<f64> = arrivals
@@ -189,7 +191,7 @@ fn lateness_us(arrivals: &[Received], bits_per_second: f64) -> Vec<f64> {
         .enumerate()
         .map(|(at, one)| {
             if at > 0 {
-                passed += f64::from(one.length + u32::from(HEADERS));
+                passed += f64::from(one.length + u32::from(headers));
             }
             let instant_us = passed * 8e6 / bits_per_second;
             (one.stamp_ns.saturating_sub(start)) as f64 / 1e3 - instant_us
@@ -203,12 +205,8 @@ fn lateness_us(arrivals: &[Received], bits_per_second: f64) -> Vec<f64> {
     late
 }
 
-fn ip_bytes(one: &Received) -> u64 {
-    u64::from(one.length) + u64::from(HEADERS)
-}
-
 fn bytes(arrivals: &[Received]) -> u64 {
-    arrivals.iter().map(ip_bytes).sum()
+    arrivals.iter().map(|one| u64::from(one.length)).sum()
 }
 
 /// As the published table states rates.
@@ -221,13 +219,14 @@ fn unit(rate: Bitrate) -> (f64, &'static str) {
 }
 
 /// Rows of differences, a third of the length of the numbers themselves.
-fn steps(arrivals: &[Received]) -> impl Iterator<Item = String> {
+fn steps(outcome: &Outcome) -> impl Iterator<Item = String> {
+    let headers = u32::from(outcome.headers);
     let mut before = (0, 0);
-    arrivals.iter().map(move |one| {
+    outcome.arrivals.iter().map(move |one| {
         let number = i128::from(one.number) - before.0;
         let stamp = i128::from(one.stamp_ns) - before.1;
         before = (one.number.into(), one.stamp_ns.into());
-        format!("{number},{stamp},{}", ip_bytes(one))
+        format!("{number},{stamp},{}", one.length + headers)
     })
 }
 
@@ -248,10 +247,11 @@ mod tests {
             arrivals: (0..count)
                 .map(|number| Received {
                     number,
-                    length: u32::from(IP_LENGTH - HEADERS),
+                    length: u32::from(IP_LENGTH) - 28,
                     stamp_ns: 1_000_000 + number * gap_ns,
                 })
                 .collect(),
+            headers: 28,
             ..Outcome::default()
         }
     }
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn raw_steps_add_up_to_the_stamps() {
         let outcome = arrivals(3, 10);
-        let rows: Vec<String> = steps(&outcome.arrivals).collect();
+        let rows: Vec<String> = steps(&outcome).collect();
         assert_eq!(rows, ["0,1000000,1500", "1,10,1500", "1,10,1500"]);
     }
 }
