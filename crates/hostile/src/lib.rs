@@ -30,6 +30,7 @@ mod script;
 mod seed;
 mod tunnel_packet;
 mod tunnel_session;
+mod tunnel_transport;
 mod tunnel_wire;
 
 pub use script::Script;
@@ -94,6 +95,11 @@ pub const ENTRIES: &[Entry] = &[
         name: "tunnel_packet_opener",
         run: tunnel_packet::opener,
         seeds: tunnel_packet::opener_seeds,
+    },
+    Entry {
+        name: "tunnel_transport",
+        run: tunnel_transport::transport,
+        seeds: tunnel_transport::transport_seeds,
     },
     Entry {
         name: "reduce_decoder",

@@ -49,6 +49,7 @@ replays! {
     tunnel_correction,
     tunnel_packet_payload,
     tunnel_packet_opener,
+    tunnel_transport,
     reduce_decoder,
     reduce_repair,
     reduce_damage,
