@@ -1,15 +1,20 @@
 //! `trunkline bench session`: what a WAN session makes of each kind of path, in virtual time.
 //!
-//! Every path has a name (`20Mbit-100ms-1%`); `--cells` takes those whose name holds one of its
-//! words. Forward error correction off, on and auto share seeds, so that pairs can be compared.
+//! Every measurement has a name (`20Mbit-100ms-1%`, `exchanges`); `--cells` takes those whose name
+//! holds one of its words. Forward error correction off, on and auto share seeds, so that pairs can
+//! be compared. Figures are medians over seeds; what they are the medians of is in the result too.
 
+use std::fmt::Write as _;
 use std::io::Write;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use lab::progress::Progress;
-use lab::sessions::{Cell, CellResult, all_cells, run_cell};
-use serde_json::json;
+use lab::host::Machine;
+use lab::sessions::{
+    self, CellResult, Choice, Exchanges, FirstByte, Measurement, Report, Rival, Shares, SmallFlow,
+};
+use serde_json::{Value, json};
 use tunnel::fec::Mode;
 
 use crate::lab::progress;
@@ -21,17 +26,17 @@ pub(crate) struct BenchSession {
     /// Two sessions in virtual time, which tells what the protocol does whatever this machine can.
     #[arg(long, required = true)]
     r#virtual: bool,
-    /// Only paths whose name holds one of these, as in `500Mbit,jitter`.
-    #[arg(long, value_delimiter = ',')]
+    /// Only measurements whose name holds one of these, as in `500Mbit,jitter,exchanges`.
+    #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Modes of forward error correction.
-    #[arg(long, value_delimiter = ',', value_parser = mode, default_value = "off,auto")]
+    /// Modes of forward error correction on the paths.
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode, default_value = "off,auto")]
     fec: Vec<Mode>,
-    /// Seeds for each path.
-    #[arg(long, default_value_t = 1)]
-    pairs: u64,
+    /// Measures everything with so many seeds; figures are medians.
+    #[arg(long, alias = "pairs", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    repeat: u64,
     /// The first seed; the others follow it.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Prints one JSON object.
     #[arg(long)]
@@ -51,51 +56,125 @@ impl BenchSession {
     /// Measures and prints.
     ///
     /// # Errors
-    /// When no path is chosen, or the result cannot be written.
+    /// When nothing is chosen, or the result cannot be written.
     pub(crate) fn run(self) -> Result<()> {
-        let cells: Vec<Cell> = all_cells()
-            .into_iter()
-            .filter(|cell| self.is_chosen(cell))
-            .collect();
-        let names: Vec<String> = all_cells().iter().map(Cell::name).collect();
+        let chosen = self.chosen();
+        let names: Vec<String> = Measurement::all().iter().map(Measurement::name).collect();
         ensure!(
-            !cells.is_empty(),
-            "no path is called so; there are: {}",
+            !chosen.is_empty(),
+            "nothing is called so; there are: {}",
             names.join(", ")
         );
+        let choice = Choice {
+            measurements: chosen,
+            modes: self.fec.clone(),
+            repeat: self.repeat,
+            seed: self.seed,
+        };
         let display = progress();
-        let total = cells.len() * self.fec.len() * self.pairs as usize;
-        let mut results = Vec::with_capacity(total);
-        for cell in &cells {
-            for seed in self.seed..self.seed + self.pairs {
-                for fec in &self.fec {
-                    let done = results.len() as f64 / total as f64;
-                    display.step(done, &cell.name());
-                    results.push(run_cell(*cell, *fec, seed));
-                }
-            }
-        }
+        let began = Instant::now();
+        let report = sessions::measure(&choice, &display);
         display.finish();
         let mut out = Output::new();
         if self.json {
-            let document = json!({ "bench": "session", "figures": { "cells": results } });
+            let mut document = document(&report);
+            document["seed"] = json!(self.seed);
+            document["repeat"] = json!(self.repeat);
+            document["took_s"] = json!(began.elapsed().as_secs_f64());
+            document["machine"] = json!(Machine::describe(&[]));
             writeln!(out, "{document}")?;
         } else {
-            write!(out, "{}", table(&results))?;
+            write!(out, "{}", table(&report))?;
+            writeln!(
+                out,
+                "\nSeeds {} to {}, {:.0} s.",
+                self.seed,
+                self.seed + self.repeat - 1,
+                began.elapsed().as_secs_f64()
+            )?;
         }
         Ok(())
     }
 
-    fn is_chosen(&self, cell: &Cell) -> bool {
-        let name = cell.name();
-        self.cells.is_empty() || self.cells.iter().any(|word| name.contains(word.as_str()))
+    fn chosen(&self) -> Vec<Measurement> {
+        let is_chosen = |measurement: &Measurement| {
+            let name = measurement.name();
+            self.cells.is_empty() || self.cells.iter().any(|word| name.contains(word.as_str()))
+        };
+        Measurement::all().into_iter().filter(is_chosen).collect()
     }
 }
 
-/// Results of one path and mode side by side, the median of each figure.
-fn table(results: &[CellResult]) -> String {
-    let mut text = format!(
-        "{:<30}{:>5}{:>9}{:>8}{:>8}{:>7}{:>6}{:>6}\n{:<30}{:>5}{:>9}{:>8}{:>8}{:>7}{:>6}{:>6}\n",
+/// What rivals are in virtual time, for who reads the shares.
+const VIRTUAL_RIVALS: &str = "a second session of this project without correction, in virtual time, \
+     with its CUBIC (RFC 9438) or its BBR; not a kernel's";
+
+fn document(report: &Report) -> Value {
+    let shares = |rival| {
+        json!({
+            "1_bdp": report.share_beside(rival, 1.0),
+            "4_bdp": report.share_beside(rival, 4.0),
+        })
+    };
+    json!({
+        "bench": "session",
+        "virtual": true,
+        "figures": {
+            "cells": report.cells,
+            "first_byte_rtt": report.first_byte.map(|times| times.longest_rtt),
+            "exchange_64k_p99_ratio": {
+                "off": report.exchange_p99_ratio("off"),
+                "on": report.exchange_p99_ratio("on"),
+                "auto": report.exchange_p99_ratio("auto"),
+            },
+            "cpu_gbit_s": null,
+            "jain_16_sessions": report.jain_16_sessions(),
+            "small_flow_ratio": report.small_flow_ratio(),
+            "share_vs_cubic": shares(Rival::Cubic),
+            "share_vs_bbr": shares(Rival::Bbr),
+            "rivals": VIRTUAL_RIVALS,
+        },
+        "raw": {
+            "cells": report.runs,
+            "first_byte": report.first_byte,
+            "exchanges": report.exchanges,
+            "small_flow": report.small_flow,
+            "jain_16_sessions": report.jain_16_sessions,
+            "shares": report.shares,
+        },
+    })
+}
+
+fn table(report: &Report) -> String {
+    let mut text = String::new();
+    if !report.cells.is_empty() {
+        cells(&mut text, &report.cells);
+    }
+    if let Some(times) = &report.first_byte {
+        first_byte(&mut text, times);
+    }
+    if !report.exchanges.is_empty() {
+        exchanges(&mut text, report, &report.exchanges);
+    }
+    if let (Some(times), Some(ratio)) = (&report.small_flow, report.small_flow_ratio()) {
+        small_flow(&mut text, times, ratio);
+    }
+    if let Some(index) = report.jain_16_sessions() {
+        let _ = writeln!(
+            text,
+            "\nSixteen sessions on 20 Mbit/s, 100 ms, one queue of 1 BDP\n  Jain's index {index:.3}"
+        );
+    }
+    if !report.shares.is_empty() {
+        shares(&mut text, &report.shares);
+    }
+    text
+}
+
+fn cells(text: &mut String, cells: &[CellResult]) {
+    let _ = writeln!(
+        text,
+        "{:<28}{:>5}{:>9}{:>8}{:>8}{:>8}{:>7}{:>7}\n{:<28}{:>5}{:>9}{:>8}{:>8}{:>8}{:>7}{:>7}",
         "path",
         "FEC",
         "goodput",
@@ -103,7 +182,7 @@ fn table(results: &[CellResult]) -> String {
         "known",
         "queue",
         "lost",
-        "rep.",
+        "repair",
         "",
         "",
         "Mbit/s",
@@ -113,55 +192,116 @@ fn table(results: &[CellResult]) -> String {
         "%",
         "%"
     );
-    let mut done = Vec::new();
-    for result in results {
-        let key = (result.cell.name(), result.fec);
-        if done.contains(&key) {
-            continue;
-        }
-        let same: Vec<&CellResult> = results
-            .iter()
-            .filter(|other| (other.cell.name(), other.fec) == key)
-            .collect();
-        let median = |figure: fn(&CellResult) -> f64| {
-            let mut figures: Vec<f64> = same.iter().map(|result| figure(result)).collect();
-            figures.sort_by(f64::total_cmp);
-            figures[figures.len() / 2]
-        };
-        text += &format!(
-            "{:<30}{:>5}{:>9.2}{:>8.2}{:>8.2}{:>7.1}{:>6.2}{:>6.2}\n",
-            key.0,
-            key.1,
-            median(|result| result.goodput_mbit_s),
-            median(|result| result.whole_transfer_mbit_s),
-            median(|result| result.whole_transfer_remembered_mbit_s),
-            median(|result| result.queueing_p95_ms),
-            median(|result| result.lost_share * 100.0),
-            median(|result| result.repair_share * 100.0),
+    for result in cells {
+        let _ = writeln!(
+            text,
+            "{:<28}{:>5}{:>9.2}{:>8.2}{:>8.2}{:>8.1}{:>7.2}{:>7.2}",
+            result.cell.name(),
+            result.fec,
+            result.goodput_mbit_s,
+            result.whole_transfer_mbit_s,
+            result.whole_transfer_remembered_mbit_s,
+            result.queueing_p95_ms,
+            result.lost_share * 100.0,
+            result.repair_share * 100.0,
         );
-        done.push(key);
     }
-    text
+}
+
+fn first_byte(text: &mut String, times: &FirstByte) {
+    let _ = writeln!(
+        text,
+        "\nFirst byte of an answer, in RTT since the client's open\n  \
+         median {:.2}, longest {:.2}; new session {:.2}; after a silent minute {:.2}",
+        times.median_rtt, times.longest_rtt, times.new_session_rtt, times.after_silence_rtt
+    );
+}
+
+fn exchanges(text: &mut String, report: &Report, all: &[Exchanges]) {
+    let _ = writeln!(
+        text,
+        "\nExchanges of 100 B and 64 KiB on 20 Mbit/s, 100 ms\n  \
+         {:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}",
+        "FEC, loss", "median", "p90", "p99", "p99.9", "longest", "p99 over", "repair"
+    );
+    for one in all {
+        let times = &one.latencies;
+        let ratio = match one.loss > 0.0 {
+            true => report.exchange_p99_ratio(one.fec),
+            false => None,
+        };
+        let _ = writeln!(
+            text,
+            "  {:<12}{:>9.1}{:>9.1}{:>9.1}{:>9.1}{:>9.1}{:>10}{:>8.2}%",
+            format!("{}, {}%", one.fec, one.loss * 100.0),
+            times.median_ms,
+            times.p90_ms,
+            times.p99_ms,
+            times.p99_9_ms,
+            times.longest_ms,
+            ratio.map_or(String::new(), |ratio| format!("{ratio:.3}")),
+            one.repair_share * 100.0,
+        );
+    }
+    let _ = writeln!(
+        text,
+        "  in ms; p99 over the least median without loss; {} exchanges each",
+        all.first().map_or(0, |one| one.latencies.count)
+    );
+}
+
+fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
+    let _ = writeln!(
+        text,
+        "\nFirst 64 KiB of a new flow on 20 Mbit/s, 100 ms\n  alone {:.1} ms (p99 {:.1}), beside \
+         16 bulk flows {:.1} ms (p99 {:.1}): {ratio:.2} times",
+        times.alone.median_ms,
+        times.alone.p99_ms,
+        times.beside_bulk.median_ms,
+        times.beside_bulk.p99_ms
+    );
+}
+
+fn shares(text: &mut String, all: &[Shares]) {
+    let _ = writeln!(
+        text,
+        "\nBeside a rival on 20 Mbit/s, 100 ms: {VIRTUAL_RIVALS}\n  {:<10}{:>9}{:>11}{:>9}{:>9}{:>12}",
+        "rival", "queue", "our share", "least", "greatest", "both's use"
+    );
+    for both in all {
+        let _ = writeln!(
+            text,
+            "  {:<10}{:>5} BDP{:>10.1}%{:>8.1}%{:>8.1}%{:>11.1}%",
+            both.rival,
+            both.queue_bdp,
+            both.share * 100.0,
+            both.least * 100.0,
+            both.greatest * 100.0,
+            both.used * 100.0,
+        );
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_word_of_its_name_chooses_a_path() {
-        let bench = BenchSession {
+    fn bench(words: &[&str]) -> BenchSession {
+        BenchSession {
             r#virtual: true,
-            cells: vec!["policer".to_owned()],
+            cells: words.iter().map(|word| (*word).to_owned()).collect(),
             fec: vec![Mode::Auto],
-            pairs: 1,
+            repeat: 1,
             seed: 1,
             json: false,
-        };
-        let chosen = all_cells()
-            .iter()
-            .filter(|cell| bench.is_chosen(cell))
-            .count();
-        assert_eq!(chosen, 1);
+        }
+    }
+
+    #[test]
+    fn a_word_of_its_name_chooses_a_measurement() {
+        assert_eq!(bench(&["policer"]).chosen().len(), 1);
+        assert_eq!(bench(&["beside", "first"]).chosen().len(), 3);
+        assert_eq!(bench(&["nothing"]).chosen().len(), 0);
+        assert_eq!(bench(&[]).chosen().len(), Measurement::all().len());
     }
 }

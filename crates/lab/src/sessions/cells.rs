@@ -1,4 +1,4 @@
-//! The kinds of paths that a session is measured on, and one measurement.
+//! The kinds of paths that a session is measured on.
 //!
 //! Loss acts behind the queue and in both directions. The steady part of a transfer is that of the
 //! seconds 5 to 35, on the longest paths 20 to 80.
@@ -11,14 +11,7 @@ use emulate::{
     Schedule, Step, TokenBucket,
 };
 use serde::Serialize;
-use tunnel::Config;
-use tunnel::congestion::Remembered;
-use tunnel::fec::Mode;
-use tunnel::transport::Settings;
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
-
-use super::work::Work;
-use super::world::{Datagrams, Plan, World};
+use vocab::{Bitrate, ByteCount, Probability, Random};
 
 /// What is special about a path, beside rate, delay, loss and jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -52,37 +45,8 @@ pub struct Cell {
     pub shape: Shape,
 }
 
-/// What was measured on one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CellResult {
-    /// The path.
-    #[serde(flatten)]
-    pub cell: Cell,
-    /// Forward error correction: `"off"`, `"on"` or `"auto"`.
-    pub fec: &'static str,
-    /// Application bytes in the steady part.
-    pub goodput_mbit_s: f64,
-    /// Application bytes of a transfer of 16 MiB over the time from its open to its last byte.
-    pub whole_transfer_mbit_s: f64,
-    /// The same on a path that is remembered.
-    pub whole_transfer_remembered_mbit_s: f64,
-    /// Idle share of the processors; `None` in virtual time.
-    pub cpu_idle_percent: Option<f64>,
-    /// 95th percentile of the queueing delay in the steady part.
-    pub queueing_p95_ms: f64,
-    /// Packets lost on the way of all that were sent, in the steady part.
-    pub lost_share: f64,
-    /// Repair packets of all that were sent.
-    pub repair_share: f64,
-    /// Packets taken for lost that came, of all that were sent.
-    pub spurious_share: f64,
-    /// Whether this is virtual time.
-    pub r#virtual: bool,
-    /// The seed of the path.
-    pub seed: u64,
-}
-
-const PLAIN: Cell = Cell {
+/// The path that most others are a variation of.
+pub const PLAIN: Cell = Cell {
     rate_mbit_s: 20.0,
     rtt_ms: 100.0,
     loss: 0.0,
@@ -93,7 +57,7 @@ const PLAIN: Cell = Cell {
 
 const OC_1_MBIT_S: f64 = 51.84;
 
-/// Every path of the bench.
+/// Every path of the bench. A path without loss loses none in bursts, so there is no such one.
 #[must_use]
 pub fn all_cells() -> Vec<Cell> {
     let losses = [0.0, 0.01, 0.05, 0.10];
@@ -123,11 +87,18 @@ pub fn all_cells() -> Vec<Cell> {
     [&random[..], &bursts, &jitter, &far, &fat, &shapes].concat()
 }
 
-/// The bytes of a whole transfer.
-const WHOLE: u64 = 16 << 20;
-
 /// A queue holds at least this: of a path without delay a BDP is nothing.
 const QUEUE_MIN: u64 = 64 << 10;
+
+/// How often the rate of a trace changes.
+const TRACE_STEP: Duration = Duration::from_millis(500);
+
+/// Steps until it begins anew: 30 s, so that a steady part of 30 s holds each step once wherever
+/// in the trace it begins, and all seeds have the same rate on average.
+const TRACE_STEPS: u32 = 60;
+
+/// The seed of the trace's rates. A path's own seed says where in the trace it begins.
+const TRACE_SEED: u64 = 99;
 
 impl Cell {
     /// A name for a person and for `--cells`.
@@ -152,16 +123,27 @@ impl Cell {
         name
     }
 
-    fn rate(&self) -> Bitrate {
+    /// The line's rate.
+    #[must_use]
+    pub fn rate(&self) -> Bitrate {
         Bitrate::from_bits_per_second((self.rate_mbit_s * 1e6) as u64)
     }
 
-    fn rtt(&self) -> Duration {
+    /// Round-trip time without queues.
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
         Duration::from_secs_f64(self.rtt_ms / 1e3)
     }
 
-    /// The steady part.
-    fn steady(&self) -> (Duration, Duration) {
+    /// What the policer lets through, where there is one.
+    #[must_use]
+    pub fn policed_mbit_s(&self) -> Option<f64> {
+        (self.shape == Shape::Policer).then_some(self.rate_mbit_s / 2.0)
+    }
+
+    /// When goodput counts, from the transfer's start.
+    #[must_use]
+    pub fn steady(&self) -> (Duration, Duration) {
         let (from, to) = if self.rtt_ms >= 500.0 {
             (20, 80)
         } else {
@@ -170,14 +152,35 @@ impl Cell {
         (Duration::from_secs(from), Duration::from_secs(to))
     }
 
+    /// What the line carries in the steady part, of which a trace leaves it less than its rate.
+    #[must_use]
+    pub fn rate_integral_mbit(&self) -> f64 {
+        let (from, to) = self.steady();
+        let rate = match self.shape {
+            Shape::Trace => self.trace_rates().iter().sum::<f64>() / f64::from(TRACE_STEPS),
+            Shape::Plain | Shape::Policer | Shape::ShallowQueue => self.rate_mbit_s,
+        };
+        rate * (to - from).as_secs_f64()
+    }
+
     /// The model of the path with this seed.
     #[must_use]
     pub fn link(&self, seed: u64) -> LinkConfig {
-        let rate = self.rate();
-        let bdp = rate.bytes_in(self.rtt()).bytes();
         let queue = match self.shape {
-            Shape::ShallowQueue => bdp / 10,
-            Shape::Plain | Shape::Trace | Shape::Policer => bdp.max(QUEUE_MIN),
+            Shape::ShallowQueue => 0.1,
+            Shape::Plain | Shape::Trace | Shape::Policer => 1.0,
+        };
+        self.link_with_queue(queue, seed)
+    }
+
+    /// The model of the path with a queue of so many BDP.
+    #[must_use]
+    pub fn link_with_queue(&self, queue_bdp: f64, seed: u64) -> LinkConfig {
+        let rate = self.rate();
+        let queue = (rate.bytes_in(self.rtt()).bytes() as f64 * queue_bdp) as u64;
+        let queue = match self.shape {
+            Shape::ShallowQueue => queue,
+            Shape::Plain | Shape::Trace | Shape::Policer => queue.max(QUEUE_MIN),
         };
         let probability = Probability::from_fraction(self.loss).unwrap_or_default();
         let loss = if self.burst > 1.0 && self.loss > 0.0 {
@@ -186,19 +189,18 @@ impl Cell {
         } else {
             Loss::from(probability)
         };
-        let one_way = self.rtt() / 2;
         let spread = Duration::from_secs_f64(self.jitter_ms / 1e3);
         let direction = DirectionConfig {
             line: Line::Rate(rate),
             queue: ByteCount::new(queue).into(),
             loss,
-            delay: one_way,
+            delay: self.rtt() / 2,
             jitter: (self.jitter_ms > 0.0).then_some(Jitter {
                 distribution: Distribution::Uniform { spread },
                 order: Order::Free,
             }),
-            policer: (self.shape == Shape::Policer).then(|| {
-                let rate = Bitrate::from_bits_per_second(rate.bits_per_second() / 2);
+            policer: self.policed_mbit_s().map(|rate| {
+                let rate = Bitrate::from_bits_per_second((rate * 1e6) as u64);
                 TokenBucket {
                     rate,
                     burst: rate.bytes_in(Duration::from_millis(50)),
@@ -211,126 +213,59 @@ impl Cell {
         LinkConfig::symmetric(direction, seed)
     }
 
-    /// The changing rate, repeated each minute.
+    /// The trace's rates, in Mbit/s.
+    fn trace_rates(&self) -> Vec<f64> {
+        let mut random = Random::from_seed(TRACE_SEED);
+        (0..TRACE_STEPS)
+            .map(|_| self.rate_mbit_s * (0.25 + 0.75 * random.next_f64()))
+            .collect()
+    }
+
+    /// The changing rate, from a place in it that depends on the seed.
     fn trace(&self, seed: u64) -> Schedule {
-        const STEP: Duration = Duration::from_millis(500);
-        const STEPS: u32 = 120;
-        let mut random = Random::for_stream(seed, 99);
-        let steps = (0..STEPS)
-            .map(|index| {
-                let share = 0.25 + 0.75 * random.next_f64();
-                let rate = self.rate().bits_per_second() as f64 * share;
-                Step {
-                    at: index * STEP,
-                    change: Change {
-                        rate: Some(Bitrate::from_bits_per_second(rate as u64)),
-                        ..Change::default()
-                    },
-                }
-            })
-            .collect();
-        Schedule::new(steps, Some(STEPS * STEP)).expect("steps rise and end before they repeat")
-    }
-
-    fn plan(&self, seed: u64, fec: Mode, remembered: Option<Remembered>) -> Plan {
-        let packets = self.link(seed);
-        Plan {
-            link: (self.rate(), packets.forward.delay),
-            packets,
-            datagrams: Datagrams::Offered,
-            transport: Settings {
-                fec,
-                remembered,
-                datagram_max: 1_472,
-                ..Settings::default()
+        let mut rates = self.trace_rates();
+        rates.rotate_left((seed % u64::from(TRACE_STEPS)) as usize);
+        let steps = (0..).zip(rates).map(|(index, rate)| Step {
+            at: index * TRACE_STEP,
+            change: Change {
+                rate: Some(Bitrate::from_bits_per_second((rate * 1e6) as u64)),
+                ..Change::default()
             },
-            session: Config {
-                flow_window_limit: ByteCount::mebibytes(64),
-                total_window: ByteCount::mebibytes(256),
-                // Links here have a line of their own, so that there is always more to be had.
-                compare_ways: false,
-                ..Config::default()
-            },
-        }
+        });
+        Schedule::new(steps.collect(), Some(TRACE_STEPS * TRACE_STEP))
+            .expect("steps rise and end before they repeat")
     }
 }
 
-/// Measures one path in virtual time.
-#[must_use]
-pub fn run_cell(cell: Cell, fec: Mode, seed: u64) -> CellResult {
-    let mut world = World::new(cell.plan(seed, fec, None));
-    let start = world.now();
-    let flow = world.start(Work::Download(None));
-    let (from, to) = cell.steady();
-    world.run_until(start + from, |_| false);
-    let (before, sent_before) = (world.transfer(flow).received(0), world.status(1));
-    let mut queueing = Vec::new();
-    let mut at = start + from;
-    while at < start + to {
-        at += Duration::from_millis(20);
-        world.run_until(at, |_| false);
-        queueing.push(queueing_delay(&world, at));
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_path_has_a_name_of_its_own() {
+        let names: BTreeSet<String> = all_cells().iter().map(Cell::name).collect();
+        assert_eq!(names.len(), all_cells().len());
     }
-    let received = world.transfer(flow).received(0) - before;
-    let after = world.status(1);
-    let share = |count: fn(&tunnel::transport::Status) -> u64| {
-        let (Some(before), Some(after)) = (&sent_before, &after) else {
-            return 0.0;
+
+    #[test]
+    fn a_trace_carries_the_same_in_the_steady_part_from_every_seed() {
+        let cell = Cell {
+            shape: Shape::Trace,
+            ..PLAIN
         };
-        let sent = after.sent_packets - before.sent_packets;
-        (count(after) - count(before)) as f64 / sent.max(1) as f64
-    };
-    queueing.sort_unstable();
-    let p95 = queueing
-        .get(queueing.len() * 95 / 100)
-        .copied()
-        .unwrap_or_default();
-    let known = Remembered {
-        rate: cell.rate(),
-        rtt: cell.rtt().max(Duration::from_millis(1)),
-    };
-    CellResult {
-        cell,
-        fec: name(fec),
-        goodput_mbit_s: received as f64 * 8.0 / (to - from).as_secs_f64() / 1e6,
-        whole_transfer_mbit_s: whole_transfer(cell, fec, seed, None),
-        whole_transfer_remembered_mbit_s: whole_transfer(cell, fec, seed, Some(known)),
-        cpu_idle_percent: None,
-        queueing_p95_ms: p95.as_secs_f64() * 1e3,
-        lost_share: share(|status| status.lost_packets),
-        repair_share: share(|status| status.sent_repairs),
-        spurious_share: share(|status| status.spurious_packets),
-        r#virtual: true,
-        seed,
-    }
-}
-
-/// How long the line works on what waits before it, towards the near side.
-fn queueing_delay(world: &World, _at: Time) -> Duration {
-    let direction = &world.packets().back;
-    let queued = ByteCount::new(direction.counters().queued.bytes);
-    direction
-        .config()
-        .line
-        .rate()
-        .map_or(Duration::ZERO, |rate| rate.time_for(queued))
-}
-
-fn whole_transfer(cell: Cell, fec: Mode, seed: u64, remembered: Option<Remembered>) -> f64 {
-    let mut world = World::new(cell.plan(seed, fec, remembered));
-    let start = world.now();
-    let flow = world.start(Work::Download(Some(WHOLE)));
-    let limit = start + Duration::from_secs(600);
-    world.run_until(limit, |world| world.transfer(flow).received(0) == WHOLE);
-    let received = world.transfer(flow).received(0);
-    received as f64 * 8.0 / world.now().since(start).as_secs_f64().max(1e-9) / 1e6
-}
-
-/// The word for a mode of forward error correction.
-fn name(fec: Mode) -> &'static str {
-    match fec {
-        Mode::Off => "off",
-        Mode::On => "on",
-        Mode::Auto => "auto",
+        let (from, to) = cell.steady();
+        for seed in [1, 17, 60] {
+            let link = cell.link(seed);
+            let schedule = link.forward.schedule.unwrap();
+            let steps = schedule.steps();
+            let bits: u64 = (from.as_millis() / 500..to.as_millis() / 500)
+                .filter_map(|half_second| steps[half_second as usize % steps.len()].change.rate)
+                .map(|rate| rate.bits_per_second() / 2)
+                .sum();
+            let error = bits as f64 / 1e6 - cell.rate_integral_mbit();
+            assert!(error.abs() < 1e-3, "{error}");
+        }
     }
 }

@@ -1,19 +1,73 @@
-//! Two sessions with a WAN between them, in virtual time: the link (a byte pipe, as TLS over TCP
-//! is), the datagram path (packets over [`emulate`]'s model), and scripted hosts at both ends.
+//! What a WAN session makes of a path, in virtual time and on this machine.
 //!
 //! ```text
 //!  Work ◄──► Session ══ Pipe (link) ════════════ Session ◄──► Work
 //!                    ══ emulate::Link (packets) ═
 //! ```
 //!
-//! The same sessions as in a node, without sockets: what is measured here is what the protocol can
-//! do, however little the machine can. A world is a function of its [`Plan`] and its seed.
+//! In virtual time two sessions meet over a byte pipe (the link, as TLS over TCP is) and over
+//! packets that go through [`emulate`]'s model, with scripted hosts at both ends. They are the same
+//! sessions as in a node, without sockets: what is measured is what the protocol can do, however
+//! little the machine can. A [`World`] is a function of its [`Plan`] and its seed; it may hold
+//! several pairs of sessions on one path.
+//!
+//! `cells.rs` has the paths, `transfers.rs` one bulk flow on each, `exchanges.rs` what short flows
+//! wait, `shares.rs` what sessions leave each other, and `bench.rs` all of it.
 
+mod bench;
 mod cells;
+mod exchanges;
+mod pair;
 mod pipe;
+mod shares;
+mod transfers;
 mod work;
 mod world;
 
-pub use cells::{Cell, CellResult, Shape, all_cells, run_cell};
+pub use bench::{Choice, Measurement, Report, measure};
+pub use cells::{Cell, PLAIN, Shape, all_cells};
+pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
+pub use pair::{Datagrams, Pair};
+pub use shares::{Rival, Shares};
+pub use transfers::{CellResult, run_cell};
 pub use work::{Transfer, Work};
-pub use world::{Datagrams, Plan, World};
+pub use world::{Plan, World};
+
+use tunnel::fec::Mode;
+
+/// The side whose hosts open flows.
+const NEAR: usize = 0;
+/// The side whose hosts send most.
+const FAR: usize = 1;
+
+/// The word for a mode of forward error correction.
+#[must_use]
+pub fn mode_name(fec: Mode) -> &'static str {
+    match fec {
+        Mode::Off => "off",
+        Mode::On => "on",
+        Mode::Auto => "auto",
+    }
+}
+
+/// The least value that a share of all are not above (the nearest rank); zero of none.
+fn quantile<T: Ord + Copy + Default>(values: &mut [T], share: f64) -> T {
+    values.sort_unstable();
+    let rank = (values.len() as f64 * share).ceil() as usize;
+    values
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or_default()
+}
+
+/// The middle value, or the mean of the two in the middle.
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match (sorted.len() % 2, sorted.get(middle)) {
+        (_, None) => 0.0,
+        (1, Some(value)) => *value,
+        (_, Some(value)) => (sorted[middle - 1] + value) / 2.0,
+    }
+}

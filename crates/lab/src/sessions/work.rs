@@ -31,16 +31,17 @@ pub struct Transfer {
     pub work: Work,
     /// When the near host opened it.
     pub opened_at: Time,
-    /// When the first byte came to the side that waits for one.
-    pub first_byte_at: Option<Time>,
     /// When it had ended on both sides.
     pub closed_at: Option<Time>,
     /// Whether it ended before its time.
     pub was_reset: bool,
     /// How long each exchange took.
     pub exchanges: Vec<Duration>,
+    /// The longest time in which nothing came to either host while the flow was open.
+    pub longest_stall: Duration,
     ends: [End; 2],
     asked_at: Time,
+    progressed_at: Time,
 }
 
 /// One host's side.
@@ -49,6 +50,7 @@ struct End {
     written: u64,
     finished: bool,
     read: u64,
+    first_byte_at: Option<Time>,
     saw_end: bool,
 }
 
@@ -66,12 +68,13 @@ impl Transfer {
         Self {
             work,
             opened_at: now,
-            first_byte_at: None,
             closed_at: None,
             was_reset: false,
             exchanges: Vec::new(),
+            longest_stall: Duration::ZERO,
             ends: [End::default(); 2],
             asked_at: now,
+            progressed_at: now,
         }
     }
 
@@ -79,6 +82,12 @@ impl Transfer {
     #[must_use]
     pub fn received(&self, side: usize) -> u64 {
         self.ends[side].read
+    }
+
+    /// When the first byte came to one side.
+    #[must_use]
+    pub fn first_byte_at(&self, side: usize) -> Option<Time> {
+        self.ends[side].first_byte_at
     }
 
     /// Whether both hosts have all that the script says, and the flow has ended.
@@ -173,9 +182,11 @@ impl Transfer {
                 source[from..from + bytes.len()],
                 "flow {id} brought other bytes than were written"
             );
-            self.first_byte_at.get_or_insert(now);
-            self.ends[side].read += bytes.len() as u64;
-            session.consumed(id, self.ends[side].read);
+            self.progressed(now);
+            let end = &mut self.ends[side];
+            end.first_byte_at.get_or_insert(now);
+            end.read += bytes.len() as u64;
+            session.consumed(id, end.read);
         }
         if let (Work::Exchanges { answer, .. }, NEAR) = (self.work, side)
             && self.ends[NEAR].read >= answer * (self.exchanges.len() as u64 + 1)
@@ -183,6 +194,18 @@ impl Transfer {
             self.exchanges.push(now.since(self.asked_at));
             self.asked_at = now;
         }
+    }
+
+    pub(super) fn close(&mut self, now: Time, was_reset: bool) {
+        self.progressed(now);
+        self.closed_at = Some(now);
+        self.was_reset |= was_reset;
+    }
+
+    fn progressed(&mut self, now: Time) {
+        let stall = now.since(self.progressed_at);
+        self.longest_stall = self.longest_stall.max(stall);
+        self.progressed_at = now;
     }
 
     pub(super) fn saw_end(&mut self, side: usize) {

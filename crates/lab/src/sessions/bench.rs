@@ -1,0 +1,345 @@
+//! All measurements in virtual time, on as many threads as there are processors, and their medians.
+//!
+//! A measurement is a number of jobs, one for each seed and variant, that share nothing. The longest
+//! begin first, so that no thread is left alone with one at the end. Which thread runs which changes
+//! no figure.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use tunnel::fec::Mode;
+
+use super::cells::{Cell, all_cells};
+use super::exchanges::{self, Exchanges, FirstByte, Latencies, SmallFlow};
+use super::shares::{self, Rival, Shares};
+use super::transfers::{CellResult, run_cell};
+use super::{median, mode_name};
+use crate::progress::Progress;
+
+/// The loss of the path on which exchanges are measured, each way.
+const EXCHANGE_LOSS: f64 = 0.01;
+
+/// The queues that are shared with rivals, in BDP.
+const QUEUES: [f64; 2] = [1.0, 4.0];
+
+/// Something that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Measurement {
+    /// A bulk flow on one path.
+    Cell(Cell),
+    /// When the first byte of an answer comes.
+    FirstByte,
+    /// Short exchanges where packets are lost.
+    Exchanges,
+    /// A small flow beside bulk flows of its session.
+    SmallFlow,
+    /// Sixteen sessions on one path.
+    Sessions,
+    /// A session beside another one with another controller.
+    Beside(Rival),
+}
+
+impl Measurement {
+    /// All there are.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all: Vec<Self> = all_cells().into_iter().map(Self::Cell).collect();
+        all.extend([
+            Self::FirstByte,
+            Self::Exchanges,
+            Self::SmallFlow,
+            Self::Sessions,
+            Self::Beside(Rival::Cubic),
+            Self::Beside(Rival::Bbr),
+        ]);
+        all
+    }
+
+    /// A name for a person and for `--cells`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Cell(cell) => cell.name(),
+            Self::FirstByte => "first-byte".to_owned(),
+            Self::Exchanges => "exchanges".to_owned(),
+            Self::SmallFlow => "small-flow".to_owned(),
+            Self::Sessions => "sessions".to_owned(),
+            Self::Beside(rival) => format!("beside-{}", rival.name()),
+        }
+    }
+}
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// What.
+    pub measurements: Vec<Measurement>,
+    /// With which modes of correction the paths are measured.
+    pub modes: Vec<Mode>,
+    /// With how many seeds each.
+    pub repeat: u64,
+    /// The first of them; the others follow it.
+    pub seed: u64,
+}
+
+/// What came of it. What was not asked for is `None` or empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Each path and mode, medians over seeds.
+    pub cells: Vec<CellResult>,
+    /// What those are the medians of.
+    pub runs: Vec<CellResult>,
+    /// First bytes.
+    pub first_byte: Option<FirstByte>,
+    /// Exchanges, by mode: without loss, then with.
+    pub exchanges: Vec<Exchanges>,
+    /// Small flows.
+    pub small_flow: Option<SmallFlow>,
+    /// Jain's index of sixteen sessions, by seed.
+    pub jain_16_sessions: Vec<f64>,
+    /// By rival and queue.
+    pub shares: Vec<Shares>,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Cell(Cell, Mode),
+    FirstByte,
+    Exchanges(f64, Mode),
+    SmallFlow,
+    Sessions,
+    Beside(Rival, f64),
+}
+
+/// What came of one.
+enum Outcome {
+    Cell(CellResult),
+    FirstByte(FirstByte),
+    Exchanges((Vec<Duration>, f64)),
+    SmallFlow([Vec<Duration>; 2]),
+    Jain(f64),
+    Bytes([u64; 2]),
+}
+
+impl Job {
+    fn run(self, seed: u64) -> Outcome {
+        match self {
+            Self::Cell(cell, mode) => Outcome::Cell(run_cell(cell, mode, seed)),
+            Self::FirstByte => Outcome::FirstByte(exchanges::first_byte(seed)),
+            Self::Exchanges(loss, mode) => {
+                Outcome::Exchanges(exchanges::exchanges(loss, mode, seed))
+            }
+            Self::SmallFlow => Outcome::SmallFlow(exchanges::small_flow(seed)),
+            Self::Sessions => Outcome::Jain(shares::jain(seed)),
+            Self::Beside(rival, queue_bdp) => {
+                Outcome::Bytes(shares::beside(rival, queue_bdp, seed))
+            }
+        }
+    }
+
+    /// How much it has to carry, in Mbit, roughly.
+    fn weight(self) -> f64 {
+        match self {
+            Self::Cell(cell, _) => {
+                cell.rate_mbit_s * cell.steady().1.as_secs_f64() + 2.0 * 8.0 * 16.0
+            }
+            Self::FirstByte => 10.0,
+            Self::Exchanges(..) => exchanges::EXCHANGES as f64 * 0.5,
+            Self::SmallFlow => 1_500.0,
+            Self::Sessions | Self::Beside(..) => 1_600.0,
+        }
+    }
+}
+
+impl Measurement {
+    fn jobs(&self, modes: &[Mode]) -> Vec<Job> {
+        match self {
+            Self::Cell(cell) => modes.iter().map(|mode| Job::Cell(*cell, *mode)).collect(),
+            Self::FirstByte => vec![Job::FirstByte],
+            Self::Exchanges => {
+                let modes = [Mode::Off, Mode::On, Mode::Auto];
+                let with = |loss| modes.map(|mode| Job::Exchanges(loss, mode));
+                [with(0.0), with(EXCHANGE_LOSS)].concat()
+            }
+            Self::SmallFlow => vec![Job::SmallFlow],
+            Self::Sessions => vec![Job::Sessions],
+            Self::Beside(rival) => QUEUES.map(|queue| Job::Beside(*rival, queue)).to_vec(),
+        }
+    }
+}
+
+/// Measures all that was chosen.
+#[must_use]
+pub fn measure(choice: &Choice, progress: &dyn Progress) -> Report {
+    let variants: Vec<(String, Job)> = choice
+        .measurements
+        .iter()
+        .flat_map(|measurement| {
+            let jobs = measurement.jobs(&choice.modes);
+            jobs.into_iter().map(|job| (measurement.name(), job))
+        })
+        .collect();
+    let seeds = choice.seed..choice.seed + choice.repeat;
+    let runs: Vec<(usize, u64)> = (0..variants.len())
+        .flat_map(|variant| seeds.clone().map(move |seed| (variant, seed)))
+        .collect();
+    let outcomes = run_all(&variants, &runs, progress);
+    let mut report = Report::default();
+    let mut rest = outcomes.into_iter();
+    for (_, job) in &variants {
+        let outcomes: Vec<Outcome> = rest.by_ref().take(choice.repeat as usize).collect();
+        report.take(*job, outcomes);
+    }
+    report.set_medians();
+    report
+}
+
+/// The outcomes of all runs, in their order.
+fn run_all(
+    variants: &[(String, Job)],
+    runs: &[(usize, u64)],
+    progress: &dyn Progress,
+) -> Vec<Outcome> {
+    let weight = |run: usize| variants[runs[run].0].1.weight();
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    order.sort_by(|a, b| weight(*b).total_cmp(&weight(*a)));
+    let whole: f64 = order.iter().map(|run| weight(*run)).sum();
+    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        let (done, results) = mpsc::channel();
+        for _ in 0..threads {
+            let (done, next, order) = (done.clone(), &next, &order);
+            scope.spawn(move || {
+                while let Some(run) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (variant, seed) = runs[*run];
+                    // Nobody listens any more when another thread has panicked.
+                    let _ = done.send((*run, variants[variant].1.run(seed)));
+                }
+            });
+        }
+        drop(done);
+        let mut behind = 0.0;
+        for (run, outcome) in results {
+            behind += weight(run);
+            progress.step(behind / whole, &variants[runs[run].0].0);
+            outcomes[run] = Some(outcome);
+        }
+    });
+    outcomes
+        .into_iter()
+        .map(|outcome| outcome.expect("a thread that panics takes this one along"))
+        .collect()
+}
+
+impl Report {
+    fn take(&mut self, job: Job, outcomes: Vec<Outcome>) {
+        let mut waits = [Vec::new(), Vec::new()];
+        let mut repair_shares = Vec::new();
+        let mut bytes = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Cell(result) => self.runs.push(result),
+                Outcome::FirstByte(times) => self.take_first_byte(times),
+                Outcome::Exchanges((times, repairs)) => {
+                    waits[0].extend(times);
+                    repair_shares.push(repairs);
+                }
+                Outcome::SmallFlow(times) => {
+                    for (all, times) in waits.iter_mut().zip(times) {
+                        all.extend(times);
+                    }
+                }
+                Outcome::Jain(index) => self.jain_16_sessions.push(index),
+                Outcome::Bytes(both) => bytes.push(both),
+            }
+        }
+        let [first, second] = waits;
+        match job {
+            Job::Exchanges(loss, mode) => self.exchanges.push(Exchanges {
+                fec: mode_name(mode),
+                loss,
+                latencies: Latencies::of(first),
+                repair_share: median(repair_shares),
+            }),
+            Job::SmallFlow => {
+                self.small_flow = Some(SmallFlow {
+                    alone: Latencies::of(first),
+                    beside_bulk: Latencies::of(second),
+                });
+            }
+            Job::Beside(rival, queue_bdp) => {
+                self.shares
+                    .push(Shares::of(rival.name(), queue_bdp, &bytes));
+            }
+            Job::Cell(..) | Job::FirstByte | Job::Sessions => {}
+        }
+    }
+
+    /// The worst of all seeds counts.
+    fn take_first_byte(&mut self, times: FirstByte) {
+        let worst = self.first_byte.get_or_insert(times);
+        worst.longest_rtt = worst.longest_rtt.max(times.longest_rtt);
+        worst.median_rtt = worst.median_rtt.max(times.median_rtt);
+        worst.new_session_rtt = worst.new_session_rtt.max(times.new_session_rtt);
+        worst.after_silence_rtt = worst.after_silence_rtt.max(times.after_silence_rtt);
+    }
+
+    fn set_medians(&mut self) {
+        let mut left: Vec<&CellResult> = self.runs.iter().collect();
+        while let Some(first) = left.first().copied() {
+            let of = |fec: &str| -> Vec<&CellResult> {
+                self.runs
+                    .iter()
+                    .filter(|run| run.cell == first.cell && run.fec == fec)
+                    .collect()
+            };
+            let median = CellResult::median_of(&of(first.fec), &of(mode_name(Mode::Off)));
+            self.cells.extend(median);
+            left.retain(|run| run.cell != first.cell || run.fec != first.fec);
+        }
+    }
+
+    /// 99 of 100 exchanges with this mode took at most so many times what half of them take where
+    /// nothing is lost, with the mode that is fastest there.
+    #[must_use]
+    pub fn exchange_p99_ratio(&self, fec: &str) -> Option<f64> {
+        let (lossy, loss_free): (Vec<&Exchanges>, Vec<&Exchanges>) =
+            self.exchanges.iter().partition(|times| times.loss > 0.0);
+        let medians = loss_free.iter().map(|times| times.latencies.median_ms);
+        let least = medians.min_by(f64::total_cmp)?;
+        let of_mode = lossy.iter().find(|times| times.fec == fec)?;
+        Some(of_mode.latencies.p99_ms / least)
+    }
+
+    /// The median of all seeds.
+    #[must_use]
+    pub fn jain_16_sessions(&self) -> Option<f64> {
+        let all = &self.jain_16_sessions;
+        (!all.is_empty()).then(|| median(all.iter().copied()))
+    }
+
+    /// How much longer the median small flow waits beside bulk flows.
+    #[must_use]
+    pub fn small_flow_ratio(&self) -> Option<f64> {
+        let times = self.small_flow.as_ref()?;
+        Some(times.beside_bulk.median_ms / times.alone.median_ms)
+    }
+
+    /// Our share beside this rival in a queue of so many BDP.
+    #[must_use]
+    pub fn share_beside(&self, rival: Rival, queue_bdp: f64) -> Option<f64> {
+        let name = rival.name();
+        let both = self
+            .shares
+            .iter()
+            .find(|both| both.rival == name && both.queue_bdp == queue_bdp)?;
+        Some(both.share)
+    }
+}

@@ -1,0 +1,196 @@
+//! What short flows wait, in virtual time: for a first byte, for an answer where packets are lost,
+//! and beside bulk flows of the same session.
+//!
+//! All of it on the plain path of 20 Mbit/s and 100 ms. Hosts answer at once and are at no distance
+//! from their nodes.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tunnel::fec::Mode;
+use vocab::{FlowId, Time};
+
+use super::cells::{Cell, PLAIN};
+use super::transfers::share_of_sent;
+use super::work::Work;
+use super::world::World;
+use super::{FAR, NEAR, quantile};
+
+const QUESTION: u64 = 100;
+const ANSWER: u64 = 64 << 10;
+
+/// Bytes that make a path known: its rate is found and its start-up over.
+const WARM_UP: u64 = 16 << 20;
+
+/// What is not there by then counts as having taken this long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Exchanges of one seed.
+pub(super) const EXCHANGES: usize = 2_000;
+
+/// How long hosts waited, each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latencies {
+    /// Times.
+    pub count: usize,
+    /// Half of them were no longer.
+    pub median_ms: f64,
+    /// 90 of 100.
+    pub p90_ms: f64,
+    /// 99 of 100.
+    pub p99_ms: f64,
+    /// 999 of 1,000.
+    pub p99_9_ms: f64,
+    /// All of them.
+    pub longest_ms: f64,
+}
+
+impl Latencies {
+    pub(super) fn of(mut times: Vec<Duration>) -> Self {
+        let mut at = |share: f64| quantile(&mut times, share).as_secs_f64() * 1e3;
+        Self {
+            median_ms: at(0.5),
+            p90_ms: at(0.9),
+            p99_ms: at(0.99),
+            p99_9_ms: at(0.999),
+            longest_ms: at(1.0),
+            count: times.len(),
+        }
+    }
+}
+
+/// When the first byte of a flow's answer comes, in baseline RTT since the client opened the flow,
+/// its question in hand, over a session that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FirstByte {
+    /// The longest of all opens.
+    pub longest_rtt: f64,
+    /// The median.
+    pub median_rtt: f64,
+    /// The first flow of a session, right after it has met its peer.
+    pub new_session_rtt: f64,
+    /// A flow after a minute of silence.
+    pub after_silence_rtt: f64,
+    /// Opens.
+    pub opens: usize,
+}
+
+/// Measures first bytes.
+pub(super) fn first_byte(seed: u64) -> FirstByte {
+    const OPENS: usize = 20;
+    let mut world = World::new(PLAIN.plan(seed, Mode::Auto, None));
+    let new_session_rtt = in_rtt(one(&mut world, 1));
+    let mut times: Vec<Duration> = (0..OPENS)
+        .map(|_| {
+            world.run(Duration::from_millis(500));
+            one(&mut world, 1)
+        })
+        .collect();
+    world.run(Duration::from_secs(60));
+    let after_silence_rtt = in_rtt(one(&mut world, 1));
+    FirstByte {
+        median_rtt: in_rtt(quantile(&mut times, 0.5)),
+        longest_rtt: in_rtt(quantile(&mut times, 1.0)).max(after_silence_rtt.max(new_session_rtt)),
+        new_session_rtt,
+        after_silence_rtt,
+        opens: OPENS + 2,
+    }
+}
+
+fn in_rtt(span: Duration) -> f64 {
+    span.as_secs_f64() / PLAIN.rtt().as_secs_f64()
+}
+
+/// How long exchanges took, one after the other in one flow, and the share of packets that were
+/// repairs.
+pub(super) fn exchanges(loss: f64, fec: Mode, seed: u64) -> (Vec<Duration>, f64) {
+    let cell = Cell { loss, ..PLAIN };
+    let mut world = World::new(cell.plan(seed, fec, None));
+    let before = world.status(FAR);
+    let flow = world.start(Work::Exchanges {
+        question: QUESTION,
+        answer: ANSWER,
+        count: EXCHANGES,
+    });
+    let end = world.now() + LIMIT * EXCHANGES as u32;
+    world.run_until(end, |world| {
+        world.transfer(flow).exchanges.len() == EXCHANGES
+    });
+    let mut times = world.transfer(flow).exchanges.clone();
+    times.resize(EXCHANGES, LIMIT);
+    let repairs = share_of_sent(before.as_ref(), world.status(FAR).as_ref(), |status| {
+        status.sent_repairs
+    });
+    (times, repairs)
+}
+
+/// How long exchanges took, by the mode of correction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Exchanges {
+    /// `"off"`, `"on"` or `"auto"`.
+    pub fec: &'static str,
+    /// The share of packets lost, each way.
+    pub loss: f64,
+    /// How long they took.
+    #[serde(flatten)]
+    pub latencies: Latencies,
+    /// The far side's packets that were repairs.
+    pub repair_share: f64,
+}
+
+/// How long a new flow waits for its first 64 KiB, alone and beside sixteen bulk flows of its
+/// session; the path is known, and what came before is over.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SmallFlow {
+    /// Alone.
+    pub alone: Latencies,
+    /// Beside them.
+    pub beside_bulk: Latencies,
+}
+
+/// Measures small flows.
+pub(super) fn small_flow(seed: u64) -> [Vec<Duration>; 2] {
+    const FLOWS: usize = 20;
+    const BULK: usize = 16;
+    let pause = Duration::from_millis(730);
+    let mut world = World::new(PLAIN.plan(seed, Mode::Auto, None));
+    let warm_up = world.start(Work::Download(Some(WARM_UP)));
+    wait(&mut world, warm_up, WARM_UP);
+    let alone = (0..FLOWS)
+        .map(|_| {
+            world.run(pause);
+            one(&mut world, ANSWER)
+        })
+        .collect();
+    for _ in 0..BULK {
+        world.start(Work::Download(None));
+    }
+    world.run(Duration::from_secs(5));
+    let beside = (0..FLOWS)
+        .map(|_| {
+            world.run(pause);
+            one(&mut world, ANSWER)
+        })
+        .collect();
+    [alone, beside]
+}
+
+/// Opens a flow and waits for the first bytes of its answer of 64 KiB.
+fn one(world: &mut World, bytes: u64) -> Duration {
+    let flow = world.start(Work::Exchanges {
+        question: QUESTION,
+        answer: ANSWER,
+        count: 1,
+    });
+    let took = wait(world, flow, bytes);
+    wait(world, flow, ANSWER);
+    took
+}
+
+/// Waits until so many bytes of a flow have come since it was opened.
+fn wait(world: &mut World, flow: FlowId, bytes: u64) -> Duration {
+    let opened = world.transfer(flow).opened_at;
+    let end: Time = world.now() + LIMIT;
+    world.run_until(end, |world| world.transfer(flow).received(NEAR) >= bytes);
+    world.now().since(opened)
+}

@@ -1,0 +1,343 @@
+//! Two sessions that have met: their link, their datagram path, and the hosts behind them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tunnel::packet::{ChallengeSeed, ConnectionId, KeyLimits, PathSecret, Suite};
+use tunnel::transport::{Codepoint, Keys, Settings, Status, Transport};
+use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
+use tunnel::{Answer, Config, DatagramAgreement, Event, LinkId, Open, Session};
+use vocab::{Bitrate, FlowId, NodeId, Random, Time};
+
+use super::pipe::Pipe;
+use super::work::{self, Transfer, Work};
+
+/// Packets of one batch: a send with segmentation offload.
+const BATCH: usize = 16;
+
+/// Whether there is a datagram path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datagrams {
+    /// Nodes offer none.
+    Absent,
+    /// Nodes offer one.
+    Offered,
+}
+
+/// What a pair is made of.
+#[derive(Clone, Debug)]
+pub(super) struct PairPlan {
+    pub(super) link: (Bitrate, Duration),
+    pub(super) datagrams: Datagrams,
+    pub(super) transport: Settings,
+    pub(super) session: Config,
+    /// Of all chance in it.
+    pub(super) seed: u64,
+}
+
+/// One session, seen from both of its ends.
+pub struct Pair {
+    plan: PairPlan,
+    sessions: [Session; 2],
+    pipes: [Pipe; 2],
+    link: LinkId,
+    /// Datagrams are swallowed, each way.
+    blocked: [bool; 2],
+    flows: BTreeMap<FlowId, Transfer>,
+    source: Bytes,
+    buffer: BytesMut,
+    changes: Vec<(Time, usize, bool)>,
+    /// Whether something has happened since it was last settled.
+    is_stirred: bool,
+    /// When something becomes due by itself.
+    due: Time,
+}
+
+impl Pair {
+    pub(super) fn new(plan: PairPlan) -> Self {
+        let ids = [NodeId([1; 32]), NodeId([2; 32])];
+        let session = |side: usize| {
+            let random = Random::for_stream(plan.seed, 10 + side as u64);
+            let config = plan.session.clone();
+            Session::new(config, ids[side], ids[1 - side], random, Time::ZERO)
+        };
+        let (rate, delay) = plan.link;
+        let mut pair = Self {
+            sessions: [session(0), session(1)],
+            pipes: [Pipe::new(rate, delay), Pipe::new(rate, delay)],
+            link: LinkId(1),
+            blocked: [false; 2],
+            flows: BTreeMap::new(),
+            source: work::source(),
+            buffer: BytesMut::new(),
+            changes: Vec::new(),
+            is_stirred: true,
+            due: Time::ZERO,
+            plan,
+        };
+        for side in [0, 1] {
+            pair.sessions[side].link_up(Time::ZERO, pair.link, side == 0);
+        }
+        pair
+    }
+
+    /// What has come of a flow.
+    ///
+    /// # Panics
+    /// When it was never opened here.
+    #[must_use]
+    pub fn transfer(&self, flow: FlowId) -> &Transfer {
+        &self.flows[&flow]
+    }
+
+    /// All flows so far.
+    pub fn transfers(&self) -> impl Iterator<Item = (&FlowId, &Transfer)> {
+        self.flows.iter()
+    }
+
+    /// A side's session.
+    #[must_use]
+    pub fn session(&self, side: usize) -> &Session {
+        &self.sessions[side]
+    }
+
+    /// A side's datagram path.
+    #[must_use]
+    pub fn status(&self, side: usize) -> Option<Status> {
+        self.sessions[side].datagram_status()
+    }
+
+    /// When each side's frames changed between link (`false`) and packets.
+    #[must_use]
+    pub fn changes(&self) -> &[(Time, usize, bool)] {
+        &self.changes
+    }
+
+    /// Whether both sides have met, and send packets if they are to.
+    pub(super) fn is_ready(&self) -> bool {
+        let in_packets = self.plan.datagrams == Datagrams::Offered;
+        let is_ready =
+            |session: &Session| session.is_up() && (!in_packets || session.is_in_packets());
+        self.sessions.iter().all(is_ready)
+    }
+
+    pub(super) fn start(&mut self, now: Time, work: Work) -> FlowId {
+        let open = Open {
+            client: SocketAddr::from(([198, 18, 1, 2], 40_000)),
+            server: SocketAddr::from(([198, 18, 2, 2], 80)),
+            accelerator: 0,
+            keep_client_address: false,
+            may_store: true,
+            dscp: 0,
+        };
+        let id = self.sessions[0]
+            .open(now, open)
+            .expect("the sessions have met");
+        self.flows.insert(id, Transfer::new(now, work));
+        self.write(0, id);
+        self.is_stirred = true;
+        id
+    }
+
+    pub(super) fn block(&mut self, side: usize, blocked: bool) {
+        self.blocked[side] = blocked;
+    }
+
+    /// When something becomes due by itself.
+    pub(super) fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Does what has become due, and takes in what the link has brought.
+    pub(super) fn handle_due(&mut self, now: Time) {
+        if self.due > now {
+            return;
+        }
+        self.is_stirred = true;
+        for to in [0, 1] {
+            while let Some(bytes) = self.pipes[1 - to].poll(now) {
+                self.sessions[to]
+                    .handle(now, self.link, &bytes)
+                    .expect("sessions keep the rules on the link");
+                self.settle_events(now, to);
+            }
+        }
+        for session in &mut self.sessions {
+            if session.poll_timeout().is_some_and(|at| at <= now) {
+                session.handle_timeout(now);
+            }
+        }
+    }
+
+    /// Takes in a datagram.
+    pub(super) fn handle_datagram(&mut self, now: Time, to: usize, datagram: &[u8]) {
+        self.is_stirred = true;
+        let datagram = BytesMut::from(datagram);
+        self.sessions[to]
+            .handle_datagram(now, address(1 - to), Codepoint::NotEct, datagram)
+            .expect("sessions keep the rules in packets");
+        self.settle_events(now, to);
+    }
+
+    /// Handles events and sends, until there is neither; datagrams go to `carry`, with the side
+    /// that they come from.
+    pub(super) fn settle(&mut self, now: Time, mut carry: impl FnMut(usize, Bytes)) {
+        if !std::mem::take(&mut self.is_stirred) {
+            return;
+        }
+        for side in [0, 1] {
+            self.settle_side(now, side, &mut carry);
+        }
+        let timers = self.sessions.iter().filter_map(Session::poll_timeout);
+        let pipes = self.pipes.iter().filter_map(Pipe::poll_timeout);
+        self.due = timers.chain(pipes).min().unwrap_or(Time::NEVER);
+    }
+
+    fn settle_side(&mut self, now: Time, side: usize, carry: &mut impl FnMut(usize, Bytes)) {
+        self.settle_events(now, side);
+        while let Some(link) = self.sessions[side].wants_transmit() {
+            let room = self.pipes[side].room(now);
+            if room == 0 {
+                break;
+            }
+            let Some(bytes) = self.sessions[side].poll_transmit(now, link, room.min(16 << 10))
+            else {
+                break;
+            };
+            self.pipes[side].send(now, bytes);
+            self.settle_events(now, side);
+        }
+        loop {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.clear();
+            let transmit = self.sessions[side].poll_datagrams(now, BATCH, &mut buffer);
+            if let Some(transmit) = transmit {
+                assert_eq!(transmit.to, address(1 - side), "packets go to the peer");
+                for packet in buffer.chunks(transmit.segment) {
+                    if !self.blocked[side] {
+                        carry(side, Bytes::copy_from_slice(packet));
+                    }
+                }
+            }
+            self.buffer = buffer;
+            self.settle_events(now, side);
+            if transmit.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn settle_events(&mut self, now: Time, side: usize) {
+        while let Some(event) = self.sessions[side].poll_event() {
+            self.on_event(now, side, event);
+        }
+    }
+
+    fn on_event(&mut self, now: Time, side: usize, event: Event) {
+        match event {
+            Event::LinkAttached { link } => {
+                if self.plan.datagrams == Datagrams::Offered {
+                    self.sessions[side].offer_datagrams(now, link, offer(side));
+                }
+            }
+            Event::DatagramsAgreed { link, agreement } => self.agreed(now, side, link, agreement),
+            Event::DatagramsUp => self.changes.push((now, side, true)),
+            Event::DatagramsDown { .. } => self.changes.push((now, side, false)),
+            Event::Opened { flow, .. } => {
+                self.sessions[side].answer(flow, Answer::Connected);
+                self.write(side, flow);
+            }
+            Event::Readable { flow } => {
+                self.read(now, side, flow);
+                self.write(side, flow);
+            }
+            Event::Writable { flow } => self.write(side, flow),
+            Event::Finished { flow } => {
+                if let Some(transfer) = self.flows.get_mut(&flow) {
+                    transfer.saw_end(side);
+                }
+            }
+            Event::Closed { flow } => self.closed(now, flow, false),
+            Event::Reset { flow, .. } => self.closed(now, flow, true),
+            Event::Hello { .. }
+            | Event::Answered { .. }
+            | Event::Consumed { .. }
+            | Event::Message { .. }
+            | Event::Silent
+            | Event::Heard
+            | Event::PeerRestarted
+            | Event::GoAway
+            | Event::LinkReplaced { .. }
+            | Event::Drained => {}
+        }
+    }
+
+    fn agreed(&mut self, now: Time, side: usize, link: LinkId, agreement: DatagramAgreement) {
+        let settings = Settings {
+            seed: self.plan.seed ^ side as u64,
+            ..self.plan.transport
+        };
+        let peer = (side == 0).then_some(address(1));
+        let DatagramAgreement {
+            role,
+            context,
+            connection_ids,
+            ..
+        } = agreement;
+        let suite = context.suite;
+        self.sessions[side].start_datagrams(now, link, |now, random| {
+            // Both ends of a TLS connection export the same.
+            let export = |room: &mut [u8], _: &'static [u8], context: &[u8]| {
+                for (place, byte) in room.iter_mut().enumerate() {
+                    *byte = context[place % context.len()];
+                }
+                Ok::<(), std::convert::Infallible>(())
+            };
+            let Ok(mut secret) = PathSecret::export(role, context, export);
+            let (sealer, opener) = secret
+                .path(now, 0, connection_ids, KeyLimits::of(suite))
+                .expect("it is the first path");
+            let challenges = ChallengeSeed::new(|room| random.fill(room));
+            let keys = Keys {
+                sealer,
+                opener,
+                challenges,
+            };
+            Transport::new(now, keys, peer, settings)
+        });
+    }
+
+    fn closed(&mut self, now: Time, flow: FlowId, was_reset: bool) {
+        if let Some(transfer) = self.flows.get_mut(&flow) {
+            transfer.close(now, was_reset);
+        }
+    }
+
+    fn write(&mut self, side: usize, flow: FlowId) {
+        if let Some(transfer) = self.flows.get_mut(&flow) {
+            transfer.write(&mut self.sessions[side], side, flow, &self.source);
+        }
+    }
+
+    fn read(&mut self, now: Time, side: usize, flow: FlowId) {
+        if let Some(transfer) = self.flows.get_mut(&flow) {
+            transfer.read(now, &mut self.sessions[side], side, flow, &self.source);
+        }
+    }
+}
+
+fn address(side: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + side as u8], 4_000))
+}
+
+fn offer(side: usize) -> DatagramOffer {
+    DatagramOffer {
+        version: DATAGRAM_VERSION,
+        suite: Suite::Aes256Gcm,
+        connection_id: ConnectionId([side as u8; 8]),
+        nonce: [side as u8; 16],
+        port: 4_000,
+    }
+}

@@ -1,0 +1,255 @@
+//! One bulk flow on one path, in virtual time: its steady part, and whole transfers of 16 MiB.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tunnel::Config;
+use tunnel::congestion::Remembered;
+use tunnel::fec::Mode;
+use tunnel::transport::{Settings, Status};
+use vocab::{ByteCount, Time};
+
+use super::cells::Cell;
+use super::pair::Datagrams;
+use super::work::Work;
+use super::world::{Plan, World};
+use super::{FAR, NEAR, median, mode_name, quantile};
+
+/// What was measured on one path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellResult {
+    /// The path.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// Forward error correction: `"off"`, `"on"` or `"auto"`.
+    pub fec: &'static str,
+    /// Application bytes in the steady part.
+    pub goodput_mbit_s: f64,
+    /// Application bytes of a transfer of 16 MiB over the time from its open to its last byte.
+    pub whole_transfer_mbit_s: f64,
+    /// Idle share of the processors; `None` in virtual time.
+    pub cpu_idle_percent: Option<f64>,
+    /// Whether this is virtual time.
+    pub r#virtual: bool,
+    /// The whole transfer on a path whose rate and round-trip time an earlier one has found.
+    pub whole_transfer_remembered_mbit_s: f64,
+    /// What frames travelled in: `"datagrams"` or `"link"`.
+    pub path: &'static str,
+    /// When the steady part begins and ends.
+    pub steady_from_s: f64,
+    /// See above.
+    pub steady_to_s: f64,
+    /// What the line carries in the steady part.
+    pub rate_integral_mbit: f64,
+    /// What the policer lets through.
+    pub policed_mbit_s: Option<f64>,
+    /// 95th percentile of the queueing delay in the steady part.
+    pub queueing_p95_ms: f64,
+    /// Packets lost on the way of all that were sent, in the steady part.
+    pub lost_share: f64,
+    /// Repair packets of all that were sent.
+    pub repair_share: f64,
+    /// Packets taken for lost that came, of all that were sent.
+    pub spurious_share: f64,
+    /// Of a median with `"auto"` or `"on"`: its goodput over that without correction, the median of
+    /// the ratios of runs with the same seed.
+    pub goodput_over_off: Option<f64>,
+    /// The same of the whole transfer.
+    pub whole_transfer_over_off: Option<f64>,
+    /// The seeds of the path: one, or those that this is the median of.
+    pub seeds: Vec<u64>,
+}
+
+impl CellResult {
+    /// The median of each figure of runs that differ in their seeds, beside those without
+    /// correction.
+    pub(super) fn median_of(runs: &[&Self], off: &[&Self]) -> Option<Self> {
+        let first = *runs.first()?;
+        let of = |figure: fn(&Self) -> f64| median(runs.iter().map(|run| figure(run)));
+        let over_off = |figure: fn(&Self) -> f64| {
+            let ratios: Vec<f64> = runs
+                .iter()
+                .filter_map(|run| {
+                    let pair = off.iter().find(|off| off.seeds == run.seeds)?;
+                    Some(figure(run) / figure(pair).max(1e-9))
+                })
+                .collect();
+            (first.fec != mode_name(Mode::Off) && !ratios.is_empty()).then(|| median(ratios))
+        };
+        Some(Self {
+            goodput_mbit_s: of(|run| run.goodput_mbit_s),
+            whole_transfer_mbit_s: of(|run| run.whole_transfer_mbit_s),
+            cpu_idle_percent: first
+                .cpu_idle_percent
+                .map(|_| of(|run| run.cpu_idle_percent.unwrap_or_default())),
+            whole_transfer_remembered_mbit_s: of(|run| run.whole_transfer_remembered_mbit_s),
+            queueing_p95_ms: of(|run| run.queueing_p95_ms),
+            lost_share: of(|run| run.lost_share),
+            repair_share: of(|run| run.repair_share),
+            spurious_share: of(|run| run.spurious_share),
+            goodput_over_off: over_off(|run| run.goodput_mbit_s),
+            whole_transfer_over_off: over_off(|run| run.whole_transfer_mbit_s),
+            seeds: runs.iter().flat_map(|run| run.seeds.clone()).collect(),
+            ..first.clone()
+        })
+    }
+}
+
+/// The bytes of a whole transfer.
+const WHOLE: u64 = 16 << 20;
+
+/// Who has not got them by then gets a figure near zero.
+const WHOLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// How often the queue is looked at.
+const QUEUE_LOOK: Duration = Duration::from_millis(20);
+
+impl Cell {
+    /// Two nodes with their defaults on this path.
+    pub(super) fn plan(&self, seed: u64, fec: Mode, remembered: Option<Remembered>) -> Plan {
+        let packets = self.link(seed);
+        Plan {
+            link: (self.rate(), packets.forward.delay),
+            packets,
+            datagrams: Datagrams::Offered,
+            transport: Settings {
+                fec,
+                remembered,
+                datagram_max: 1_472,
+                ..Settings::default()
+            },
+            session: Config {
+                // Links here have a line of their own, so that there is always more to be had.
+                compare_ways: false,
+                ..Config::default()
+            },
+        }
+    }
+}
+
+/// Measures one path in virtual time.
+#[must_use]
+pub fn run_cell(cell: Cell, fec: Mode, seed: u64) -> CellResult {
+    let (whole, remembered) = whole_transfer(cell, fec, seed, None);
+    let (again, _) = whole_transfer(cell, fec, seed, remembered);
+    let steady = steady(cell, fec, seed);
+    let (from, to) = cell.steady();
+    CellResult {
+        cell,
+        fec: mode_name(fec),
+        goodput_mbit_s: steady.goodput_mbit_s,
+        whole_transfer_mbit_s: whole,
+        cpu_idle_percent: None,
+        r#virtual: true,
+        whole_transfer_remembered_mbit_s: again,
+        path: steady.path,
+        steady_from_s: from.as_secs_f64(),
+        steady_to_s: to.as_secs_f64(),
+        rate_integral_mbit: cell.rate_integral_mbit(),
+        policed_mbit_s: cell.policed_mbit_s(),
+        queueing_p95_ms: steady.queueing_p95.as_secs_f64() * 1e3,
+        lost_share: steady.lost_share,
+        repair_share: steady.repair_share,
+        spurious_share: steady.spurious_share,
+        goodput_over_off: None,
+        whole_transfer_over_off: None,
+        seeds: vec![seed],
+    }
+}
+
+struct Steady {
+    goodput_mbit_s: f64,
+    path: &'static str,
+    queueing_p95: Duration,
+    lost_share: f64,
+    repair_share: f64,
+    spurious_share: f64,
+}
+
+fn steady(cell: Cell, fec: Mode, seed: u64) -> Steady {
+    let mut world = World::new(cell.plan(seed, fec, None));
+    let start = world.now();
+    let flow = world.start(Work::Download(None));
+    let (from, to) = cell.steady();
+    world.run_until(start + from, |_| false);
+    let received_before = world.transfer(flow).received(NEAR);
+    let (status_before, line_before) = (world.status(FAR), world.packets().back.counters());
+    let mut queueing = Vec::new();
+    let mut at = start + from;
+    while at < start + to {
+        at += QUEUE_LOOK;
+        world.run_until(at, |_| false);
+        queueing.push(queueing_delay(&world));
+    }
+    let received = world.transfer(flow).received(NEAR) - received_before;
+    let (status, line) = (world.status(FAR), world.packets().back.counters());
+    let sent = line.offered - line_before.offered;
+    let dropped = [line, line_before].map(|counters| {
+        counters.dropped_by_policer + counters.dropped_by_queue + counters.dropped_by_loss
+    });
+    let dropped = dropped[0] - dropped[1];
+    let share = |count| share_of_sent(status_before.as_ref(), status.as_ref(), count);
+    Steady {
+        goodput_mbit_s: mbit(received) / (to - from).as_secs_f64(),
+        path: match world.session(FAR).is_in_packets() {
+            true => "datagrams",
+            false => "link",
+        },
+        queueing_p95: quantile(&mut queueing, 0.95),
+        lost_share: dropped.packets as f64 / sent.packets.max(1) as f64,
+        repair_share: share(|status| status.sent_repairs),
+        spurious_share: share(|status| status.spurious_packets),
+    }
+}
+
+/// What a count came to between two looks, of the packets that were sent.
+pub(super) fn share_of_sent(
+    before: Option<&Status>,
+    after: Option<&Status>,
+    count: fn(&Status) -> u64,
+) -> f64 {
+    let (Some(before), Some(after)) = (before, after) else {
+        return 0.0;
+    };
+    let sent = after.sent_packets - before.sent_packets;
+    (count(after) - count(before)) as f64 / sent.max(1) as f64
+}
+
+/// How long the line works on what waits before it, towards the near side.
+fn queueing_delay(world: &World) -> Duration {
+    let direction = &world.packets().back;
+    let queued = ByteCount::new(direction.counters().queued.bytes);
+    direction
+        .config()
+        .line
+        .rate()
+        .map_or(Duration::ZERO, |rate| rate.time_for(queued))
+}
+
+/// The rate of a transfer in Mbit/s, and what it has found out about the path.
+fn whole_transfer(
+    cell: Cell,
+    fec: Mode,
+    seed: u64,
+    remembered: Option<Remembered>,
+) -> (f64, Option<Remembered>) {
+    let mut world = World::new(cell.plan(seed, fec, remembered));
+    let start = world.now();
+    let flow = world.start(Work::Download(Some(WHOLE)));
+    world.run_until(start + WHOLE_LIMIT, |world| {
+        world.transfer(flow).received(NEAR) == WHOLE
+    });
+    let took: Duration = Time::since(world.now(), start);
+    let received = world.transfer(flow).received(NEAR);
+    let found = world.status(FAR).and_then(|status| {
+        Some(Remembered {
+            rate: status.bandwidth,
+            rtt: status.rtt_minimum?,
+        })
+    });
+    (mbit(received) / took.as_secs_f64().max(1e-9), found)
+}
+
+fn mbit(bytes: u64) -> f64 {
+    bytes as f64 * 8.0 / 1e6
+}
