@@ -13,17 +13,27 @@ use emulate::{
     DirectionConfig, Distribution, GilbertElliott, Jitter, Line, LinkConfig, Loss, Order,
     Reordering, TokenBucket,
 };
-use lab::sessions::{Datagrams, Plan, Work, World};
+use lab::sessions::{Datagrams, Passage, Plan, Work, World};
 use tunnel::Config;
 use tunnel::congestion::Algorithm;
 use tunnel::fec::Mode;
 use tunnel::transport::Settings;
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+use vocab::{Bitrate, ByteCount, FlowId, Probability, Random};
+
+const NEAR: usize = 0;
+const FAR: usize = 1;
 
 /// A session notices within a second and some probe timeouts that packets do not get through, and
 /// goes on over the link. With the time that the data itself takes at the slowest rate here, this is
 /// when all must be done.
 const DONE_WITHIN: Duration = Duration::from_secs(180);
+
+/// A path that answers nothing for a second and for four probe timeouts is left for the link
+/// (tunnel::transport), where everything under way is said again. A probe timeout is at most two
+/// round trips of the longest kind here.
+fn stall_max(round_trip: Duration) -> Duration {
+    Duration::from_secs(1) + 4 * 2 * round_trip + round_trip
+}
 
 fn chance(random: &mut Random, most: f64) -> Probability {
     Probability::from_fraction(random.next_f64() * most).unwrap()
@@ -133,38 +143,63 @@ fn work(random: &mut Random) -> Work {
     }
 }
 
-/// What happens to the path on the way.
-fn disturb(random: &mut Random, world: &mut World) {
+fn block(world: &mut World, passage: Passage) {
+    for side in [0, 1] {
+        world.set_passage(side, passage);
+    }
+}
+
+/// What happens to the path on the way; gives the longest round trip from then on.
+fn disturb(random: &mut Random, world: &mut World, mut round_trip: Duration) -> Duration {
     let way = random.below(2) as usize;
     match random.below(8) {
-        0 => world.set_packets(link(random)),
-        1 => world.block(way, true),
-        2 => {
-            world.block(0, true);
-            world.block(1, true);
+        0 => {
+            let link = link(random);
+            round_trip = round_trip.max(slowest(&link));
+            world.set_packets(link);
         }
-        3 | 4 => {
-            world.block(0, false);
-            world.block(1, false);
-        }
+        1 => world.set_passage(way, Passage::Blocked),
+        2 => block(world, Passage::Blocked),
+        3 | 4 => block(world, Passage::Open),
         _ => {}
     }
+    round_trip
 }
 
 fn is_done(world: &World) -> bool {
     [0, 1].map(|side| world.session(side).flow_count()) == [0, 0]
 }
 
+/// The longest that a packet and its answer take on this link with full queues.
+fn slowest(link: &LinkConfig) -> Duration {
+    let one_way = |way: &DirectionConfig| {
+        let spread = match &way.jitter {
+            Some(Jitter {
+                distribution: Distribution::Uniform { spread },
+                ..
+            }) => *spread,
+            _ => Duration::ZERO,
+        };
+        let late_by = way.reordering.as_ref().map(|late| late.late_by);
+        let queue = way.queue.limit.bytes.unwrap_or_default();
+        let waits = way.line.rate().map(|rate| rate.time_for(queue));
+        way.delay + spread + late_by.unwrap_or_default() + waits.unwrap_or_default()
+    };
+    one_way(&link.forward) + one_way(&link.back)
+}
+
 /// Runs one path and says how often frames changed their way.
 fn run(seed: u64) -> (usize, u64) {
     let mut random = Random::from_seed(seed);
-    let mut world = World::new(plan(&mut random));
+    let plan = plan(&mut random);
+    let mut round_trip = slowest(&plan.packets);
+    let mut world = World::new(plan);
     for _ in 0..1 + random.below(6) {
         let work = work(&mut random);
         world.start(work);
         let pause = ms(&mut random, 400);
         world.run(pause);
-        disturb(&mut random, &mut world);
+        round_trip = disturb(&mut random, &mut world, round_trip);
     }
     let end = world.now() + DONE_WITHIN;
     world.run_until(end, is_done);
@@ -174,6 +209,11 @@ fn run(seed: u64) -> (usize, u64) {
             "seed {seed}: flow {flow} is not done after {DONE_WITHIN:?}: {transfer:?}; near {:?}; far {:?}",
             world.status(0),
             world.status(1)
+        );
+        let stall = transfer.longest_stall;
+        assert!(
+            stall <= stall_max(round_trip),
+            "seed {seed}: flow {flow} stalled for {stall:?}, round trips take {round_trip:?}: {transfer:?}"
         );
     }
     for side in [0, 1] {
@@ -213,38 +253,208 @@ fn every_byte_arrives_once_on_a_thousand_paths() {
     run_all(0..1_000);
 }
 
-#[test]
-fn a_blocked_udp_costs_a_second_or_two_and_no_byte() {
-    let mut random = Random::from_seed(7);
-    let mut plan = plan(&mut random);
-    let clean = DirectionConfig {
-        line: Line::Rate(Bitrate::from_bits_per_second(20_000_000)),
-        delay: Duration::from_millis(25),
+/// A path of 20 Mbit/s and 50 ms without loss, with this for each direction's other settings.
+fn calm(other: DirectionConfig) -> Plan {
+    let direction = DirectionConfig {
+        line: Line::Rate(MBIT_20),
+        delay: CALM_RTT / 2,
         queue: ByteCount::kibibytes(128).into(),
-        ..DirectionConfig::default()
+        ..other
     };
-    plan.packets = LinkConfig::symmetric(clean, 7);
-    plan.link.1 = Duration::from_millis(25);
-    let mut world = World::new(plan);
-    let flow = world.start(Work::Download(Some(8 << 20)));
-    world.run(Duration::from_secs(1));
-    assert!(world.session(1).is_in_packets());
-    world.block(0, true);
-    world.block(1, true);
-    let (from, before) = (world.now(), world.transfer(flow).received(0));
-    let goes_on = world.run_until(from + Duration::from_secs(10), |world| {
-        world.transfer(flow).received(0) > before + (1 << 20)
+    Plan {
+        packets: LinkConfig::symmetric(direction, 7),
+        link: (MBIT_20, CALM_RTT / 2),
+        datagrams: Datagrams::Offered,
+        transport: Settings::default(),
+        session: Config::default(),
+    }
+}
+
+const MBIT_20: Bitrate = Bitrate::from_bits_per_second(20_000_000);
+const CALM_RTT: Duration = Duration::from_millis(50);
+
+/// The bytes of a flow in these tests: some three seconds.
+const BYTES: u64 = 8 << 20;
+
+fn three_kinds() -> [Work; 3] {
+    [
+        Work::Download(Some(BYTES)),
+        Work::Upload(Some(BYTES)),
+        Work::Exchanges {
+            question: 100,
+            answer: 64 << 10,
+            count: 40,
+        },
+    ]
+}
+
+/// Runs until every flow is done, and says how long any of them stalled at most.
+fn finish(world: &mut World, what: &str) -> Duration {
+    let end = world.now() + DONE_WITHIN;
+    let done = world.run_until(end, is_done);
+    assert!(done, "{what}: {:?}", world.status(1));
+    assert!(
+        world
+            .transfers()
+            .all(|(_, transfer)| transfer.is_complete())
+    );
+    let stalls = world
+        .transfers()
+        .map(|(_, transfer)| transfer.longest_stall);
+    stalls.max().unwrap_or_default()
+}
+
+fn goodput_mbit_s(world: &mut World, flow: FlowId, span: Duration) -> f64 {
+    let before = world.transfer(flow).received(NEAR);
+    world.run(span);
+    let bytes = world.transfer(flow).received(NEAR) - before;
+    bytes as f64 * 8.0 / 1e6 / span.as_secs_f64()
+}
+
+#[test]
+fn a_udp_that_is_blocked_in_mid_flow_costs_a_second_and_no_byte() {
+    for sides in [&[0][..], &[1], &[0, 1]] {
+        for work in three_kinds() {
+            let mut world = World::new(calm(DirectionConfig::default()));
+            world.start(work);
+            world.run(Duration::from_secs(1));
+            assert!(world.session(NEAR).is_in_packets() && world.session(FAR).is_in_packets());
+            for side in sides {
+                world.set_passage(*side, Passage::Blocked);
+            }
+            let what = format!("{work:?}, nothing from {sides:?}");
+            let stall = finish(&mut world, &what);
+            assert!(stall < Duration::from_millis(1_500), "{what}: {stall:?}");
+            block(&mut world, Passage::Open);
+            world.run(Duration::from_secs(10));
+            let again = world.start(Work::Download(Some(1 << 20)));
+            world.run(Duration::from_secs(2));
+            assert!(world.transfer(again).is_complete());
+            for side in [NEAR, FAR] {
+                let is_back = world.session(side).is_in_packets();
+                assert!(is_back, "{what}: UDP is used again");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_udp_that_was_never_answered_delays_no_flow() {
+    let mut world = World::new(calm(DirectionConfig {
+        loss: Loss::from(Probability::from_fraction(1.0).unwrap()),
+        ..DirectionConfig::default()
+    }));
+    assert!(!world.session(NEAR).is_in_packets());
+    let start = world.now();
+    let flow = world.start(Work::Exchanges {
+        question: 100,
+        answer: 64 << 10,
+        count: 1,
     });
-    assert!(goes_on && !world.session(1).is_in_packets());
-    let gap = world.now().since(from);
-    assert!(gap < Duration::from_secs(3), "{gap:?}");
-    let end: Time = world.now() + DONE_WITHIN;
-    world.run_until(end, is_done);
-    assert!(world.transfer(flow).is_complete());
-    world.block(0, false);
-    world.block(1, false);
-    let flow = world.start(Work::Download(Some(1 << 20)));
+    finish(&mut world, "by the link");
+    let first_byte = world.transfer(flow).first_byte_at(NEAR).unwrap();
+    let waited = first_byte.since(start);
+    // On the link a byte is read when the whole frame around it has come.
+    let frame = MBIT_20.time_for(ByteCount::kibibytes(16));
+    assert!(waited < CALM_RTT * 11 / 10 + frame, "{waited:?}");
+}
+
+#[test]
+fn flows_outlive_half_a_minute_without_any_way_to_the_peer() {
+    for work in three_kinds() {
+        let mut world = World::new(calm(DirectionConfig::default()));
+        let flow = world.start(work);
+        world.run(Duration::from_secs(1));
+        block(&mut world, Passage::Blocked);
+        world.break_links();
+        world.run(OUTAGE);
+        let had = world.transfer(flow).received(NEAR) + world.transfer(flow).received(FAR);
+        block(&mut world, Passage::Open);
+        world.dial();
+        world.run(4 * CALM_RTT);
+        let has = world.transfer(flow).received(NEAR) + world.transfer(flow).received(FAR);
+        assert!(has > had, "{work:?} goes on within four round trips");
+        let stall = finish(&mut world, "after the outage");
+        assert!(stall < OUTAGE + 4 * CALM_RTT, "{work:?}: {stall:?}");
+    }
+}
+
+/// What flows must outlive.
+const OUTAGE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_peer_that_is_gone_for_good_ends_flows_by_reset_within_the_time_that_is_set() {
+    for work in three_kinds() {
+        let mut world = World::new(calm(DirectionConfig::default()));
+        let flow = world.start(work);
+        world.run(Duration::from_secs(1));
+        block(&mut world, Passage::Blocked);
+        world.break_links();
+        let gone = world.now();
+        world.run(Config::default().give_up_after + Duration::from_secs(1));
+        let transfer = world.transfer(flow);
+        assert!(transfer.was_reset, "{transfer:?}");
+        let told = transfer.closed_at.unwrap().since(gone);
+        assert!(told <= Config::default().give_up_after, "{told:?}");
+        assert!(is_done(&world));
+    }
+}
+
+#[test]
+fn a_bulk_flow_follows_a_rate_that_falls_to_a_tenth_and_comes_back() {
+    let mut world = World::new(calm(DirectionConfig::default()));
+    let flow = world.start(Work::Download(None));
+    world.run(Duration::from_secs(5));
+    let mut slow = calm(DirectionConfig::default()).packets;
+    let rate = Bitrate::from_bits_per_second(2_000_000);
+    slow.forward.line = Line::Rate(rate);
+    slow.back.line = Line::Rate(rate);
+    world.set_packets(slow);
+    // The queue of 128 KiB is half a second long at this rate.
+    world.run(Duration::from_secs(3));
+    let goodput = goodput_mbit_s(&mut world, flow, Duration::from_secs(10));
+    assert!(goodput > 0.85 * 2.0, "{goodput:.2} of 2 Mbit/s");
+    world.set_packets(calm(DirectionConfig::default()).packets);
     world.run(Duration::from_secs(10));
-    assert!(world.session(1).is_in_packets(), "UDP is used again");
-    assert!(world.transfer(flow).is_complete());
+    let goodput = goodput_mbit_s(&mut world, flow, Duration::from_secs(10));
+    assert!(goodput > 0.85 * 20.0, "{goodput:.2} of 20 Mbit/s");
+    let stall = world.transfer(flow).longest_stall;
+    let queue = rate.time_for(ByteCount::kibibytes(128));
+    assert!(stall < queue + 4 * CALM_RTT, "{stall:?}");
+    assert!(world.changes().iter().all(|(_, _, in_packets)| *in_packets));
+}
+
+#[test]
+fn packets_that_come_twice_change_nothing() {
+    let mut world = World::new(calm(DirectionConfig {
+        duplication: Probability::from_fraction(0.3).unwrap(),
+        ..DirectionConfig::default()
+    }));
+    let flow = world.start(Work::Download(None));
+    world.run(Duration::from_secs(5));
+    let lost_in_start_up = world.status(FAR).unwrap().lost_packets;
+    // The emulator copies behind the line.
+    let goodput = goodput_mbit_s(&mut world, flow, Duration::from_secs(10));
+    assert!(goodput > 0.93 * 20.0, "{goodput:.2} of 20 Mbit/s");
+    let status = world.status(FAR).unwrap();
+    assert_eq!(status.lost_packets, lost_in_start_up);
+    let refused = world.status(NEAR).unwrap().refused_packets;
+    assert!(refused > 1_000, "{refused} replays were refused");
+    assert_eq!(world.session(NEAR).statistics().duplicate_bytes, 0);
+}
+
+#[test]
+fn packets_with_a_flipped_bit_are_losses_and_no_more() {
+    let mut world = World::new(calm(DirectionConfig {
+        corruption: Probability::from_fraction(0.03).unwrap(),
+        ..DirectionConfig::default()
+    }));
+    for work in three_kinds() {
+        world.start(work);
+    }
+    let stall = finish(&mut world, "with flipped bits");
+    assert!(stall < 6 * CALM_RTT, "{stall:?}");
+    let refused = world.status(NEAR).unwrap().refused_packets;
+    assert!(refused > 100, "{refused} were refused");
+    assert!(world.changes().iter().all(|(_, _, in_packets)| *in_packets));
 }

@@ -27,7 +27,7 @@ mod world;
 pub use bench::{Choice, Measurement, Report, measure};
 pub use cells::{Cell, PLAIN, Shape, all_cells};
 pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
-pub use pair::{Datagrams, Pair};
+pub use pair::{Datagrams, Pair, Passage};
 pub use shares::{Rival, Shares};
 pub use transfers::{CellResult, run_cell};
 pub use work::{Transfer, Work};

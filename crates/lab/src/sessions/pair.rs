@@ -13,6 +13,7 @@ use vocab::{Bitrate, FlowId, NodeId, Random, Time};
 
 use super::pipe::Pipe;
 use super::work::{self, Transfer, Work};
+use super::world::HEADERS;
 
 /// Packets of one batch: a send with segmentation offload.
 const BATCH: usize = 16;
@@ -24,6 +25,27 @@ pub enum Datagrams {
     Absent,
     /// Nodes offer one.
     Offered,
+}
+
+/// Which datagrams of a side get to the other at all, whatever the path's model says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// Every one.
+    Open,
+    /// Those whose IP packets are no longer than so many bytes. Of others nobody hears.
+    UpTo(usize),
+    /// None: UDP is blocked.
+    Blocked,
+}
+
+impl Passage {
+    fn lets_through(self, payload: usize) -> bool {
+        match self {
+            Self::Open => true,
+            Self::UpTo(most) => payload as u64 + HEADERS.bytes() <= most as u64,
+            Self::Blocked => false,
+        }
+    }
 }
 
 /// What a pair is made of.
@@ -43,8 +65,8 @@ pub struct Pair {
     sessions: [Session; 2],
     pipes: [Pipe; 2],
     link: LinkId,
-    /// Datagrams are swallowed, each way.
-    blocked: [bool; 2],
+    /// By the side that sends.
+    passages: [Passage; 2],
     flows: BTreeMap<FlowId, Transfer>,
     source: Bytes,
     buffer: BytesMut,
@@ -68,7 +90,7 @@ impl Pair {
             sessions: [session(0), session(1)],
             pipes: [Pipe::new(rate, delay), Pipe::new(rate, delay)],
             link: LinkId(1),
-            blocked: [false; 2],
+            passages: [Passage::Open; 2],
             flows: BTreeMap::new(),
             source: work::source(),
             buffer: BytesMut::new(),
@@ -77,9 +99,7 @@ impl Pair {
             due: Time::ZERO,
             plan,
         };
-        for side in [0, 1] {
-            pair.sessions[side].link_up(Time::ZERO, pair.link, side == 0);
-        }
+        pair.link_up(Time::ZERO);
         pair
     }
 
@@ -141,8 +161,36 @@ impl Pair {
         id
     }
 
-    pub(super) fn block(&mut self, side: usize, blocked: bool) {
-        self.blocked[side] = blocked;
+    pub(super) fn set_passage(&mut self, side: usize, passage: Passage) {
+        self.passages[side] = passage;
+    }
+
+    /// The link breaks, and what was on it is gone.
+    pub(super) fn break_link(&mut self, now: Time) {
+        for session in &mut self.sessions {
+            session.link_down(now, self.link);
+        }
+        self.pipes = self.new_pipes();
+        self.is_stirred = true;
+    }
+
+    /// The near side dials again.
+    pub(super) fn dial(&mut self, now: Time) {
+        self.pipes = self.new_pipes();
+        self.link = LinkId(self.link.0 + 1);
+        self.link_up(now);
+    }
+
+    fn new_pipes(&self) -> [Pipe; 2] {
+        let (rate, delay) = self.plan.link;
+        [Pipe::new(rate, delay), Pipe::new(rate, delay)]
+    }
+
+    fn link_up(&mut self, now: Time) {
+        for (side, session) in self.sessions.iter_mut().enumerate() {
+            session.link_up(now, self.link, side == 0);
+        }
+        self.is_stirred = true;
     }
 
     /// When something becomes due by itself.
@@ -216,7 +264,7 @@ impl Pair {
             if let Some(transmit) = transmit {
                 assert_eq!(transmit.to, address(1 - side), "packets go to the peer");
                 for packet in buffer.chunks(transmit.segment) {
-                    if !self.blocked[side] {
+                    if self.passages[side].lets_through(packet.len()) {
                         carry(side, Bytes::copy_from_slice(packet));
                     }
                 }

@@ -33,7 +33,7 @@ pub struct CellResult {
     pub r#virtual: bool,
     /// The whole transfer on a path whose rate and round-trip time an earlier one has found.
     pub whole_transfer_remembered_mbit_s: f64,
-    /// What frames travelled in: `"datagrams"` or `"link"`.
+    /// What frames travelled in, in the words of `trunkline node status`: `"udp"` or `"tls"`.
     pub path: &'static str,
     /// When the steady part begins and ends.
     pub steady_from_s: f64,
@@ -192,8 +192,8 @@ fn steady(cell: Cell, fec: Mode, seed: u64) -> Steady {
     Steady {
         goodput_mbit_s: mbit(received) / (to - from).as_secs_f64(),
         path: match world.session(FAR).is_in_packets() {
-            true => "datagrams",
-            false => "link",
+            true => "udp",
+            false => "tls",
         },
         queueing_p95: quantile(&mut queueing, 0.95),
         lost_share: dropped.packets as f64 / sent.packets.max(1) as f64,
@@ -241,12 +241,7 @@ fn whole_transfer(
     });
     let took: Duration = Time::since(world.now(), start);
     let received = world.transfer(flow).received(NEAR);
-    let found = world.status(FAR).and_then(|status| {
-        Some(Remembered {
-            rate: status.bandwidth,
-            rtt: status.rtt_minimum?,
-        })
-    });
+    let found = world.session(FAR).datagrams_remembered();
     (mbit(received) / took.as_secs_f64().max(1e-9), found)
 }
 

@@ -8,11 +8,11 @@ use tunnel::transport::{Settings, Status};
 use tunnel::{Config, Session};
 use vocab::{Bitrate, ByteCount, FlowId, Time};
 
-use super::pair::{Datagrams, Pair, PairPlan};
+use super::pair::{Datagrams, Pair, PairPlan, Passage};
 use super::work::{Transfer, Work};
 
 /// IP and UDP headers of a packet.
-const HEADERS: ByteCount = ByteCount::new(28);
+pub(super) const HEADERS: ByteCount = ByteCount::new(28);
 
 /// Turns without time passing after which something is wrong.
 const IDLE_ROUNDS_MAX: u32 = 10_000;
@@ -146,10 +146,24 @@ impl World {
         self.packets.set_config(self.now, with_headers(config));
     }
 
-    /// Swallows all datagrams from this side on, or no longer.
-    pub fn block(&mut self, side: usize, blocked: bool) {
+    /// Lets only these datagrams of a side through from now on.
+    pub fn set_passage(&mut self, side: usize, passage: Passage) {
         for pair in &mut self.pairs {
-            pair.block(side, blocked);
+            pair.set_passage(side, passage);
+        }
+    }
+
+    /// Breaks every link; what was on it is gone. Until [`Self::dial`] there is none.
+    pub fn break_links(&mut self) {
+        for pair in &mut self.pairs {
+            pair.break_link(self.now);
+        }
+    }
+
+    /// Joins both sides by new links.
+    pub fn dial(&mut self) {
+        for pair in &mut self.pairs {
+            pair.dial(self.now);
         }
     }
 
