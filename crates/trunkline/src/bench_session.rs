@@ -106,8 +106,10 @@ impl BenchSession {
 }
 
 /// What rivals are in virtual time, for who reads the shares.
-const VIRTUAL_RIVALS: &str = "a second session of this project without correction, in virtual time, \
-     with its CUBIC (RFC 9438) or its BBR; not a kernel's";
+const VIRTUAL_RIVALS: [&str; 2] = [
+    "a second session of this project in virtual time, not a kernel",
+    "without correction, with this project's CUBIC (RFC 9438) or its BBR",
+];
 
 fn document(report: &Report) -> Value {
     let shares = |rival| {
@@ -132,7 +134,7 @@ fn document(report: &Report) -> Value {
             "small_flow_ratio": report.small_flow_ratio(),
             "share_vs_cubic": shares(Rival::Cubic),
             "share_vs_bbr": shares(Rival::Bbr),
-            "rivals": VIRTUAL_RIVALS,
+            "rivals": VIRTUAL_RIVALS.join(", "),
         },
         "raw": {
             "cells": report.runs,
@@ -253,8 +255,8 @@ fn exchanges(text: &mut String, report: &Report, all: &[Exchanges]) {
 fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
     let _ = writeln!(
         text,
-        "\nFirst 64 KiB of a new flow on 20 Mbit/s, 100 ms\n  alone {:.1} ms (p99 {:.1}), beside \
-         16 bulk flows {:.1} ms (p99 {:.1}): {ratio:.2} times",
+        "\nFirst 64 KiB of a new flow on 20 Mbit/s, 100 ms: {ratio:.2} times as long beside 16 bulk\n  \
+         flows; alone {:.1} ms (p99 {:.1}), beside them {:.1} ms (p99 {:.1})",
         times.alone.median_ms,
         times.alone.p99_ms,
         times.beside_bulk.median_ms,
@@ -265,7 +267,7 @@ fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
 fn shares(text: &mut String, all: &[Shares]) {
     let _ = writeln!(
         text,
-        "\nBeside a rival on 20 Mbit/s, 100 ms: {VIRTUAL_RIVALS}\n  {:<10}{:>9}{:>11}{:>9}{:>9}{:>12}",
+        "\nBeside a rival on 20 Mbit/s, 100 ms\n  {:<10}{:>9}{:>11}{:>9}{:>9}{:>12}",
         "rival", "queue", "our share", "least", "greatest", "both's use"
     );
     for both in all {
@@ -280,10 +282,18 @@ fn shares(text: &mut String, all: &[Shares]) {
             both.used * 100.0,
         );
     }
+    let _ = writeln!(
+        text,
+        "  A rival is {},\n  {}.",
+        VIRTUAL_RIVALS[0], VIRTUAL_RIVALS[1]
+    );
 }
 
 #[cfg(test)]
 mod tests {
+    use lab::progress::Silent;
+    use lab::sessions::{Latencies, all_cells};
+
     use super::*;
 
     fn bench(words: &[&str]) -> BenchSession {
@@ -294,6 +304,107 @@ mod tests {
             repeat: 1,
             seed: 1,
             json: false,
+        }
+    }
+
+    fn report() -> Report {
+        let choice = Choice {
+            measurements: vec![Measurement::FirstByte],
+            modes: vec![Mode::Auto],
+            repeat: 1,
+            seed: 1,
+        };
+        let mut report = sessions::measure(&choice, &Silent);
+        let longest_name = all_cells().into_iter().max_by_key(|cell| cell.name().len());
+        report.cells = vec![CellResult {
+            cell: longest_name.unwrap(),
+            fec: "auto",
+            goodput_mbit_s: 12_345.678,
+            queueing_p95_ms: 12_345.6,
+            lost_share: 1.0,
+            r#virtual: true,
+            ..CellResult::default()
+        }];
+        let latencies = Latencies {
+            count: 20_000,
+            median_ms: 1_234.5,
+            p99_ms: 12_345.6,
+            longest_ms: 60_000.0,
+            ..Latencies::default()
+        };
+        report.exchanges = ["off", "on", "auto"]
+            .into_iter()
+            .flat_map(|fec| [0.0, 0.01].map(|loss| (fec, loss)))
+            .map(|(fec, loss)| Exchanges {
+                fec,
+                loss,
+                latencies,
+                repair_share: 0.25,
+            })
+            .collect();
+        report.small_flow = Some(SmallFlow {
+            alone: latencies,
+            beside_bulk: latencies,
+        });
+        report.jain_16_sessions = vec![0.95];
+        report.shares = [Rival::Cubic, Rival::Bbr]
+            .into_iter()
+            .flat_map(|rival| [1.0, 4.0].map(|queue| (rival, queue)))
+            .map(|(rival, queue_bdp)| Shares {
+                rival: rival.name(),
+                queue_bdp,
+                share: 0.5,
+                least: 0.4,
+                greatest: 0.6,
+                used: 0.95,
+                shares: vec![0.5],
+            })
+            .collect();
+        report
+    }
+
+    #[test]
+    fn the_document_has_the_agreed_keys() {
+        let document = document(&report());
+        let figures = &document["figures"];
+        let cell = &figures["cells"][0];
+        for key in [
+            "rate_mbit_s",
+            "rtt_ms",
+            "loss",
+            "burst",
+            "jitter_ms",
+            "goodput_mbit_s",
+            "whole_transfer_mbit_s",
+        ] {
+            assert!(cell[key].is_f64(), "{key}");
+        }
+        assert_eq!(cell["fec"], "auto");
+        assert_eq!(cell["virtual"], true);
+        assert!(cell.get("cpu_idle_percent").unwrap().is_null());
+        for key in ["first_byte_rtt", "jain_16_sessions", "small_flow_ratio"] {
+            assert!(figures[key].is_f64(), "{key}");
+        }
+        for mode in ["off", "on", "auto"] {
+            assert!(figures["exchange_64k_p99_ratio"][mode].is_f64(), "{mode}");
+        }
+        for key in ["share_vs_cubic", "share_vs_bbr"] {
+            for queue in ["1_bdp", "4_bdp"] {
+                assert_eq!(figures[key][queue], 0.5, "{key}");
+            }
+        }
+        assert!(figures.get("cpu_gbit_s").unwrap().is_null());
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let text = table(&report());
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        for part in ["12345.68", "p99.9", "16 bulk", "Jain", "cubic"] {
+            assert!(text.contains(part), "{part} in {text}");
         }
     }
 

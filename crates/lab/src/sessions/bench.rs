@@ -118,7 +118,7 @@ enum Job {
 
 /// What came of one.
 enum Outcome {
-    Cell(CellResult),
+    Cell(Box<CellResult>),
     FirstByte(FirstByte),
     Exchanges((Vec<Duration>, f64)),
     SmallFlow([Vec<Duration>; 2]),
@@ -129,7 +129,7 @@ enum Outcome {
 impl Job {
     fn run(self, seed: u64) -> Outcome {
         match self {
-            Self::Cell(cell, mode) => Outcome::Cell(run_cell(cell, mode, seed)),
+            Self::Cell(cell, mode) => Outcome::Cell(Box::new(run_cell(cell, mode, seed))),
             Self::FirstByte => Outcome::FirstByte(exchanges::first_byte(seed)),
             Self::Exchanges(loss, mode) => {
                 Outcome::Exchanges(exchanges::exchanges(loss, mode, seed))
@@ -245,7 +245,7 @@ impl Report {
         let mut bytes = Vec::new();
         for outcome in outcomes {
             match outcome {
-                Outcome::Cell(result) => self.runs.push(result),
+                Outcome::Cell(result) => self.runs.push(*result),
                 Outcome::FirstByte(times) => self.take_first_byte(times),
                 Outcome::Exchanges((times, repairs)) => {
                     waits[0].extend(times);
@@ -341,5 +341,86 @@ impl Report {
             .iter()
             .find(|both| both.rival == name && both.queue_bdp == queue_bdp)?;
         Some(both.share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    fn exchanges(fec: &'static str, loss: f64, median_ms: f64, p99_ms: f64) -> Exchanges {
+        Exchanges {
+            fec,
+            loss,
+            latencies: Latencies {
+                median_ms,
+                p99_ms,
+                ..Latencies::default()
+            },
+            repair_share: 0.0,
+        }
+    }
+
+    #[test]
+    fn exchanges_are_held_against_the_best_that_the_path_does_without_loss() {
+        let report = Report {
+            exchanges: vec![
+                exchanges("off", 0.0, 140.0, 150.0),
+                exchanges("auto", 0.0, 125.0, 150.0),
+                exchanges("off", 0.01, 140.0, 250.0),
+            ],
+            ..Report::default()
+        };
+        assert_eq!(report.exchange_p99_ratio("off"), Some(2.0));
+        assert_eq!(report.exchange_p99_ratio("auto"), None);
+    }
+
+    fn run(fec: &'static str, seed: u64, goodput_mbit_s: f64) -> CellResult {
+        CellResult {
+            fec,
+            goodput_mbit_s,
+            seeds: vec![seed],
+            ..CellResult::default()
+        }
+    }
+
+    #[test]
+    fn pairs_are_of_one_seed_and_medians_of_each_figure() {
+        let mut report = Report {
+            runs: vec![
+                run("off", 1, 10.0),
+                run("off", 2, 20.0),
+                run("off", 3, 40.0),
+                run("auto", 3, 40.0),
+                run("auto", 1, 9.0),
+                run("auto", 2, 24.0),
+            ],
+            ..Report::default()
+        };
+        report.set_medians();
+        let [off, auto] = &report.cells[..] else {
+            panic!("{} paths and modes", report.cells.len());
+        };
+        assert_eq!((off.fec, off.goodput_mbit_s), ("off", 20.0));
+        assert_eq!(off.goodput_over_off, None);
+        assert_eq!((auto.fec, auto.goodput_mbit_s), ("auto", 24.0));
+        assert_eq!(auto.goodput_over_off, Some(1.0));
+        assert_eq!(auto.seeds, [3, 1, 2]);
+    }
+
+    #[test]
+    fn threads_change_no_figure() {
+        let choice = Choice {
+            measurements: vec![Measurement::FirstByte],
+            modes: vec![],
+            repeat: 4,
+            seed: 5,
+        };
+        let mut alone = Report::default();
+        for seed in 5..9 {
+            alone.take(Job::FirstByte, vec![Job::FirstByte.run(seed)]);
+        }
+        assert_eq!(measure(&choice, &Silent), alone);
     }
 }

@@ -29,7 +29,7 @@ pub enum Shape {
 }
 
 /// One path.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cell {
     /// The line's rate.
     pub rate_mbit_s: f64,

@@ -16,7 +16,7 @@ use super::world::{Plan, World};
 use super::{FAR, NEAR, median, mode_name, quantile};
 
 /// What was measured on one path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CellResult {
     /// The path.
     #[serde(flatten)]
