@@ -7,6 +7,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::num::NonZero;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use emulate::{
@@ -226,14 +231,30 @@ fn run(seed: u64) -> (usize, u64) {
     (world.changes().len(), packets)
 }
 
-fn run_all(seeds: std::ops::Range<u64>) {
-    let (mut changes, mut packets) = (0, 0);
+/// Runs the paths of these seeds on as many threads as there are processors.
+fn run_all(seeds: Range<u64>) {
     let count = seeds.end - seeds.start;
-    for seed in seeds {
-        let outcome = run(seed);
-        changes += outcome.0;
-        packets += outcome.1;
-    }
+    let next = AtomicU64::new(seeds.start);
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let work = || {
+        let (mut changes, mut packets) = (0, 0);
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return (changes, packets);
+            }
+            let outcome = run(seed);
+            changes += outcome.0;
+            packets += outcome.1;
+        }
+    };
+    let (changes, packets) = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    });
     // There must have been packets, and ways to change between.
     assert!(
         changes as u64 > 2 * count && packets > 100 * count,
@@ -242,13 +263,6 @@ fn run_all(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn every_byte_arrives_once_on_many_paths() {
-    run_all(0..60);
-}
-
-/// `cargo test --release -p lab --test sessions -- --ignored`
-#[test]
-#[ignore = "minutes in a debug build"]
 fn every_byte_arrives_once_on_a_thousand_paths() {
     run_all(0..1_000);
 }

@@ -255,8 +255,9 @@ fn exchanges(text: &mut String, report: &Report, all: &[Exchanges]) {
 fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
     let _ = writeln!(
         text,
-        "\nFirst 64 KiB of a new flow on 20 Mbit/s, 100 ms: {ratio:.2} times as long beside 16 bulk\n  \
-         flows; alone {:.1} ms (p99 {:.1}), beside them {:.1} ms (p99 {:.1})",
+        "\nFirst 64 KiB of a new flow on 20 Mbit/s, 100 ms\n  \
+         alone {:.1} ms (p99 {:.1}), beside 16 bulk flows {:.1} ms (p99 {:.1}):\n  \
+         {ratio:.2} times as long",
         times.alone.median_ms,
         times.alone.p99_ms,
         times.beside_bulk.median_ms,
