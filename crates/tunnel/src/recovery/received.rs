@@ -265,7 +265,7 @@ impl Received {
 
     /// Whether the next packet with an acknowledgement should itself ask for one, so that this side
     /// need not repeat itself for ever: once in a round trip, while there is more than a line to
-    /// tell, or [`UNCONFIRMED_MAX`] packets of which nothing was heard (RFC 9000 §13.2.4).
+    /// tell, or `UNCONFIRMED_MAX` packets of which nothing was heard (RFC 9000 §13.2.4).
     #[must_use]
     pub fn wants_confirmation(&self, now: Time, packets: usize) -> bool {
         (self.unconfirmed.count() > 1 || !self.recovered.is_empty() || packets >= UNCONFIRMED_MAX)
