@@ -28,6 +28,17 @@ const SESSION_LIMIT: Duration = Duration::from_secs(60);
 /// How long a node's watchdog may take to notice that its node has ended.
 const WATCHDOG_LIMIT: Duration = Duration::from_secs(10);
 
+/// Lines of a node's configuration beside those that each node of the lab needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Under `[node]`.
+    pub node: Vec<String>,
+    /// Under `[wan]`.
+    pub wan: Vec<String>,
+    /// Under `[policy]`.
+    pub policy: Vec<String>,
+}
+
 /// The nodes of a run.
 #[derive(Debug)]
 pub struct Nodes {
@@ -59,8 +70,6 @@ impl Nodes {
             let state = home.join(name);
             std::fs::create_dir_all(&state)?;
             let configuration = home.join(format!("{name}.toml"));
-            std::fs::write(&configuration, configuration_of(*site, topology, &state))
-                .with_context(|| format!("writing {}", configuration.display()))?;
             nodes.push(Node {
                 site: *site,
                 namespace: topology.namespace(name),
@@ -69,11 +78,26 @@ impl Nodes {
                 process: None,
             });
         }
-        Ok(Self {
+        let nodes = Self {
             program: run.environment().program.clone(),
             logs: logs.to_owned(),
             nodes,
-        })
+        };
+        nodes.configure(topology, &Extras::default())?;
+        Ok(nodes)
+    }
+
+    /// Writes each node's configuration anew, for when it is started next.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn configure(&self, topology: &Topology, extras: &Extras) -> Result<()> {
+        for node in &self.nodes {
+            let text = configuration_of(node.site, topology, &node.state, extras);
+            std::fs::write(&node.configuration, text)
+                .with_context(|| format!("writing {}", node.configuration.display()))?;
+        }
+        Ok(())
     }
 
     /// Starts all nodes, pairs them if they are not yet, and waits until they serve each other.
@@ -367,13 +391,19 @@ fn status(program: &Path, configuration: &Path) -> Result<Value> {
     serde_json::from_str(&text).context("reading a node's status")
 }
 
-fn configuration_of(site: Site, topology: &Topology, state: &Path) -> String {
+fn configuration_of(site: Site, topology: &Topology, state: &Path, extras: &Extras) -> String {
+    let lines =
+        |lines: &[String]| -> String { lines.iter().map(|line| format!("{line}\n")).collect() };
     let mut text = format!(
         "[node]\nname = \"{name}\"\nstate_directory = \"{state}\"\nlan_interfaces = [\"lan0\"]\n\
-         metrics = \"127.0.0.1:9100\"\n\
-         \n[wan]\nlisten = \"0.0.0.0:{WAN_PORT}\"\n\n[intercept]\nmode = \"transparent\"\n",
+         metrics = \"127.0.0.1:9100\"\n{node}\
+         \n[wan]\nlisten = \"0.0.0.0:{WAN_PORT}\"\n{wan}\n[intercept]\nmode = \"transparent\"\n\
+         \n[policy]\n{policy}",
         name = site.node(),
         state = state.display(),
+        node = lines(&extras.node),
+        wan = lines(&extras.wan),
+        policy = lines(&extras.policy),
     );
     for peer in topology.sites().iter().filter(|peer| {
         // Two servers' sites have nothing to say to each other.

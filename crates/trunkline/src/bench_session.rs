@@ -1,4 +1,5 @@
-//! `trunkline bench session`: what a WAN session makes of each kind of path, in virtual time.
+//! `trunkline bench session`: what a WAN session makes of each kind of path, by two nodes over the
+//! emulator or in virtual time.
 //!
 //! Every measurement has a name (`20Mbit-100ms-1%`, `exchanges`); `--cells` takes those whose name
 //! holds one of its words. Forward error correction off, on and auto share seeds, so that pairs can
@@ -12,29 +13,33 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use lab::host::Machine;
 use lab::sessions::{
-    self, CellResult, Choice, Exchanges, FirstByte, Measurement, Report, Rival, Shares, SmallFlow,
+    self, CellResult, Choice, Cost, Exchanges, FirstByte, Measurement, Report, Rival, Shares,
+    SmallFlow,
 };
 use serde_json::{Value, json};
 use tunnel::fec::Mode;
 
-use crate::lab::progress;
+use crate::lab::{Display, environment, progress};
 use crate::output::Output;
 
 /// A WAN session on emulated paths.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSession {
-    /// Two sessions in virtual time, which tells what the protocol does whatever this machine can.
-    #[arg(long, required = true)]
+    /// Two sessions in virtual time, which tells what the protocol does whatever this machine can;
+    /// otherwise two nodes over the emulator in namespaces, as root or not.
+    #[arg(long)]
     r#virtual: bool,
     /// Only measurements whose name holds one of these, as in `500Mbit,jitter,exchanges`.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Modes of forward error correction on the paths.
-    #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode, default_value = "off,auto")]
+    /// Modes of forward error correction on the paths [default: off,auto in virtual time, else
+    /// auto].
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode)]
     fec: Vec<Mode>,
-    /// Measures everything with so many seeds; figures are medians.
-    #[arg(long, alias = "pairs", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    repeat: u64,
+    /// Measures everything with so many seeds; figures are medians [default: 10 in virtual time,
+    /// else 1].
+    #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    repeat: Option<u64>,
     /// The first seed; the others follow it.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -65,35 +70,50 @@ impl BenchSession {
             "nothing is called so; there are: {}",
             names.join(", ")
         );
-        let choice = Choice {
-            measurements: chosen,
-            modes: self.fec.clone(),
-            repeat: self.repeat,
-            seed: self.seed,
-        };
+        let choice = self.choice(chosen);
         let display = progress();
         let began = Instant::now();
-        let report = sessions::measure(&choice, &display);
+        let report = match self.r#virtual {
+            true => sessions::measure(&choice, &display),
+            false => in_real_time(&choice, &display)?,
+        };
         display.finish();
         let mut out = Output::new();
         if self.json {
-            let mut document = document(&report);
-            document["seed"] = json!(self.seed);
-            document["repeat"] = json!(self.repeat);
+            let mut document = document(&report, self.r#virtual);
+            document["seed"] = json!(choice.seed);
+            document["repeat"] = json!(choice.repeat);
             document["took_s"] = json!(began.elapsed().as_secs_f64());
             document["machine"] = json!(Machine::describe(&[]));
+            if !self.r#virtual {
+                document["certificate"] = json!(crate::emulate::calibrate::citation());
+            }
             writeln!(out, "{document}")?;
         } else {
-            write!(out, "{}", table(&report))?;
+            write!(out, "{}", table(&report, self.r#virtual))?;
             writeln!(
                 out,
                 "\nSeeds {} to {}, {:.0} s.",
-                self.seed,
-                self.seed + self.repeat - 1,
+                choice.seed,
+                choice.seed + choice.repeat - 1,
                 began.elapsed().as_secs_f64()
             )?;
         }
         Ok(())
+    }
+
+    fn choice(&self, measurements: Vec<Measurement>) -> Choice {
+        let modes = match (self.fec.is_empty(), self.r#virtual) {
+            (false, _) => self.fec.clone(),
+            (true, true) => vec![Mode::Off, Mode::Auto],
+            (true, false) => vec![Mode::Auto],
+        };
+        Choice {
+            measurements,
+            modes,
+            repeat: self.repeat.unwrap_or(if self.r#virtual { 10 } else { 1 }),
+            seed: self.seed,
+        }
     }
 
     fn chosen(&self) -> Vec<Measurement> {
@@ -105,13 +125,53 @@ impl BenchSession {
     }
 }
 
+/// Measures with nodes, and adds from virtual time what is counted there alone: exchanges by the
+/// thousand, and many sessions on one path.
+fn in_real_time(choice: &Choice, display: &Display) -> Result<Report> {
+    lab::kernel::catch_interruptions();
+    let mut report = sessions::measure_in_real_time(&environment()?, choice, display)?;
+    let of_virtual_time = |measurement: &Measurement| {
+        matches!(
+            measurement,
+            Measurement::Exchanges | Measurement::SmallFlow | Measurement::Sessions
+        )
+    };
+    let others = Choice {
+        measurements: choice
+            .measurements
+            .iter()
+            .copied()
+            .filter(of_virtual_time)
+            .collect(),
+        ..choice.clone()
+    };
+    let counted = sessions::measure(&others, display);
+    report.exchanges_in_real_time = std::mem::replace(&mut report.exchanges, counted.exchanges);
+    report.small_flow = counted.small_flow;
+    report.jain_16_sessions = counted.jain_16_sessions;
+    Ok(report)
+}
+
 /// What rivals are in virtual time, for who reads the shares.
 const VIRTUAL_RIVALS: [&str; 2] = [
     "a second session of this project in virtual time, not a kernel",
     "without correction, with this project's CUBIC (RFC 9438) or its BBR",
 ];
 
-fn document(report: &Report) -> Value {
+/// What rivals are in real time.
+const KERNEL_RIVALS: [&str; 2] = [
+    "one TCP connection of this kernel on the link, past both nodes",
+    "its congestion control set by route (congctl) and read back",
+];
+
+fn rivals(is_virtual: bool) -> [&'static str; 2] {
+    match is_virtual {
+        true => VIRTUAL_RIVALS,
+        false => KERNEL_RIVALS,
+    }
+}
+
+fn document(report: &Report, is_virtual: bool) -> Value {
     let shares = |rival| {
         json!({
             "1_bdp": report.share_beside(rival, 1.0),
@@ -120,21 +180,24 @@ fn document(report: &Report) -> Value {
     };
     json!({
         "bench": "session",
-        "virtual": true,
+        "virtual": is_virtual,
         "figures": {
             "cells": report.cells,
             "first_byte_rtt": report.first_byte.map(|times| times.longest_rtt),
+            "first_byte_short_answer_rtt": report.first_byte.map(|times| times.short_answer_rtt),
             "exchange_64k_p99_ratio": {
                 "off": report.exchange_p99_ratio("off"),
                 "on": report.exchange_p99_ratio("on"),
                 "auto": report.exchange_p99_ratio("auto"),
             },
-            "cpu_gbit_s": null,
+            "cpu_gbit_s": report.cpu_gbit_s(),
             "jain_16_sessions": report.jain_16_sessions(),
             "small_flow_ratio": report.small_flow_ratio(),
             "share_vs_cubic": shares(Rival::Cubic),
             "share_vs_bbr": shares(Rival::Bbr),
-            "rivals": VIRTUAL_RIVALS.join(", "),
+            "rivals": rivals(is_virtual).join(", "),
+            // Of which virtual time decides, whatever else was measured in real time.
+            "always_virtual": ["exchange_64k_p99_ratio", "jain_16_sessions", "small_flow_ratio"],
         },
         "raw": {
             "cells": report.runs,
@@ -143,14 +206,20 @@ fn document(report: &Report) -> Value {
             "small_flow": report.small_flow,
             "jain_16_sessions": report.jain_16_sessions,
             "shares": report.shares,
+            "exchanges_in_real_time": report.exchanges_in_real_time,
+            "cpu": report.costs,
         },
     })
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &Report, is_virtual: bool) -> String {
     let mut text = String::new();
     if !report.cells.is_empty() {
         cells(&mut text, &report.cells);
+        let mut paths: Vec<&str> = report.cells.iter().map(|cell| &cell.path[..]).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let _ = writeln!(text, "Flows travelled by {}.", paths.join(" and "));
     }
     if let Some(times) = &report.first_byte {
         first_byte(&mut text, times);
@@ -168,7 +237,10 @@ fn table(report: &Report) -> String {
         );
     }
     if !report.shares.is_empty() {
-        shares(&mut text, &report.shares);
+        shares(&mut text, &report.shares, rivals(is_virtual));
+    }
+    if !report.costs.is_empty() {
+        costs(&mut text, &report.costs);
     }
     text
 }
@@ -197,25 +269,35 @@ fn cells(text: &mut String, cells: &[CellResult]) {
     for result in cells {
         let _ = writeln!(
             text,
-            "{:<28}{:>5}{:>9.2}{:>8.2}{:>8.2}{:>8.1}{:>7.2}{:>7.2}",
+            "{:<28}{:>5}{:>9.2}{:>8.2}{:>8}{:>8}{:>7.2}{:>7.2}",
             result.cell.name(),
             result.fec,
             result.goodput_mbit_s,
             result.whole_transfer_mbit_s,
-            result.whole_transfer_remembered_mbit_s,
-            result.queueing_p95_ms,
+            figure(result.whole_transfer_remembered_mbit_s, 2),
+            figure(result.queueing_p95_ms, 1),
             result.lost_share * 100.0,
             result.repair_share * 100.0,
         );
     }
 }
 
+/// A figure that may not have been measured.
+fn figure(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
 fn first_byte(text: &mut String, times: &FirstByte) {
     let _ = writeln!(
         text,
-        "\nFirst byte of an answer, in RTT since the client's open\n  \
-         median {:.2}, longest {:.2}; new session {:.2}; after a silent minute {:.2}",
-        times.median_rtt, times.longest_rtt, times.new_session_rtt, times.after_silence_rtt
+        "\nFirst byte of an answer of 64 KiB, in RTT since the client's open\n  \
+         median {:.2}, longest {:.2}; new session {:.2}; after silence {:.2}\n  \
+         of an answer of 100 B: longest {:.2}",
+        times.median_rtt,
+        times.longest_rtt,
+        times.new_session_rtt,
+        times.after_silence_rtt,
+        times.short_answer_rtt
     );
 }
 
@@ -265,7 +347,7 @@ fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
     );
 }
 
-fn shares(text: &mut String, all: &[Shares]) {
+fn shares(text: &mut String, all: &[Shares], rivals: [&str; 2]) {
     let _ = writeln!(
         text,
         "\nBeside a rival on 20 Mbit/s, 100 ms\n  {:<10}{:>9}{:>11}{:>9}{:>9}{:>12}",
@@ -283,11 +365,35 @@ fn shares(text: &mut String, all: &[Shares]) {
             both.used * 100.0,
         );
     }
+    let _ = writeln!(text, "  A rival is {},\n  {}.", rivals[0], rivals[1]);
+}
+
+fn costs(text: &mut String, all: &[Cost]) {
     let _ = writeln!(
         text,
-        "  A rival is {},\n  {}.",
-        VIRTUAL_RIVALS[0], VIRTUAL_RIVALS[1]
+        "\nClient, server and both nodes on these processors, no emulator\n  \
+         {:<10}{:>6}{:>9}{:>10}{:>10}{:>10}{:>10}{:>8}",
+        "", "path", "Gbit/s", "near", "far", "client", "server", "idle"
     );
+    for cost in all {
+        let _ = writeln!(
+            text,
+            "  {:<10}{:>6}{:>9.3}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>7.1}%",
+            if cost.is_reduced {
+                "reduced"
+            } else {
+                "carried"
+            },
+            cost.path,
+            cost.gbit_s,
+            cost.near_cpu_s_per_gb,
+            cost.far_cpu_s_per_gb,
+            cost.client_cpu_s_per_gb,
+            cost.server_cpu_s_per_gb,
+            cost.cpu_idle_percent
+        );
+    }
+    let _ = writeln!(text, "  near to server: processor seconds for 10^9 bytes");
 }
 
 #[cfg(test)]
@@ -301,8 +407,8 @@ mod tests {
         BenchSession {
             r#virtual: true,
             cells: words.iter().map(|word| (*word).to_owned()).collect(),
-            fec: vec![Mode::Auto],
-            repeat: 1,
+            fec: vec![],
+            repeat: None,
             seed: 1,
             json: false,
         }
@@ -321,7 +427,7 @@ mod tests {
             cell: longest_name.unwrap(),
             fec: "auto",
             goodput_mbit_s: 12_345.678,
-            queueing_p95_ms: 12_345.6,
+            queueing_p95_ms: Some(12_345.6),
             lost_share: 1.0,
             r#virtual: true,
             ..CellResult::default()
@@ -361,12 +467,34 @@ mod tests {
                 shares: vec![0.5],
             })
             .collect();
+        report.costs = vec![Cost {
+            is_reduced: false,
+            gbit_s: 1.5,
+            path: "udp".to_owned(),
+            near_cpu_s_per_gb: 12.34,
+            far_cpu_s_per_gb: 12.34,
+            client_cpu_s_per_gb: 12.34,
+            server_cpu_s_per_gb: 12.34,
+            cpu_idle_percent: 100.0,
+        }];
         report
     }
 
     #[test]
+    fn ten_pairs_are_measured_in_virtual_time_and_one_run_in_real_time() {
+        let choice = bench(&[]).choice(vec![]);
+        assert_eq!((choice.repeat, choice.modes.len()), (10, 2));
+        let choice = BenchSession {
+            r#virtual: false,
+            ..bench(&[])
+        }
+        .choice(vec![]);
+        assert_eq!((choice.repeat, choice.modes), (1, vec![Mode::Auto]));
+    }
+
+    #[test]
     fn the_document_has_the_agreed_keys() {
-        let document = document(&report());
+        let document = document(&report(), true);
         let figures = &document["figures"];
         let cell = &figures["cells"][0];
         for key in [
@@ -394,16 +522,15 @@ mod tests {
                 assert_eq!(figures[key][queue], 0.5, "{key}");
             }
         }
-        assert!(figures.get("cpu_gbit_s").unwrap().is_null());
+        assert_eq!(figures["cpu_gbit_s"], 1.5);
     }
 
     #[test]
     fn the_table_fits_a_terminal() {
-        let text = table(&report());
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
+        let text = table(&report(), false) + &table(&report(), true);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
         for part in ["12345.68", "p99.9", "16 bulk", "Jain", "cubic"] {
             assert!(text.contains(part), "{part} in {text}");
         }

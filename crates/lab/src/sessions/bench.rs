@@ -15,16 +15,14 @@ use tunnel::fec::Mode;
 
 use super::cells::{Cell, all_cells};
 use super::exchanges::{self, Exchanges, FirstByte, Latencies, SmallFlow};
-use super::shares::{self, Rival, Shares};
+use super::real::{self, Cost};
+use super::shares::{self, QUEUES, Rival, Shares};
 use super::transfers::{CellResult, run_cell};
 use super::{median, mode_name};
 use crate::progress::Progress;
 
 /// The loss of the path on which exchanges are measured, each way.
 const EXCHANGE_LOSS: f64 = 0.01;
-
-/// The queues that are shared with rivals, in BDP.
-const QUEUES: [f64; 2] = [1.0, 4.0];
 
 /// Something that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +39,8 @@ pub enum Measurement {
     Sessions,
     /// A session beside another one with another controller.
     Beside(Rival),
+    /// What a flow costs in processor time; in real time alone.
+    Cpu,
 }
 
 impl Measurement {
@@ -55,6 +55,7 @@ impl Measurement {
             Self::Sessions,
             Self::Beside(Rival::Cubic),
             Self::Beside(Rival::Bbr),
+            Self::Cpu,
         ]);
         all
     }
@@ -69,6 +70,7 @@ impl Measurement {
             Self::SmallFlow => "small-flow".to_owned(),
             Self::Sessions => "sessions".to_owned(),
             Self::Beside(rival) => format!("beside-{}", rival.name()),
+            Self::Cpu => "cpu".to_owned(),
         }
     }
 }
@@ -97,12 +99,16 @@ pub struct Report {
     pub first_byte: Option<FirstByte>,
     /// Exchanges, by mode: without loss, then with.
     pub exchanges: Vec<Exchanges>,
+    /// Those that nodes were measured with.
+    pub exchanges_in_real_time: Vec<Exchanges>,
     /// Small flows.
     pub small_flow: Option<SmallFlow>,
     /// Jain's index of sixteen sessions, by seed.
     pub jain_16_sessions: Vec<f64>,
     /// By rival and queue.
     pub shares: Vec<Shares>,
+    /// What flows cost, by run.
+    pub costs: Vec<Cost>,
 }
 
 /// One run.
@@ -169,6 +175,8 @@ impl Measurement {
             Self::SmallFlow => vec![Job::SmallFlow],
             Self::Sessions => vec![Job::Sessions],
             Self::Beside(rival) => QUEUES.map(|queue| Job::Beside(*rival, queue)).to_vec(),
+            // Virtual time has no processor.
+            Self::Cpu => vec![],
         }
     }
 }
@@ -283,15 +291,16 @@ impl Report {
     }
 
     /// The worst of all seeds counts.
-    fn take_first_byte(&mut self, times: FirstByte) {
+    pub(super) fn take_first_byte(&mut self, times: FirstByte) {
         let worst = self.first_byte.get_or_insert(times);
         worst.longest_rtt = worst.longest_rtt.max(times.longest_rtt);
         worst.median_rtt = worst.median_rtt.max(times.median_rtt);
         worst.new_session_rtt = worst.new_session_rtt.max(times.new_session_rtt);
         worst.after_silence_rtt = worst.after_silence_rtt.max(times.after_silence_rtt);
+        worst.short_answer_rtt = worst.short_answer_rtt.max(times.short_answer_rtt);
     }
 
-    fn set_medians(&mut self) {
+    pub(super) fn set_medians(&mut self) {
         let mut left: Vec<&CellResult> = self.runs.iter().collect();
         while let Some(first) = left.first().copied() {
             let of = |fec: &str| -> Vec<&CellResult> {
@@ -316,6 +325,12 @@ impl Report {
         let least = medians.min_by(f64::total_cmp)?;
         let of_mode = lossy.iter().find(|times| times.fec == fec)?;
         Some(of_mode.latencies.p99_ms / least)
+    }
+
+    /// What flows get without an emulator and without reduction.
+    #[must_use]
+    pub fn cpu_gbit_s(&self) -> Option<f64> {
+        real::cpu_gbit_s(&self.costs)
     }
 
     /// The median of all seeds.

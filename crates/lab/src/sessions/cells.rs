@@ -166,11 +166,15 @@ impl Cell {
     /// The model of the path with this seed.
     #[must_use]
     pub fn link(&self, seed: u64) -> LinkConfig {
-        let queue = match self.shape {
+        self.link_with_queue(self.queue_bdp(), seed)
+    }
+
+    /// Its queue.
+    pub(super) fn queue_bdp(&self) -> f64 {
+        match self.shape {
             Shape::ShallowQueue => 0.1,
             Shape::Plain | Shape::Trace | Shape::Policer => 1.0,
-        };
-        self.link_with_queue(queue, seed)
+        }
     }
 
     /// The model of the path with a queue of so many BDP.

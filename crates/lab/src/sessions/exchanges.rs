@@ -19,6 +19,9 @@ use super::{FAR, NEAR, quantile};
 const QUESTION: u64 = 100;
 const ANSWER: u64 = 64 << 10;
 
+/// An answer that fits a packet.
+pub(super) const SHORT_ANSWER: u64 = 100;
+
 /// Bytes that make a path known: its rate is found and its start-up over.
 const WARM_UP: u64 = 16 << 20;
 
@@ -69,8 +72,11 @@ pub struct FirstByte {
     pub median_rtt: f64,
     /// The first flow of a session, right after it has met its peer.
     pub new_session_rtt: f64,
-    /// A flow after a minute of silence.
+    /// A flow after silence.
     pub after_silence_rtt: f64,
+    /// The longest of flows whose whole answer is 100 bytes. Those above are of 64 KiB, of which nodes
+    /// deliver the first byte when the record around it has come.
+    pub short_answer_rtt: f64,
     /// Opens.
     pub opens: usize,
 }
@@ -80,12 +86,14 @@ pub(super) fn first_byte(seed: u64) -> FirstByte {
     const OPENS: usize = 20;
     let mut world = World::new(PLAIN.plan(seed, Mode::Auto, None));
     let new_session_rtt = in_rtt(one(&mut world, 1));
-    let mut times: Vec<Duration> = (0..OPENS)
-        .map(|_| {
-            world.run(Duration::from_millis(500));
-            one(&mut world, 1)
-        })
-        .collect();
+    let mut times = Vec::new();
+    let mut of_short_answers = Duration::ZERO;
+    for _ in 0..OPENS {
+        world.run(Duration::from_millis(500));
+        times.push(one(&mut world, 1));
+        let short = exchange(&mut world, SHORT_ANSWER, 1);
+        of_short_answers = of_short_answers.max(short);
+    }
     world.run(Duration::from_secs(60));
     let after_silence_rtt = in_rtt(one(&mut world, 1));
     FirstByte {
@@ -93,7 +101,8 @@ pub(super) fn first_byte(seed: u64) -> FirstByte {
         longest_rtt: in_rtt(quantile(&mut times, 1.0)).max(after_silence_rtt.max(new_session_rtt)),
         new_session_rtt,
         after_silence_rtt,
-        opens: OPENS + 2,
+        short_answer_rtt: in_rtt(of_short_answers),
+        opens: 2 * OPENS + 2,
     }
 }
 
@@ -177,13 +186,18 @@ pub(super) fn small_flow(seed: u64) -> [Vec<Duration>; 2] {
 
 /// Opens a flow and waits for the first bytes of its answer of 64 KiB.
 fn one(world: &mut World, bytes: u64) -> Duration {
+    exchange(world, ANSWER, bytes)
+}
+
+/// Opens a flow and waits for all of its answer; gives how long the first bytes took.
+fn exchange(world: &mut World, answer: u64, bytes: u64) -> Duration {
     let flow = world.start(Work::Exchanges {
         question: QUESTION,
-        answer: ANSWER,
+        answer,
         count: 1,
     });
     let took = wait(world, flow, bytes);
-    wait(world, flow, ANSWER);
+    wait(world, flow, answer);
     took
 }
 

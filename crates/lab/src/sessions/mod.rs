@@ -12,13 +12,15 @@
 //! several pairs of sessions on one path.
 //!
 //! `cells.rs` has the paths, `transfers.rs` one bulk flow on each, `exchanges.rs` what short flows
-//! wait, `shares.rs` what sessions leave each other, and `bench.rs` all of it.
+//! wait, `shares.rs` what sessions leave each other, and `bench.rs` all of it. `real/` does the same
+//! with nodes as processes.
 
 mod bench;
 mod cells;
 mod exchanges;
 mod pair;
 mod pipe;
+mod real;
 mod shares;
 mod transfers;
 mod work;
@@ -28,6 +30,7 @@ pub use bench::{Choice, Measurement, Report, measure};
 pub use cells::{Cell, PLAIN, Shape, all_cells};
 pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
 pub use pair::{Datagrams, Pair, Passage};
+pub use real::{Cost, measure as measure_in_real_time};
 pub use shares::{Rival, Shares};
 pub use transfers::{CellResult, run_cell};
 pub use work::{Transfer, Work};

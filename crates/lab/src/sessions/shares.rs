@@ -21,6 +21,9 @@ const STAGGER: Duration = Duration::from_millis(100);
 const FROM: Duration = Duration::from_secs(20);
 const SPAN: Duration = Duration::from_secs(60);
 
+/// The queues that are shared with rivals, in BDP.
+pub(super) const QUEUES: [f64; 2] = [1.0, 4.0];
+
 /// Sessions that share a path among themselves.
 const SESSIONS: usize = 16;
 

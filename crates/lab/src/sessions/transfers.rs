@@ -32,9 +32,9 @@ pub struct CellResult {
     /// Whether this is virtual time.
     pub r#virtual: bool,
     /// The whole transfer on a path whose rate and round-trip time an earlier one has found.
-    pub whole_transfer_remembered_mbit_s: f64,
+    pub whole_transfer_remembered_mbit_s: Option<f64>,
     /// What frames travelled in, in the words of `trunkline node status`: `"udp"` or `"tls"`.
-    pub path: &'static str,
+    pub path: String,
     /// When the steady part begins and ends.
     pub steady_from_s: f64,
     /// See above.
@@ -44,13 +44,13 @@ pub struct CellResult {
     /// What the policer lets through.
     pub policed_mbit_s: Option<f64>,
     /// 95th percentile of the queueing delay in the steady part.
-    pub queueing_p95_ms: f64,
+    pub queueing_p95_ms: Option<f64>,
     /// Packets lost on the way of all that were sent, in the steady part.
     pub lost_share: f64,
     /// Repair packets of all that were sent.
     pub repair_share: f64,
     /// Packets taken for lost that came, of all that were sent.
-    pub spurious_share: f64,
+    pub spurious_share: Option<f64>,
     /// Of a median with `"auto"` or `"on"`: its goodput over that without correction, the median of
     /// the ratios of runs with the same seed.
     pub goodput_over_off: Option<f64>,
@@ -66,6 +66,11 @@ impl CellResult {
     pub(super) fn median_of(runs: &[&Self], off: &[&Self]) -> Option<Self> {
         let first = *runs.first()?;
         let of = |figure: fn(&Self) -> f64| median(runs.iter().map(|run| figure(run)));
+        // What one run has not measured, none has.
+        let of_some = |figure: fn(&Self) -> Option<f64>| {
+            figure(first)?;
+            Some(median(runs.iter().filter_map(|run| figure(run))))
+        };
         let over_off = |figure: fn(&Self) -> f64| {
             let ratios: Vec<f64> = runs
                 .iter()
@@ -79,14 +84,12 @@ impl CellResult {
         Some(Self {
             goodput_mbit_s: of(|run| run.goodput_mbit_s),
             whole_transfer_mbit_s: of(|run| run.whole_transfer_mbit_s),
-            cpu_idle_percent: first
-                .cpu_idle_percent
-                .map(|_| of(|run| run.cpu_idle_percent.unwrap_or_default())),
-            whole_transfer_remembered_mbit_s: of(|run| run.whole_transfer_remembered_mbit_s),
-            queueing_p95_ms: of(|run| run.queueing_p95_ms),
+            cpu_idle_percent: of_some(|run| run.cpu_idle_percent),
+            whole_transfer_remembered_mbit_s: of_some(|run| run.whole_transfer_remembered_mbit_s),
+            queueing_p95_ms: of_some(|run| run.queueing_p95_ms),
             lost_share: of(|run| run.lost_share),
             repair_share: of(|run| run.repair_share),
-            spurious_share: of(|run| run.spurious_share),
+            spurious_share: of_some(|run| run.spurious_share),
             goodput_over_off: over_off(|run| run.goodput_mbit_s),
             whole_transfer_over_off: over_off(|run| run.whole_transfer_mbit_s),
             seeds: runs.iter().flat_map(|run| run.seeds.clone()).collect(),
@@ -96,7 +99,7 @@ impl CellResult {
 }
 
 /// The bytes of a whole transfer.
-const WHOLE: u64 = 16 << 20;
+pub(super) const WHOLE: u64 = 16 << 20;
 
 /// Who has not got them by then gets a figure near zero.
 const WHOLE_LIMIT: Duration = Duration::from_secs(600);
@@ -141,16 +144,16 @@ pub fn run_cell(cell: Cell, fec: Mode, seed: u64) -> CellResult {
         whole_transfer_mbit_s: whole,
         cpu_idle_percent: None,
         r#virtual: true,
-        whole_transfer_remembered_mbit_s: again,
-        path: steady.path,
+        whole_transfer_remembered_mbit_s: Some(again),
+        path: steady.path.to_owned(),
         steady_from_s: from.as_secs_f64(),
         steady_to_s: to.as_secs_f64(),
         rate_integral_mbit: cell.rate_integral_mbit(),
         policed_mbit_s: cell.policed_mbit_s(),
-        queueing_p95_ms: steady.queueing_p95.as_secs_f64() * 1e3,
+        queueing_p95_ms: Some(steady.queueing_p95.as_secs_f64() * 1e3),
         lost_share: steady.lost_share,
         repair_share: steady.repair_share,
-        spurious_share: steady.spurious_share,
+        spurious_share: Some(steady.spurious_share),
         goodput_over_off: None,
         whole_transfer_over_off: None,
         seeds: vec![seed],
@@ -245,6 +248,6 @@ fn whole_transfer(
     (mbit(received) / took.as_secs_f64().max(1e-9), found)
 }
 
-fn mbit(bytes: u64) -> f64 {
+pub(super) fn mbit(bytes: u64) -> f64 {
     bytes as f64 * 8.0 / 1e6
 }

@@ -9,8 +9,8 @@
 //! the other, and only then are they routed to the other side. With the emulator stopped the
 //! devices are gone and an `unreachable` route of last resort is what is left: nothing arrives.
 //!
-//! All veth devices and the emulator have their segmentation offloads off, so that captures see
-//! the packets of at most 1500 bytes that a wire would carry. Client and server use CUBIC by a
+//! All veth devices and the emulator have their segmentation offloads off unless a user asks for
+//! them, so that captures see the packets of at most 1500 bytes that a wire would carry. Client and server use CUBIC by a
 //! route attribute (`congctl`), which holds for unmodified programs where the sysctl is refused.
 //! Every setting that the kernel may silently ignore is read back.
 //!
@@ -42,6 +42,15 @@ const OFFLOADS: [&str; 3] = ["tso", "gso", "gro"];
 /// How long the emulator may take to open its two devices.
 const EMULATOR_START_LIMIT: Duration = Duration::from_secs(10);
 
+/// Whether devices may take and hand over runs of packets as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offloads {
+    /// They may not.
+    Off,
+    /// As the kernel has them.
+    Kept,
+}
+
 /// What the emulated link does, as `trunkline emulate run` takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkArguments(pub Vec<String>);
@@ -51,6 +60,7 @@ pub struct LinkArguments(pub Vec<String>);
 pub struct Topology {
     id: String,
     sites: Vec<Site>,
+    offloads: Offloads,
 }
 
 impl Topology {
@@ -59,9 +69,18 @@ impl Topology {
     /// # Errors
     /// When the kernel refuses something, or accepted it and did not do it.
     pub fn create(run: &Run, sites: &[Site]) -> Result<Self> {
+        Self::create_with(run, sites, Offloads::Off)
+    }
+
+    /// As [`Self::create`], with offloads as they are asked for.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_with(run: &Run, sites: &[Site], offloads: Offloads) -> Result<Self> {
         let topology = Self {
             id: run.id().to_owned(),
             sites: sites.to_vec(),
+            offloads,
         };
         run.make_namespace("wan")?;
         for site in sites {
@@ -71,7 +90,9 @@ impl Topology {
         topology.configure_kernel()?;
         topology.connect()?;
         topology.keep_the_link_quiet()?;
-        topology.switch_offloads_off()?;
+        if offloads == Offloads::Off {
+            topology.switch_offloads_off()?;
+        }
         Ok(topology)
     }
 
@@ -293,8 +314,10 @@ impl Topology {
         };
         let mut arguments: Vec<String> = ["emulate", "run"].map(str::to_owned).to_vec();
         arguments.extend(["--device-a", TUN_NEAR, "--device-b", TUN_FAR].map(str::to_owned));
-        // WAN bytes are counted in a capture at its device, which must hold single packets.
-        arguments.push("--no-offloads".to_owned());
+        if self.offloads == Offloads::Off {
+            // WAN bytes are counted in a capture at its device, which must hold single packets.
+            arguments.push("--no-offloads".to_owned());
+        }
         arguments.extend(link.0.iter().cloned());
         let log = logs.join("emulator.log");
         let before = std::fs::read_to_string(&log).unwrap_or_default().len();
@@ -307,6 +330,51 @@ impl Topology {
         })?;
         self.route_through_emulator()?;
         Ok(emulator)
+    }
+
+    /// Joins the nodes of two sites by one pair of devices, with their addresses as they are and
+    /// nothing between them. There is no way back to the WAN's namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn join_directly(&self, one: Site, other: Site) -> Result<()> {
+        for site in [one, other] {
+            self.ip(site.node(), "link del wan0\n")?;
+        }
+        self.ip(
+            one.node(),
+            &format!(
+                "link add wan0 type veth peer name wan0 netns {}\n",
+                self.namespace(other.node())
+            ),
+        )?;
+        for site in [one, other] {
+            self.ip(
+                site.node(),
+                &format!(
+                    "address add {}/32 dev wan0\nlink set wan0 up\nroute add default dev wan0\n",
+                    site.wan_address()
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Gives `from`'s node a way to `to`'s gateway address that no node intercepts, with this
+    /// congestion control for what `from` sends on it.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as for a congestion control that it has not got.
+    pub fn pass_by(&self, from: Site, to: Site, congestion_control: &str) -> Result<()> {
+        self.ip(
+            from.node(),
+            &format!(
+                "route replace {}/32 via {} src {} congctl {congestion_control}\n",
+                to.gateway(),
+                from.wan_gateway(),
+                from.gateway()
+            ),
+        )
     }
 
     /// Leads what comes in from each side into the emulator's devices; needed each time they
