@@ -22,11 +22,12 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use vocab::{Time, Writer};
 
+use super::index::{Known, Slot};
 use super::recovery::Recovery;
 use super::segment::{
     CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_HEAD, Step, emit_segment_head, step,
 };
-use super::{Dictionary, Entry, Fetch, INDEX_OVERHEAD, Place, Ticket};
+use super::{Dictionary, ENTRY_MEMORY, Fetch, Place, Ticket};
 use crate::config::{
     DISK_RETRY, DictionaryConfig, MAX_DISK_APPEND, MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_BYTES,
     SYNC_INTERVAL,
@@ -54,6 +55,8 @@ pub(super) struct Log {
     requests: VecDeque<DiskRequest>,
     under_way: BTreeMap<u64, Work>,
     pub(super) segments: BTreeMap<u32, Segment>,
+    /// Bytes that their lists of chunks take.
+    lists_bytes: usize,
     /// The segment that is appended to.
     pub(super) active: Option<Active>,
     pub(super) next_number: u32,
@@ -82,8 +85,8 @@ pub(super) enum LogState {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Segment {
     pub(super) bytes: u64,
-    /// The chunks in it, also those that have a newer place by now.
-    pub(super) chunks: Vec<Key>,
+    /// The chunks in it, and some that have another place by now.
+    pub(super) chunks: Vec<Slot>,
 }
 
 /// Where appending goes on.
@@ -148,6 +151,7 @@ impl Log {
             requests: VecDeque::new(),
             under_way: BTreeMap::new(),
             segments: BTreeMap::new(),
+            lists_bytes: 0,
             active: None,
             next_number: 1,
             queue: VecDeque::new(),
@@ -175,9 +179,33 @@ impl Log {
         self.segments.values().map(|segment| segment.bytes).sum()
     }
 
+    /// Bytes that are allocated for the lists of what is in which segment.
+    pub(super) fn list_bytes(&self) -> usize {
+        let per_segment = 2 * size_of::<(u32, Segment)>();
+        self.lists_bytes + self.segments.len() * per_segment
+    }
+
     pub(super) fn segment_has_room(&self, number: u32) -> bool {
         let segment = self.segments.get(&number);
         segment.is_some_and(|segment| segment.bytes < self.segment_size)
+    }
+
+    /// Notes that the chunk in this slot is in that segment.
+    pub(super) fn list(&mut self, number: u32, slot: Slot) {
+        if let Some(segment) = self.segments.get_mut(&number) {
+            self.lists_bytes -= list_bytes(&segment.chunks);
+            segment.chunks.push(slot);
+            self.lists_bytes += list_bytes(&segment.chunks);
+        }
+    }
+
+    /// Nothing more is added to the segment: its list gives back what it does not need.
+    pub(super) fn finish_list(&mut self, number: u32) {
+        if let Some(segment) = self.segments.get_mut(&number) {
+            self.lists_bytes -= list_bytes(&segment.chunks);
+            segment.chunks.shrink_to_fit();
+            self.lists_bytes += list_bytes(&segment.chunks);
+        }
     }
 
     fn writes(&self) -> bool {
@@ -261,15 +289,15 @@ impl Dictionary {
         if self.log.cap == 0 {
             return;
         }
-        let Some(entry) = self.index.get_mut(&key) else {
+        let Some(known) = self.index.get(key) else {
             return;
         };
-        let length = entry.length as usize;
+        let length = known.length;
         if !self.log.writes() || self.log.queue_bytes + length > backlog(&self.config) {
             self.statistics.unwritten_chunks += 1;
             return;
         }
-        entry.place = Place::Queued;
+        self.index.set_place(known.slot, Place::Queued);
         self.log.queue.push_back(key);
         self.log.queue_bytes += length;
     }
@@ -292,16 +320,16 @@ impl Dictionary {
     }
 
     /// Asks for a chunk's record.
-    pub(super) fn start_fetch(&mut self, key: Key, entry: Entry) -> Fetch {
-        let Place::At { segment, offset } = entry.place else {
+    pub(super) fn start_fetch(&mut self, known: &Known) -> Fetch {
+        let Known { key, place, .. } = *known;
+        let Place::At { segment, offset } = place else {
             return Fetch::Missing;
         };
         let operation = DiskOperation::Read {
             segment,
             offset: u64::from(offset),
-            length: (RECORD_HEAD + CHUNK_HEAD) as u32 + entry.length,
+            length: (RECORD_HEAD + CHUNK_HEAD + known.length) as u32,
         };
-        let place = entry.place;
         self.log.ask(operation, Work::Fetch { key, place });
         let ticket = Ticket::default();
         self.fetches.insert(key, ticket.clone());
@@ -317,6 +345,7 @@ impl Dictionary {
         }
         self.forget_recovered();
         self.log.segments.clear();
+        self.log.lists_bytes = 0;
         self.log.active = None;
         self.log.queue.clear();
         self.log.queue_bytes = 0;
@@ -329,13 +358,13 @@ impl Dictionary {
             Ok(DiskAnswer::Bytes(bytes)) => chunk_of(bytes, key),
             Ok(DiskAnswer::Segments(_) | DiskAnswer::Done) | Err(_) => None,
         };
-        let entry = self.index.get(&key).copied();
-        let entry = entry.filter(|entry| entry.place == place);
+        let known = self.index.get(key);
+        let known = known.filter(|known| known.place == place);
         let bytes = answer.filter(|(fingerprint, _)| {
-            entry.is_none_or(|entry| entry.check == fingerprint.check())
+            known.is_none_or(|known| known.check == fingerprint.check())
         });
         let bytes = bytes.map(|(_, bytes)| bytes);
-        match (&bytes, entry) {
+        match (&bytes, known) {
             (Some(bytes), Some(_)) => {
                 self.memory.insert(key, bytes);
                 self.keep_within_memory();
@@ -365,12 +394,10 @@ impl Dictionary {
 
     /// The chunk has no place on disk any more.
     fn unplace(&mut self, key: Key) {
-        if self.memory.contains(key) {
-            if let Some(entry) = self.index.get_mut(&key) {
-                entry.place = Place::Nowhere;
-            }
-        } else {
-            self.index.remove(&key);
+        if !self.memory.contains(key) {
+            self.index.remove(key);
+        } else if let Some(known) = self.index.get(key) {
+            self.index.set_place(known.slot, Place::Nowhere);
         }
     }
 
@@ -445,6 +472,9 @@ impl Dictionary {
         {
             return active;
         }
+        if let Some(active) = self.log.active {
+            self.log.finish_list(active.number);
+        }
         self.drop_segments(self.log.segment_size + SEGMENT_OVERSHOOT);
         let number = self.log.next_number;
         self.log.next_number += 1;
@@ -458,11 +488,11 @@ impl Dictionary {
 
     /// Writes a queued chunk's record; says whether it was still to be written.
     fn emit_chunk(&mut self, key: Key, out: &mut Writer) -> bool {
-        let Some(entry) = self.index.get_mut(&key) else {
+        let Some(known) = self.index.get(key) else {
             return false;
         };
-        self.log.queue_bytes -= entry.length as usize;
-        if entry.place != Place::Queued {
+        self.log.queue_bytes -= known.length;
+        if known.place != Place::Queued {
             return false;
         }
         let bytes = self.memory.peek(key);
@@ -470,11 +500,11 @@ impl Dictionary {
         // The full fingerprint is not kept in memory; making it again also keeps bytes that
         // memory has lost from being written as good ones.
         let fingerprint = Fingerprint::of(&bytes);
-        entry.place = Place::Writing;
+        self.index.set_place(known.slot, Place::Writing);
         LogRecord::Chunk {
             fingerprint,
-            peers: entry.peers,
-            previous: entry.previous,
+            peers: known.peers,
+            previous: self.previous(key),
             bytes: &bytes,
         }
         .emit(out);
@@ -491,12 +521,13 @@ impl Dictionary {
         };
         segment.bytes += length;
         for (key, offset) in chunks {
-            segment.chunks.push(*key);
-            if let Some(entry) = self.index.get_mut(key) {
-                entry.place = Place::At {
+            if let Some(known) = self.index.get(*key) {
+                let place = Place::At {
                     segment: number,
                     offset: *offset,
                 };
+                self.index.set_place(known.slot, place);
+                self.log.list(number, known.slot);
             }
         }
         self.log.unsynced += length;
@@ -556,7 +587,7 @@ impl Dictionary {
         loop {
             let too_many = self.log.bytes() + more > self.log.cap
                 || self.log.segments.len() >= MAX_SEGMENTS
-                || self.index.len() * INDEX_OVERHEAD > self.memory_cap() / 2;
+                || self.index.len() * ENTRY_MEMORY > self.memory_cap() / 2;
             let oldest = self.log.segments.first_key_value();
             let Some(number) = oldest.map(|(number, _)| *number).filter(|_| too_many) else {
                 return;
@@ -578,19 +609,24 @@ impl Dictionary {
         }
         let operation = DiskOperation::Delete { segment: number };
         self.log.ask(operation, Work::Upkeep);
-        for key in segment.chunks {
-            let here = self.index.get(&key).is_some_and(
-                |entry| matches!(entry.place, Place::At { segment, .. } if segment == number),
+        self.log.lists_bytes -= list_bytes(&segment.chunks);
+        for slot in segment.chunks {
+            let here = self.index.at(slot).filter(
+                |known| matches!(known.place, Place::At { segment, .. } if segment == number),
             );
-            if !here {
-                continue;
-            }
-            self.unplace(key);
-            if self.memory.take_used(key) {
-                self.enqueue(key);
+            let Some(known) = here else { continue };
+            let used = self.index.take_used(slot);
+            self.unplace(known.key);
+            if used && self.memory.contains(known.key) {
+                self.enqueue(known.key);
             }
         }
+        self.index.release_segment(number);
     }
+}
+
+fn list_bytes(list: &Vec<Slot>) -> usize {
+    list.capacity() * size_of::<Slot>()
 }
 
 /// Bytes that may wait for the disk: never more than a quarter of the memory, which they pin.

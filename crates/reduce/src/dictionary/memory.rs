@@ -62,12 +62,6 @@ impl Memory {
             .map(|resident| resident.bytes.clone())
     }
 
-    /// Whether the chunk was used since it came or since this was last asked.
-    pub(super) fn take_used(&mut self, key: Key) -> bool {
-        let resident = self.residents.get_mut(&key);
-        resident.is_some_and(|resident| std::mem::take(&mut resident.used))
-    }
-
     pub(super) fn contains(&self, key: Key) -> bool {
         self.residents.contains_key(&key)
     }

@@ -1,7 +1,7 @@
 //! The dictionary: every chunk this node remembers, for all its peers and flows.
 //!
 //! ```text
-//!             ┌─ index: key ─► check, length, place on disk, who holds it, neighbours
+//!             ┌─ index: key ─► check, length, place on disk, who holds it, neighbours (40 bytes)
 //! Encoder ──► │
 //! Decoder ──► ├─ memory: bytes of recently used chunks, second-chance eviction
 //!             │
@@ -15,13 +15,14 @@
 //! It is a cache: it may lose anything at any time, and every byte that leaves it is checked,
 //! by its fingerprint when it comes from disk and by the record's own check in any case.
 
+mod index;
 mod log;
 mod memory;
 mod recovery;
 mod seeded;
 mod segment;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -30,14 +31,13 @@ use vocab::{NodeId, Random};
 use crate::config::{DictionaryConfig, MAX_TRACKED_PEERS};
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Codec;
+use index::{ENTRY_MEMORY, Index, Known};
 use log::{Fact, Log};
 use memory::{Hold, Memory};
 use seeded::Seeded;
 
 pub use segment::{SegmentScan, scan_segment};
 
-/// Memory of one index entry in bytes, the map's free slots included.
-const INDEX_OVERHEAD: usize = 88;
 /// The least memory that is used, whatever the configuration says, in bytes.
 const LEAST_MEMORY: usize = 1024 * 1024;
 /// Stands for "no chunk" in links; no key is zero.
@@ -63,6 +63,8 @@ pub struct DictionaryStatistics {
     pub chunks: u64,
     /// Bytes of memory used, bookkeeping included.
     pub memory_bytes: u64,
+    /// Of these, what is known of the chunks without being their bytes.
+    pub index_bytes: u64,
     /// Bytes in segment files.
     pub disk_bytes: u64,
     /// Segment files.
@@ -90,25 +92,13 @@ pub struct Dictionary {
     config: DictionaryConfig,
     random: Random,
     generation: [u8; 16],
-    index: HashMap<Key, Entry, Seeded>,
+    index: Index,
     memory: Memory,
     log: Log,
     peers: Vec<NodeId>,
     fetches: BTreeMap<Key, Ticket>,
     codec: Codec,
     statistics: DictionaryStatistics,
-}
-
-/// One chunk in the index.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    check: u64,
-    /// One bit for each peer that is known to hold it.
-    peers: u64,
-    next: Key,
-    previous: Key,
-    length: u32,
-    place: Place,
 }
 
 /// Where a chunk is on disk.
@@ -122,16 +112,6 @@ enum Place {
     Writing,
     /// In this segment; its record starts at this offset.
     At { segment: u32, offset: u32 },
-}
-
-impl Entry {
-    /// Whether its record is in the log or about to be, so that what changes has to follow.
-    fn is_written(&self) -> bool {
-        match self.place {
-            Place::Writing | Place::At { .. } => true,
-            Place::Nowhere | Place::Queued => false,
-        }
-    }
 }
 
 /// What an encoder learns of a chunk that it is about to send.
@@ -182,7 +162,7 @@ impl Dictionary {
         Self {
             config,
             generation,
-            index: HashMap::with_hasher(seed),
+            index: Index::new(seed),
             memory: Memory::new(seed),
             log: Log::new(&config),
             peers: Vec::new(),
@@ -216,10 +196,7 @@ impl Dictionary {
 
     /// The peer's dictionary is another one than before: nothing is known of it any more.
     pub fn forget_peer(&mut self, slot: PeerSlot) {
-        let keep = !slot.bit();
-        for entry in self.index.values_mut() {
-            entry.peers &= keep;
-        }
+        self.index.forget_peers(slot.bit());
         self.note(slot.0, Fact::Forget, None);
     }
 
@@ -237,6 +214,7 @@ impl Dictionary {
         DictionaryStatistics {
             chunks: self.index.len() as u64,
             memory_bytes: self.memory_used() as u64,
+            index_bytes: self.index_bytes() as u64,
             disk_bytes: self.log.bytes(),
             segments: self.log.segments.len() as u64,
             ..self.statistics
@@ -249,19 +227,19 @@ impl Dictionary {
 
     /// What is known of a chunk; finding it counts as using it.
     pub(crate) fn look_up(&mut self, fingerprint: &Fingerprint, peer: PeerSlot) -> Presence {
-        let key = fingerprint.key();
-        let entry = self.index.get(&key);
-        let Some(entry) = entry.filter(|entry| entry.check == fingerprint.check()) else {
+        let known = self.index.get(fingerprint.key());
+        let Some(known) = known.filter(|known| known.check == fingerprint.check()) else {
             self.statistics.misses += 1;
             return Presence::New;
         };
-        if self.memory.contains(key) {
+        self.index.touch(known.slot);
+        if self.memory.contains(known.key) {
             self.statistics.memory_hits += 1;
-            self.memory.touch(key);
+            self.memory.touch(known.key);
         } else {
             self.statistics.disk_hits += 1;
         }
-        if entry.peers & peer.bit() != 0 {
+        if known.peers & peer.bit() != 0 {
             Presence::AtBoth
         } else {
             Presence::Here
@@ -271,25 +249,18 @@ impl Dictionary {
     /// Remembers a chunk, or refreshes one that is here, as the successor of `previous`.
     pub(crate) fn insert(&mut self, fingerprint: &Fingerprint, bytes: &[u8], previous: Key) {
         let key = fingerprint.key();
-        match self.index.get(&key) {
+        match self.index.get(key) {
             // Another chunk with the same key: an accident or a trick. The older one stays.
-            Some(entry) if entry.check != fingerprint.check() => return,
-            Some(_) => {
+            Some(known) if known.check != fingerprint.check() => return,
+            Some(known) => {
+                self.index.touch(known.slot);
                 if !self.memory.contains(key) {
                     self.memory.insert(key, bytes);
                 }
                 self.memory.touch(key);
             }
             None => {
-                let entry = Entry {
-                    check: fingerprint.check(),
-                    peers: 0,
-                    next: NO_KEY,
-                    previous: NO_KEY,
-                    length: bytes.len() as u32,
-                    place: Place::Nowhere,
-                };
-                self.index.insert(key, entry);
+                self.index.insert(key, fingerprint.check(), bytes.len());
                 self.memory.insert(key, bytes);
                 self.enqueue(key);
             }
@@ -300,61 +271,51 @@ impl Dictionary {
 
     /// Notes that in some flow `key` came right after `previous`.
     pub(crate) fn link(&mut self, previous: Key, key: Key) {
-        if previous == key {
-            return;
-        }
-        if let Some(entry) = self.index.get_mut(&previous) {
-            entry.next = key;
-        }
-        if let Some(entry) = self.index.get_mut(&key) {
-            entry.previous = previous;
-        }
+        self.index.link(previous, key);
     }
 
     /// The chunk that was last seen after this one, or [`NO_KEY`].
     pub(crate) fn next(&self, key: Key) -> Key {
-        self.index.get(&key).map_or(NO_KEY, |entry| entry.next)
+        self.index.next(key)
     }
 
     /// The chunk that was last seen before this one, or [`NO_KEY`].
     pub(crate) fn previous(&self, key: Key) -> Key {
-        self.index.get(&key).map_or(NO_KEY, |entry| entry.previous)
+        self.index.previous(key)
     }
 
     /// A chunk's length in bytes; zero for one that is not here.
     pub(crate) fn length(&self, key: Key) -> usize {
-        self.index
-            .get(&key)
-            .map_or(0, |entry| entry.length as usize)
+        self.index.get(key).map_or(0, |known| known.length)
     }
 
     /// Whether the peer is known to hold the chunk.
     pub(crate) fn is_held_by(&self, key: Key, peer: PeerSlot) -> bool {
-        let entry = self.index.get(&key);
-        entry.is_some_and(|entry| entry.peers & peer.bit() != 0)
+        let known = self.index.get(key);
+        known.is_some_and(|known| known.peers & peer.bit() != 0)
     }
 
     /// The peer is known to hold the chunk: it sent it, or acknowledged it.
     pub(crate) fn mark_held(&mut self, key: Key, peer: PeerSlot) {
-        let Some(entry) = self.index.get_mut(&key) else {
-            return;
-        };
-        let before = entry.peers;
-        entry.peers |= peer.bit();
-        if entry.peers != before && entry.is_written() {
-            self.note(peer.0, Fact::Held, Some(key));
+        if let Some(known) = self.index.get(key) {
+            self.learn(peer, Fact::Held, &known, known.peers | peer.bit());
         }
     }
 
     /// The peer turned out not to hold the chunk.
     pub(crate) fn mark_lacking(&mut self, key: Key, peer: PeerSlot) {
-        let Some(entry) = self.index.get_mut(&key) else {
+        if let Some(known) = self.index.get(key) {
+            self.learn(peer, Fact::Lacking, &known, known.peers & !peer.bit());
+        }
+    }
+
+    fn learn(&mut self, peer: PeerSlot, fact: Fact, known: &Known, peers: u64) {
+        if peers == known.peers {
             return;
-        };
-        let before = entry.peers;
-        entry.peers &= !peer.bit();
-        if entry.peers != before && entry.is_written() {
-            self.note(peer.0, Fact::Lacking, Some(key));
+        }
+        self.index.set_peers(known.slot, peers);
+        if known.is_written() {
+            self.note(peer.0, fact, Some(known.key));
         }
     }
 
@@ -371,8 +332,11 @@ impl Dictionary {
         if let Some(ticket) = self.fetches.get(&key) {
             return Fetch::Reading(ticket.clone());
         }
-        match self.index.get(&key).copied() {
-            Some(entry) => self.start_fetch(key, entry),
+        match self.index.get(key) {
+            Some(known) => {
+                self.index.touch(known.slot);
+                self.start_fetch(&known)
+            }
             None => Fetch::Missing,
         }
     }
@@ -382,13 +346,17 @@ impl Dictionary {
     }
 
     fn memory_used(&self) -> usize {
-        self.memory.used() + self.index.len() * INDEX_OVERHEAD
+        self.memory.used() + self.index_bytes()
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.index.bytes() + self.log.list_bytes()
     }
 
     fn keep_within_memory(&mut self) {
         while self.memory_used() > self.memory_cap() {
             let index = &self.index;
-            let hold = |key| match index.get(&key).map(|entry| entry.place) {
+            let hold = |key| match index.get(key).map(|known| known.place) {
                 Some(Place::Queued | Place::Writing) => Hold::Pinned,
                 Some(Place::Nowhere | Place::At { .. }) | None => Hold::Free,
             };
@@ -396,9 +364,9 @@ impl Dictionary {
                 return;
             };
             self.statistics.evictions += 1;
-            let entry = self.index.get(&key);
-            if entry.is_some_and(|entry| entry.place == Place::Nowhere) {
-                self.index.remove(&key);
+            let known = self.index.get(key);
+            if known.is_some_and(|known| known.place == Place::Nowhere) {
+                self.index.remove(key);
             }
         }
     }

@@ -13,10 +13,10 @@ use bytes::{Bytes, BytesMut};
 
 use super::log::{Active, LogState, Segment, Work};
 use super::segment::{LogRecord, SEGMENT_HEAD, Step, parse_segment_head, step};
-use super::{Dictionary, Entry, NO_KEY, PeerSlot, Place};
+use super::{Dictionary, PeerSlot, Place};
 use crate::config::{MAX_DISK_READ, MAX_TRACKED_PEERS};
 use crate::disk::{DiskAnswer, DiskFault, DiskOperation, SegmentListing};
-use crate::fingerprint::Key;
+use crate::fingerprint::{Fingerprint, Key};
 
 /// How far recovery has come.
 pub(super) struct Recovery {
@@ -281,18 +281,11 @@ impl Dictionary {
                 let peers = known
                     .filter(|(slot, _)| peers >> slot & 1 == 1)
                     .fold(0, |mask, (_, slot)| mask | slot.bit());
-                let entry = Entry {
-                    check: fingerprint.check(),
-                    peers,
-                    next: NO_KEY,
-                    previous: NO_KEY,
-                    length: bytes.len() as u32,
-                    place: Place::At {
-                        segment: number,
-                        offset,
-                    },
+                let place = Place::At {
+                    segment: number,
+                    offset,
                 };
-                self.recover_chunk(number, fingerprint.key(), entry, previous);
+                self.recover_chunk(&fingerprint, bytes.len(), place, peers, previous);
             }
             LogRecord::Peer { slot, node } => {
                 let here = self.peer(node);
@@ -303,43 +296,45 @@ impl Dictionary {
             LogRecord::Held { slot, keys } => {
                 let peer = self.recovered_slot(slot);
                 for key in keys {
-                    if let Some(entry) = self.index.get_mut(&key) {
-                        entry.peers |= peer.bit();
+                    if let Some(known) = self.index.get(key) {
+                        self.index.set_peers(known.slot, known.peers | peer.bit());
                     }
                 }
             }
             LogRecord::Lacking { slot, keys } => {
                 let peer = self.recovered_slot(slot);
                 for key in keys {
-                    if let Some(entry) = self.index.get_mut(&key) {
-                        entry.peers &= !peer.bit();
+                    if let Some(known) = self.index.get(key) {
+                        self.index.set_peers(known.slot, known.peers & !peer.bit());
                     }
                 }
             }
             LogRecord::Forget { slot } => {
-                let keep = !self.recovered_slot(slot).bit();
-                for entry in self.index.values_mut() {
-                    entry.peers &= keep;
-                }
+                self.index.forget_peers(self.recovered_slot(slot).bit());
             }
         }
     }
 
     /// A chunk of the log goes into the index; what arrived since the start stays as it is, and
     /// a later place replaces an earlier one.
-    fn recover_chunk(&mut self, number: u32, key: Key, new: Entry, previous: Key) {
-        match self.index.get_mut(&key) {
-            Some(entry) if entry.check != new.check => return,
-            Some(entry) => {
-                entry.place = new.place;
-                entry.peers |= new.peers;
-            }
-            None => {
-                self.index.insert(key, new);
-            }
-        }
-        if let Some(segment) = self.log.segments.get_mut(&number) {
-            segment.chunks.push(key);
+    fn recover_chunk(
+        &mut self,
+        fingerprint: &Fingerprint,
+        length: usize,
+        place: Place,
+        peers: u64,
+        previous: Key,
+    ) {
+        let key = fingerprint.key();
+        let (slot, peers) = match self.index.get(key) {
+            Some(known) if known.check != fingerprint.check() || known.length != length => return,
+            Some(known) => (known.slot, known.peers | peers),
+            None => (self.index.insert(key, fingerprint.check(), length), peers),
+        };
+        self.index.set_place(slot, place);
+        self.index.set_peers(slot, peers);
+        if let Place::At { segment, .. } = place {
+            self.log.list(segment, slot);
         }
         self.link(previous, key);
         self.keep_within_memory();
@@ -401,6 +396,7 @@ impl Dictionary {
                 });
             }
         }
+        self.log.finish_list(number);
         self.drop_segments(0);
         self.read_next_segment();
     }

@@ -1,0 +1,729 @@
+//! The index: what is known of every chunk, in under 50 bytes a chunk, everything counted.
+//!
+//! ```text
+//! key ─► bucket: slot ─► entry in its page ─► entry ─► …          (linear hashing, chained)
+//!                          │ holders: number of an interned set of peers
+//!                          │ next, previous: slots of the chunks beside it
+//!                          └ place: number of a segment and an offset in it
+//! ```
+//! A dictionary of a terabyte has a hundred million entries, so what is repeated is said once:
+//! sets of peers and segments have short numbers here, and links are slots. Pages are never moved
+//! and buckets are split one at a time (Litwin, "Linear hashing: a new tool for file and table
+//! addressing", 1980), so that neither doubling nor a pause comes with growth.
+//!
+//! A slot that becomes free may still be the target of links. It is given out again only when
+//! [`Index::sweep`] has passed over all entries since and cut them; until then a link to it leads
+//! nowhere.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
+
+use super::seeded::Seeded;
+use super::{NO_KEY, Place};
+use crate::fingerprint::Key;
+
+/// Entries that are allocated together: little is wasted in a small dictionary, and the table of
+/// pages is short in a large one.
+const PAGE: usize = 256;
+/// Buckets that are allocated together.
+const BUCKET_PAGE: usize = 256;
+/// Entries for each bucket: two more steps in a look-up against half of the buckets' memory.
+const LOAD: usize = 2;
+/// Entries that the sweep looks at for each one that comes or goes. Slots wait for a pass to end,
+/// so this bounds those that wait to a thirty-second of all in a steady state.
+const SWEEP_STEP: u32 = 64;
+/// Sets of peers that can be told apart at most; the numbers have sixteen bits.
+const MAX_SETS: usize = 1 << 16;
+/// Segments that can be told apart at most: places have sixteen bits, three of them mean others.
+const MAX_PLACES: usize = (1 << 16) - FIRST_SEGMENT as usize;
+
+/// Stands for "no slot" in links and chains.
+const NOWHERE: u32 = u32::MAX;
+const PLACE_NOWHERE: u16 = 0;
+const PLACE_QUEUED: u16 = 1;
+const PLACE_WRITING: u16 = 2;
+const FIRST_SEGMENT: u16 = 3;
+
+/// Memory of one entry in bytes, its share of the buckets and its place in a segment's list
+/// included.
+pub(super) const ENTRY_MEMORY: usize = size_of::<Entry>() + 4 / LOAD + 4;
+
+/// Where an entry is; good until the entry is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// What is known of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) slot: Slot,
+    pub(super) key: Key,
+    /// The second half of what identifies it.
+    pub(super) check: u64,
+    /// One bit for each peer that is known to hold it.
+    pub(super) peers: u64,
+    pub(super) length: usize,
+    pub(super) place: Place,
+}
+
+impl Known {
+    /// Whether its record is in the log or about to be, so that what changes has to follow.
+    pub(super) fn is_written(&self) -> bool {
+        match self.place {
+            Place::Writing | Place::At { .. } => true,
+            Place::Nowhere | Place::Queued => false,
+        }
+    }
+}
+
+/// One chunk as it is kept.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// [`NO_KEY`] in a slot that is free.
+    key: Key,
+    check: u64,
+    /// The next entry of its bucket.
+    chain: u32,
+    next: u32,
+    previous: u32,
+    offset: u32,
+    place: u16,
+    length_less_one: u16,
+    holders: u16,
+    used: bool,
+}
+
+const FREE: Entry = Entry {
+    key: NO_KEY,
+    check: 0,
+    chain: NOWHERE,
+    next: NOWHERE,
+    previous: NOWHERE,
+    offset: 0,
+    place: PLACE_NOWHERE,
+    length_less_one: 0,
+    holders: 0,
+    used: false,
+};
+
+/// All entries.
+#[expect(
+    clippy::vec_box,
+    reason = "a table of pages that are never moved is the point"
+)]
+pub(super) struct Index {
+    seed: Seeded,
+    pages: Vec<Box<[Entry; PAGE]>>,
+    /// Slots that were ever given out; those beyond have never been used.
+    given: u32,
+    buckets: Vec<Box<[u32; BUCKET_PAGE]>>,
+    bucket_count: usize,
+    length: usize,
+    holders: Holders,
+    segments: Segments,
+    /// Slots to which no link leads any more.
+    free: Vec<u32>,
+    /// Slots that became free before the sweep's pass began.
+    swept: Vec<u32>,
+    /// Slots that became free since.
+    freed: Vec<u32>,
+    /// How far the pass is.
+    hand: u32,
+}
+
+impl Index {
+    pub(super) fn new(seed: Seeded) -> Self {
+        Self {
+            seed,
+            pages: Vec::new(),
+            given: 0,
+            buckets: Vec::new(),
+            bucket_count: 0,
+            length: 0,
+            holders: Holders::new(),
+            segments: Segments::default(),
+            free: Vec::new(),
+            swept: Vec::new(),
+            freed: Vec::new(),
+            hand: 0,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.seed);
+    }
+
+    /// Chunks in it.
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Bytes that are allocated for it; the lists of the segments are the log's.
+    pub(super) fn bytes(&self) -> usize {
+        self.pages.len() * size_of::<[Entry; PAGE]>()
+            + self.buckets.len() * size_of::<[u32; BUCKET_PAGE]>()
+            + (self.pages.capacity() + self.buckets.capacity()) * size_of::<usize>()
+            + (self.free.capacity() + self.swept.capacity() + self.freed.capacity())
+                * size_of::<u32>()
+            + self.holders.bytes()
+            + self.segments.bytes()
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<Known> {
+        self.find(key).map(|slot| self.known(Slot(slot)))
+    }
+
+    /// What is in a slot, if anything is.
+    pub(super) fn at(&self, slot: Slot) -> Option<Known> {
+        let used = slot.0 < self.given && self.entry(slot.0).key != NO_KEY;
+        used.then(|| self.known(slot))
+    }
+
+    /// Adds a chunk that is not there.
+    pub(super) fn insert(&mut self, key: Key, check: u64, length: usize) -> Slot {
+        debug_assert!(self.find(key).is_none() && key != NO_KEY);
+        self.sweep();
+        if self.length >= self.bucket_count * LOAD {
+            self.split_bucket();
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            if self.given as usize == self.pages.len() * PAGE {
+                self.pages.push(Box::new([FREE; PAGE]));
+            }
+            self.given += 1;
+            self.given - 1
+        });
+        let bucket = self.bucket_of(key);
+        *self.entry_mut(slot) = Entry {
+            key,
+            check,
+            chain: self.head(bucket),
+            length_less_one: u16::try_from(length - 1).expect("a chunk has 64 KiB at most"),
+            ..FREE
+        };
+        *self.head_mut(bucket) = slot;
+        self.length += 1;
+        Slot(slot)
+    }
+
+    pub(super) fn remove(&mut self, key: Key) {
+        let Some(slot) = self.find(key) else { return };
+        let chain = self.entry(slot).chain;
+        let bucket = self.bucket_of(key);
+        if self.head(bucket) == slot {
+            *self.head_mut(bucket) = chain;
+        } else {
+            let mut before = self.head(bucket);
+            while self.entry(before).chain != slot {
+                before = self.entry(before).chain;
+            }
+            self.entry_mut(before).chain = chain;
+        }
+        self.holders.release(self.entry(slot).holders);
+        *self.entry_mut(slot) = FREE;
+        self.freed.push(slot);
+        self.length -= 1;
+        self.sweep();
+    }
+
+    pub(super) fn set_place(&mut self, slot: Slot, place: Place) {
+        let (place, offset) = match place {
+            Place::Nowhere => (PLACE_NOWHERE, 0),
+            Place::Queued => (PLACE_QUEUED, 0),
+            Place::Writing => (PLACE_WRITING, 0),
+            Place::At { segment, offset } => match self.segments.number(segment) {
+                Some(number) => (FIRST_SEGMENT + number, offset),
+                None => (PLACE_NOWHERE, 0),
+            },
+        };
+        let entry = self.entry_mut(slot.0);
+        entry.place = place;
+        entry.offset = offset;
+    }
+
+    /// No chunk is in this segment any more: its number can stand for another one.
+    pub(super) fn release_segment(&mut self, segment: u32) {
+        self.segments.release(segment);
+    }
+
+    pub(super) fn set_peers(&mut self, slot: Slot, peers: u64) {
+        let holders = self.entry(slot.0).holders;
+        let holders = self.holders.exchange(holders, peers);
+        self.entry_mut(slot.0).holders = holders;
+    }
+
+    /// Takes these peers out of every set.
+    pub(super) fn forget_peers(&mut self, peers: u64) {
+        self.holders.forget(peers);
+    }
+
+    /// Marks a chunk as used.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        self.entry_mut(slot.0).used = true;
+    }
+
+    /// Whether the chunk was used since it came or since this was last asked.
+    pub(super) fn take_used(&mut self, slot: Slot) -> bool {
+        std::mem::take(&mut self.entry_mut(slot.0).used)
+    }
+
+    /// Notes that `key` came right after `previous`.
+    pub(super) fn link(&mut self, previous: Key, key: Key) {
+        let before = self.find(previous).unwrap_or(NOWHERE);
+        let after = self.find(key).unwrap_or(NOWHERE);
+        if before == after {
+            return;
+        }
+        if before != NOWHERE && after != NOWHERE {
+            self.entry_mut(before).next = after;
+        }
+        if after != NOWHERE {
+            self.entry_mut(after).previous = before;
+        }
+    }
+
+    /// The key of the chunk that was last seen after this one, or [`NO_KEY`].
+    pub(super) fn next(&self, key: Key) -> Key {
+        let slot = self.find(key);
+        slot.map_or(NO_KEY, |slot| self.key_at(self.entry(slot).next))
+    }
+
+    /// The key of the chunk that was last seen before this one, or [`NO_KEY`].
+    pub(super) fn previous(&self, key: Key) -> Key {
+        let slot = self.find(key);
+        slot.map_or(NO_KEY, |slot| self.key_at(self.entry(slot).previous))
+    }
+
+    fn key_at(&self, slot: u32) -> Key {
+        if slot == NOWHERE {
+            NO_KEY
+        } else {
+            self.entry(slot).key
+        }
+    }
+
+    fn known(&self, slot: Slot) -> Known {
+        let entry = self.entry(slot.0);
+        Known {
+            slot,
+            key: entry.key,
+            check: entry.check,
+            peers: self.holders.peers(entry.holders),
+            length: usize::from(entry.length_less_one) + 1,
+            place: match entry.place {
+                PLACE_NOWHERE => Place::Nowhere,
+                PLACE_QUEUED => Place::Queued,
+                PLACE_WRITING => Place::Writing,
+                number => Place::At {
+                    segment: self.segments.segment(number - FIRST_SEGMENT),
+                    offset: entry.offset,
+                },
+            },
+        }
+    }
+
+    fn find(&self, key: Key) -> Option<u32> {
+        if self.bucket_count == 0 || key == NO_KEY {
+            return None;
+        }
+        let mut slot = self.head(self.bucket_of(key));
+        while slot != NOWHERE {
+            let entry = self.entry(slot);
+            if entry.key == key {
+                return Some(slot);
+            }
+            slot = entry.chain;
+        }
+        None
+    }
+
+    /// Linear hashing: as many of the hash's bits as there are buckets for, one less for those
+    /// buckets that are not split yet.
+    fn bucket_of(&self, key: Key) -> usize {
+        let hash = self.seed.hash_one(key) as usize;
+        let wide = self.bucket_count.next_power_of_two();
+        let bucket = hash & (wide - 1);
+        if bucket < self.bucket_count {
+            bucket
+        } else {
+            bucket & (wide / 2 - 1)
+        }
+    }
+
+    /// Adds a bucket and moves there what belongs to it from the one it splits.
+    fn split_bucket(&mut self) {
+        let new = self.bucket_count;
+        if new == self.buckets.len() * BUCKET_PAGE {
+            self.buckets.push(Box::new([NOWHERE; BUCKET_PAGE]));
+        }
+        self.bucket_count += 1;
+        if new == 0 {
+            return;
+        }
+        let old = new & (self.bucket_count.next_power_of_two() / 2 - 1);
+        let mut slot = self.head(old);
+        let (mut stay, mut go) = (NOWHERE, NOWHERE);
+        while slot != NOWHERE {
+            let Entry { key, chain, .. } = *self.entry(slot);
+            let list = if self.bucket_of(key) == new {
+                &mut go
+            } else {
+                &mut stay
+            };
+            let before = std::mem::replace(list, slot);
+            self.entry_mut(slot).chain = before;
+            slot = chain;
+        }
+        *self.head_mut(old) = stay;
+        *self.head_mut(new) = go;
+    }
+
+    /// Cuts links to slots that are free, a few entries at a time, if there are any such slots.
+    fn sweep(&mut self) {
+        if self.swept.is_empty() {
+            if self.freed.is_empty() {
+                return;
+            }
+            std::mem::swap(&mut self.swept, &mut self.freed);
+            self.hand = 0;
+        }
+        let end = self.given.min(self.hand + SWEEP_STEP);
+        for slot in self.hand..end {
+            let Entry { next, previous, .. } = *self.entry(slot);
+            if next != NOWHERE && self.entry(next).key == NO_KEY {
+                self.entry_mut(slot).next = NOWHERE;
+            }
+            if previous != NOWHERE && self.entry(previous).key == NO_KEY {
+                self.entry_mut(slot).previous = NOWHERE;
+            }
+        }
+        self.hand = end;
+        if self.hand == self.given {
+            self.free.append(&mut self.swept);
+        }
+    }
+
+    fn entry(&self, slot: u32) -> &Entry {
+        &self.pages[slot as usize / PAGE][slot as usize % PAGE]
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> &mut Entry {
+        &mut self.pages[slot as usize / PAGE][slot as usize % PAGE]
+    }
+
+    fn head(&self, bucket: usize) -> u32 {
+        self.buckets[bucket / BUCKET_PAGE][bucket % BUCKET_PAGE]
+    }
+
+    fn head_mut(&mut self, bucket: usize) -> &mut u32 {
+        &mut self.buckets[bucket / BUCKET_PAGE][bucket % BUCKET_PAGE]
+    }
+}
+
+/// Sets of peers, each kept once and counted. Number 0 is the empty set.
+struct Holders {
+    sets: Vec<Set>,
+    numbers: HashMap<u64, u16>,
+    free: Vec<u16>,
+}
+
+#[derive(Clone, Copy)]
+struct Set {
+    peers: u64,
+    /// Entries that have it.
+    count: u32,
+}
+
+impl Holders {
+    fn new() -> Self {
+        Self {
+            sets: vec![Set { peers: 0, count: 0 }],
+            numbers: HashMap::new(),
+            free: Vec::new(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        // A map's slot has its key, its value, a byte of control, and eighths of them are spare.
+        let map = self.numbers.capacity() * (size_of::<(u64, u16)>() + 1) * 8 / 7;
+        self.sets.capacity() * size_of::<Set>() + self.free.capacity() * 2 + map
+    }
+
+    fn peers(&self, number: u16) -> u64 {
+        self.sets[usize::from(number)].peers
+    }
+
+    /// Gives a set back and takes another one. Once all numbers are taken by sets in use, a peer
+    /// that would be added is left out and a set that would shrink becomes empty: what is not
+    /// known to be held is sent again, and that is all.
+    fn exchange(&mut self, old: u16, peers: u64) -> u16 {
+        let before = self.peers(old);
+        if before == peers {
+            return old;
+        }
+        let Some(new) = self.acquire(peers) else {
+            if before & !peers == 0 {
+                return old;
+            }
+            self.release(old);
+            return 0;
+        };
+        self.release(old);
+        new
+    }
+
+    fn acquire(&mut self, peers: u64) -> Option<u16> {
+        if peers == 0 {
+            return Some(0);
+        }
+        if let Some(number) = self.numbers.get(&peers) {
+            self.sets[usize::from(*number)].count += 1;
+            return Some(*number);
+        }
+        let set = Set { peers, count: 1 };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.sets[usize::from(number)] = set;
+                number
+            }
+            None if self.sets.len() < MAX_SETS => {
+                self.sets.push(set);
+                (self.sets.len() - 1) as u16
+            }
+            None => return None,
+        };
+        self.numbers.insert(peers, number);
+        Some(number)
+    }
+
+    fn release(&mut self, number: u16) {
+        if number == 0 {
+            return;
+        }
+        let set = &mut self.sets[usize::from(number)];
+        set.count -= 1;
+        if set.count > 0 {
+            return;
+        }
+        // Two numbers may stand for the same set after `forget`; the map knows one of them.
+        if self.numbers.get(&set.peers) == Some(&number) {
+            self.numbers.remove(&set.peers);
+        }
+        self.free.push(number);
+    }
+
+    fn forget(&mut self, peers: u64) {
+        self.numbers.clear();
+        for (number, set) in self.sets.iter_mut().enumerate().skip(1) {
+            set.peers &= !peers;
+            if set.count > 0 && set.peers != 0 {
+                self.numbers.insert(set.peers, number as u16);
+            }
+        }
+    }
+}
+
+/// Short numbers for the segments in which chunks are.
+#[derive(Default)]
+struct Segments {
+    numbers: BTreeMap<u32, u16>,
+    segments: Vec<u32>,
+    free: Vec<u16>,
+}
+
+impl Segments {
+    fn bytes(&self) -> usize {
+        // A tree's leaves are at least half full: two places for each pair.
+        self.numbers.len() * 2 * size_of::<(u32, u16)>()
+            + self.segments.capacity() * size_of::<u32>()
+            + self.free.capacity() * size_of::<u16>()
+    }
+
+    /// The number that stands for a segment, given out at its first mention.
+    fn number(&mut self, segment: u32) -> Option<u16> {
+        if let Some(number) = self.numbers.get(&segment) {
+            return Some(*number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.segments[usize::from(number)] = segment;
+                number
+            }
+            None if self.segments.len() < MAX_PLACES => {
+                self.segments.push(segment);
+                (self.segments.len() - 1) as u16
+            }
+            None => return None,
+        };
+        self.numbers.insert(segment, number);
+        Some(number)
+    }
+
+    fn segment(&self, number: u16) -> u32 {
+        self.segments[usize::from(number)]
+    }
+
+    fn release(&mut self, segment: u32) {
+        if let Some(number) = self.numbers.remove(&segment) {
+            self.free.push(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_takes_what_is_promised() {
+        assert_eq!(size_of::<Entry>(), 40);
+        // 6 MiB for a stored GiB in chunks of 8.5 KiB and their heads.
+        const { assert!(ENTRY_MEMORY * (1 << 30) / (8_700 + 72) <= 6 << 20) };
+    }
+
+    #[test]
+    fn sets_beyond_the_last_number_lose_knowledge_and_gain_none() {
+        let mut holders = Holders::new();
+        let mut numbers = Vec::new();
+        for peers in 1..MAX_SETS as u64 {
+            numbers.push(holders.exchange(0, peers));
+        }
+        let kept = holders.exchange(numbers[0], 1 << 40 | 1);
+        assert_eq!(holders.peers(kept), 1);
+        let large = numbers[(1 << 15 | 1) - 1];
+        assert_eq!(holders.peers(large), 1 << 15 | 1);
+        assert_eq!(holders.exchange(large, 1 << 41), 0);
+        // What was given back can be taken again.
+        let again = holders.exchange(0, 1 << 42);
+        assert_eq!(holders.peers(again), 1 << 42);
+    }
+
+    #[test]
+    fn a_forgotten_peer_is_in_no_set() {
+        let mut index = Index::new(Seeded(1));
+        for key in 1..=8 {
+            let slot = index.insert(key, key, 10);
+            index.set_peers(slot, key);
+        }
+        index.forget_peers(1);
+        for key in 1..=8 {
+            assert_eq!(index.get(key).unwrap().peers, key & !1);
+        }
+        // Sets that became equal are released one by one without harm.
+        for key in 1..=8 {
+            index.remove(key);
+        }
+        assert_eq!(index.holders.free.len(), index.holders.sets.len() - 1);
+    }
+
+    /// The same as [`Index`], in the simplest form.
+    #[derive(Default)]
+    struct Model {
+        entries: BTreeMap<Key, ModelEntry>,
+    }
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct ModelEntry {
+        peers: u64,
+        next: Key,
+        previous: Key,
+    }
+
+    impl Model {
+        fn remove(&mut self, key: Key) {
+            self.entries.remove(&key);
+            for entry in self.entries.values_mut() {
+                for link in [&mut entry.next, &mut entry.previous] {
+                    if *link == key {
+                        *link = NO_KEY;
+                    }
+                }
+            }
+        }
+
+        fn link(&mut self, previous: Key, key: Key) {
+            if previous == key || !self.entries.contains_key(&key) {
+                return;
+            }
+            let before = match self.entries.get_mut(&previous) {
+                Some(entry) => {
+                    entry.next = key;
+                    previous
+                }
+                None => NO_KEY,
+            };
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.previous = before;
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        #[test]
+        fn it_does_what_a_plain_map_does(
+            steps in prop::collection::vec((0..8_u8, 1..400_u64, 1..400_u64), 1..3_000),
+        ) {
+            let mut index = Index::new(Seeded(7));
+            let mut model = Model::default();
+            for (step, key, other) in steps {
+                match step {
+                    0..4 => {
+                        if index.get(key).is_none() {
+                            index.insert(key, !key, key as usize);
+                            model.entries.insert(key, ModelEntry::default());
+                        }
+                        index.link(other, key);
+                        model.link(other, key);
+                    }
+                    4..6 => {
+                        index.remove(key);
+                        model.remove(key);
+                    }
+                    6 => {
+                        if let Some(known) = index.get(key) {
+                            index.set_peers(known.slot, other);
+                            let segment = other as u32;
+                            index.set_place(known.slot, Place::At { segment, offset: 9 });
+                            model.entries.get_mut(&key).unwrap().peers = other;
+                            let place = index.get(key).unwrap().place;
+                            prop_assert_eq!(place, Place::At { segment, offset: 9 });
+                        }
+                    }
+                    _ => {
+                        index.forget_peers(other & 3);
+                        for entry in model.entries.values_mut() {
+                            entry.peers &= !(other & 3);
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(index.len(), model.entries.len());
+            for key in 1..400 {
+                let known = index.get(key);
+                let entry = model.entries.get(&key);
+                prop_assert_eq!(known.is_some(), entry.is_some());
+                if let (Some(known), Some(entry)) = (known, entry) {
+                    prop_assert_eq!((known.key, known.check), (key, !key));
+                    prop_assert_eq!(known.length, key as usize);
+                    let next = index.next(key);
+                    let previous = index.previous(key);
+                    let found = ModelEntry { peers: known.peers, next, previous };
+                    prop_assert_eq!(found, *entry);
+                }
+            }
+            // No slot was lost: each is in use or on one of the lists.
+            let waiting = index.free.len() + index.swept.len() + index.freed.len();
+            prop_assert_eq!(index.given as usize, index.len() + waiting);
+            let waits: BTreeSet<u32> = index.free.iter().copied().collect();
+            for slot in 0..index.given {
+                let Entry { next, previous, .. } = *index.entry(slot);
+                prop_assert!(!waits.contains(&next) && !waits.contains(&previous));
+            }
+        }
+    }
+}
