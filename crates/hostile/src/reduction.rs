@@ -327,20 +327,34 @@ fn encoded(segments: Vec<Segment>) -> Vec<u8> {
     let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
     let peer = dictionary.peer(NodeId([2; 32]));
     let mut encoder = Encoder::new(EncoderConfig::default(), peer);
+    let mut stream = Vec::new();
+    let mut take = |encoder: &mut Encoder| {
+        while let Some(bytes) = encoder.poll_encoded(Time::ZERO, &mut dictionary, 65_536) {
+            stream.extend_from_slice(&bytes);
+        }
+    };
     for segment in segments {
         encoder.push(Time::ZERO, segment);
+        take(&mut encoder);
     }
     encoder.finish();
-    let mut stream = Vec::new();
-    while let Some(bytes) = encoder.poll_encoded(Time::ZERO, &mut dictionary, 65_536) {
-        stream.extend_from_slice(&bytes);
-    }
+    take(&mut encoder);
     stream
 }
 
 /// Good inputs for [`decoder`].
 pub(crate) fn decoder_seeds() -> Vec<Seed> {
-    let twice = [noise(9_000, 1), noise(9_000, 1)].concat();
+    // The second time as a run of chunks, the third time edited.
+    let edited = [
+        noise(20_000, 1).slice(..9_000),
+        noise(20_000, 1).slice(8_990..),
+    ]
+    .concat();
+    let thrice = vec![
+        Segment::payload(noise(20_000, 1)),
+        Segment::payload(noise(20_000, 1)),
+        Segment::payload(edited.into()),
+    ];
     let mixed = vec![
         Segment::control(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n")),
         Segment::frame(Bytes::from_static(&[1, 2, 3])),
@@ -349,7 +363,7 @@ pub(crate) fn decoder_seeds() -> Vec<Seed> {
     let streams = [
         ("text", encoded(vec![Segment::payload(text(2_000, 1))])),
         ("noise", encoded(vec![Segment::payload(noise(500, 1))])),
-        ("repeated", encoded(vec![Segment::payload(twice.into())])),
+        ("repeated", encoded(thrice)),
         ("mixed", encoded(mixed)),
     ];
     let mut seeds: Vec<Seed> = streams
@@ -371,15 +385,19 @@ pub(crate) fn repair_seeds() -> Vec<Seed> {
     };
     let some = RepairRequest {
         record_start: 0,
-        scope: RepairScope::References(vec![0, 1, 7]),
+        scope: RepairScope::Some {
+            references: vec![0, 1, 7],
+            runs: vec![0],
+        },
     };
     let answer = |scope, pieces: Vec<Bytes>| RepairAnswer {
         record_start: 0,
         scope,
         pieces,
+        keys: vec![1; 3],
     };
     let short = answer(AnswerScope::All, vec![text(100, 1)]);
-    let long = answer(AnswerScope::References, vec![text(900, 1), noise(50, 1)]);
+    let long = answer(AnswerScope::Some, vec![text(900, 1), noise(50, 1)]);
     vec![
         seed("request-all", all.emit()),
         seed("request-some", some.emit()),

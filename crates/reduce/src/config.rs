@@ -11,14 +11,22 @@ pub const MIN_CHUNK: usize = 4 * 1024;
 pub const NORMAL_CHUNK: usize = 8 * 1024;
 /// The longest chunk, in bytes: bounds what either side keeps of a chunk that is not yet whole.
 pub const MAX_CHUNK: usize = 64 * 1024;
-/// Raw bytes in one record at most: verified and delivered as a whole, so it bounds the delay of
-/// the first byte on a slow link, and what a malicious record can make the other side allocate.
-pub const MAX_RECORD_RAW: usize = 128 * 1024;
-/// Operations in one record at most, for the same reasons.
+/// Raw bytes in one record at most: verified and delivered as a whole, so it bounds what a
+/// malicious record can make the other side allocate. So many references cost a few dozen bytes;
+/// a repair of all of them still fits one message of the flow layer (1 MiB).
+pub const MAX_RECORD_RAW: usize = 512 * 1024;
+/// Literal bytes in one record at most: these take time on a slow link, and the record's first
+/// byte waits for its last.
+pub const MAX_RECORD_LITERALS: usize = 128 * 1024;
+/// Operations in one record at most: bounds what the decoder keeps of a short record.
 pub const MAX_RECORD_OPERATIONS: usize = 4096;
-/// Encoded bytes of one record's body at most: the raw limit stored as it is, and the longest
-/// list of operations.
-pub const MAX_RECORD_BODY: usize = MAX_RECORD_RAW + 24 * MAX_RECORD_OPERATIONS + 1024;
+/// Chunks that one record may take bytes from at most, bases included: bounds the look-ups that
+/// a run of a few bytes can cause.
+pub const MAX_RECORD_SOURCES: usize = 1024;
+/// Encoded bytes of one record's body at most: the literals stored as they are, the longest list
+/// of sources and the longest list of operations.
+pub const MAX_RECORD_BODY: usize =
+    MAX_RECORD_LITERALS + 13 * MAX_RECORD_SOURCES + 16 * MAX_RECORD_OPERATIONS + 1024;
 /// Bytes of one frame between the halves of an accelerator at most; it is delivered in one piece.
 pub const MAX_FRAME: usize = 1024 * 1024;
 /// Chunks that may serve as the base of one record's delta at most: bounds the decoder's look-ups.
@@ -26,17 +34,21 @@ pub const MAX_BASES: usize = 32;
 /// Bytes of bases in one record's delta at most: bounds what both sides copy together.
 pub const MAX_BASE_BYTES: usize = 256 * 1024;
 /// Bytes of chunks that one record is made from at most, each chunk counted once: all its raw
-/// bytes from whole chunks, the longest chunk for a piece of each of the shortest, and its bases.
+/// bytes from whole chunks, three times that for chunks of which it takes a piece, and its bases.
 /// Without it a short record of many references could have much of the disk read into memory.
-pub const MAX_SOURCE_BYTES: usize =
-    MAX_RECORD_RAW + MAX_RECORD_RAW / MIN_CHUNK * MAX_CHUNK + MAX_BASE_BYTES;
+pub const MAX_SOURCE_BYTES: usize = 4 * MAX_RECORD_RAW + MAX_BASE_BYTES;
 /// How long the tail of a bulk transfer waits for the rest of its chunk: less than anyone
 /// notices, longer than the gap between two reads of a busy socket.
 pub const TAIL_HOLD: Duration = Duration::from_millis(3);
+/// Payload that has to come in close succession (no gap longer than [`TAIL_HOLD`]) before
+/// references are collected, in bytes: replies of an ordinary size never wait for it.
+pub const BULK: usize = 256 * 1024;
 /// Records whose references a decoder looks up ahead of the one it works on, so that the disk
-/// reads of a warm transfer overlap.
+/// reads of a warm transfer overlap ...
 pub const DECODE_AHEAD_RECORDS: usize = 8;
-/// Ranges in one repair request at most; more are asked for as one.
+/// ... while they have no more raw bytes than this together.
+pub const DECODE_AHEAD_BYTES: usize = 2 * 1024 * 1024;
+/// References, and runs, in one repair request at most; more are asked for as one.
 pub const MAX_REPAIR_RANGES: usize = 64;
 /// Peers whose holdings can be told apart: one bit each in every index entry. A further peer
 /// still gets compression and references within a flow.
@@ -97,7 +109,7 @@ pub struct EncoderConfig {
     pub level: i32,
     /// Raw bytes kept for repair until the peer has acknowledged them; encoding pauses there.
     pub retained: ByteCount,
-    /// Raw bytes in one record at most; no more than [`MAX_RECORD_RAW`] is used.
+    /// Literal bytes in one record at most; no more than [`MAX_RECORD_LITERALS`] is used.
     pub record: ByteCount,
     /// Whether the payload may enter the dictionaries.
     pub storing: Storing,
@@ -108,7 +120,7 @@ impl Default for EncoderConfig {
         Self {
             level: 3,
             retained: ByteCount::mebibytes(8),
-            record: ByteCount::new(MAX_RECORD_RAW as u64),
+            record: ByteCount::new(MAX_RECORD_LITERALS as u64),
             storing: Storing::Remember,
         }
     }

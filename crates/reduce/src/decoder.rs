@@ -1,13 +1,13 @@
 //! The decoder: records in, verified segments out; one for each flow and direction.
 //!
 //! ```text
-//! push ──► records ──► fetch references ──► assemble ──► check ──► segments
+//! push ──► records ──► fetch sources ──► assemble ──► check ──► segments
 //!          (up to 8        │ on disk: WaitForDisk         │ differs
 //!           ahead)         └ nowhere: NeedRepair ◄────────┘
 //! ```
 //! Nothing is delivered before the record's check has been found right. What cannot be resolved
-//! is asked of the encoder again, at first the references that are missing, then the whole
-//! record; if even that does not verify, the peer is at fault and the flow ends. Every chunk
+//! is asked of the encoder again, at first the keys of runs that the links here do not lead
+//! along and the references that are missing, then the whole record; if even that does not verify, the peer is at fault and the flow ends. Every chunk
 //! that ends is put into the dictionary, as the encoder did when it sent it.
 
 mod pending;
@@ -17,13 +17,16 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
-use crate::config::{DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_RAW};
+use crate::config::{
+    DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
+    MAX_RECORD_LITERALS,
+};
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::record::{End, Operation, Record};
 use crate::repair::{AnswerScope, RepairAnswer};
-use pending::{Attempt, Origin, Pending, Repair, Source, Verified};
+use pending::{Attempt, Pending, Verified};
 
 /// What [`Decoder::poll`] has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub struct Decoder {
     /// Where in the encoded stream `input` begins.
     parsed: u64,
     records: VecDeque<Pending>,
+    /// Raw bytes of `records` together.
+    ahead: usize,
     ready: VecDeque<Segment>,
     /// Where the record whose segments are in `ready` ended.
     delivered: u64,
@@ -71,6 +76,7 @@ impl Decoder {
             input: Bytes::new(),
             parsed: 0,
             records: VecDeque::new(),
+            ahead: 0,
             ready: VecDeque::new(),
             delivered: 0,
             consumed: 0,
@@ -103,7 +109,8 @@ impl Decoder {
         })
     }
 
-    /// About how many bytes it holds, each record that is looked up ahead counted at its limit.
+    /// About how many bytes it holds, each record that is looked up ahead counted at what it is
+    /// going to be.
     #[must_use]
     pub fn buffered(&self) -> usize {
         let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
@@ -112,7 +119,7 @@ impl Decoder {
             + self.partial.len()
             + self.frame.len()
             + ready
-            + self.records.len() * MAX_RECORD_RAW
+            + self.ahead
     }
 
     /// The encoded offset up to which everything has been resolved and handed out.
@@ -140,29 +147,11 @@ impl Decoder {
         let front = front.filter(|front| front.start == answer.record_start);
         let unasked = Error::PeerMisbehaved("a repair that nobody asked for");
         let front = front.ok_or(unasked)?;
-        match (&front.repair, answer.scope) {
-            (Repair::AskedAll, AnswerScope::All) => {
-                front.repair = Repair::AnsweredAll(answer.pieces);
-            }
-            (Repair::AskedReferences(numbers), AnswerScope::References) => {
-                if numbers.len() != answer.pieces.len() {
-                    return Err(unasked);
-                }
-                for (number, piece) in numbers.iter().zip(answer.pieces) {
-                    front.sources[*number] = Source::Repaired(piece);
-                }
-                front.repair = Repair::AnsweredReferences;
-            }
-            (
-                Repair::None
-                | Repair::AskedReferences(_)
-                | Repair::AnsweredReferences
-                | Repair::AskedAll
-                | Repair::AnsweredAll(_),
-                AnswerScope::All | AnswerScope::References,
-            ) => return Err(unasked),
-        }
-        Ok(())
+        let asked = match answer.scope {
+            AnswerScope::All => front.answered_all(answer.pieces),
+            AnswerScope::Some => front.answered_some(answer.pieces, &answer.keys),
+        };
+        asked.then_some(()).ok_or(unasked)
     }
 
     fn poll_next(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
@@ -185,7 +174,9 @@ impl Decoder {
     }
 
     fn parse_ahead(&mut self, dictionary: &mut Dictionary) -> Result<(), Error> {
-        while self.records.len() < DECODE_AHEAD_RECORDS {
+        while self.records.is_empty()
+            || self.records.len() < DECODE_AHEAD_RECORDS && self.ahead < DECODE_AHEAD_BYTES
+        {
             let Some((record, length)) = Record::parse(&mut self.input)? else {
                 if self.incoming.is_empty() {
                     return Ok(());
@@ -205,6 +196,7 @@ impl Decoder {
             self.parsed += length as u64;
             let mut pending = Pending::new(start, self.parsed, record);
             pending.start_reads(dictionary);
+            self.ahead += pending.record.raw_length;
             self.records.push_back(pending);
         }
         Ok(())
@@ -215,8 +207,9 @@ impl Decoder {
         let Some(pending) = self.records.pop_front() else {
             return Ok(());
         };
+        self.ahead -= pending.record.raw_length;
         let raw = &verified.raw;
-        let mut sources = pending.sources.iter();
+        let mut chunks = verified.chunks.iter();
         let (mut at, mut payload) = (0, 0);
         for (operation, length) in pending.record.operations.iter().zip(&verified.lengths) {
             let length = *length;
@@ -231,20 +224,17 @@ impl Decoder {
                 Operation::Literal { end, .. } => {
                     self.extend_chunk(dictionary, &raw[piece], end)?;
                 }
-                Operation::Range { end, .. } => {
-                    sources.next();
+                Operation::Copy { end, .. } => {
                     self.extend_chunk(dictionary, &raw[piece], end)?;
                 }
-                Operation::Chunk { key } => {
+                Operation::Chunk { .. } => {
                     if !self.partial.is_empty() {
                         return Err(Error::PeerMisbehaved("a chunk begins inside another"));
                     }
-                    match (sources.next(), verified.origin) {
-                        // It may have been evicted since it was looked up: then it is put back,
-                        // because the peer will take it for held.
-                        (Some(Source::Chunk(_)), Origin::Sources)
-                            if dictionary.length(key) == length =>
-                        {
+                    // It may have been evicted since it was looked up: then it is put back,
+                    // because the peer will take it for held.
+                    match chunks.next().copied() {
+                        Some(key) if key != NO_KEY && dictionary.length(key) == length => {
                             dictionary.link(self.previous, key);
                             dictionary.mark_held(key, self.peer);
                             self.previous = key;
@@ -262,9 +252,11 @@ impl Decoder {
         Ok(())
     }
 
-    fn queue_payload(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
-            self.ready.push_back(Segment::payload(bytes));
+    /// Queues payload, in pieces: who takes them may pause after each.
+    fn queue_payload(&mut self, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(MAX_RECORD_LITERALS));
+            self.ready.push_back(Segment::payload(piece));
         }
     }
 

@@ -4,15 +4,17 @@
 //! push ──► order of runs: payload 3000 │ control │ payload 20000 │ …
 //!      └─► chunker: whole chunks with fingerprints, and the open one
 //! poll_encoded ──► takes runs in order; a run of payload takes from the front chunk:
-//!     whole chunk that the peer holds        ─► its key
-//!     part of such a chunk (rest follows)    ─► a range of it
+//!     whole chunk that the peer holds        ─► one more of a run of such chunks
+//!     part of such a chunk (rest follows)    ─► a copy from it
 //!     anything else                          ─► literals, compressed against similar chunks
 //!   ──► record ──► kept raw until the peer acknowledges it
 //! ```
 //! Chunks are cut when bytes are pushed, so the cuts depend on nothing but the payload. What has
 //! been pushed goes out at the next poll, as part of a chunk where it has to; only the open tail
 //! of a bulk transfer waits, for [`TAIL_HOLD`] at most, unless the chunk that is expected there
-//! already shows that the peer holds its bytes.
+//! already shows that the peer holds its bytes. A record of references alone also waits, as long
+//! at most, for more of them: but only once [`BULK`] bytes have come in close succession, so that
+//! a whole file costs a few dozen bytes for each half MiB and no reply of ordinary size waits.
 
 mod draft;
 
@@ -22,14 +24,16 @@ use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
 use crate::chunker::Chunker;
-use crate::config::{EncoderConfig, MAX_FRAME, MAX_RECORD_RAW, MIN_CHUNK, Storing, TAIL_HOLD};
+use crate::config::{
+    BULK, EncoderConfig, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
+};
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Experience;
-use crate::record::End;
+use crate::record::{End, Extent};
 use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
-use draft::{Draft, Reference};
+use draft::{Draft, Reference, Runs};
 
 /// Literal bytes in a record at least before `max` closes it: smaller blocks compress badly, and
 /// what does not fit waits in the encoder for the next poll.
@@ -40,6 +44,10 @@ const LEAST_LAST_CHUNK: usize = 64;
 /// If all of that last chunk has been sent, saying that it ends costs a record of its own, which
 /// must be worth it.
 const LEAST_SENT_LAST_CHUNK: usize = 1024;
+
+/// Records after a repair of runs in which sources are spelled out: so many round trips cannot
+/// be lost to links that keep changing at the peer.
+const SPELLED_RECORDS: usize = 16;
 
 /// What reduction did for one direction of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +91,8 @@ pub struct Encoder {
     last_push: Time,
     recent: usize,
     hold_until: Option<Time>,
+    collecting: Option<Collecting>,
+    is_finished: bool,
     leftover: Bytes,
     encoded: u64,
     retained: VecDeque<Retained>,
@@ -90,6 +100,8 @@ pub struct Encoder {
     /// Chunks that ended in records not yet acknowledged: this flow may refer to them.
     in_flight: BTreeMap<Key, u64>,
     lacking: Vec<Key>,
+    /// Records yet to come in which no run is used.
+    spelled: usize,
     experience: Experience,
     /// Raw literal bytes for each 16 coded ones, from the last records.
     expansion: usize,
@@ -119,6 +131,13 @@ enum Plan {
     Literal,
 }
 
+/// A record of references that waits for more of them.
+struct Collecting {
+    draft: Draft,
+    /// `None` when it has waited long enough.
+    until: Option<Time>,
+}
+
 /// A record that the peer has not acknowledged.
 struct Retained {
     start: u64,
@@ -127,7 +146,9 @@ struct Retained {
     /// How many raw bytes each operation gave.
     lengths: Vec<usize>,
     references: Vec<Reference>,
-    bases: Vec<Key>,
+    sources: Vec<Key>,
+    /// How many sources each of its groups names.
+    groups: Vec<usize>,
     ended: Vec<(Key, u64)>,
 }
 
@@ -150,12 +171,15 @@ impl Encoder {
             last_push: Time::ZERO,
             recent: 0,
             hold_until: None,
+            collecting: None,
+            is_finished: false,
             leftover: Bytes::new(),
             encoded: 0,
             retained: VecDeque::new(),
             retained_bytes: 0,
             in_flight: BTreeMap::new(),
             lacking: Vec::new(),
+            spelled: 0,
             experience: Experience::default(),
             expansion: 16,
             statistics: FlowReduction::default(),
@@ -192,8 +216,12 @@ impl Encoder {
 
     /// Nothing more will be pushed: hold nothing back, and remember the last chunk as it is.
     pub fn finish(&mut self) {
+        self.is_finished = true;
         self.hold_until = None;
         self.recent = 0;
+        if let Some(collecting) = &mut self.collecting {
+            collecting.until = None;
+        }
         let worth_it = if self.open_sent == self.open.len() {
             LEAST_SENT_LAST_CHUNK
         } else {
@@ -206,11 +234,13 @@ impl Encoder {
     }
 
     /// Bytes that wait here: raw ones not yet encoded, and encoded ones not yet taken. Zero means
-    /// that nothing at all is left to send.
+    /// that nothing at all is left to send. References that wait for more of them count as
+    /// [`Self::retained`] already.
     #[must_use]
     pub fn pending(&self) -> usize {
         // An empty frame or the end of a last chunk has no bytes, but still has to go.
-        let without_bytes = usize::from(self.pending == 0 && !self.order.is_empty());
+        let waits = !self.order.is_empty() || self.collecting.is_some();
+        let without_bytes = usize::from(self.pending == 0 && waits);
         self.pending + self.leftover.len() + without_bytes
     }
 
@@ -229,6 +259,9 @@ impl Encoder {
             self.hold_until = None;
             self.recent = 0;
         }
+        if let Some(collecting) = &mut self.collecting {
+            collecting.until = collecting.until.filter(|until| now < *until);
+        }
         if max == 0 {
             return None;
         }
@@ -246,7 +279,9 @@ impl Encoder {
     /// when nothing can be sent, which stops the timer.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.hold_until
+        let collecting = self.collecting.as_ref();
+        let collecting = collecting.and_then(|collecting| collecting.until);
+        [self.hold_until, collecting].into_iter().flatten().min()
     }
 
     /// The peer's decoder has consumed the encoded stream up to `offset`: it holds the chunks
@@ -267,7 +302,8 @@ impl Encoder {
     /// Raw bytes kept for repair.
     #[must_use]
     pub fn retained(&self) -> usize {
-        self.retained_bytes
+        let collecting = self.collecting.as_ref();
+        self.retained_bytes + collecting.map_or(0, |collecting| collecting.draft.raw_length())
     }
 
     /// Answers a decoder's request from what is kept.
@@ -284,32 +320,39 @@ impl Encoder {
         let record = record.ok_or(Error::PeerMisbehaved(
             "a repair is asked for a record that is not on its way",
         ))?;
-        let (scope, pieces) = match request.scope {
+        let mut answer = RepairAnswer {
+            record_start: request.record_start,
+            scope: AnswerScope::All,
+            pieces: Vec::new(),
+            keys: Vec::new(),
+        };
+        match request.scope {
             RepairScope::All => {
-                let keys = record.references.iter().map(|reference| reference.key);
-                self.lacking.extend(keys);
-                self.lacking.extend(&record.bases);
-                (AnswerScope::All, record.pieces())
+                self.lacking.extend(&record.sources);
+                answer.pieces = record.pieces();
             }
-            RepairScope::References(numbers) => {
-                let mut pieces = Vec::with_capacity(numbers.len());
-                for number in numbers {
+            RepairScope::Some { references, runs } => {
+                answer.scope = AnswerScope::Some;
+                for number in references {
                     let reference = record.references.get(number);
                     let reference = reference.ok_or(Error::PeerMisbehaved(
                         "a repair is asked for a reference that is not there",
                     ))?;
-                    self.lacking.push(reference.key);
+                    self.lacking.push(record.sources[reference.source]);
                     let end = reference.start + reference.length;
-                    pieces.push(record.raw.slice(reference.start..end));
+                    answer.pieces.push(record.raw.slice(reference.start..end));
                 }
-                (AnswerScope::References, pieces)
+                if !runs.is_empty() {
+                    self.spelled = SPELLED_RECORDS;
+                }
+                for number in runs {
+                    let keys = record.group(number).ok_or(Error::PeerMisbehaved(
+                        "a repair is asked for a run that is not there",
+                    ))?;
+                    answer.keys.extend(keys);
+                }
             }
-        };
-        let answer = RepairAnswer {
-            record_start: request.record_start,
-            scope,
-            pieces,
-        };
+        }
         self.statistics.repairs += 1;
         let bytes: usize = answer.pieces.iter().map(Bytes::len).sum();
         self.statistics.repaired_bytes += bytes as u64;
@@ -373,9 +416,13 @@ impl Encoder {
         dictionary: &mut Dictionary,
         max: usize,
     ) -> Option<Bytes> {
-        let most = self.config.record.as_usize().clamp(1, MAX_RECORD_RAW);
+        let most = self.config.record.as_usize().clamp(1, MAX_RECORD_LITERALS);
         let literals = (max.saturating_mul(self.expansion) / 16).max(LEAST_LITERALS);
-        let mut draft = Draft::new(most, literals.min(most));
+        let (mut draft, until) = match self.collecting.take() {
+            Some(Collecting { draft, until }) => (draft, until),
+            None => (Draft::new(), Some(now + TAIL_HOLD)),
+        };
+        draft.limit_literals(literals.min(most));
         while draft.has_room() {
             let taken = match self.order.front_mut() {
                 None => break,
@@ -406,6 +453,12 @@ impl Encoder {
         if draft.is_empty() {
             return None;
         }
+        let may_grow = draft.refers_only() && draft.has_room() && draft.raw_room() > 0;
+        let all_taken = self.chunks.is_empty() && self.order.len() <= 1;
+        if until.is_some() && may_grow && all_taken && self.is_bulk() {
+            self.collecting = Some(Collecting { draft, until });
+            return None;
+        }
         Some(self.close_record(dictionary, draft))
     }
 
@@ -427,6 +480,14 @@ impl Encoder {
             self.chunks.push_front(chunk);
             return false;
         }
+        let source = match plan {
+            Plan::Refer => draft.source(dictionary, key),
+            Plan::Literal => None,
+        };
+        if plan == Plan::Refer && source.is_none() {
+            self.chunks.push_front(chunk);
+            return false;
+        }
         let length = match plan {
             Plan::Refer => available.min(draft.raw_room()),
             Plan::Literal => available.min(draft.literal_room()),
@@ -437,10 +498,15 @@ impl Encoder {
             End::Continues
         };
         let piece = &chunk.bytes[chunk.sent..chunk.sent + length];
-        match plan {
-            Plan::Refer if length == chunk.bytes.len() => draft.chunk(key, piece),
-            Plan::Refer => draft.range(key, chunk.sent, piece, end),
-            Plan::Literal => draft.literal(piece, end),
+        match (source, end) {
+            (Some(source), _) if length == chunk.bytes.len() => draft.chunk(source, piece),
+            (Some(source), End::Ends) => {
+                draft.copy(source, chunk.sent, Extent::Rest, piece, end);
+            }
+            (Some(source), End::Continues) => {
+                draft.copy(source, chunk.sent, Extent::Bytes(length), piece, end);
+            }
+            (None, _) => draft.literal(piece, end),
         }
         chunk.sent += length;
         self.consume_payload(run, length);
@@ -448,8 +514,8 @@ impl Encoder {
             self.chunks.push_front(chunk);
             return true;
         }
+        draft.ended(dictionary, &chunk.fingerprint, self.previous);
         dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
-        draft.ended.push((key, chunk.fingerprint.check()));
         self.previous = key;
         true
     }
@@ -468,15 +534,19 @@ impl Encoder {
         }
         let tail = self.order.len() == 1;
         let expected = self.expected_chunk(dictionary);
-        let length = if let Some(key) = expected {
+        // In a bulk transfer the rest of the chunk is about to come, and then it is a whole one.
+        let waits = expected.is_none() || self.is_bulk();
+        if tail && waits && self.holds_tail(now) {
+            return false;
+        }
+        let source = expected.and_then(|key| draft.source(dictionary, key));
+        let length = if let Some(source) = source {
             let length = run.min(draft.raw_room());
             let piece = &self.open[self.open_sent..self.open_sent + length];
-            draft.range(key, self.open_sent, piece, End::Continues);
+            let extent = Extent::Bytes(length);
+            draft.copy(source, self.open_sent, extent, piece, End::Continues);
             length
         } else {
-            if tail && self.holds_tail(now) {
-                return false;
-            }
             let length = run.min(draft.literal_room());
             let piece = &self.open[self.open_sent..self.open_sent + length];
             draft.literal(piece, End::Continues);
@@ -485,6 +555,11 @@ impl Encoder {
         self.open_sent += length;
         self.consume_payload(run, length);
         true
+    }
+
+    /// Whether payload comes in such quantity that a little later it will make better records.
+    fn is_bulk(&self) -> bool {
+        self.recent >= BULK && !self.is_finished
     }
 
     /// Whether the open tail waits for the rest of its chunk; sets the timer.
@@ -593,13 +668,18 @@ impl Encoder {
             return false;
         }
         match dictionary.resident(key) {
-            Some(bytes) => draft.base(key, bytes),
+            Some(bytes) => draft.base(dictionary, key, bytes),
             None => false,
         }
     }
 
     fn close_record(&mut self, dictionary: &mut Dictionary, draft: Draft) -> Bytes {
-        let closed = draft.close(dictionary.codec(), self.config.level, &mut self.experience);
+        let runs = match self.spelled {
+            0 => Runs::Followed,
+            _ => Runs::Spelled,
+        };
+        self.spelled = self.spelled.saturating_sub(1);
+        let closed = draft.close(dictionary, self.config.level, &mut self.experience, runs);
         let statistics = &mut self.statistics;
         statistics.records += 1;
         statistics.encoded_bytes += closed.bytes.len() as u64;
@@ -621,7 +701,8 @@ impl Encoder {
             raw: closed.raw,
             lengths: closed.lengths,
             references: closed.references,
-            bases: closed.bases,
+            sources: closed.sources,
+            groups: closed.groups,
             ended: closed.ended,
         });
         closed.bytes
@@ -629,6 +710,13 @@ impl Encoder {
 }
 
 impl Retained {
+    /// The keys of a group of its sources.
+    fn group(&self, number: usize) -> Option<&[Key]> {
+        let count = *self.groups.get(number)?;
+        let first: usize = self.groups[..number].iter().sum();
+        self.sources.get(first..first + count)
+    }
+
     /// The raw bytes, a piece for each operation.
     fn pieces(&self) -> Vec<Bytes> {
         let mut rest = self.raw.clone();

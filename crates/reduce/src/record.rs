@@ -1,24 +1,31 @@
 //! The encoded stream's records (`docs/formats/reduced-stream.md`): their meaning, emit, parse.
 //!
 //! ```text
-//! version=1  body_length  ┌ raw_length  check[16]  coding  literal_length ─┐
-//!    u8        varint     │ (bases: count, key[8]…)  (coded_length)        │
-//!                         │ coded literals                                 │
-//!                         └ operation, operation, … to the end ────────────┘
+//! version=2  body_length  ┌ raw_length  check[16]  coding  literal_length ──┐
+//!    u8        varint     │ (coded_length)  groups of sources  (base_count) │
+//!                         │ coded literals                                  │
+//!                         └ operation, operation, … to the end ─────────────┘
 //! ```
 //! A record says how to make `raw_length` bytes: each operation appends literal bytes or bytes
-//! of chunks that both sides hold. It is delivered only when the result's BLAKE3 hash begins
-//! with `check`. Lengths are limited before anything is allocated.
+//! of the record's *sources*, chunks that both sides hold. The sources are named once, in
+//! groups; a group that follows the dictionary's links costs the same whatever its length.
+//! Operations go through them with a cursor, so that what continues where the last one ended
+//! needs no address. A record is delivered only when the result's BLAKE3 hash begins with
+//! `check`. Lengths are limited before anything is allocated.
 
 use bytes::{Buf, Bytes};
 use vocab::{Reader, SegmentKind, Writer};
+use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::config::{MAX_BASES, MAX_CHUNK, MAX_RECORD_BODY, MAX_RECORD_OPERATIONS, MAX_RECORD_RAW};
+use crate::config::{
+    MAX_BASES, MAX_CHUNK, MAX_RECORD_BODY, MAX_RECORD_LITERALS, MAX_RECORD_OPERATIONS,
+    MAX_RECORD_RAW, MAX_RECORD_SOURCES,
+};
 use crate::error::Error;
 use crate::fingerprint::Key;
 
 /// The version that this node writes, and the only one that it reads so far.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// Bytes of a record's check.
 pub(crate) const CHECK_LENGTH: usize = 16;
 
@@ -28,12 +35,14 @@ const CODING_ZSTD_BASES: u8 = 2;
 
 const TAG_LITERAL: u8 = 0;
 const TAG_CHUNKS: u8 = 1;
-const TAG_RANGE: u8 = 2;
+const TAG_COPY: u8 = 2;
 const TAG_UNSTORED: u8 = 3;
 const TAG_CONTROL: u8 = 4;
 const TAG_FRAME: u8 = 5;
+const TAG_COPY_REST: u8 = 6;
 const TAG_KIND: u8 = 0x07;
 const TAG_ENDS: u8 = 0x08;
+const TAG_SEEK: u8 = 0x10;
 
 /// Whether a chunk or a frame is whole after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,18 +51,18 @@ pub(crate) enum End {
     Ends,
 }
 
-/// One step in making a record's raw bytes.
+/// One step in making a record's raw bytes. Sources are named by their number in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Payload from the literals.
     Literal { length: usize, end: End },
     /// Payload: one whole chunk. No other chunk may be under way.
-    Chunk { key: Key },
+    Chunk { source: usize },
     /// Payload: a piece of a chunk.
-    Range {
-        key: Key,
+    Copy {
+        source: usize,
         offset: usize,
-        length: usize,
+        extent: Extent,
         end: End,
     },
     /// Bytes from the literals that are no part of any chunk: control, frames, and payload that
@@ -65,12 +74,36 @@ pub(crate) enum Operation {
     },
 }
 
-/// How the literals are coded.
+/// How far a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// So many bytes; the source goes on after them.
+    Bytes(usize),
+    /// To the end of the source.
+    Rest,
+}
+
+/// Some of a record's sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// These.
+    Listed(Vec<Key>),
+    /// The first one and those that followed it, each after the other, by the dictionary's
+    /// links; the digest of their keys shows whether both sides' links agree.
+    Run {
+        first: Key,
+        count: usize,
+        digest: u32,
+    },
+}
+
+/// How the literals are coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Literals {
     Stored,
     Zstd,
-    ZstdWithBases(Vec<Key>),
+    /// Against so many of the last sources.
+    ZstdWithBases(usize),
 }
 
 /// A record's meaning.
@@ -81,7 +114,15 @@ pub(crate) struct Record {
     pub(crate) literal_length: usize,
     pub(crate) literals: Literals,
     pub(crate) coded: Bytes,
+    pub(crate) groups: Vec<Group>,
     pub(crate) operations: Vec<Operation>,
+}
+
+/// Where in the sources the last operation ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    source: usize,
+    offset: usize,
 }
 
 /// The check over a record's raw bytes.
@@ -91,32 +132,58 @@ pub(crate) fn check_of(raw: &[u8]) -> [u8; CHECK_LENGTH] {
     check
 }
 
+/// The digest over the keys of a run.
+pub(crate) fn digest_of(keys: impl Iterator<Item = Key>) -> u32 {
+    let mut hasher = Xxh3Default::new();
+    for key in keys {
+        hasher.update(&key.to_be_bytes());
+    }
+    hasher.digest() as u32
+}
+
+impl Group {
+    /// How many sources it names.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Group::Listed(keys) => keys.len(),
+            Group::Run { count, .. } => *count,
+        }
+    }
+}
+
+impl Operation {
+    /// The source that it takes from, if it does.
+    pub(crate) fn source(&self) -> Option<usize> {
+        match self {
+            Operation::Chunk { source } | Operation::Copy { source, .. } => Some(*source),
+            Operation::Literal { .. } | Operation::Aside { .. } => None,
+        }
+    }
+}
+
 impl Record {
     /// The record's bytes.
     pub(crate) fn emit(&self) -> Bytes {
-        let mut operations = Writer::with_capacity(16 * self.operations.len());
+        let mut operations = Writer::with_capacity(64 + 8 * self.operations.len());
         emit_operations(&self.operations, &mut operations);
         let operations = operations.finish();
-        let mut head = Writer::with_capacity(64);
+        let mut head = Writer::with_capacity(128);
         head.varint(self.raw_length as u64).bytes(&self.check);
-        match &self.literals {
-            Literals::Stored => {
-                head.u8(CODING_STORED).varint(self.literal_length as u64);
-            }
-            Literals::Zstd => {
-                head.u8(CODING_ZSTD)
-                    .varint(self.literal_length as u64)
-                    .varint(self.coded.len() as u64);
-            }
-            Literals::ZstdWithBases(bases) => {
-                head.u8(CODING_ZSTD_BASES)
-                    .varint(self.literal_length as u64)
-                    .varint(bases.len() as u64);
-                for key in bases {
-                    head.u64(*key);
-                }
+        let coding = match self.literals {
+            Literals::Stored => CODING_STORED,
+            Literals::Zstd => CODING_ZSTD,
+            Literals::ZstdWithBases(_) => CODING_ZSTD_BASES,
+        };
+        head.u8(coding).varint(self.literal_length as u64);
+        match self.literals {
+            Literals::Stored => {}
+            Literals::Zstd | Literals::ZstdWithBases(_) => {
                 head.varint(self.coded.len() as u64);
             }
+        }
+        emit_groups(&self.groups, &mut head);
+        if let Literals::ZstdWithBases(count) = self.literals {
+            head.varint(count as u64);
         }
         let head = head.finish();
         let body = head.len() + self.coded.len() + operations.len();
@@ -159,25 +226,23 @@ impl Record {
         let raw_length = limited(&mut reader, MAX_RECORD_RAW)?;
         let check = reader.array()?;
         let coding = reader.u8()?;
-        let literal_length = limited(&mut reader, raw_length)?;
+        let literal_length = limited(&mut reader, raw_length.min(MAX_RECORD_LITERALS))?;
+        let coded_length = match coding {
+            CODING_STORED => literal_length,
+            CODING_ZSTD | CODING_ZSTD_BASES => limited(&mut reader, literal_length)?,
+            _ => return Err(Error::InvalidMessage("an unknown coding of literals")),
+        };
+        let groups = parse_groups(&mut reader)?;
+        let sources = groups.iter().map(Group::len).sum();
         let literals = match coding {
             CODING_STORED => Literals::Stored,
             CODING_ZSTD => Literals::Zstd,
-            CODING_ZSTD_BASES => {
-                let count = limited(&mut reader, MAX_BASES)?;
-                let keys = (0..count).map(|_| reader.u64());
-                Literals::ZstdWithBases(keys.collect::<Result<_, _>>()?)
-            }
-            _ => return Err(Error::InvalidMessage("an unknown coding of literals")),
-        };
-        let coded_length = match literals {
-            Literals::Stored => literal_length,
-            Literals::Zstd | Literals::ZstdWithBases(_) => limited(&mut reader, literal_length)?,
+            _ => Literals::ZstdWithBases(limited(&mut reader, MAX_BASES.min(sources))?),
         };
         let start = body.len() - reader.remaining();
         reader.bytes(coded_length)?;
         let coded = body.slice(start..start + coded_length);
-        let operations = parse_operations(&mut reader)?;
+        let operations = parse_operations(&mut reader, sources)?;
         let mut literal_sum = 0;
         for operation in &operations {
             if let Operation::Literal { length, .. } | Operation::Aside { length, .. } = operation {
@@ -195,46 +260,98 @@ impl Record {
             literal_length,
             literals,
             coded,
+            groups,
             operations,
         })
     }
 }
 
+/// Writes the groups; each one's kind is the low bit of its count.
+fn emit_groups(groups: &[Group], out: &mut Writer) {
+    out.varint(groups.len() as u64);
+    for group in groups {
+        match group {
+            Group::Listed(keys) => {
+                out.varint(2 * keys.len() as u64);
+                for key in keys {
+                    out.u64(*key);
+                }
+            }
+            Group::Run {
+                first,
+                count,
+                digest,
+            } => {
+                out.varint(2 * *count as u64 + 1)
+                    .u64(*first)
+                    .bytes(&digest.to_be_bytes());
+            }
+        }
+    }
+}
+
+fn parse_groups(reader: &mut Reader<'_>) -> Result<Vec<Group>, Error> {
+    let mut room = MAX_RECORD_SOURCES;
+    let groups = limited(reader, room)?;
+    (0..groups)
+        .map(|_| {
+            let head = limited(reader, 2 * room + 1)?;
+            let count = head / 2;
+            room -= count;
+            if head % 2 == 0 {
+                let keys = (0..count).map(|_| reader.u64());
+                return Ok(Group::Listed(keys.collect::<Result<_, _>>()?));
+            }
+            Ok(Group::Run {
+                count,
+                first: reader.u64()?,
+                digest: u32::from_be_bytes(reader.array()?),
+            })
+        })
+        .collect()
+}
+
 /// Writes operations; chunks that follow each other share one tag.
 fn emit_operations(operations: &[Operation], out: &mut Writer) {
     let mut rest = operations;
+    let mut cursor = Cursor::default();
     while let Some((first, after)) = rest.split_first() {
-        let chunks = rest
-            .iter()
-            .map_while(|operation| match operation {
-                Operation::Chunk { key } => Some(*key),
-                Operation::Literal { .. } | Operation::Range { .. } | Operation::Aside { .. } => {
-                    None
-                }
-            })
-            .collect::<Vec<_>>();
+        rest = after;
         match *first {
-            Operation::Chunk { .. } => {
-                out.u8(TAG_CHUNKS).varint(chunks.len() as u64);
-                for key in &chunks {
-                    out.u64(*key);
-                }
-                rest = &rest[chunks.len()..];
-                continue;
+            Operation::Chunk { source } => {
+                let follows = |(index, next): &(usize, &Operation)| {
+                    **next
+                        == Operation::Chunk {
+                            source: source + 1 + index,
+                        }
+                };
+                let more = rest.iter().enumerate().take_while(follows).count();
+                cursor.emit_seek(TAG_CHUNKS, Cursor { source, offset: 0 }, out);
+                out.varint(1 + more as u64);
+                cursor = Cursor {
+                    source: source + 1 + more,
+                    offset: 0,
+                };
+                rest = &rest[more..];
             }
             Operation::Literal { length, end } => {
                 out.u8(TAG_LITERAL | end_bit(end)).varint(length as u64);
             }
-            Operation::Range {
-                key,
+            Operation::Copy {
+                source,
                 offset,
-                length,
+                extent,
                 end,
             } => {
-                out.u8(TAG_RANGE | end_bit(end))
-                    .u64(key)
-                    .varint(offset as u64)
-                    .varint(length as u64);
+                let tag = match extent {
+                    Extent::Bytes(_) => TAG_COPY | end_bit(end),
+                    Extent::Rest => TAG_COPY_REST | end_bit(end),
+                };
+                cursor.emit_seek(tag, Cursor { source, offset }, out);
+                if let Extent::Bytes(length) = extent {
+                    out.varint(length as u64);
+                }
+                cursor = Cursor { source, offset }.after(extent);
             }
             Operation::Aside { kind, length, end } => {
                 let tag = match kind {
@@ -245,12 +362,12 @@ fn emit_operations(operations: &[Operation], out: &mut Writer) {
                 out.u8(tag | end_bit(end)).varint(length as u64);
             }
         }
-        rest = after;
     }
 }
 
-fn parse_operations(reader: &mut Reader<'_>) -> Result<Vec<Operation>, Error> {
+fn parse_operations(reader: &mut Reader<'_>, sources: usize) -> Result<Vec<Operation>, Error> {
     let mut operations = Vec::new();
+    let mut cursor = Cursor::default();
     while !reader.is_empty() {
         let tag = reader.u8()?;
         let end = if tag & TAG_ENDS == 0 {
@@ -258,31 +375,49 @@ fn parse_operations(reader: &mut Reader<'_>) -> Result<Vec<Operation>, Error> {
         } else {
             End::Ends
         };
-        if tag & !(TAG_KIND | TAG_ENDS) != 0 {
+        if tag & !(TAG_KIND | TAG_ENDS | TAG_SEEK) != 0 {
             return Err(Error::InvalidMessage("an unknown operation"));
         }
+        if tag & TAG_SEEK != 0 {
+            cursor = cursor.parse_seek(reader)?;
+        }
         let aside = |kind, reader: &mut Reader<'_>| -> Result<Operation, Error> {
-            let length = limited(reader, MAX_RECORD_RAW)?;
+            let length = limited(reader, MAX_RECORD_LITERALS)?;
             Ok(Operation::Aside { kind, length, end })
         };
         let operation = match tag & TAG_KIND {
             TAG_LITERAL => Operation::Literal {
-                length: limited(reader, MAX_RECORD_RAW)?,
+                length: limited(reader, MAX_RECORD_LITERALS)?,
                 end,
             },
             TAG_CHUNKS => {
-                let count = limited(reader, MAX_RECORD_OPERATIONS - operations.len())?;
-                for _ in 0..count {
-                    operations.push(Operation::Chunk { key: reader.u64()? });
+                let room = MAX_RECORD_OPERATIONS - operations.len();
+                let count = limited(reader, room.min(sources.saturating_sub(cursor.source)))?;
+                if cursor.offset != 0 {
+                    return Err(Error::InvalidMessage("a whole chunk from its middle"));
                 }
+                let chunks = cursor.source..cursor.source + count;
+                cursor.source += count;
+                operations.extend(chunks.map(|source| Operation::Chunk { source }));
                 continue;
             }
-            TAG_RANGE => Operation::Range {
-                key: reader.u64()?,
-                offset: limited(reader, MAX_CHUNK)?,
-                length: limited(reader, MAX_CHUNK)?,
-                end,
-            },
+            kind @ (TAG_COPY | TAG_COPY_REST) => {
+                let extent = match kind {
+                    TAG_COPY => Extent::Bytes(limited(reader, MAX_CHUNK)?),
+                    _ => Extent::Rest,
+                };
+                let Cursor { source, offset } = cursor;
+                if source >= sources {
+                    return Err(Error::InvalidMessage("a copy from no source"));
+                }
+                cursor = cursor.after(extent);
+                Operation::Copy {
+                    source,
+                    offset,
+                    extent,
+                    end,
+                }
+            }
             TAG_UNSTORED => aside(SegmentKind::Payload, reader)?,
             TAG_CONTROL => aside(SegmentKind::Control, reader)?,
             TAG_FRAME => aside(SegmentKind::Frame, reader)?,
@@ -294,6 +429,67 @@ fn parse_operations(reader: &mut Reader<'_>) -> Result<Vec<Operation>, Error> {
         }
     }
     Ok(operations)
+}
+
+impl Cursor {
+    /// Where it stands after a copy that began at it.
+    fn after(self, extent: Extent) -> Self {
+        match extent {
+            Extent::Bytes(length) => Self {
+                offset: self.offset + length,
+                ..self
+            },
+            Extent::Rest => Self {
+                source: self.source + 1,
+                offset: 0,
+            },
+        }
+    }
+
+    /// Writes an operation's tag, and how to come from here to where it begins.
+    fn emit_seek(self, tag: u8, target: Self, out: &mut Writer) {
+        if self == target {
+            out.u8(tag);
+            return;
+        }
+        out.u8(tag | TAG_SEEK)
+            .varint(zigzag(self.source, target.source));
+        if self.source == target.source {
+            out.varint(zigzag(self.offset, target.offset));
+        } else {
+            out.varint(target.offset as u64);
+        }
+    }
+
+    fn parse_seek(self, reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let source = stepped(self.source, reader.varint()?, MAX_RECORD_SOURCES)?;
+        let offset = if source == self.source {
+            stepped(self.offset, reader.varint()?, MAX_CHUNK)?
+        } else {
+            limited(reader, MAX_CHUNK)?
+        };
+        Ok(Self { source, offset })
+    }
+}
+
+/// A step as an unsigned number: forwards even, backwards odd.
+fn zigzag(from: usize, to: usize) -> u64 {
+    if to >= from {
+        2 * (to - from) as u64
+    } else {
+        2 * (from - to) as u64 - 1
+    }
+}
+
+/// Takes a step that [`zigzag`] wrote, to `most` at most.
+fn stepped(from: usize, step: u64, most: usize) -> Result<usize, Error> {
+    let distance = usize::try_from(step.div_ceil(2)).ok();
+    let to = distance.and_then(|distance| match step % 2 {
+        0 => from.checked_add(distance),
+        _ => from.checked_sub(distance),
+    });
+    to.filter(|to| *to <= most)
+        .ok_or(Error::InvalidMessage("a step beyond the sources"))
 }
 
 fn end_bit(end: End) -> u8 {
@@ -316,26 +512,44 @@ pub(crate) fn limited(reader: &mut Reader<'_>, most: usize) -> Result<usize, Err
 mod tests {
     use super::*;
 
+    fn copy(source: usize, offset: usize, extent: Extent, end: End) -> Operation {
+        Operation::Copy {
+            source,
+            offset,
+            extent,
+            end,
+        }
+    }
+
     fn sample() -> Record {
         Record {
             raw_length: 100_000,
             check: [7; CHECK_LENGTH],
             literal_length: 40,
-            literals: Literals::ZstdWithBases(vec![1, 2]),
+            literals: Literals::ZstdWithBases(2),
             coded: Bytes::from_static(b"coded"),
+            groups: vec![
+                Group::Listed(vec![1, 2]),
+                Group::Run {
+                    first: 9,
+                    count: 5,
+                    digest: 77,
+                },
+            ],
             operations: vec![
-                Operation::Chunk { key: 1 },
-                Operation::Chunk { key: 2 },
+                Operation::Chunk { source: 0 },
+                Operation::Chunk { source: 1 },
+                Operation::Chunk { source: 1 },
                 Operation::Literal {
                     length: 10,
                     end: End::Continues,
                 },
-                Operation::Range {
-                    key: 3,
-                    offset: 17,
-                    length: 60_000,
-                    end: End::Ends,
-                },
+                copy(2, 17, Extent::Bytes(60_000), End::Continues),
+                copy(2, 60_010, Extent::Rest, End::Ends),
+                copy(3, 0, Extent::Bytes(3), End::Continues),
+                copy(3, 3, Extent::Rest, End::Ends),
+                copy(0, 0, Extent::Rest, End::Ends),
+                Operation::Chunk { source: 6 },
                 Operation::Aside {
                     kind: SegmentKind::Frame,
                     length: 30,
@@ -361,16 +575,52 @@ mod tests {
     }
 
     #[test]
+    fn a_run_costs_the_same_whatever_its_length() {
+        let warm = |count: usize| Record {
+            raw_length: count * 5_000,
+            literal_length: 0,
+            literals: Literals::Stored,
+            coded: Bytes::new(),
+            groups: vec![Group::Run {
+                first: 1,
+                count,
+                digest: 2,
+            }],
+            operations: (0..count)
+                .map(|source| Operation::Chunk { source })
+                .collect(),
+            ..sample()
+        };
+        assert!(warm(100).emit().len() <= warm(4).emit().len() + 4);
+        assert!(warm(100).emit().len() < 50);
+    }
+
+    #[test]
     fn limits_are_checked_before_anything_is_made() {
         let mut other = Bytes::from_static(&[9]);
         assert_eq!(Record::parse(&mut other), Err(Error::PeerIncompatible(9)));
-        let mut long = Bytes::from_static(&[1, 0xbf, 0xff, 0xff, 0xff]);
+        let mut long = Bytes::from_static(&[VERSION, 0xbf, 0xff, 0xff, 0xff]);
         assert!(Record::parse(&mut long).is_err());
-        let mut record = sample();
-        record.raw_length = MAX_RECORD_RAW + 1;
-        assert!(Record::parse(&mut record.emit()).is_err());
-        let mut record = sample();
-        record.literal_length = 41;
-        assert!(Record::parse(&mut record.emit()).is_err());
+        let refused = |change: fn(&mut Record)| {
+            let mut record = sample();
+            change(&mut record);
+            assert!(Record::parse(&mut record.emit()).is_err());
+        };
+        refused(|record| record.raw_length = MAX_RECORD_RAW + 1);
+        refused(|record| record.literal_length = 41);
+        refused(|record| record.literals = Literals::ZstdWithBases(8));
+        refused(|record| record.operations.push(copy(7, 0, Extent::Rest, End::Ends)));
+        refused(|record| record.operations.push(Operation::Chunk { source: 7 }));
+        refused(|record| {
+            record.groups.push(Group::Run {
+                first: 1,
+                count: MAX_RECORD_SOURCES - 6,
+                digest: 0,
+            });
+        });
+        refused(|record| {
+            let chunk = Operation::Chunk { source: 1 };
+            record.operations.extend(vec![chunk; MAX_RECORD_OPERATIONS]);
+        });
     }
 }

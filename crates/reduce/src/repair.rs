@@ -1,35 +1,41 @@
 //! Repair: what a decoder asks when it cannot resolve a record, and what the encoder answers.
 //!
-//! A request names a record by where it starts in the flow's encoded stream, and either some of
-//! that record's references by their number in it or the whole record. It never names a
+//! A request names a record by where it starts in the flow's encoded stream, and either the
+//! whole record or some of its references and runs by their numbers in it. It never names a
 //! fingerprint: a peer can only be given bytes again that this very flow has sent it.
 //!
 //! ```text
-//! request: version=1  record_start  scope ┬ 0 (all)
-//!            u8         varint       u8   └ 1, count, number, number, …
-//! answer:  version=1  record_start  scope  count  length, length, …  coded  rest
+//! request: version=2  record_start  scope ┬ 0 (all)
+//!            u8         varint       u8   └ 1, count, reference…, count, run…
+//! answer:  version=2  record_start  scope  count, length…  (scope 1: count, key…)  coded  rest
 //! ```
-//! `coded` is 0 when `rest` is the bytes themselves one after the other, 1 when it is a zstd
-//! frame of them.
+//! A run is answered with the keys of its chunks, a reference with its bytes. `coded` is 0 when
+//! `rest` is the bytes themselves one after the other, 1 when it is a zstd frame of them.
 
 use bytes::Bytes;
 use vocab::{Reader, Writer};
 
-use crate::config::{MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_REPAIR_RANGES};
+use crate::config::{MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_RECORD_SOURCES, MAX_REPAIR_RANGES};
 use crate::error::Error;
+use crate::fingerprint::Key;
 use crate::record::limited;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const SCOPE_ALL: u8 = 0;
-const SCOPE_REFERENCES: u8 = 1;
+const SCOPE_SOME: u8 = 1;
 
 /// Which part of a record is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepairScope {
     /// All its raw bytes.
     All,
-    /// The raw bytes of these of its references, numbered from 0 in the record's order.
-    References(Vec<usize>),
+    /// Some of it.
+    Some {
+        /// The raw bytes of these references, numbered from 0 in the record's order.
+        references: Vec<usize>,
+        /// The keys of these groups of sources, numbered from 0 in the record's order.
+        runs: Vec<usize>,
+    },
 }
 
 /// A decoder's wish.
@@ -51,6 +57,8 @@ pub struct RepairAnswer {
     /// The bytes: one piece for each of the whole record's operations, or for each reference
     /// asked for.
     pub pieces: Vec<Bytes>,
+    /// The keys of the runs asked for, one run after the other.
+    pub keys: Vec<u64>,
 }
 
 /// Which kind of request an answer belongs to.
@@ -58,8 +66,8 @@ pub struct RepairAnswer {
 pub enum AnswerScope {
     /// The whole record.
     All,
-    /// Some references.
-    References,
+    /// Some references and runs.
+    Some,
 }
 
 impl RepairRequest {
@@ -72,10 +80,13 @@ impl RepairRequest {
             RepairScope::All => {
                 out.u8(SCOPE_ALL);
             }
-            RepairScope::References(numbers) => {
-                out.u8(SCOPE_REFERENCES).varint(numbers.len() as u64);
-                for number in numbers {
-                    out.varint(*number as u64);
+            RepairScope::Some { references, runs } => {
+                out.u8(SCOPE_SOME);
+                for numbers in [references, runs] {
+                    out.varint(numbers.len() as u64);
+                    for number in numbers {
+                        out.varint(*number as u64);
+                    }
                 }
             }
         }
@@ -91,16 +102,10 @@ impl RepairRequest {
         let record_start = versioned_start(&mut reader)?;
         let scope = match reader.u8()? {
             SCOPE_ALL => RepairScope::All,
-            SCOPE_REFERENCES => {
-                let count = limited(&mut reader, MAX_REPAIR_RANGES)?;
-                let numbers = (0..count).map(|_| limited(&mut reader, MAX_RECORD_OPERATIONS));
-                let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
-                // Ascending and so without repeats, or a short request could ask for much.
-                if !numbers.is_sorted_by(|one, next| one < next) {
-                    return Err(Error::InvalidMessage("references out of order"));
-                }
-                RepairScope::References(numbers)
-            }
+            SCOPE_SOME => RepairScope::Some {
+                references: ascending(&mut reader, MAX_RECORD_OPERATIONS)?,
+                runs: ascending(&mut reader, MAX_RECORD_SOURCES)?,
+            },
             _ => return Err(Error::InvalidMessage("an unknown scope of repair")),
         };
         if !reader.is_empty() {
@@ -120,7 +125,7 @@ impl RepairAnswer {
         let mut out = Writer::new();
         let scope = match self.scope {
             AnswerScope::All => SCOPE_ALL,
-            AnswerScope::References => SCOPE_REFERENCES,
+            AnswerScope::Some => SCOPE_SOME,
         };
         out.u8(VERSION)
             .varint(self.record_start)
@@ -128,6 +133,12 @@ impl RepairAnswer {
             .varint(self.pieces.len() as u64);
         for piece in &self.pieces {
             out.varint(piece.len() as u64);
+        }
+        if self.scope == AnswerScope::Some {
+            out.varint(self.keys.len() as u64);
+            for key in &self.keys {
+                out.u64(*key);
+            }
         }
         let joined = self.pieces.concat();
         let mut coded = Vec::with_capacity(zstd_safe::compress_bound(joined.len()));
@@ -147,7 +158,7 @@ impl RepairAnswer {
         let record_start = versioned_start(&mut reader)?;
         let scope = match reader.u8()? {
             SCOPE_ALL => AnswerScope::All,
-            SCOPE_REFERENCES => AnswerScope::References,
+            SCOPE_SOME => AnswerScope::Some,
             _ => return Err(Error::InvalidMessage("an unknown scope of repair")),
         };
         let count = limited(&mut reader, MAX_RECORD_OPERATIONS)?;
@@ -157,6 +168,14 @@ impl RepairAnswer {
             total += length;
             lengths.push(length);
         }
+        let keys = match scope {
+            AnswerScope::All => Vec::new(),
+            AnswerScope::Some => {
+                let count = limited(&mut reader, MAX_RECORD_SOURCES)?;
+                let keys = (0..count).map(|_| reader.u64());
+                keys.collect::<Result<Vec<Key>, _>>()?
+            }
+        };
         let coding = reader.u8()?;
         let rest = reader.bytes(reader.remaining())?;
         let mut joined = match coding {
@@ -178,8 +197,20 @@ impl RepairAnswer {
             record_start,
             scope,
             pieces,
+            keys,
         })
     }
+}
+
+/// Numbers in ascending order and so without repeats, or a short request could ask for much.
+fn ascending(reader: &mut Reader<'_>, most: usize) -> Result<Vec<usize>, Error> {
+    let count = limited(reader, MAX_REPAIR_RANGES)?;
+    let numbers = (0..count).map(|_| limited(reader, most));
+    let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+    if !numbers.is_sorted_by(|one, next| one < next) {
+        return Err(Error::InvalidMessage("numbers out of order"));
+    }
+    Ok(numbers)
 }
 
 fn versioned_start(reader: &mut Reader<'_>) -> Result<u64, Error> {
@@ -195,7 +226,11 @@ mod tests {
 
     #[test]
     fn requests_and_answers_read_back_as_written() {
-        for scope in [RepairScope::All, RepairScope::References(vec![0, 3, 4000])] {
+        let some = RepairScope::Some {
+            references: vec![0, 3, 4000],
+            runs: vec![7],
+        };
+        for scope in [RepairScope::All, some] {
             let request = RepairRequest {
                 record_start: 1 << 40,
                 scope,
@@ -204,11 +239,12 @@ mod tests {
         }
         let answer = RepairAnswer {
             record_start: 12,
-            scope: AnswerScope::References,
+            scope: AnswerScope::Some,
             pieces: vec![Bytes::from(vec![1; 9000]), Bytes::new(), Bytes::from("x")],
+            keys: vec![5, 6],
         };
         let emitted = answer.emit(3);
-        assert!(emitted.len() < 100);
+        assert!(emitted.len() < 120);
         assert_eq!(RepairAnswer::parse(&emitted), Ok(answer));
     }
 
@@ -218,9 +254,25 @@ mod tests {
             record_start: 0,
             scope: AnswerScope::All,
             pieces: vec![Bytes::from(vec![0; MAX_RECORD_RAW + 1])],
+            keys: Vec::new(),
         };
         assert!(RepairAnswer::parse(&answer.emit(3)).is_err());
-        assert!(RepairRequest::parse(&[1, 0, 1, 0x80, 1, 0, 0]).is_err());
+        let unsorted = RepairRequest {
+            record_start: 0,
+            scope: RepairScope::Some {
+                references: vec![3, 3],
+                runs: Vec::new(),
+            },
+        };
+        assert!(RepairRequest::parse(&unsorted.emit()).is_err());
+        let many = RepairRequest {
+            record_start: 0,
+            scope: RepairScope::Some {
+                references: Vec::new(),
+                runs: (0..=MAX_REPAIR_RANGES).collect(),
+            },
+        };
+        assert!(RepairRequest::parse(&many.emit()).is_err());
         assert!(RepairRequest::parse(&[]).is_err());
     }
 }

@@ -49,18 +49,20 @@ fn a_wrong_repair_is_refused() {
         answer.pieces[0] = piece.into();
         answer.emit(3)
     };
-    let answer = flow.encoder.repair(&request).unwrap();
-    flow.decoder.handle_repair(&forged(&answer)).unwrap();
-    // The pieces do not verify: it asks for the whole record, and refuses a wrong one for good.
-    let Ok(Decoded::NeedRepair(request)) = poll(&mut flow, &mut far) else {
-        panic!("it asks for the whole record");
-    };
-    let answer = flow.encoder.repair(&request).unwrap();
-    assert_eq!(
-        RepairAnswer::parse(&answer).unwrap().scope,
-        AnswerScope::All
-    );
-    flow.decoder.handle_repair(&forged(&answer)).unwrap();
+    // The pieces do not verify: in the end it asks for the whole record, and refuses a wrong one
+    // for good.
+    let mut answer = flow.encoder.repair(&request).unwrap();
+    for partial in 0.. {
+        flow.decoder.handle_repair(&forged(&answer)).unwrap();
+        if RepairAnswer::parse(&answer).unwrap().scope == AnswerScope::All {
+            assert!((1..=2).contains(&partial), "{partial}");
+            break;
+        }
+        let Ok(Decoded::NeedRepair(request)) = poll(&mut flow, &mut far) else {
+            panic!("it asks for more");
+        };
+        answer = flow.encoder.repair(&request).unwrap();
+    }
     assert!(matches!(
         poll(&mut flow, &mut far),
         Err(Error::PeerMisbehaved(_))
@@ -111,7 +113,7 @@ fn a_repair_that_nobody_may_ask_for_is_an_error() {
     flow.encoder
         .acknowledged(bytes.len() as u64, &mut near.dictionary);
     assert!(flow.encoder.repair(&ask(0).emit()).is_err());
-    assert!(flow.decoder.handle_repair(&[1, 0, 0, 0, 0]).is_err());
+    assert!(flow.decoder.handle_repair(&[2, 0, 0, 0, 0]).is_err());
 }
 
 proptest! {

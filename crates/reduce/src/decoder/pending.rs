@@ -1,48 +1,71 @@
 //! A record on its way to delivery: where its bytes come from, and whether they are right.
+//!
+//! ```text
+//! run ─► keys by the dictionary's links ─► digest agrees? ─► chunks: memory, or read from disk
+//!                      │ no                                     │ not there
+//!                      └──────► asked of the encoder: keys, bytes; then, if need be, all
+//! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::Decoded;
 use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES};
-use crate::dictionary::{Dictionary, Fetch, Ticket};
+use crate::dictionary::{Dictionary, Fetch, NO_KEY, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
 use crate::literals::join_bases;
-use crate::record::{Literals, Operation, Record, check_of};
+use crate::record::{Extent, Group, Literals, Operation, Record, check_of, digest_of};
 use crate::repair::{RepairRequest, RepairScope};
+
+/// Requests for parts of a record before all of it is asked for: what is found missing at first,
+/// and what turns out to be missing once the keys of runs are known.
+const PARTIAL_REPAIRS: usize = 2;
 
 /// A record that is not delivered yet.
 pub(super) struct Pending {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) record: Record,
-    /// One for each reference among the operations, then one for each base.
-    pub(super) sources: Vec<Source>,
-    pub(super) references: usize,
-    pub(super) repair: Repair,
+    /// The record's sources, in order.
+    sources: Vec<Source>,
+    /// The sources of runs whose keys the encoder has told, until they are linked here as well.
+    named: Vec<Range<usize>>,
+    /// The bytes of references, by their number, from the encoder.
+    repaired: BTreeMap<usize, Bytes>,
+    repair: Repair,
+    partial_repairs: usize,
 }
 
-/// Where a reference's bytes are to come from.
+/// One of the chunks that a record takes bytes from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+struct Source {
+    /// [`NO_KEY`] while the run that it is in has not been followed to its end.
+    key: Key,
+    state: State,
+}
+
+/// Where a source's bytes are to come from.
+#[derive(Clone, Debug)]
+enum State {
     /// Not looked for yet, or not found when looked for early.
-    Unknown(Key),
+    Unknown,
     Reading(Ticket),
     /// The chunk.
     Chunk(Bytes),
     Missing,
-    /// The very bytes, from the encoder.
-    Repaired(Bytes),
 }
 
 /// How far a record's repair has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Repair {
+enum Repair {
     None,
-    AskedReferences(Vec<usize>),
-    AnsweredReferences,
+    AskedSome {
+        references: Vec<usize>,
+        runs: Vec<usize>,
+    },
     AskedAll,
     AnsweredAll(Vec<Bytes>),
 }
@@ -58,56 +81,57 @@ pub(super) struct Verified {
     pub(super) raw: Bytes,
     /// How many of them each operation gave.
     pub(super) lengths: Vec<usize>,
-    pub(super) origin: Origin,
-}
-
-/// Where a record's raw bytes came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    Sources,
-    Repair,
+    /// For each operation that took a whole chunk from the dictionary, the chunk.
+    pub(super) chunks: Vec<Key>,
 }
 
 impl Pending {
     pub(super) fn new(start: u64, end: u64, record: Record) -> Self {
+        let unnamed = Source {
+            key: NO_KEY,
+            state: State::Unknown,
+        };
         let mut sources = Vec::new();
-        for operation in &record.operations {
-            match operation {
-                Operation::Chunk { key } | Operation::Range { key, .. } => {
-                    sources.push(Source::Unknown(*key));
+        for group in &record.groups {
+            match group {
+                Group::Listed(keys) => sources.extend(keys.iter().map(|key| Source {
+                    key: *key,
+                    state: State::Unknown,
+                })),
+                Group::Run { count, .. } => {
+                    sources.resize(sources.len() + count, unnamed.clone());
                 }
-                Operation::Literal { .. } | Operation::Aside { .. } => {}
             }
-        }
-        let references = sources.len();
-        if let Literals::ZstdWithBases(keys) = &record.literals {
-            sources.extend(keys.iter().copied().map(Source::Unknown));
         }
         Self {
             start,
             end,
             record,
             sources,
-            references,
+            named: Vec::new(),
+            repaired: BTreeMap::new(),
             repair: Repair::None,
+            partial_repairs: 0,
         }
     }
 
     /// Looks early for what is there already. What is not may still come with a record before
     /// this one. What is beyond [`MAX_SOURCE_BYTES`] is left for a repair.
     pub(super) fn start_reads(&mut self, dictionary: &mut Dictionary) {
+        self.follow_runs(dictionary);
         let (mut counted, mut total) = (BTreeSet::new(), 0);
         for source in &mut self.sources {
-            if let Source::Unknown(key) = *source {
-                if counted.insert(key) {
-                    total += dictionary.length(key);
-                }
-                if total > MAX_SOURCE_BYTES {
-                    return;
-                }
+            let key = source.key;
+            if key != NO_KEY && counted.insert(key) {
+                total += dictionary.length(key);
+            }
+            if total > MAX_SOURCE_BYTES {
+                return;
+            }
+            if let (State::Unknown, true) = (&source.state, key != NO_KEY) {
                 match dictionary.fetch(key) {
-                    Fetch::Ready(bytes) => *source = Source::Chunk(bytes),
-                    Fetch::Reading(ticket) => *source = Source::Reading(ticket),
+                    Fetch::Ready(bytes) => source.state = State::Chunk(bytes),
+                    Fetch::Reading(ticket) => source.state = State::Reading(ticket),
                     Fetch::Missing => {}
                 }
             }
@@ -117,7 +141,7 @@ impl Pending {
     /// Tries to make the raw bytes, now that all records before this one are delivered.
     pub(super) fn attempt(&mut self, dictionary: &mut Dictionary) -> Result<Attempt, Error> {
         match &self.repair {
-            Repair::AskedReferences(_) | Repair::AskedAll => {
+            Repair::AskedSome { .. } | Repair::AskedAll => {
                 return Ok(Attempt::Waits(Decoded::WaitForRepair));
             }
             Repair::AnsweredAll(pieces) => {
@@ -126,43 +150,145 @@ impl Pending {
                     "a record does not verify, even sent again as a whole",
                 ));
             }
-            Repair::None | Repair::AnsweredReferences => {}
+            Repair::None => {}
+        }
+        // From now on both sides' links agree there.
+        for sources in self.named.drain(..) {
+            for pair in self.sources[sources].windows(2) {
+                dictionary.link(pair[0].key, pair[1].key);
+            }
         }
         self.start_reads(dictionary);
         let mut waits = false;
         for source in &mut self.sources {
-            match source {
-                Source::Reading(ticket) => match ticket.outcome() {
+            match &source.state {
+                State::Reading(ticket) => match ticket.outcome() {
                     None => waits = true,
-                    Some(Some(bytes)) => *source = Source::Chunk(bytes),
-                    Some(None) => *source = Source::Missing,
+                    Some(Some(bytes)) => source.state = State::Chunk(bytes),
+                    Some(None) => source.state = State::Missing,
                 },
-                Source::Unknown(_) => *source = Source::Missing,
-                Source::Chunk(_) | Source::Missing | Source::Repaired(_) => {}
+                State::Unknown if source.key != NO_KEY => source.state = State::Missing,
+                State::Unknown | State::Chunk(_) | State::Missing => {}
             }
         }
         if waits {
             return Ok(Attempt::Waits(Decoded::WaitForDisk));
         }
-        let missing = self.sources.iter().enumerate();
-        let missing: Vec<usize> = missing
-            .filter(|(_, source)| matches!(source, Source::Missing))
-            .map(|(number, _)| number)
-            .collect();
-        if missing.is_empty() {
-            if let Some(verified) = self.assemble(dictionary) {
-                return Ok(Attempt::Verified(verified));
-            }
-        } else {
-            let references = missing.iter().all(|number| *number < self.references);
-            if references && missing.len() <= MAX_REPAIR_RANGES && self.repair == Repair::None {
-                let request = self.request(RepairScope::References(missing.clone()));
-                self.repair = Repair::AskedReferences(missing);
-                return Ok(Attempt::Waits(request));
-            }
+        if let Some(request) = self.ask_for_missing(dictionary) {
+            return Ok(Attempt::Waits(request));
+        }
+        if let Some(verified) = self.assemble(dictionary) {
+            return Ok(Attempt::Verified(verified));
         }
         self.repair = Repair::AskedAll;
         Ok(Attempt::Waits(self.request(RepairScope::All)))
+    }
+
+    /// Takes in an answer; says whether it answers what was asked.
+    pub(super) fn answered_all(&mut self, pieces: Vec<Bytes>) -> bool {
+        let asked = self.repair == Repair::AskedAll;
+        if asked {
+            self.repair = Repair::AnsweredAll(pieces);
+        }
+        asked
+    }
+
+    /// Takes in an answer; says whether it answers what was asked.
+    pub(super) fn answered_some(&mut self, pieces: Vec<Bytes>, keys: &[Key]) -> bool {
+        let Repair::AskedSome { references, runs } = &self.repair else {
+            return false;
+        };
+        let named: usize = runs.iter().map(|run| self.record.groups[*run].len()).sum();
+        if references.len() != pieces.len() || named != keys.len() {
+            return false;
+        }
+        self.repaired.extend(references.iter().copied().zip(pieces));
+        let mut keys = keys.iter().copied();
+        let mut first = 0;
+        for (number, group) in self.record.groups.iter().enumerate() {
+            let sources = first..first + group.len();
+            first = sources.end;
+            if !runs.contains(&number) {
+                continue;
+            }
+            self.named.push(sources.clone());
+            for (source, key) in self.sources[sources].iter_mut().zip(&mut keys) {
+                source.key = key;
+            }
+        }
+        self.repair = Repair::None;
+        true
+    }
+
+    /// Finds the keys of runs, where the links lead to those that the encoder meant.
+    fn follow_runs(&mut self, dictionary: &Dictionary) {
+        let mut at = 0;
+        for group in &self.record.groups {
+            let sources = at..at + group.len();
+            at = sources.end;
+            if let Group::Run { first, digest, .. } = group {
+                let sources = &mut self.sources[sources];
+                let known = sources.first().is_none_or(|source| source.key != NO_KEY);
+                if known || digest_of(walk(dictionary, *first, sources.len())) != *digest {
+                    continue;
+                }
+                let keys = walk(dictionary, *first, sources.len());
+                for (source, key) in sources.iter_mut().zip(keys) {
+                    source.key = key;
+                }
+            }
+        }
+    }
+
+    /// The request for what is not here, if anything is.
+    fn ask_for_missing(&mut self, dictionary: &Dictionary) -> Option<Decoded> {
+        let mut missing = BTreeSet::new();
+        let (mut runs, mut first) = (Vec::new(), 0);
+        for (number, group) in self.record.groups.iter().enumerate() {
+            let sources = first..first + group.len();
+            first = sources.end;
+            let unnamed = |index: &usize| self.sources[*index].key == NO_KEY;
+            match group {
+                Group::Run { first, count, .. } if sources.clone().any(|index| unnamed(&index)) => {
+                    runs.push(number);
+                    // The links to a chunk go with it, so where they end one is most likely lost:
+                    // its bytes are asked for together with the keys, which saves a round trip.
+                    let mut keys = walk(dictionary, *first, *count);
+                    let lost = keys.position(|key| dictionary.length(key) == 0);
+                    missing.extend(lost.map(|index| sources.start + index));
+                }
+                Group::Run { .. } | Group::Listed(_) => {
+                    let lost = |index: &usize| matches!(self.sources[*index].state, State::Missing);
+                    missing.extend(sources.filter(lost));
+                }
+            }
+        }
+        let bases = match self.record.literals {
+            Literals::ZstdWithBases(count) => self.sources.len() - count..self.sources.len(),
+            Literals::Stored | Literals::Zstd => 0..0,
+        };
+        let baseless = missing.range(bases).next().is_some();
+        let mut references = Vec::new();
+        let taking = self.record.operations.iter().filter_map(Operation::source);
+        for (number, source) in taking.enumerate() {
+            if missing.contains(&source) && !self.repaired.contains_key(&number) {
+                references.push(number);
+            }
+        }
+        if references.is_empty() && runs.is_empty() && !baseless {
+            return None;
+        }
+        let many = references.len().max(runs.len()) > MAX_REPAIR_RANGES;
+        if many || baseless || self.partial_repairs == PARTIAL_REPAIRS {
+            self.repair = Repair::AskedAll;
+            return Some(self.request(RepairScope::All));
+        }
+        self.partial_repairs += 1;
+        self.repair = Repair::AskedSome {
+            references: references.clone(),
+            runs: runs.clone(),
+        };
+        Some(self.request(RepairScope::Some { references, runs }))
     }
 
     fn request(&self, scope: RepairScope) -> Decoded {
@@ -180,15 +306,16 @@ impl Pending {
     fn assemble(&self, dictionary: &mut Dictionary) -> Option<Verified> {
         let record = &self.record;
         let decoded;
-        let mut literals: &[u8] = match &record.literals {
+        let mut literals: &[u8] = match record.literals {
             Literals::Stored => &record.coded,
-            Literals::Zstd | Literals::ZstdWithBases(_) => {
-                let bases = &self.sources[self.references..];
-                let joined = if bases.is_empty() {
-                    Vec::new()
-                } else {
-                    join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()))
-                };
+            Literals::Zstd => {
+                let length = record.literal_length;
+                decoded = dictionary.codec().decode(&record.coded, &[], length)?;
+                &decoded
+            }
+            Literals::ZstdWithBases(count) => {
+                let bases = &self.sources[self.sources.len() - count..];
+                let joined = join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()));
                 let length = record.literal_length;
                 decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
                 &decoded
@@ -196,7 +323,8 @@ impl Pending {
         };
         let mut raw = Vec::with_capacity(record.raw_length);
         let mut lengths = Vec::with_capacity(record.operations.len());
-        let mut sources = self.sources.iter();
+        let mut chunks = Vec::new();
+        let mut reference = 0;
         for operation in &record.operations {
             let piece = match *operation {
                 Operation::Literal { length, .. } | Operation::Aside { length, .. } => {
@@ -204,11 +332,35 @@ impl Pending {
                     literals = rest;
                     piece
                 }
-                Operation::Chunk { .. } => sources.next()?.bytes()?,
-                Operation::Range { offset, length, .. } => match sources.next()? {
-                    Source::Repaired(bytes) => &bytes[..],
-                    source => source.bytes()?.get(offset..offset + length)?,
-                },
+                Operation::Chunk { source } => {
+                    let repaired = self.repaired.get(&reference);
+                    reference += 1;
+                    chunks.push(match repaired {
+                        Some(_) => NO_KEY,
+                        None => self.sources[source].key,
+                    });
+                    match repaired {
+                        Some(bytes) => bytes,
+                        None => self.sources[source].bytes()?,
+                    }
+                }
+                Operation::Copy {
+                    source,
+                    offset,
+                    extent,
+                    ..
+                } => {
+                    let repaired = self.repaired.get(&reference);
+                    reference += 1;
+                    match (repaired, extent) {
+                        (Some(bytes), _) => bytes,
+                        (None, Extent::Rest) => self.sources[source].bytes()?.get(offset..)?,
+                        (None, Extent::Bytes(length)) => {
+                            let bytes = self.sources[source].bytes()?;
+                            bytes.get(offset..offset + length)?
+                        }
+                    }
+                }
             };
             if raw.len() + piece.len() > record.raw_length {
                 return None;
@@ -216,73 +368,145 @@ impl Pending {
             raw.extend_from_slice(piece);
             lengths.push(piece.len());
         }
-        self.verify(raw, lengths, Origin::Sources)
+        self.verify(raw, lengths, chunks)
     }
 
     /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
     fn join_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
         let lengths = pieces.iter().map(Bytes::len).collect();
-        self.verify(pieces.concat(), lengths, Origin::Repair)
+        self.verify(pieces.concat(), lengths, Vec::new())
     }
 
-    fn verify(&self, raw: Vec<u8>, lengths: Vec<usize>, origin: Origin) -> Option<Verified> {
+    fn verify(&self, raw: Vec<u8>, lengths: Vec<usize>, chunks: Vec<Key>) -> Option<Verified> {
         let record = &self.record;
         let mut fits = raw.len() == record.raw_length && lengths.len() == record.operations.len();
         for (operation, have) in record.operations.iter().zip(&lengths) {
             match operation {
                 Operation::Literal { length, .. }
-                | Operation::Range { length, .. }
+                | Operation::Copy {
+                    extent: Extent::Bytes(length),
+                    ..
+                }
                 | Operation::Aside { length, .. } => fits &= length == have,
                 Operation::Chunk { .. } => fits &= (1..=MAX_CHUNK).contains(have),
+                Operation::Copy {
+                    extent: Extent::Rest,
+                    ..
+                } => fits &= *have <= MAX_CHUNK,
             }
         }
         (fits && check_of(&raw) == record.check).then(|| Verified {
             raw: raw.into(),
             lengths,
-            origin,
+            chunks,
         })
     }
 }
 
 impl Source {
     fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Source::Chunk(bytes) | Source::Repaired(bytes) => Some(bytes),
-            Source::Unknown(_) | Source::Reading(_) | Source::Missing => None,
+        match &self.state {
+            State::Chunk(bytes) => Some(bytes),
+            State::Unknown | State::Reading(_) | State::Missing => None,
         }
     }
+}
+
+/// So many chunks from `first` on, each the one that was last seen after the one before.
+fn walk(dictionary: &Dictionary, first: Key, count: usize) -> impl Iterator<Item = Key> {
+    std::iter::successors(Some(first), |key| Some(dictionary.next(*key))).take(count)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DictionaryConfig;
-    use crate::dictionary::NO_KEY;
+    use crate::config::{DictionaryConfig, MAX_RECORD_SOURCES};
     use crate::fingerprint::Fingerprint;
     use vocab::Random;
 
-    #[test]
-    fn a_record_of_many_references_takes_no_more_than_a_sound_one_could() {
-        let mut dictionary = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
-        let chunks: Vec<Vec<u8>> = (0..100).map(|byte| vec![byte; MAX_CHUNK]).collect();
-        let mut operations = Vec::new();
-        for chunk in &chunks {
-            let fingerprint = Fingerprint::of(chunk);
-            dictionary.insert(&fingerprint, chunk, NO_KEY);
-            let key = fingerprint.key();
-            operations.extend([Operation::Chunk { key }; 2]);
+    /// Chunks in a dictionary, each linked to the one before.
+    fn chain(dictionary: &mut Dictionary, count: usize, length: usize) -> Vec<Key> {
+        let mut keys = vec![NO_KEY];
+        for number in 0..count {
+            let mut chunk = vec![0; length];
+            Random::from_seed(number as u64).fill(&mut chunk);
+            let fingerprint = Fingerprint::of(&chunk);
+            dictionary.insert(&fingerprint, &chunk, keys[number]);
+            keys.push(fingerprint.key());
         }
-        let record = Record {
+        keys.split_off(1)
+    }
+
+    fn record(groups: Vec<Group>, operations: Vec<Operation>) -> Record {
+        Record {
             raw_length: MAX_CHUNK,
-            check: check_of(&chunks[0]),
+            check: [0; 16],
             literal_length: 0,
             literals: Literals::Stored,
             coded: Bytes::new(),
+            groups,
             operations,
-        };
-        let mut pending = Pending::new(0, 1, record);
+        }
+    }
+
+    fn dictionary() -> Dictionary {
+        Dictionary::new(DictionaryConfig::default(), Random::from_seed(1))
+    }
+
+    #[test]
+    fn a_record_of_many_references_takes_no_more_than_a_sound_one_could() {
+        let mut dictionary = dictionary();
+        let keys = chain(&mut dictionary, 100, MAX_CHUNK);
+        let twice: Vec<Key> = keys.iter().flat_map(|key| [*key; 2]).collect();
+        let mut pending = Pending::new(0, 1, record(vec![Group::Listed(twice)], Vec::new()));
         pending.start_reads(&mut dictionary);
         let taken = pending.sources.iter().filter_map(Source::bytes).count();
         assert_eq!(taken, 2 * (MAX_SOURCE_BYTES / MAX_CHUNK));
+    }
+
+    #[test]
+    fn a_run_is_followed_only_where_the_links_agree() {
+        let mut dictionary = dictionary();
+        let keys = chain(&mut dictionary, 20, 100);
+        let run = |digest| Group::Run {
+            first: keys[3],
+            count: 10,
+            digest,
+        };
+        let right = digest_of(keys[3..13].iter().copied());
+        let mut pending = Pending::new(0, 1, record(vec![run(right)], Vec::new()));
+        pending.start_reads(&mut dictionary);
+        let found: Vec<Key> = pending.sources.iter().map(|source| source.key).collect();
+        assert_eq!(found, keys[3..13]);
+        // A link that is another, an end of the links, and a loop in them: asked for.
+        dictionary.link(keys[7], keys[2]);
+        for digest in [right, right ^ 1] {
+            let mut pending = Pending::new(0, 1, record(vec![run(digest)], Vec::new()));
+            pending.start_reads(&mut dictionary);
+            assert!(pending.sources.iter().all(|source| source.key == NO_KEY));
+            let asked = pending.attempt(&mut dictionary);
+            assert!(matches!(asked, Ok(Attempt::Waits(Decoded::NeedRepair(_)))));
+        }
+    }
+
+    #[test]
+    fn where_a_run_ends_early_the_chunk_is_asked_for_with_the_keys() {
+        let mut dictionary = dictionary();
+        let keys = chain(&mut dictionary, 20, 100);
+        let beyond = Group::Run {
+            first: keys[15],
+            count: MAX_RECORD_SOURCES,
+            digest: 0,
+        };
+        let chunks = (0..8).map(|source| Operation::Chunk { source });
+        let mut pending = Pending::new(0, 1, record(vec![beyond], chunks.collect()));
+        pending.start_reads(&mut dictionary);
+        let asked = pending.attempt(&mut dictionary);
+        let Ok(Attempt::Waits(Decoded::NeedRepair(request))) = asked else {
+            panic!("it asks");
+        };
+        let scope = RepairRequest::parse(&request).unwrap().scope;
+        let (references, runs) = (vec![5], vec![0]);
+        assert_eq!(scope, RepairScope::Some { references, runs });
     }
 }
