@@ -15,7 +15,7 @@ use tunnel::packet::{
     ChallengeSeed, CloseCode, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PathSecret, Role,
     Sealer, Suite,
 };
-use tunnel::transport::{Codepoint, Keys, Settings, Transport};
+use tunnel::transport::{Codepoint, Filled, Keys, Settings, Transport, Worth};
 use tunnel::wire::{Data, Frame};
 use vocab::{FlowId, NodeId, Time};
 
@@ -287,7 +287,8 @@ impl Path {
                                 bytes,
                             })
                             .emit(payload);
-                            Some(1)
+                            let (content, worth) = (1, Worth::Repair);
+                            Some(Filled { content, worth })
                         });
                 let Some(transmit) = transmit else {
                     break;

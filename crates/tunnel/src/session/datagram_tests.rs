@@ -517,3 +517,24 @@ fn an_idle_path_keeps_its_translator_awake() {
         assert!(pair.events[NEAR].contains(&Event::Opened { flow, open: open() }));
     }
 }
+
+/// Of a session with nothing to say but that it lives, repairs would be most of what it sends.
+#[test]
+fn signs_of_life_are_not_repaired_and_an_exchange_is() {
+    let mut pair = Pair::in_packets(&Config::default());
+    pair.run(Duration::from_secs(5));
+    let repairs = |pair: &Pair| {
+        let sent = |session: &Session| session.datagram_status().unwrap().sent_repairs;
+        pair.sessions.iter().map(sent).sum::<u64>()
+    };
+    let (before, asked) = (repairs(&pair), pair.datagrams);
+    pair.run(Duration::from_secs(60));
+    assert_eq!(repairs(&pair), before);
+    // A ping and its answer need three packets with the acknowledgement, each way in turn.
+    let sent: u64 = (0..2).map(|side| pair.datagrams[side] - asked[side]).sum();
+    assert!((60..240).contains(&sent), "{sent} packets in a minute");
+    let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    pair.sessions[NEAR].write(flow, bytes(5_000));
+    pair.run(Duration::from_secs(1));
+    assert!(repairs(&pair) > before);
+}

@@ -22,7 +22,7 @@ use super::{Carried, Session};
 use crate::congestion::Remembered;
 use crate::packet::{CloseCode, ConnectionIds, KeyContext, Role, Suite};
 use crate::transport::{
-    Change, Codepoint, Condition, Fate, Status, SuspendReason, Transmit, Transport,
+    Change, Codepoint, Condition, Fate, Filled, Status, SuspendReason, Transmit, Transport, Worth,
 };
 use crate::wire::{DATAGRAM_VERSION, DatagramOffer};
 use crate::{Error, Event, LinkId};
@@ -248,7 +248,11 @@ impl Session {
         let transmit = transport.poll_transmit(now, packets_max, out, |room, payload| {
             let mut carried = Vec::new();
             self.poll_packet(now, room, payload, &mut carried);
-            (!carried.is_empty()).then_some(carried)
+            let worth = worth(&carried);
+            (!carried.is_empty()).then_some(Filled {
+                content: carried,
+                worth,
+            })
         });
         self.settle(transport);
         transmit
@@ -386,5 +390,15 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// Signs of life come again by themselves; of a quiet session they would be all that is repaired.
+fn worth(carried: &[Carried]) -> Worth {
+    let is_sign = |carried: &Carried| matches!(carried, Carried::Ping | Carried::Pong);
+    if carried.iter().all(is_sign) {
+        Worth::Nothing
+    } else {
+        Worth::Repair
     }
 }

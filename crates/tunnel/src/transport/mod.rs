@@ -93,6 +93,24 @@ impl Default for Settings {
     }
 }
 
+/// What the layer above has put into a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled<T> {
+    /// What is to be remembered of it.
+    pub content: T,
+    /// Whether its loss may cost a repair symbol.
+    pub worth: Worth,
+}
+
+/// Whether repair symbols are spent on a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worth {
+    /// Somebody waits for what is in it.
+    Repair,
+    /// It is asked or said again before anybody misses it, such as a sign of life.
+    Nothing,
+}
+
 /// What became of a packet's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {

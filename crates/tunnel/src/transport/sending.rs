@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use bytes::BytesMut;
 use vocab::{Time, Writer, varint_length};
 
-use super::{Condition, Content, Held, SuspendReason, Transmit, Transport, headers};
+use super::{
+    Condition, Content, Filled, Held, SuspendReason, Transmit, Transport, Worth, headers,
+};
 use crate::fec::{LENGTH_PREFIX, Mode, PAYLOAD_LIMIT, Pause};
 use crate::packet::{
     OVERHEAD, PacketFrame, Padding, Probe, RANGE_LIMIT, SealError, Sealer, Source, Trust,
@@ -74,7 +76,7 @@ impl<T: Clone> Transport<T> {
         now: Time,
         packets_max: usize,
         out: &mut BytesMut,
-        mut fill: impl FnMut(usize, &mut Writer) -> Option<T>,
+        mut fill: impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
     ) -> Option<Transmit> {
         if self.has_ended() {
             return self.send_close(now, out);
@@ -142,7 +144,7 @@ impl<T: Clone> Transport<T> {
         now: Time,
         to: SocketAddr,
         out: &mut BytesMut,
-        fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
+        fill: &mut impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
     ) -> Option<bool> {
         let size = self.packet_room()?;
         let start = Sealer::begin(out);
@@ -234,7 +236,7 @@ impl<T: Clone> Transport<T> {
         start: usize,
         out: &mut BytesMut,
         draft: &mut Draft<T>,
-        fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
+        fill: &mut impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
     ) {
         let carries = self.carries();
         let is_trusted = self.addresses.trust() == Trust::Validated;
@@ -307,7 +309,7 @@ impl<T: Clone> Transport<T> {
         start: usize,
         out: &mut BytesMut,
         draft: &mut Draft<T>,
-        fill: &mut impl FnMut(usize, &mut Writer) -> Option<T>,
+        fill: &mut impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
     ) -> bool {
         let symbol = (self.policy.mode() != Mode::Off).then(|| self.encoder.outstanding().end);
         let source = symbol.map_or(0, |symbol| 1 + 1 + varint_length(symbol));
@@ -324,9 +326,13 @@ impl<T: Clone> Transport<T> {
         };
         let mut filled = std::mem::take(&mut self.filled);
         filled.clear();
-        let above = fill(room, &mut filled);
+        let content = fill(room, &mut filled);
         debug_assert!(filled.len() <= room, "a packet has a length");
-        if above.is_some() {
+        let symbol = symbol.filter(|_| {
+            let worth = content.as_ref().map(|content| content.worth);
+            worth == Some(Worth::Repair)
+        });
+        if content.is_some() {
             if rides_along {
                 self.put_acknowledgement(now, RIDE_ALONG_ROOM, out, draft);
             }
@@ -338,11 +344,11 @@ impl<T: Clone> Transport<T> {
             out.extend_from_slice(filled.as_slice());
         }
         self.filled = filled;
-        let Some(above) = above else {
+        let Some(Filled { content, .. }) = content else {
             return false;
         };
         draft.kind = Kind::Eliciting;
-        draft.above = Some(above);
+        draft.above = Some(content);
         draft.symbol = symbol;
         true
     }

@@ -99,7 +99,8 @@ impl Pair {
                     bytes: vec![number as u8; bytes.min(room - 20)].into(),
                 })
                 .emit(payload);
-                Some(number)
+                let worth = Worth::Repair;
+                Some(Filled { content: number, worth })
             });
             let Some(transmit) = transmit else {
                 break;
@@ -197,7 +198,7 @@ impl Pair {
         let mut taken = Vec::new();
         let mut out = BytesMut::new();
         while let Some(transmit) =
-            self.ends[end].poll_transmit(self.now, 8, &mut out, |_, _| None::<u64>)
+            self.ends[end].poll_transmit(self.now, 8, &mut out, |_, _| None::<Filled<u64>>)
         {
             let packets = out.chunks(transmit.segment);
             taken.extend(packets.map(|packet| (transmit.to, BytesMut::from(packet))));
@@ -352,7 +353,8 @@ fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
             let end = &mut pair.ends[FAR];
             let fill = |room: usize, payload: &mut Writer| {
                 payload.bytes(&[0; 1_200][..room.min(1_200)]);
-                (room > 0).then_some(1)
+                let (content, worth) = (1, Worth::Repair);
+                (room > 0).then_some(Filled { content, worth })
             };
             let Some(transmit) = end.poll_transmit(pair.now, 8, &mut out, fill) else {
                 break;
