@@ -10,8 +10,10 @@ use vocab::{Bitrate, ByteCount, Time};
 const SEGMENT: usize = 1_448;
 const HEADERS: ByteCount = ByteCount::new(52);
 
-/// What the sender's socket takes before it says no.
+/// What the sender's socket takes before it says no, and what must be free before it says yes again:
+/// as in a kernel, or whoever writes would write a few bytes at a time.
 const BUFFER: u64 = 64 << 10;
+const LEAST_ROOM: u64 = BUFFER / 3;
 
 /// Bytes on their way.
 #[derive(Debug)]
@@ -37,7 +39,8 @@ impl Pipe {
     /// How much may be written now.
     pub(super) fn room(&mut self, now: Time) -> usize {
         let queued = self.direction.queued(now).bytes;
-        BUFFER.saturating_sub(queued) as usize
+        let room = BUFFER.saturating_sub(queued);
+        if room < LEAST_ROOM { 0 } else { room as usize }
     }
 
     pub(super) fn send(&mut self, now: Time, mut bytes: Bytes) {

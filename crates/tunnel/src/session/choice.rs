@@ -12,8 +12,14 @@
 //! deliver together what one did before; where UDP is limited the link adds what was withheld. A trial
 //! therefore costs next to nothing, and only a rate that was delivered counts, by the peer's word.
 //!
-//! Each side judges for what it sends. Nothing is judged while there is no backlog.
+//! What the peer has is counted as it arrives, in order or not: in front of a limit there are gaps,
+//! and what waits behind them was delivered all the same. Of packets the transport tells. Of the link,
+//! on which all is in order, the answers to pings do that follow its data ([`Choice::wants_mark`]).
+//!
+//! Each side judges for what it sends. Nothing is judged while there is no backlog. What the link has
+//! taken off it for a moment, or the peer's credit holds back in a trial, is backlog still.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use vocab::{FlowId, Time};
@@ -41,6 +47,14 @@ const LINK_FOR_MAX: Duration = Duration::from_secs(3_600);
 /// Pieces on the link in a trial that are remembered; beyond it no more are sent there.
 const PIECES_MAX: usize = 4_096;
 
+/// Whoever writes is given this part of a round trip to write more, until that counts as a pause. It is
+/// less than the wait for an answer, which is one.
+const REFILL_SHARE: u32 = 8;
+
+/// A mark that was not answered for so many round trips is given up: its answer travels in a packet,
+/// which may be lost.
+const MARK_ROUND_TRIPS: u32 = 3;
+
 /// What the session is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -52,6 +66,17 @@ pub(super) enum Verdict {
     Leave,
     /// Packets alone, after a time on the link.
     Return,
+}
+
+/// What is left when data has gone out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing that was written.
+    Nothing,
+    /// What the peer's credit holds back.
+    Credit,
+    /// What could leave at once.
+    Data,
 }
 
 /// Bytes of a flow that went on the link in a trial.
@@ -83,21 +108,35 @@ struct Stretch {
     delivered: u64,
 }
 
+/// A ping on the link: who answers it has all pieces before it.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    stamp_us: u32,
+    sent: Time,
+    /// The pieces of the trial that went before it.
+    pieces: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Choice {
     stage: Stage,
     /// Since when there has been backlog all the time.
     backlog: Option<Time>,
+    /// Since when nothing is left of it.
+    dry_since: Option<Time>,
     /// What is being measured now, and the rate of the last full stretch, in bytes a second.
     stretch: Option<Stretch>,
     steady: Option<u64>,
-    /// Bytes that the peer has said to have, in order.
+    /// Bytes that the peer is known to have.
     delivered: u64,
     arrived: u64,
     lost: u64,
     patience: Duration,
     link_for: Duration,
-    pieces: Vec<Piece>,
+    /// What went on the link and is not known to be there, in its order, and how many pieces before.
+    pieces: VecDeque<Piece>,
+    confirmed_pieces: u64,
+    mark: Option<Mark>,
 }
 
 impl Choice {
@@ -105,6 +144,7 @@ impl Choice {
         Self {
             stage: Stage::Packets,
             backlog: None,
+            dry_since: None,
             stretch: None,
             steady: None,
             delivered: 0,
@@ -112,7 +152,9 @@ impl Choice {
             lost: 0,
             patience: PATIENCE,
             link_for: LINK_FOR,
-            pieces: Vec::new(),
+            pieces: VecDeque::new(),
+            confirmed_pieces: 0,
+            mark: None,
         }
     }
 
@@ -138,27 +180,59 @@ impl Choice {
         matches!(self.stage, Stage::Link { .. })
     }
 
-    /// Data went out, and whether more waits.
-    pub(super) fn sent(&mut self, now: Time, has_more: bool) {
+    /// Data went out, and so much is left.
+    pub(super) fn sent(&mut self, now: Time, left: Left) {
+        // Before a trial a reader who gives no credit must not look like a path that is held back. In
+        // one, credit is short because of gaps, and what arrives tells the rate all the same.
+        let has_more = match (left, self.stage) {
+            (Left::Nothing, _) | (Left::Credit, Stage::Packets) => false,
+            (Left::Data, _) | (Left::Credit, Stage::Trial { .. } | Stage::Link { .. }) => true,
+        };
         if has_more {
             self.backlog.get_or_insert(now);
+            self.dry_since = None;
         } else {
-            self.backlog = None;
-            self.stretch = None;
-            self.steady = None;
+            self.dry_since.get_or_insert(now);
         }
     }
 
     /// Data went out on the link in a trial.
     pub(super) fn sent_on_link(&mut self, piece: Piece) {
-        self.pieces.push(piece);
+        self.pieces.push_back(piece);
     }
 
-    /// The peer has so many bytes more of a flow, in order.
+    /// Whether a ping is to follow what has gone on the link.
+    pub(super) fn wants_mark(&self, now: Time, round_trip: Duration) -> bool {
+        let is_waiting = |mark: Mark| now.since(mark.sent) < round_trip * MARK_ROUND_TRIPS;
+        self.is_trial() && !self.pieces.is_empty() && !self.mark.is_some_and(is_waiting)
+    }
+
+    /// That ping went out.
+    pub(super) fn marked(&mut self, now: Time, stamp_us: u32) {
+        self.mark = Some(Mark {
+            stamp_us,
+            sent: now,
+            pieces: self.confirmed_pieces + self.pieces.len() as u64,
+        });
+    }
+
+    /// A ping was answered; gives the pieces that are there therefore.
+    pub(super) fn answered(&mut self, stamp_us: u32) -> Vec<Piece> {
+        let Some(mark) = self.mark.take_if(|mark| mark.stamp_us == stamp_us) else {
+            return Vec::new();
+        };
+        let count = mark.pieces.saturating_sub(self.confirmed_pieces) as usize;
+        let count = count.min(self.pieces.len());
+        self.confirmed_pieces += count as u64;
+        self.pieces.drain(..count).collect()
+    }
+
+    /// The peer is known to have so many bytes more of a flow.
     pub(super) fn delivered(&mut self, bytes: u64) {
         self.delivered += bytes;
     }
 
+    /// Packets with so much data arrived, whether or not it was there before.
     pub(super) fn arrived(&mut self, bytes: u64) {
         self.arrived += bytes;
     }
@@ -167,14 +241,17 @@ impl Choice {
         self.lost += bytes;
     }
 
-    /// What went on the link in the trial that has ended.
-    pub(super) fn take_pieces(&mut self) -> Vec<Piece> {
+    /// What went on the link in the trial that has ended, and is not known to be there.
+    pub(super) fn take_pieces(&mut self) -> VecDeque<Piece> {
+        self.mark = None;
+        self.confirmed_pieces += self.pieces.len() as u64;
         std::mem::take(&mut self.pieces)
     }
 
     /// To be asked when the peer has acknowledged something, with a typical round trip.
     pub(super) fn judge(&mut self, now: Time, round_trip: Duration) -> Option<Verdict> {
         let span = TRIAL.max(round_trip * TRIAL_ROUND_TRIPS);
+        self.notice_pause(now, round_trip);
         let Some(backlog) = self.backlog else {
             // Nothing can be told, and on the link nothing is lost by going back to packets.
             return match self.stage {
@@ -244,6 +321,16 @@ impl Choice {
         }
     }
 
+    fn notice_pause(&mut self, now: Time, round_trip: Duration) {
+        let is_pause = |since| now.since(since) >= round_trip / REFILL_SHARE;
+        if self.dry_since.is_some_and(is_pause) {
+            self.dry_since = None;
+            self.backlog = None;
+            self.stretch = None;
+            self.steady = None;
+        }
+    }
+
     fn return_after(&mut self, now: Time, since: Time) -> Option<Verdict> {
         if now.since(since) < self.link_for {
             return None;
@@ -308,7 +395,7 @@ mod tests {
         let begun = *now;
         while now.since(begun) < limit {
             *now += ROUND_TRIP;
-            choice.sent(*now, true);
+            choice.sent(*now, Left::Data);
             choice.delivered(rate / 20);
             if let Some(verdict) = choice.judge(*now, ROUND_TRIP) {
                 return Some((verdict, now.since(begun).as_secs()));
@@ -366,7 +453,82 @@ mod tests {
         for _ in 0..100 {
             let verdict = next(&mut choice, &mut now, 500_000, Duration::from_secs(2));
             assert_eq!(verdict, None);
-            choice.sent(now, false);
+            choice.sent(now, Left::Nothing);
+            now += ROUND_TRIP / REFILL_SHARE;
+            assert_eq!(choice.judge(now, ROUND_TRIP), None);
         }
+    }
+
+    #[test]
+    fn what_is_written_again_at_once_is_one_backlog() {
+        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        for _ in 0..10 {
+            choice.sent(now, Left::Nothing);
+            let verdict = next(&mut choice, &mut now, 500_000, Duration::from_secs(2));
+            assert_eq!(verdict, None);
+        }
+        let verdict = next(&mut choice, &mut now, 500_000, HOUR);
+        assert_eq!(verdict, Some((Verdict::Try, 10)));
+    }
+
+    #[test]
+    fn a_peer_that_gives_no_credit_starts_no_trial_and_ends_none() {
+        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        for _ in 0..1_000 {
+            now += ROUND_TRIP;
+            choice.sent(now, Left::Credit);
+            choice.delivered(1_000);
+            assert_eq!(choice.judge(now, ROUND_TRIP), None);
+        }
+        let verdict = next(&mut choice, &mut now, 500_000, HOUR);
+        assert_eq!(verdict, Some((Verdict::Try, 30)));
+        let end = now + Duration::from_secs(2);
+        while now < end {
+            now += ROUND_TRIP;
+            choice.sent(now, Left::Credit);
+            choice.delivered(50_000);
+            assert_eq!(choice.judge(now, ROUND_TRIP), None);
+        }
+        let verdict = next(&mut choice, &mut now, 1_000_000, HOUR);
+        assert_eq!(verdict, Some((Verdict::Leave, 1)));
+    }
+
+    #[test]
+    fn the_answer_to_a_mark_tells_of_what_went_before_it() {
+        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        next(&mut choice, &mut now, 500_000, HOUR);
+        assert!(!choice.wants_mark(now, ROUND_TRIP), "nothing went there");
+        let mut offset = 0;
+        let mut go = |choice: &mut Choice| {
+            let (flow, length) = (FlowId(0), 1_000);
+            choice.sent_on_link(Piece {
+                flow,
+                offset,
+                length,
+            });
+            offset += length;
+        };
+        go(&mut choice);
+        go(&mut choice);
+        assert!(choice.wants_mark(now, ROUND_TRIP));
+        choice.marked(now, 7);
+        go(&mut choice);
+        assert!(!choice.wants_mark(now, ROUND_TRIP), "one at a time");
+        assert!(choice.answered(6).is_empty(), "another's");
+        assert_eq!(choice.answered(7).len(), 2);
+        assert!(choice.answered(7).is_empty(), "once");
+        // The answer to the next is lost.
+        choice.marked(now, 8);
+        now += ROUND_TRIP * MARK_ROUND_TRIPS;
+        go(&mut choice);
+        assert!(choice.wants_mark(now, ROUND_TRIP));
+        choice.marked(now, 9);
+        let there = choice.answered(9);
+        let offsets: Vec<u64> = there.iter().map(|piece| piece.offset).collect();
+        assert_eq!(offsets, [2_000, 3_000]);
+        go(&mut choice);
+        choice.marked(now, 10);
+        assert_eq!(choice.take_pieces().len(), 1);
+        assert!(choice.answered(10).is_empty(), "of a trial that is over");
     }
 }

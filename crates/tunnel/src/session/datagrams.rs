@@ -16,7 +16,7 @@ use bytes::BytesMut;
 use path::INITIAL_RTT;
 use vocab::{Random, Time};
 
-use super::choice::{Choice, Verdict};
+use super::choice::{Choice, Piece, Verdict};
 use super::link::Phase;
 use super::{Carried, Session};
 use crate::congestion::Remembered;
@@ -340,6 +340,20 @@ impl Session {
                 self.packets_up(now);
                 self.events.push_back(Event::DatagramsUp);
             }
+        }
+    }
+
+    /// What went on the link before a mark is there.
+    pub(super) fn mark_answered(&mut self, stamp_us: u32) {
+        let link = self.link.as_mut();
+        let there = link.map(|link| link.datagrams.choice.answered(stamp_us));
+        for Piece {
+            flow,
+            offset,
+            length,
+        } in there.unwrap_or_default()
+        {
+            self.note_delivered(flow, offset..offset + length);
         }
     }
 

@@ -76,7 +76,10 @@ impl Session {
             }
             (Phase::Established, Frame::DatagramOffer(offer)) => self.on_datagram_offer(offer)?,
             (_, Frame::Ping(ping)) => self.control.pong = Some(ping.stamp_us),
-            (_, Frame::Pong(pong)) => self.liveness.pong(self.now, pong.stamp_us),
+            (_, Frame::Pong(pong)) => {
+                self.liveness.pong(self.now, pong.stamp_us);
+                self.mark_answered(pong.stamp_us);
+            }
             (Phase::Resuming, _) => {
                 return Err(Error::PeerMisbehaved("flows go on before the last resume"));
             }
@@ -392,14 +395,12 @@ impl Session {
         };
         flow.is_open_known = true;
         let claim = |what| Error::PeerMisbehavedOnFlow { flow: id, what };
-        let base = flow.send.base();
         let progress = flow
             .send
             .acknowledge(self.now, ack.received, ack.consumed, ack.limit)
             .ok_or_else(|| claim("it has bytes that were never sent"))?;
-        let delivered = flow.send.base() - base;
         if let Some(link) = &mut self.link {
-            link.datagrams.choice.delivered(delivered);
+            link.datagrams.choice.delivered(progress.delivered);
         }
         if ack.finish == Seen::Seen {
             flow.send

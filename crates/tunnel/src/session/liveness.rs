@@ -103,7 +103,7 @@ impl Liveness {
 
     /// The stamp of a ping that goes out now.
     pub(super) fn ping(&mut self, now: Time) -> u32 {
-        let stamp = (now.as_nanos() / 1000) as u32;
+        let stamp = stamp_us(now);
         self.ping_waiting = false;
         self.ping_sent = Some((stamp, now));
         stamp
@@ -164,6 +164,11 @@ impl Liveness {
             Presence::Unmet | Presence::Heard | Presence::Silent | Presence::GivenUp => None,
         }
     }
+}
+
+/// What a ping is told from others by.
+pub(super) fn stamp_us(now: Time) -> u32 {
+    (now.as_nanos() / 1_000) as u32
 }
 
 /// The interval and up to a quarter more.

@@ -5,12 +5,14 @@
 //! (`packets.rs`). A [`Bundle`] is either.
 
 use bytes::Bytes;
+use path::INITIAL_RTT;
 use vocab::{FlowId, Time, Writer};
 
 use super::Session;
-use super::choice::Piece;
+use super::choice::{Left, Piece};
 use super::flow::Flow;
 use super::link::{Link, Phase, ResumeOut};
+use super::liveness::stamp_us;
 use super::packets::Carried;
 use super::schedule::After;
 use super::send::Ending;
@@ -145,6 +147,7 @@ impl Session {
             self.put_frames(&mut bundle);
         } else if greeted && self.tries_link() {
             self.put_data(&mut bundle);
+            self.put_mark(&mut bundle);
         }
         self.counters.sent_bytes += out.len() as u64;
         (!out.is_empty()).then(|| out.finish())
@@ -285,6 +288,20 @@ impl Session {
         bundle.note(|| Carried::Ping);
     }
 
+    /// Asks, behind what went on the link in a trial, whether it is there.
+    fn put_mark(&mut self, bundle: &mut Bundle<'_>) {
+        let round_trip = self.round_trip().unwrap_or(INITIAL_RTT);
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        let choice = &mut link.datagrams.choice;
+        if choice.wants_mark(self.now, round_trip) {
+            let stamp_us = stamp_us(self.now);
+            choice.marked(self.now, stamp_us);
+            self.put(&Frame::Ping(Ping { stamp_us }), bundle);
+        }
+    }
+
     fn put_open(&mut self, id: FlowId, bundle: &mut Bundle<'_>) {
         if let Some(flow) = self.flows.get(&id) {
             let open = flow.open.clone();
@@ -358,9 +375,15 @@ impl Session {
             self.repeating = false;
         }
         let sent = self.counters.sent_data_bytes > before;
-        let has_more = !self.schedule.is_empty();
+        let left = if !self.schedule.is_empty() {
+            Left::Data
+        } else if self.committed > self.outstanding {
+            Left::Credit
+        } else {
+            Left::Nothing
+        };
         if let Some(link) = self.link.as_mut().filter(|_| sent) {
-            link.datagrams.choice.sent(self.now, has_more);
+            link.datagrams.choice.sent(self.now, left);
         }
         if sent && self.liveness.refresh_due(self.now) && bundle.has_room() {
             self.put_ping(bundle);

@@ -9,6 +9,8 @@
 //! until the peer is known to have one of them, so that bytes never come to a flow that nobody
 //! opened.
 
+use std::ops::Range;
+
 use vocab::{FlowId, Time};
 
 use super::Session;
@@ -121,9 +123,7 @@ impl Session {
                 offset,
                 length,
             } => {
-                if let Some(flow) = self.flows.get_mut(&flow) {
-                    flow.send.arrived(offset..offset + u64::from(length));
-                }
+                self.note_delivered(flow, offset..offset + u64::from(length));
                 if let Some(link) = &mut self.link {
                     link.datagrams.choice.arrived(length.into());
                 }
@@ -144,6 +144,17 @@ impl Session {
             | Carried::Ping
             | Carried::Pong
             | Carried::GoAway => {}
+        }
+    }
+
+    /// The peer has these bytes, if not in order.
+    pub(super) fn note_delivered(&mut self, flow: FlowId, range: Range<u64>) {
+        let Some(flow) = self.flows.get_mut(&flow) else {
+            return;
+        };
+        let delivered = flow.send.arrived(range);
+        if let Some(link) = &mut self.link {
+            link.datagrams.choice.delivered(delivered);
         }
     }
 

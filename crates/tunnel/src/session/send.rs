@@ -36,6 +36,8 @@ pub(super) enum Ending {
 /// What acknowledging did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
+    /// Bytes that the peer was not known to have.
+    pub(super) delivered: u64,
     /// Bytes newly consumed by the peer.
     pub(super) consumed: u64,
 }
@@ -203,8 +205,10 @@ impl SendHalf {
         if received > self.reached {
             return None;
         }
+        let known = self.known();
         // Acknowledgements may overtake each other: an older one says nothing new.
         self.drop_below(received);
+        let delivered = self.known() - known;
         if limit > self.limit {
             self.limit = limit;
             if let Some(since) = self.blocked_since.take() {
@@ -213,7 +217,15 @@ impl SendHalf {
         }
         let newly = consumed.saturating_sub(self.consumed);
         self.consumed = self.consumed.max(consumed);
-        Some(Progress { consumed: newly })
+        Some(Progress {
+            delivered,
+            consumed: newly,
+        })
+    }
+
+    /// Bytes that the peer is known to have, in order or behind gaps.
+    fn known(&self) -> u64 {
+        self.base + self.arrived.total()
     }
 
     /// Takes Finish as arrived; `None` when it cannot have.
@@ -255,12 +267,14 @@ impl SendHalf {
         }
     }
 
-    /// The packet that carried these bytes has arrived: they need not be sent again, and wait
-    /// over there for what is before them.
-    pub(super) fn arrived(&mut self, range: Range<u64>) {
+    /// These bytes have arrived: they need not be sent again, and wait over there for what is
+    /// before them. Gives how many of them the peer was not known to have.
+    pub(super) fn arrived(&mut self, range: Range<u64>) -> u64 {
+        let known = self.known();
         let range = range.start.max(self.base)..range.end.min(self.reached);
         self.again.remove(range.clone());
         self.arrived.insert(range);
+        self.known() - known
     }
 
     fn drop_below(&mut self, received: u64) {
@@ -324,7 +338,8 @@ mod tests {
         half.lost(4..6);
         assert_eq!(half.sendable(), 6);
         // The packet had only come late.
-        half.arrived(4..6);
+        assert_eq!(half.arrived(4..6), 2);
+        assert_eq!(half.arrived(4..5), 0, "known");
         assert_eq!(half.next(), 2..4);
         assert_eq!(taken(&mut half, 1), b"c");
         assert_eq!(taken(&mut half, 1), b"d");
