@@ -153,6 +153,9 @@ impl Fallback {
                 SuspendReason::AddressUnproved => {
                     "the peer does not answer where its UDP comes from"
                 }
+                SuspendReason::TooNarrow => {
+                    "the path answers short UDP packets alone, none of 1,200 bytes"
+                }
                 SuspendReason::ClosedByPeer => "the peer has closed its UDP path",
                 SuspendReason::ClosedHere => "this node has closed its UDP path",
                 SuspendReason::SlowerThanLink => {
@@ -172,6 +175,9 @@ impl Fallback {
             Self::NotTakenThere => "write udp = \"auto\" under [wan] at the peer, or upgrade it",
             Self::Unanswered | Self::Suspended(SuspendReason::NoAnswer) => {
                 "let UDP through to the WAN port of the node that listens"
+            }
+            Self::Suspended(SuspendReason::TooNarrow) => {
+                "let IP packets of 1,248 bytes through to the peer, or mend the path's MTU"
             }
             Self::Suspended(SuspendReason::SlowerThanLink) => {
                 "have UDP to the peer treated as TCP is"

@@ -8,12 +8,13 @@
 //! | `Base` | the base size | the base size | a packet of that size is acknowledged: `Searching`; three probes are lost: `Error` |
 //! | `Searching` | the largest acknowledged | the maximum first, then the middle between what got through and what did not | the two are [`SEARCH_GRAIN`] apart, or the maximum got through: `Complete` |
 //! | `Complete` | the largest acknowledged | – | after [`RAISE_AFTER`]: `Searching`; many losses in a row, or no word of full packets for [`CONFIRM_AFTER`]: `Confirming` |
-//! | `Confirming` | the same | the same size | a packet of that size is acknowledged: back; three probes are lost, a black hole: `Base` |
+//! | `Confirming` | the same, the base size in doubt | the same size | a packet of that size is acknowledged: back; three probes are lost, a black hole: `Base` |
 //! | `Error` | the base size | the base size, every [`RETRY_AFTER`] | a packet of that size is acknowledged: `Searching` |
 //!
 //! `Confirming` is RFC 8899 §4.3 in a state of its own, for a path whose random losses alone would
 //! otherwise look like a black hole now and then; losses of full packets are watched while
-//! searching, too. Which way the search goes first is ours (RFC 8899 §5.3.2 leaves it open): most
+//! searching, too. After many losses in a row packets are of the base size meanwhile: three probes
+//! may take seconds, in which nothing longer gets through a path that has come to carry less. Which way the search goes first is ours (RFC 8899 §5.3.2 leaves it open): most
 //! paths carry what the interface does, and are known after one round trip.
 //!
 //! Sizes are UDP payloads, as the user sends them. It does not send, and leaves it to its user to
@@ -46,8 +47,9 @@ pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The least time that a probe without a verdict is waited for (RFC 8899 §5.1.1, PROBE_TIMER).
 pub const PROBE_TIMER_MIN: Duration = Duration::from_secs(1);
 
-/// Losses of large packets, with none acknowledged between them, that raise the suspicion of a
-/// black hole. At 10 % random loss a million packets hold one such row; and it costs a probe.
+/// Losses of large packets, sent within a round trip or longer and with none as large acknowledged
+/// between them, that raise the suspicion of a black hole. At 10 % random loss a million packets hold
+/// one such row, and a run of losses is over sooner; and it costs a probe.
 const SUSPICIOUS_LOSSES: u32 = 6;
 
 /// The bounds of a search.
@@ -83,12 +85,24 @@ struct Probe {
     until: Time,
 }
 
+/// Packets above the base size that were lost, and none as large is known to have arrived since.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    count: u32,
+    /// The shortest.
+    least: u16,
+    /// When the first and the last of them were sent.
+    sent: (Time, Time),
+    /// Whether they are many, and not from one moment.
+    is_suspicious: bool,
+}
+
 /// The search on one path.
 #[derive(Clone, Debug)]
 pub struct PathMtu {
     config: MtuConfig,
     state: MtuState,
-    /// PLPMTU: the largest size that may be sent.
+    /// PLPMTU: the largest size that got through.
     size: u16,
     /// The least size known not to get through, above the maximum if there is none.
     too_large: u16,
@@ -103,8 +117,7 @@ pub struct PathMtu {
     confirmed_at: Time,
     /// The largest smaller size acknowledged since a full one was.
     passing: u16,
-    /// Larger packets lost since a full one was acknowledged.
-    losses: u32,
+    row: Option<Row>,
     /// Whether anything was acknowledged since the size is in doubt.
     path_answers: bool,
     black_holes: u32,
@@ -132,16 +145,25 @@ impl PathMtu {
             next_at: now,
             confirmed_at: now,
             passing: 0,
-            losses: 0,
+            row: None,
             path_answers: false,
             black_holes: 0,
         }
     }
 
-    /// The largest size that may be sent but for probes.
+    /// The largest size that may be sent but for probes; the base size while many losses put a larger
+    /// one in doubt.
     #[must_use]
     pub fn size(&self) -> u16 {
-        self.size
+        if self.is_suspicious() {
+            self.config.base
+        } else {
+            self.size
+        }
+    }
+
+    fn is_suspicious(&self) -> bool {
+        self.row.is_some_and(|row| row.is_suspicious)
     }
 
     /// Where the search stands.
@@ -225,6 +247,7 @@ impl PathMtu {
     /// Takes note that a packet of `size` was acknowledged that is no probe.
     pub fn acked(&mut self, now: Time, size: u16) {
         self.path_answers = true;
+        self.row = self.row.filter(|row| size < row.least);
         if size < self.size {
             self.passing = self.passing.max(size);
         } else {
@@ -274,15 +297,24 @@ impl PathMtu {
         }
     }
 
-    /// Takes note that a packet of `size` was lost that is no probe.
-    pub fn lost(&mut self, now: Time, size: u16) {
-        if size <= self.passing.max(self.config.base) || size > self.size {
+    /// Takes note that a packet of `size`, sent at `sent_at`, was lost that is no probe. What happens
+    /// within less than `round_trip` may be one run of losses.
+    pub fn lost(&mut self, now: Time, sent_at: Time, size: u16, round_trip: Duration) {
+        if size <= self.config.base || size > self.size {
             return;
         }
-        self.losses = self.losses.saturating_add(1);
-        if self.losses >= SUSPICIOUS_LOSSES
-            && matches!(self.state, MtuState::Searching | MtuState::Complete)
-        {
+        let row = self.row.get_or_insert(Row {
+            count: 0,
+            least: size,
+            sent: (sent_at, sent_at),
+            is_suspicious: false,
+        });
+        row.count = row.count.saturating_add(1);
+        row.least = row.least.min(size);
+        row.sent = (row.sent.0.min(sent_at), row.sent.1.max(sent_at));
+        let (first, last) = row.sent;
+        row.is_suspicious |= row.count >= SUSPICIOUS_LOSSES && last.since(first) >= round_trip;
+        if row.is_suspicious && matches!(self.state, MtuState::Searching | MtuState::Complete) {
             self.confirm(now);
         }
     }
@@ -325,7 +357,7 @@ impl PathMtu {
     fn confirmed(&mut self, now: Time) {
         self.confirmed_at = now;
         self.passing = 0;
-        self.losses = 0;
+        self.row = None;
     }
 
     fn forget_failures(&mut self) {

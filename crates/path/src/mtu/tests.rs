@@ -82,7 +82,7 @@ impl Path {
             if size <= self.carries && self.random.next_f64() >= self.loss {
                 self.mtu.acked(self.now, size);
             } else {
-                self.mtu.lost(self.now, size);
+                self.mtu.lost(self.now, self.now, size, ms(20));
             }
             if small {
                 self.mtu.acked(self.now, 300);
@@ -156,7 +156,7 @@ proptest! {
                 0 => mtu.probe_acked(now, size),
                 1 => mtu.acked(now, size),
                 2 => mtu.probe_lost(now, id),
-                3 => mtu.lost(now, size),
+                3 => mtu.lost(now, now, size, ms(wait / 100)),
                 4 => mtu.refused(now, size),
                 5 => { max = size.max(BASE_SIZE); mtu.set_max(now, size); }
                 6 => mtu.handle_timeout(now),
@@ -222,9 +222,15 @@ fn a_black_hole_is_found_within_three_probes() {
     assert_eq!(path.mtu.state(), MtuState::Confirming);
     let (began, before) = (path.now, path.probes.len());
     for _ in 0..3 {
-        assert_eq!(path.mtu.size(), 1_472);
+        assert_eq!(path.mtu.state(), MtuState::Confirming);
+        assert_eq!(
+            path.mtu.size(),
+            BASE_SIZE,
+            "nothing longer is sent in doubt"
+        );
         path.probe();
     }
+    assert_eq!(path.mtu.state(), MtuState::Searching);
     assert_eq!(path.mtu.size(), BASE_SIZE);
     assert!(path.now.since(began) <= RTT * 3 / 2 * 3);
     assert!(path.probes[before..].iter().all(|(_, size)| *size == 1_472));
@@ -245,9 +251,10 @@ fn a_black_hole_is_found_by_the_timer_too() {
     path.carries = 1_400;
     path.traffic(true);
     let began = path.now;
-    while path.mtu.size() == 1_472 {
+    while path.mtu.state() == MtuState::Confirming {
         assert!(path.probe());
     }
+    assert_eq!(path.mtu.size(), BASE_SIZE);
     assert_eq!(path.now.since(began), PROBE_TIMER_MIN * 3);
 }
 

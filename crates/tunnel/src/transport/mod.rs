@@ -14,7 +14,8 @@
 //! here but by the layer above.
 //!
 //! ```text
-//!             an answer to us            nothing answered for 1 s and 4 probe timeouts
+//!             an answer to us            nothing answered for 1 s and 4 probe timeouts,
+//!                                            or nothing of the base size
 //!  Probing ───────────────────► Carrying ─────────────────────────────────► Suspended
 //!                                  ▲                  an answer                  │
 //!                                  └────────────────────────────────────────────┘
@@ -22,10 +23,12 @@
 //!
 //! While it probes or is suspended, frames travel on the link. `sending.rs` makes packets,
 //! `receiving.rs` takes them in, `asking.rs` asks a path whether it carries and the peer where it
-//! is, `closing.rs` ends it, `status.rs` is what an operator sees.
+//! is, `narrowness.rs` finds out that it carries short packets alone, `closing.rs` ends it,
+//! `status.rs` is what an operator sees.
 
 mod asking;
 mod closing;
+mod narrowness;
 mod receiving;
 mod sending;
 mod status;
@@ -49,6 +52,7 @@ use crate::wire::Frame;
 
 use asking::{Asking, Response};
 use closing::Closing;
+use narrowness::Narrowness;
 
 pub use crate::recovery::Codepoint;
 pub(crate) use sending::LEAST_FRAMES_ROOM;
@@ -144,6 +148,9 @@ pub enum SuspendReason {
     ClosedHere,
     /// Too many forged packets came, or the keys are used up.
     KeysUsedUp,
+    /// It answers short packets, and carries none of the size that every path should
+    /// ([`path::BASE_SIZE`]).
+    TooNarrow,
     /// It gets through, and the link delivers more: the network holds UDP back.
     SlowerThanLink,
 }
@@ -153,7 +160,9 @@ impl SuspendReason {
     #[must_use]
     pub fn is_final(self) -> bool {
         match self {
-            Self::NoAnswer | Self::AddressUnproved | Self::SlowerThanLink => false,
+            Self::NoAnswer | Self::AddressUnproved | Self::TooNarrow | Self::SlowerThanLink => {
+                false
+            }
             Self::ClosedByPeer | Self::ClosedHere | Self::KeysUsedUp => true,
         }
     }
@@ -219,6 +228,10 @@ pub struct Transport<T> {
     responses: VecDeque<Response>,
     /// Probes that are to be sent whatever the window says.
     probes_due: u32,
+    /// How long they may be: nothing may have been heard because nothing longer gets through.
+    probe_max: u16,
+    /// Whether the path has come to carry less than every path should.
+    narrowness: Narrowness,
     /// When a path that carries nothing is asked whether it does.
     asking: Asking,
     /// When the last packet went out, or was asked for to keep the path open.
@@ -302,6 +315,8 @@ impl<T: Clone> Transport<T> {
             policy: Policy::new(settings.fec),
             responses: VecDeque::new(),
             probes_due: 0,
+            probe_max: u16::MAX,
+            narrowness: Narrowness::default(),
             quiet_since: now,
             closing: None,
             unanswered_since: None,
@@ -402,7 +417,7 @@ impl<T: Clone> Transport<T> {
         while let Some(timeout) = self.sent.handle_timeout(now) {
             match timeout {
                 Timeout::Lost(lost) => self.on_lost(now, lost),
-                Timeout::Probe { .. } => self.probe_what_is_under_way(),
+                Timeout::Probe { count } => self.probe_what_is_under_way(count),
             }
         }
         if self.suspend_at().is_some_and(|at| at <= now) {
@@ -414,9 +429,11 @@ impl<T: Clone> Transport<T> {
         self.keep_alive(now);
     }
 
-    /// Has a probe carry what may be missing (RFC 9002 §6.2.4).
-    fn probe_what_is_under_way(&mut self) {
+    /// Has a probe carry what may be missing (RFC 9002 §6.2.4), in a packet of the base size from the
+    /// second in a row on: the path may have come to carry less, and then that is what it answers.
+    fn probe_what_is_under_way(&mut self, count: u32) {
         self.probes_due = PROBE_PACKETS;
+        self.probe_max = if count > 1 { path::BASE_SIZE } else { u16::MAX };
         let oldest = self.sent.oldest_in_flight();
         if let Some(above) = oldest.and_then(|packet| packet.content.above.clone()) {
             self.fates.push_back((Fate::Lost, above));
@@ -433,6 +450,7 @@ impl<T: Clone> Transport<T> {
         // Its symbols are of no more use to the peer.
         self.encoder.acknowledged(self.encoder.outstanding());
         self.unanswered_since = None;
+        self.narrowness = Narrowness::default();
     }
 
     /// The peer is at another host, by a way of which nothing is known (RFC 9000 §9.4). What went
@@ -455,7 +473,11 @@ impl<T: Clone> Transport<T> {
 
     /// How long a packet may be that goes to the peer now, if one may go.
     fn packet_room(&self) -> Option<usize> {
-        let size = u64::from(self.mtu.size()).min(self.addresses.allowance());
+        let longest = match self.probes_due {
+            0 => self.mtu.size(),
+            _ => self.mtu.size().min(self.probe_max),
+        };
+        let size = u64::from(longest).min(self.addresses.allowance());
         let may_go = size >= sending::LEAST_ROOM as u64
             && self.sent.has_room()
             && (self.probes_due > 0 || !self.sealer.is_far_ahead());
@@ -473,8 +495,12 @@ impl<T: Clone> Transport<T> {
         let since = self
             .unanswered_since
             .filter(|_| self.sent.bytes_in_flight() > 0)?;
-        let wait = SUSPEND_AFTER.max(self.sent.probe_timeout() * SUSPEND_PROBES);
-        (self.condition == Condition::Carrying).then_some(since + wait)
+        (self.condition == Condition::Carrying).then_some(since + self.suspicion_wait())
+    }
+
+    /// How long a path is given before it is taken for dead.
+    fn suspicion_wait(&self) -> Duration {
+        SUSPEND_AFTER.max(self.sent.probe_timeout() * SUSPEND_PROBES)
     }
 
     /// Sends what is under way another way, and carries no frames for now, or never again.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
-use super::{Codepoint, Condition, Content, Fate, SuspendReason, Transport, headers};
+use super::{Codepoint, Condition, Content, Fate, SuspendReason, Transport, headers, new_search};
 use crate::Error;
 use crate::congestion::{AckedPacket, Event, LostPacket};
 use crate::fec::{Cause, PathState, Queue};
@@ -143,13 +143,14 @@ impl<T: Clone> Transport<T> {
         let mut acked = Vec::with_capacity(outcome.acked.len());
         let mut is_answer = false;
         for packet in outcome.acked {
-            is_answer |= packet.kind.asks();
+            is_answer |= self.is_answer(&packet);
             if packet.kind != Kind::PathProbe {
                 self.policy.losses().delivered(1);
             }
             match packet.kind {
-                Kind::Eliciting | Kind::PathProbe => self.mtu.acked(now, packet.content.datagram),
+                Kind::Eliciting | Kind::PathProbe => self.size_acked(now, packet.content.datagram),
                 Kind::MtuProbe => {
+                    self.narrowness.acknowledged(packet.content.datagram);
                     self.mtu.probe_acked(now, packet.content.datagram);
                     self.note_size();
                 }
@@ -167,14 +168,14 @@ impl<T: Clone> Transport<T> {
         }
         let mut spurious = Vec::new();
         for packet in outcome.spurious {
-            is_answer |= packet.kind.asks();
+            is_answer |= self.is_answer(&packet);
             match packet.kind {
                 Kind::Eliciting => {
                     self.policy.losses().spurious();
-                    self.mtu.acked(now, packet.content.datagram);
+                    self.size_acked(now, packet.content.datagram);
                     spurious.push(lost_packet(&packet));
                 }
-                Kind::PathProbe => self.mtu.acked(now, packet.content.datagram),
+                Kind::PathProbe => self.size_acked(now, packet.content.datagram),
                 Kind::MtuProbe => self.mtu.probe_acked(now, packet.content.datagram),
                 Kind::Silent => {}
             }
@@ -198,10 +199,35 @@ impl<T: Clone> Transport<T> {
             });
         }
         self.note_path(now);
+        if self.leave_if_too_narrow(now) {
+            return Ok(());
+        }
         if is_answer {
             self.answered(now);
         }
         Ok(())
+    }
+
+    /// Whether this acknowledgement shows that the path carries.
+    fn is_answer(&self, packet: &Sent<Content<T>>) -> bool {
+        let is_narrow = self.condition == Condition::Suspended(SuspendReason::TooNarrow);
+        packet.kind.asks() && (!is_narrow || packet.content.datagram >= path::BASE_SIZE)
+    }
+
+    fn size_acked(&mut self, now: Time, size: u16) {
+        self.mtu.acked(now, size);
+        self.narrowness.acknowledged(size);
+    }
+
+    /// Leaves a path that carries short packets alone; says whether it did.
+    fn leave_if_too_narrow(&mut self, now: Time) -> bool {
+        let is_left = self.condition == Condition::Carrying
+            && self.narrowness.is_certain(now, self.suspicion_wait());
+        if is_left {
+            self.suspend(now, SuspendReason::TooNarrow);
+            self.mtu = new_search(now, &self.settings);
+        }
+        is_left
     }
 
     /// Packets that a timer declared lost.
@@ -220,18 +246,22 @@ impl<T: Clone> Transport<T> {
             });
             self.note_path(now);
         }
+        self.leave_if_too_narrow(now);
     }
 
     /// Hands back the contents of lost packets; gives those that count for congestion.
     fn lose(&mut self, now: Time, mut packets: Vec<Sent<Content<T>>>) -> Vec<LostPacket> {
         let cause = self.cause();
+        let round_trip = self.sent.typical_rtt();
         let mut lost = Vec::with_capacity(packets.len());
         // Who looks for runs of losses does so in the order of numbers.
         packets.sort_unstable_by_key(|packet| packet.number);
         for packet in packets {
             match packet.kind {
                 Kind::Eliciting => {
-                    self.mtu.lost(now, packet.content.datagram);
+                    let (sent_at, size) = (packet.sent_at, packet.content.datagram);
+                    self.mtu.lost(now, sent_at, size, round_trip);
+                    self.narrowness.lost(sent_at, size);
                     self.policy.losses().lost(packet.number, cause);
                     lost.push(lost_packet(&packet));
                 }

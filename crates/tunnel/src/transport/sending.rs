@@ -10,9 +10,7 @@ use std::net::SocketAddr;
 use bytes::BytesMut;
 use vocab::{Time, Writer, varint_length};
 
-use super::{
-    Condition, Content, Filled, Held, SuspendReason, Transmit, Transport, Worth, headers,
-};
+use super::{Condition, Content, Filled, Held, SuspendReason, Transmit, Transport, Worth, headers};
 use crate::fec::{LENGTH_PREFIX, Mode, PAYLOAD_LIMIT, Pause};
 use crate::packet::{
     OVERHEAD, PacketFrame, Padding, Probe, RANGE_LIMIT, SealError, Sealer, Source, Trust,

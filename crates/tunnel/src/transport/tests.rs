@@ -100,7 +100,10 @@ impl Pair {
                 })
                 .emit(payload);
                 let worth = Worth::Repair;
-                Some(Filled { content: number, worth })
+                Some(Filled {
+                    content: number,
+                    worth,
+                })
             });
             let Some(transmit) = transmit else {
                 break;
