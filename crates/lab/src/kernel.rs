@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Set by the handler of SIGINT, SIGTERM and SIGHUP, read by every wait of the lab.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -157,6 +158,38 @@ pub fn process_start(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Processor time that the calling thread has used since it began.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure is ours and lives through the call; the clock exists since Linux 2.6.12,
+    // and where it should not the structure stays at zero.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
+    }
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
+/// Asks the kernel to keep nothing of the file in memory, as after a restart of the machine. What
+/// was not yet written to the disk stays.
+///
+/// # Errors
+/// When the kernel does not take the advice for this file.
+pub fn forget_cached(file: &File) -> io::Result<()> {
+    // SAFETY: posix_fadvise(2) takes integers only; the descriptor is open through the call.
+    let error = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
 }
 
 /// The effective user the lab runs as; 0 is root, also inside a user namespace.

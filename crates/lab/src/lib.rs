@@ -9,8 +9,8 @@
 //! it, whatever happens.
 //!
 //! It measures programs from outside: nodes, emulator, servers and clients are processes of their
-//! own, and nothing here knows how a node works. [`sessions`] alone does: two sessions in virtual
-//! time.
+//! own, and nothing here knows how a node works. Two modules do: [`sessions`], two sessions in virtual
+//! time, and [`reduction`], an encoder and a decoder with their dictionaries.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -27,6 +27,7 @@ pub mod peers;
 pub mod preflight;
 pub mod process;
 pub mod progress;
+pub mod reduction;
 pub mod report;
 pub mod rootless;
 pub mod run;

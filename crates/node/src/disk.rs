@@ -83,17 +83,17 @@ pub(crate) fn start(
     state_directory: &Path,
     mailbox: Mailbox,
 ) -> io::Result<mpsc::Sender<DiskRequest>> {
-    let mut disk = Disk::new(state_directory.join("dictionary"));
+    let mut disk = SegmentFiles::new(state_directory.join("dictionary"));
     let (sender, requests) = mpsc::channel::<DiskRequest>();
     thread::Builder::new()
         .name("disk".to_owned())
         .spawn(move || {
-            for DiskRequest { id, operation } in requests {
-                let result = disk.execute(operation);
-                if let Err(fault) = &result {
+            for request in requests {
+                let completion = disk.complete(request);
+                if let Err(fault) = &completion.result {
                     tracing::debug!(%fault, "a disk request of the dictionary's failed");
                 }
-                let completion = Input::Disk(DiskCompletion { id, result });
+                let completion = Input::Disk(completion);
                 if mailbox.blocking_input(completion).is_err() {
                     return;
                 }
@@ -102,18 +102,28 @@ pub(crate) fn start(
     Ok(sender)
 }
 
-/// The directory and the files that are open.
+/// A dictionary's directory and those of its files that are open.
 #[derive(Debug)]
-struct Disk {
+pub struct SegmentFiles {
     directory: PathBuf,
     open: BTreeMap<u32, File>,
 }
 
-impl Disk {
-    fn new(directory: PathBuf) -> Self {
+impl SegmentFiles {
+    /// The files in `directory`, which is made when the dictionary first looks at it.
+    #[must_use]
+    pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
             open: BTreeMap::new(),
+        }
+    }
+
+    /// Executes a request. Requests are to come in the order in which the dictionary hands them out.
+    pub fn complete(&mut self, request: DiskRequest) -> DiskCompletion {
+        DiskCompletion {
+            id: request.id,
+            result: self.execute(request.operation),
         }
     }
 
@@ -235,7 +245,7 @@ mod tests {
     #[test]
     fn segments_are_written_read_cut_and_removed() {
         let state = tempfile::tempdir().unwrap();
-        let mut disk = Disk::new(state.path().join("dictionary"));
+        let mut disk = SegmentFiles::new(state.path().join("dictionary"));
         assert_eq!(
             disk.execute(DiskOperation::List),
             Ok(DiskAnswer::Segments(vec![]))
@@ -289,7 +299,7 @@ mod tests {
     #[test]
     fn more_segments_than_open_files_all_work() {
         let state = tempfile::tempdir().unwrap();
-        let mut disk = Disk::new(state.path().join("dictionary"));
+        let mut disk = SegmentFiles::new(state.path().join("dictionary"));
         disk.execute(DiskOperation::List).unwrap();
         for segment in 0..OPEN_FILES as u32 + 8 {
             disk.execute(append(segment, 0, b"x")).unwrap();

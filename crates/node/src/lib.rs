@@ -35,7 +35,7 @@ pub mod tls;
 mod wan;
 mod watchdog;
 
-pub use disk::{DiskError, StateLock};
+pub use disk::{DiskError, SegmentFiles, StateLock};
 pub use run::{RunError, RunOptions, WatchdogArguments, run};
 pub use service_manager::restarts_us;
 pub use wan::known_congestion_controls;

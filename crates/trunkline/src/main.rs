@@ -17,6 +17,7 @@ mod bench_session;
 mod completions;
 mod demo;
 mod emulate;
+mod estimate;
 mod lab;
 mod man;
 mod node;
@@ -65,6 +66,8 @@ enum Command {
     Node(node::Node),
     /// Pairs two nodes with a one-time token, lists and removes pins.
     Peer(peer::Peer),
+    // Its own text says more.
+    Estimate(estimate::Estimate),
     /// Finds what a part of Trunkline can do on this machine.
     Bench(bench::Bench),
     /// Emulates a WAN link between two network devices.
@@ -80,6 +83,7 @@ impl Command {
             Command::Man(command) => command.run(),
             Command::Node(command) => command.run(),
             Command::Peer(command) => command.run(),
+            Command::Estimate(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Emulate(command) => command.run(),
         }

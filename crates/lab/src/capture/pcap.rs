@@ -1,19 +1,19 @@
-//! Capture files as tcpdump writes them: the classic pcap format, Ethernet or bare IP.
+//! The IP packets of a capture.
 //!
 //! Reads what the analysis needs and no more: time, addresses, lengths, TCP's numbers and flags, and
-//! the first payload bytes. The format is that of pcap-savefile(5); link types 1 (Ethernet), 12
-//! and 101 (raw IP). It does not put segments together: what is looked for stands at the start of
-//! one.
+//! the payload as far as it was captured. What a capture file is, [`super::frames`] knows. It does not
+//! put segments together; [`super::streams`] does.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-const LINK_ETHERNET: u32 = 1;
-/// LINKTYPE_RAW, and DLT_RAW as Linux numbers it.
-const LINK_RAW: [u32; 2] = [101, 12];
+use super::frames::{Damage, Frame, Frames};
+
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
@@ -30,6 +30,8 @@ pub struct Packet {
     pub ip_bytes: u64,
     /// What it carries.
     pub transport: Transport,
+    /// Whether it is a piece of a packet that was cut on the way; it then carries [`Transport::Other`].
+    pub is_fragment: bool,
     /// The transport's payload, as far as it was captured.
     pub payload: Vec<u8>,
 }
@@ -75,82 +77,48 @@ impl Packet {
 /// # Errors
 /// When the file cannot be read or is not a capture.
 pub fn read(path: &Path) -> Result<Vec<Packet>> {
-    let bytes =
-        std::fs::read(path).with_context(|| format!("reading the capture {}", path.display()))?;
-    parse(&bytes).with_context(|| format!("{} is not a capture file", path.display()))
+    let file =
+        File::open(path).with_context(|| format!("reading the capture {}", path.display()))?;
+    parse(BufReader::new(file)).with_context(|| format!("{} is not a capture file", path.display()))
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<Packet>> {
-    let Some((header, mut rest)) = bytes.split_at_checked(24) else {
-        bail!("it is shorter than a header");
-    };
-    let nanoseconds_per_unit = match word(header, 0) {
-        Some(0xa1b2_c3d4) => 1000,
-        Some(0xa1b2_3c4d) => 1,
-        _ => bail!("it does not start as one written on this machine does"),
-    };
-    let link = word(header, 20).unwrap_or_default() & 0xffff;
-    if link != LINK_ETHERNET && !LINK_RAW.contains(&link) {
-        bail!("its link type {link} is neither Ethernet nor raw IP");
-    }
+fn parse(file: impl std::io::Read) -> Result<Vec<Packet>, Damage> {
+    let mut frames = Frames::open(file)?;
     let mut packets = Vec::new();
-    while let Some((record, tail)) = rest.split_at_checked(16) {
-        let field = |index| word(record, index).unwrap_or_default();
-        let Some((frame, tail)) = tail.split_at_checked(field(8) as usize) else {
-            break;
-        };
-        rest = tail;
-        let at = Duration::from_secs(field(0).into())
-            + Duration::from_nanos(u64::from(field(4)) * nanoseconds_per_unit);
-        let ip = if link == LINK_ETHERNET {
-            frame.get(14..)
-        } else {
-            Some(frame)
-        };
-        packets.extend(ip.and_then(|ip| parse_ip(at, ip)));
+    loop {
+        match frames.next_frame() {
+            Ok(Some(frame)) => packets.extend(Packet::of(&frame)),
+            Ok(None) | Err(Damage::Cut { .. }) => return Ok(packets),
+            Err(damage) => return Err(damage),
+        }
     }
-    Ok(packets)
 }
 
-fn parse_ip(at: Duration, ip: &[u8]) -> Option<Packet> {
-    let (source, destination, protocol, ip_bytes, header) = match ip.first()? >> 4 {
-        4 => {
-            let address = |start: usize| {
-                Some(IpAddr::from(
-                    <[u8; 4]>::try_from(ip.get(start..start + 4)?).ok()?,
-                ))
-            };
-            let header = usize::from(ip[0] & 0x0f) * 4;
-            (
-                address(12)?,
-                address(16)?,
-                *ip.get(9)?,
-                u64::from(half(ip, 2)?),
-                header,
-            )
-        }
-        6 => {
-            let address = |start: usize| {
-                Some(IpAddr::from(
-                    <[u8; 16]>::try_from(ip.get(start..start + 16)?).ok()?,
-                ))
-            };
-            (
-                address(8)?,
-                address(24)?,
-                *ip.get(6)?,
-                40 + u64::from(half(ip, 4)?),
-                40,
-            )
-        }
+impl Packet {
+    /// The packet in a frame; `None` when there is none, or only a part of its headers.
+    #[must_use]
+    pub fn of(frame: &Frame) -> Option<Self> {
+        let (packet, wire_bytes) = frame.network()?;
+        parse_ip(frame.at, packet, wire_bytes)
+    }
+}
+
+fn parse_ip(at: Duration, ip: &[u8], wire_bytes: usize) -> Option<Packet> {
+    let header = match ip.first()? >> 4 {
+        4 => ipv4(ip, wire_bytes)?,
+        6 => ipv6(ip, wire_bytes)?,
         _ => return None,
     };
-    let segment = ip.get(header..)?;
+    let segment = ip.get(header.length..)?;
     let ports = || Some((half(segment, 0)?, half(segment, 2)?));
-    let (transport, (from, to), start) = match protocol {
+    let (transport, (from, to), start) = match header.protocol {
+        // A later fragment has no header of its own.
+        _ if header.is_fragment => (Transport::Other, (0, 0), 0),
         PROTOCOL_TCP => {
             let start = usize::from(segment.get(12)? >> 4) * 4;
-            let payload_bytes = ip_bytes.checked_sub((header + start) as u64)?;
+            let payload_bytes = header
+                .ip_bytes
+                .checked_sub((header.length + start) as u64)?;
             let transport = Transport::Tcp {
                 sequence: big_endian(segment, 4)?,
                 acknowledgement: big_endian(segment, 8)?,
@@ -163,23 +131,87 @@ fn parse_ip(at: Duration, ip: &[u8]) -> Option<Packet> {
         _ => (Transport::Other, (0, 0), 0),
     };
     // Ethernet pads short frames; what the IP header does not count is not payload.
-    let end = usize::try_from(ip_bytes).ok()?.checked_sub(header)?;
+    let end = usize::try_from(header.ip_bytes)
+        .ok()?
+        .checked_sub(header.length)?;
     let segment = &segment[..segment.len().min(end)];
     Some(Packet {
         at,
-        source: SocketAddr::new(source, from),
-        destination: SocketAddr::new(destination, to),
-        ip_bytes,
+        source: SocketAddr::new(header.source, from),
+        destination: SocketAddr::new(header.destination, to),
+        ip_bytes: header.ip_bytes,
         transport,
+        is_fragment: header.is_fragment,
         payload: segment.get(start..).unwrap_or_default().to_vec(),
     })
 }
 
-/// A word in this machine's order, as capture files are written.
-fn word(bytes: &[u8], start: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(
-        bytes.get(start..start + 4)?.try_into().ok()?,
-    ))
+/// What the IP header says, extensions included.
+struct IpHeader {
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    /// The whole packet's length.
+    ip_bytes: u64,
+    /// Bytes before the transport's header.
+    length: usize,
+    /// A piece of a packet, the first one or a later one.
+    is_fragment: bool,
+}
+
+fn ipv4(ip: &[u8], wire_bytes: usize) -> Option<IpHeader> {
+    let address = |start: usize| <[u8; 4]>::try_from(ip.get(start..start + 4)?).ok();
+    let ip_bytes = match half(ip, 2)? {
+        // Captured before the network card cut it into packets (segmentation offload).
+        0 => wire_bytes as u64,
+        length => length.into(),
+    };
+    Some(IpHeader {
+        source: address(12)?.into(),
+        destination: address(16)?.into(),
+        protocol: *ip.get(9)?,
+        ip_bytes,
+        length: usize::from(ip[0] & 0x0f) * 4,
+        // The flag that more follow, and the offset (RFC 791 §3.1).
+        is_fragment: half(ip, 6)? & 0x3fff != 0,
+    })
+}
+
+fn ipv6(ip: &[u8], wire_bytes: usize) -> Option<IpHeader> {
+    /// RFC 8200 §4: hop-by-hop, routing, destination options; RFC 4302 §2: authentication.
+    const OPTIONS: [u8; 3] = [0, 43, 60];
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    /// More headers than anybody sends.
+    const MOST_HEADERS: usize = 16;
+    let address = |start: usize| <[u8; 16]>::try_from(ip.get(start..start + 16)?).ok();
+    let mut header = IpHeader {
+        source: address(8)?.into(),
+        destination: address(24)?.into(),
+        protocol: *ip.get(6)?,
+        ip_bytes: match half(ip, 4)? {
+            0 => wire_bytes as u64,
+            length => 40 + u64::from(length),
+        },
+        length: 40,
+        is_fragment: false,
+    };
+    for _ in 0..MOST_HEADERS {
+        let size = |at: usize| ip.get(at + 1).map(|size| usize::from(*size));
+        let length = match header.protocol {
+            kind if OPTIONS.contains(&kind) => (size(header.length)? + 1) * 8,
+            AUTHENTICATION => (size(header.length)? + 2) * 4,
+            FRAGMENT => {
+                // The offset, and the flag that more follow; both are zero in a packet of one piece.
+                header.is_fragment |= half(ip, header.length + 2)? & 0xfff9 != 0;
+                8
+            }
+            _ => return Some(header),
+        };
+        header.protocol = *ip.get(header.length)?;
+        header.length += length;
+    }
+    None
 }
 
 fn big_endian(bytes: &[u8], start: usize) -> Option<u32> {
@@ -235,7 +267,7 @@ mod tests {
     #[test]
     fn a_cut_packet_keeps_its_lengths() {
         let packet = tcp_packet(b"GET /a", 1040);
-        let packets = parse(&file(101, &[&packet])).unwrap();
+        let packets = parse(&file(101, &[&packet])[..]).unwrap();
         assert_eq!(packets.len(), 1);
         assert_eq!(packets[0].ip_bytes, 1040);
         assert_eq!(packets[0].payload, b"GET /a");
@@ -254,10 +286,10 @@ mod tests {
 
     #[test]
     fn ethernet_padding_is_not_payload() {
-        let mut frame = vec![0; 14];
+        let mut frame = [[0; 12].to_vec(), vec![8, 0]].concat();
         frame.extend(tcp_packet(b"", 40));
         frame.extend([0; 6]);
-        let packets = parse(&file(1, &[&frame])).unwrap();
+        let packets = parse(&file(1, &[&frame])[..]).unwrap();
         assert!(packets[0].payload.is_empty());
     }
 
@@ -271,13 +303,13 @@ mod tests {
             let _ = parse(&whole[..length]);
         }
         assert_eq!(parse(&whole[..whole.len() - 1]).unwrap().len(), 1);
-        assert!(parse(&[0; 64]).is_err());
+        assert!(parse(&[0; 64][..]).is_err());
         let mut random = vocab::Random::from_seed(1);
         for _ in 0..2000 {
             let mut damaged = whole.clone();
             let at = random.below(damaged.len() as u64) as usize;
             damaged[at] = random.next_u64() as u8;
-            let _ = parse(&damaged);
+            let _ = parse(&damaged[..]);
         }
     }
 
@@ -297,9 +329,39 @@ mod tests {
                 .octets(),
         );
         packet.extend([0, 1, 0, 9, 0, 12, 0, 0, b'a', b'b', b'c', b'd']);
-        let packets = parse(&file(12, &[&packet])).unwrap();
+        let packets = parse(&file(12, &[&packet])[..]).unwrap();
         assert_eq!(packets[0].destination.to_string(), "[2001:2:0:2::2]:9");
         assert_eq!(packets[0].payload, b"abcd");
         assert_eq!(packets[0].ip_bytes, 52);
+    }
+
+    #[test]
+    fn headers_between_ip_and_tcp_are_skipped_and_fragments_are_no_segments() {
+        let plain = tcp_packet(b"GET /a", 46);
+        let mut packet = vec![0x60, 0, 0, 0, 0, 8 + 8 + 26, 0, 64];
+        packet.extend([0; 32]);
+        packet.extend([44, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend([PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 1]);
+        packet.extend_from_slice(&plain[20..]);
+        let packets = parse(&file(101, &[&packet])[..]).unwrap();
+        assert_eq!(packets[0].payload, b"GET /a");
+        // A later fragment, and a first one.
+        for (at, byte) in [(50, 1), (51, 1)] {
+            let mut fragment = packet.clone();
+            fragment[at] = byte;
+            let packets = parse(&file(101, &[&fragment])[..]).unwrap();
+            assert_eq!(packets[0].transport, Transport::Other);
+        }
+        let mut fragment = plain.clone();
+        fragment[6] = 0x20;
+        let packets = parse(&file(101, &[&fragment])[..]).unwrap();
+        assert_eq!(packets[0].transport, Transport::Other);
+    }
+
+    #[test]
+    fn a_packet_that_the_card_was_to_cut_has_the_length_it_was_captured_with() {
+        let packet = tcp_packet(&[7; 60], 0);
+        let packets = parse(&file(101, &[&packet])[..]).unwrap();
+        assert_eq!(packets[0].payload.len(), 60);
     }
 }

@@ -424,6 +424,7 @@ mod tests {
                 destination: test_address(to.0, to.1),
                 ip_bytes: 100,
                 transport,
+                is_fragment: false,
                 payload: payload.to_vec(),
             });
         }

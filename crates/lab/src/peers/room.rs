@@ -327,6 +327,7 @@ mod tests {
             destination: ([198, 18, 22, 6], 2).into(),
             ip_bytes: 28 + 1_472 * datagrams,
             transport: Transport::Udp,
+            is_fragment: false,
             payload: number.to_be_bytes().to_vec(),
         };
         let mut packets = vec![packet(1, 0, 1), packet(2, 1, 3), packet(3, 4, 1)];

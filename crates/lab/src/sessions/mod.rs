@@ -32,7 +32,7 @@ pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
 pub use pair::{Datagrams, Pair, Passage};
 pub use real::{Cost, measure as measure_in_real_time};
 pub use shares::{Rival, Shares};
-pub use transfers::{CellResult, run_cell};
+pub use transfers::{CellResult, captured_bytes, run_cell};
 pub use work::{Transfer, Work};
 pub use world::{Plan, World};
 

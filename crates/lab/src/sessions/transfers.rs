@@ -9,10 +9,10 @@ use tunnel::fec::Mode;
 use tunnel::transport::{Settings, Status};
 use vocab::{ByteCount, Time};
 
-use super::cells::Cell;
+use super::cells::{Cell, PLAIN};
 use super::pair::Datagrams;
 use super::work::Work;
-use super::world::{Plan, World};
+use super::world::{HEADERS, Plan, World};
 use super::{FAR, NEAR, median, mode_name, quantile};
 
 /// What was measured on one path.
@@ -103,6 +103,24 @@ pub(super) const WHOLE: u64 = 16 << 20;
 
 /// Who has not got them by then gets a figure near zero.
 const WHOLE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Bytes of all packets in both directions, IP headers included, of a session in virtual time while it
+/// carries one flow of so many encoded bytes over [`PLAIN`], from the open to the end; `None` when it
+/// does not get them through.
+#[must_use]
+pub fn captured_bytes(encoded: u64) -> Option<u64> {
+    let mut world = World::new(PLAIN.plan(1, Mode::Auto, None));
+    let captured = |world: &World| {
+        let packets = world.packets();
+        let [forward, back] = [&packets.forward, &packets.back].map(|way| way.counters().offered);
+        forward.bytes + back.bytes + (forward.packets + back.packets) * HEADERS.bytes()
+    };
+    let before = captured(&world);
+    let flow = world.start(Work::Upload(Some(encoded)));
+    let end = world.now() + WHOLE_LIMIT;
+    let is_through = world.run_until(end, |world| world.transfer(flow).is_complete());
+    is_through.then(|| captured(&world) - before)
+}
 
 /// How often the queue is looked at.
 const QUEUE_LOOK: Duration = Duration::from_millis(20);

@@ -1,6 +1,6 @@
 //! Tests with real servers, real nodes and a real (emulated) link, in network namespaces.
 //!
-//! They need root, /dev/net/tun and the servers; without them each says on standard error why it
+//! Most need root, /dev/net/tun and the servers; without them each says on standard error why it
 //! was skipped, and passes. They take turns: the link is timed by this machine's processors.
 
 mod addresses;
@@ -10,6 +10,7 @@ mod calibrate;
 mod control;
 mod demo;
 mod emulator;
+mod estimate;
 mod exit_codes;
 mod failures;
 mod full_disk;

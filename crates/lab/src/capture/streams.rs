@@ -1,0 +1,641 @@
+//! TCP segments put together to what the hosts sent, each direction by itself (RFC 9293 §3.4).
+//!
+//! ```text
+//!  Packet ─handle─► connection ─► half: in order? ─► Event::Data
+//!                                   │ ahead: waits for what is missing ─► given up: a gap
+//!                                   └ seen before: counted
+//! ```
+//! Works on packets as they come, so that a capture of any length takes bounded memory. Bytes come out
+//! once, in order, and what comes out is what was captured: a gap's bytes are left out and counted,
+//! never made up. A capture may begin and end in the middle of connections.
+//!
+//! It judges no checksum: captures are taken where cards have not yet filled them in.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::pcap::{ACK, Packet, SYN, Transport};
+
+const FIN: u8 = 0x01;
+const RST: u8 = 0x04;
+
+/// Bytes of one direction that may wait for what is missing before them: what a fast connection sends
+/// in the second in which it would have been sent again.
+const MOST_WAITING: usize = 4 << 20;
+/// The same of all connections together.
+const MOST_WAITING_IN_ALL: usize = 256 << 20;
+/// Segments of one direction that may wait, against thousands of empty ones.
+const MOST_SEGMENTS_WAITING: usize = 16_384;
+/// Connections that are open at once; beyond it the longest silent ones end.
+const MOST_CONNECTIONS: usize = 4_096;
+
+/// Which host of a connection sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// The one that opened it.
+    FromClient,
+    /// The other.
+    FromServer,
+}
+
+/// A connection in a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Counts the capture's connections from 0.
+    pub number: u64,
+    /// Who opened it; where the capture does not show that, the host with the higher port.
+    pub client: SocketAddr,
+    /// The other.
+    pub server: SocketAddr,
+}
+
+/// What comes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The next bytes of a direction.
+    Data {
+        /// Of which connection.
+        connection: Connection,
+        /// From which host.
+        direction: Direction,
+        /// When the packet came that completed them.
+        at: Duration,
+        /// Never empty.
+        bytes: Bytes,
+    },
+    /// Nothing more comes of this connection.
+    Ended {
+        /// Its number.
+        number: u64,
+    },
+}
+
+/// What was found beside the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames that hold an IP packet which is no TCP segment, and frames that hold none.
+    pub other_packets: u64,
+    /// Pieces of IP packets that were cut on the way; they are not put together.
+    pub fragments: u64,
+    /// TCP segments.
+    pub segments: u64,
+    /// Connections, a port used again counted again.
+    pub connections: u64,
+    /// ... of which the beginning was not captured.
+    pub begun_before: u64,
+    /// Bytes that came out.
+    pub bytes: u64,
+    /// Payload bytes that had been there before.
+    pub retransmitted_bytes: u64,
+    /// Segments that came before what belongs in front of them.
+    pub reordered_segments: u64,
+    /// Places where bytes are missing that the hosts sent.
+    pub gaps: u64,
+    /// Bytes missing there because no packet of the capture has them.
+    pub missing_bytes: u64,
+    /// Bytes missing because the capture kept only the first part of packets (snapshot length).
+    pub cut_bytes: u64,
+}
+
+/// The connections of a capture.
+#[derive(Debug, Default)]
+pub struct Streams {
+    connections: HashMap<(SocketAddr, SocketAddr), State>,
+    events: VecDeque<Event>,
+    waiting_bytes: usize,
+    next_number: u64,
+    clock: u64,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct State {
+    connection: Connection,
+    halves: [Half; 2],
+    ended: bool,
+    used_at: u64,
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Half {
+    /// The sequence number at offset 0.
+    base: Option<u32>,
+    /// The offset of the next byte.
+    next: u64,
+    /// By offset: what came too early.
+    waiting: BTreeMap<u64, Piece>,
+    waiting_bytes: usize,
+    /// Where the direction ends.
+    end: Option<u64>,
+}
+
+/// Payload of a segment, as far as it was kept.
+#[derive(Clone, Debug)]
+struct Piece {
+    bytes: Bytes,
+    wire_bytes: u64,
+}
+
+impl Piece {
+    /// Leaves out the first `length` bytes.
+    fn skip(&mut self, length: u64) {
+        let kept = (self.bytes.len() as u64).min(length);
+        self.bytes = self.bytes.slice(kept as usize..);
+        self.wire_bytes -= length;
+    }
+}
+
+impl Streams {
+    /// Takes the next packet of the capture; `None` is a frame without one.
+    pub fn handle(&mut self, packet: Option<Packet>) {
+        let Some(packet) = packet else {
+            self.counts.other_packets += 1;
+            return;
+        };
+        let Transport::Tcp {
+            sequence,
+            flags,
+            payload_bytes,
+            ..
+        } = packet.transport
+        else {
+            match packet.is_fragment {
+                true => self.counts.fragments += 1,
+                false => self.counts.other_packets += 1,
+            }
+            return;
+        };
+        self.counts.segments += 1;
+        self.clock += 1;
+        let key = key_of(&packet);
+        self.begin(key, &packet, sequence, flags);
+        let Some(state) = self.connections.get_mut(&key) else {
+            return;
+        };
+        state.used_at = self.clock;
+        if state.ended {
+            return;
+        }
+        let direction = match packet.source == state.connection.client {
+            true => Direction::FromClient,
+            false => Direction::FromServer,
+        };
+        // The byte that the SYN stands for comes before the data.
+        let sequence = sequence.wrapping_add(u32::from(flags & SYN != 0));
+        let half = &mut state.halves[direction as usize];
+        let offset = half.offset_of(sequence);
+        if flags & FIN != 0 {
+            half.end = Some(offset.saturating_add_unsigned(payload_bytes.into()).max(0) as u64);
+        }
+        let mut out = Out {
+            connection: state.connection,
+            direction,
+            at: packet.at,
+            events: &mut self.events,
+            counts: &mut self.counts,
+        };
+        let piece = Piece {
+            bytes: packet.payload.into(),
+            wire_bytes: payload_bytes.into(),
+        };
+        let before = half.waiting_bytes;
+        half.take(offset, piece, &mut out);
+        let too_much = self.waiting_bytes + half.waiting_bytes - before > MOST_WAITING_IN_ALL;
+        if too_much || half.is_too_far_ahead() {
+            half.give_up(&mut out);
+        }
+        self.waiting_bytes = self.waiting_bytes + half.waiting_bytes - before;
+        if flags & RST != 0 || state.halves.iter().all(Half::is_over) {
+            self.end(key);
+        }
+    }
+
+    /// The capture is over: what waits comes out with gaps, and all connections end.
+    pub fn finish(&mut self) {
+        let mut open: Vec<_> = self.connections.iter().collect();
+        open.sort_by_key(|(_, state)| state.connection.number);
+        let keys: Vec<_> = open.into_iter().map(|(key, _)| *key).collect();
+        for key in keys {
+            self.end(key);
+        }
+    }
+
+    /// What has come out; to be drained after each packet and at the end.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Makes the packet's connection where it is not there, or there as an earlier one.
+    fn begin(&mut self, key: (SocketAddr, SocketAddr), packet: &Packet, sequence: u32, flags: u8) {
+        let opens = flags & (SYN | ACK) == SYN;
+        if let Some(state) = self.connections.get(&key) {
+            let base = state.halves[Direction::FromClient as usize].base;
+            let is_again =
+                packet.source == state.connection.client && base == Some(sequence.wrapping_add(1));
+            if !opens || is_again {
+                return;
+            }
+            self.end(key);
+        } else if self.connections.len() >= MOST_CONNECTIONS {
+            self.make_room();
+        }
+        let from_client = match (flags & SYN != 0, flags & ACK != 0) {
+            (true, false) => true,
+            (true, true) => false,
+            (false, _) => packet.source.port() >= packet.destination.port(),
+        };
+        let (client, server) = match from_client {
+            true => (packet.source, packet.destination),
+            false => (packet.destination, packet.source),
+        };
+        let connection = Connection {
+            number: self.next_number,
+            client,
+            server,
+        };
+        self.next_number += 1;
+        self.counts.connections += 1;
+        self.counts.begun_before += u64::from(flags & SYN == 0);
+        let state = State {
+            connection,
+            halves: [Half::default(), Half::default()],
+            ended: false,
+            used_at: self.clock,
+        };
+        self.connections.insert(key, state);
+    }
+
+    /// Forgets connections that have ended, and ends an eighth of the others, the longest silent.
+    fn make_room(&mut self) {
+        self.connections.retain(|_, state| !state.ended);
+        if self.connections.len() < MOST_CONNECTIONS {
+            return;
+        }
+        let mut by_age: Vec<_> = self
+            .connections
+            .iter()
+            .map(|(key, state)| (state.used_at, *key))
+            .collect();
+        by_age.sort_unstable();
+        for (_, key) in by_age.into_iter().take(MOST_CONNECTIONS / 8) {
+            self.end(key);
+            self.connections.remove(&key);
+        }
+    }
+
+    fn end(&mut self, key: (SocketAddr, SocketAddr)) {
+        let Some(state) = self.connections.get_mut(&key).filter(|state| !state.ended) else {
+            return;
+        };
+        state.ended = true;
+        for direction in [Direction::FromClient, Direction::FromServer] {
+            let half = &mut state.halves[direction as usize];
+            self.waiting_bytes -= half.waiting_bytes;
+            half.give_up(&mut Out {
+                connection: state.connection,
+                direction,
+                at: Duration::ZERO,
+                events: &mut self.events,
+                counts: &mut self.counts,
+            });
+        }
+        self.events.push_back(Event::Ended {
+            number: state.connection.number,
+        });
+    }
+}
+
+/// Where a direction's bytes go.
+struct Out<'a> {
+    connection: Connection,
+    direction: Direction,
+    at: Duration,
+    events: &'a mut VecDeque<Event>,
+    counts: &'a mut Counts,
+}
+
+impl Half {
+    /// The offset of a sequence number: of those that are alike, the one nearest to what comes next.
+    fn offset_of(&mut self, sequence: u32) -> i64 {
+        let base = *self.base.get_or_insert(sequence);
+        let next = base.wrapping_add(self.next as u32);
+        self.next as i64 + i64::from(sequence.wrapping_sub(next) as i32)
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| self.next >= end)
+    }
+
+    fn is_too_far_ahead(&self) -> bool {
+        self.waiting_bytes > MOST_WAITING || self.waiting.len() > MOST_SEGMENTS_WAITING
+    }
+
+    fn take(&mut self, offset: i64, mut piece: Piece, out: &mut Out<'_>) {
+        let end = offset.saturating_add_unsigned(piece.wire_bytes);
+        let seen = (self.next as i64 - offset).clamp(0, end - offset) as u64;
+        out.counts.retransmitted_bytes += seen;
+        piece.skip(seen);
+        if piece.wire_bytes == 0 {
+            return;
+        }
+        // What is left begins at the next byte or behind it.
+        let offset = offset.max(self.next as i64) as u64;
+        if offset > self.next {
+            out.counts.reordered_segments += 1;
+            self.wait(offset, piece, out);
+            return;
+        }
+        self.deliver(piece, out);
+        self.deliver_waiting(out);
+    }
+
+    fn wait(&mut self, offset: u64, piece: Piece, out: &mut Out<'_>) {
+        let other = self.waiting.remove(&offset);
+        self.waiting_bytes -= other.as_ref().map_or(0, |other| other.bytes.len());
+        let (shorter, longer) = match other {
+            Some(other) if other.wire_bytes >= piece.wire_bytes => (Some(piece), other),
+            Some(other) => (Some(other), piece),
+            None => (None, piece),
+        };
+        if let Some(shorter) = shorter {
+            out.counts.retransmitted_bytes += shorter.wire_bytes;
+        }
+        self.waiting_bytes += longer.bytes.len();
+        self.waiting.insert(offset, longer);
+    }
+
+    fn deliver(&mut self, piece: Piece, out: &mut Out<'_>) {
+        self.next += piece.wire_bytes;
+        let cut = piece.wire_bytes - piece.bytes.len() as u64;
+        out.counts.cut_bytes += cut;
+        out.counts.gaps += u64::from(cut > 0);
+        out.counts.bytes += piece.bytes.len() as u64;
+        if !piece.bytes.is_empty() {
+            out.events.push_back(Event::Data {
+                connection: out.connection,
+                direction: out.direction,
+                at: out.at,
+                bytes: piece.bytes,
+            });
+        }
+    }
+
+    fn deliver_waiting(&mut self, out: &mut Out<'_>) {
+        while let Some(entry) = self.waiting.first_entry() {
+            if *entry.key() > self.next {
+                return;
+            }
+            let (offset, mut piece) = entry.remove_entry();
+            self.waiting_bytes -= piece.bytes.len();
+            let seen = (self.next - offset).min(piece.wire_bytes);
+            out.counts.retransmitted_bytes += seen;
+            piece.skip(seen);
+            if piece.wire_bytes > 0 {
+                self.deliver(piece, out);
+            }
+        }
+    }
+
+    /// What is missing does not come any more.
+    fn give_up(&mut self, out: &mut Out<'_>) {
+        while let Some((offset, _)) = self.waiting.first_key_value() {
+            out.counts.gaps += 1;
+            out.counts.missing_bytes += offset - self.next;
+            self.next = *offset;
+            self.deliver_waiting(out);
+        }
+    }
+}
+
+/// The same for both directions.
+fn key_of(packet: &Packet) -> (SocketAddr, SocketAddr) {
+    let (one, other) = (packet.source, packet.destination);
+    (one.min(other), one.max(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pcap::test_address;
+    use super::*;
+
+    const CLIENT: (u8, u16) = (1, 40_000);
+    const SERVER: (u8, u16) = (2, 80);
+
+    struct Script {
+        streams: Streams,
+        now: u64,
+        sent: BTreeMap<(u64, Direction), Vec<u8>>,
+        ended: Vec<u64>,
+    }
+
+    impl Script {
+        fn new() -> Self {
+            Self {
+                streams: Streams::default(),
+                now: 0,
+                sent: BTreeMap::new(),
+                ended: Vec::new(),
+            }
+        }
+
+        fn push(&mut self, from: (u8, u16), sequence: u32, flags: u8, payload: &[u8]) {
+            self.push_cut(from, sequence, flags, payload, payload.len());
+        }
+
+        fn push_cut(
+            &mut self,
+            from: (u8, u16),
+            sequence: u32,
+            flags: u8,
+            payload: &[u8],
+            wire: usize,
+        ) {
+            let to = if from == CLIENT { SERVER } else { CLIENT };
+            self.now += 1;
+            self.streams.handle(Some(Packet {
+                at: Duration::from_millis(self.now),
+                source: test_address(from.0, from.1),
+                destination: test_address(to.0, to.1),
+                ip_bytes: 40 + wire as u64,
+                transport: Transport::Tcp {
+                    sequence,
+                    acknowledgement: 0,
+                    flags,
+                    payload_bytes: wire as u32,
+                },
+                is_fragment: false,
+                payload: payload.to_vec(),
+            }));
+            self.drain();
+        }
+
+        fn drain(&mut self) {
+            while let Some(event) = self.streams.poll_event() {
+                match event {
+                    Event::Data {
+                        connection,
+                        direction,
+                        bytes,
+                        ..
+                    } => self
+                        .sent
+                        .entry((connection.number, direction))
+                        .or_default()
+                        .extend_from_slice(&bytes),
+                    Event::Ended { number } => self.ended.push(number),
+                }
+            }
+        }
+
+        fn finish(&mut self) {
+            self.streams.finish();
+            self.drain();
+        }
+
+        fn client(&self) -> &[u8] {
+            &self.sent[&(0, Direction::FromClient)]
+        }
+    }
+
+    #[test]
+    fn segments_come_out_once_and_in_order_across_the_wrap() {
+        let mut script = Script::new();
+        let base = u32::MAX - 3;
+        script.push(CLIENT, base.wrapping_sub(1), SYN, b"");
+        script.push(SERVER, 900, SYN | ACK, b"");
+        script.push(CLIENT, base.wrapping_add(4), ACK, b"efgh");
+        script.push(CLIENT, base, ACK, b"abcd");
+        script.push(CLIENT, base.wrapping_add(2), ACK, b"cdef");
+        script.push(CLIENT, base.wrapping_add(6), ACK, b"ghij");
+        script.push(SERVER, 901, ACK | FIN, b"answer");
+        script.push(CLIENT, base.wrapping_add(10), ACK | FIN, b"");
+        assert_eq!(script.client(), b"abcdefghij");
+        assert_eq!(script.sent[&(0, Direction::FromServer)], b"answer");
+        assert_eq!(script.ended, [0]);
+        let counts = script.streams.counts();
+        assert_eq!(counts.reordered_segments, 1);
+        assert_eq!(counts.retransmitted_bytes, 6);
+        assert_eq!((counts.gaps, counts.missing_bytes), (0, 0));
+        assert_eq!(counts.bytes, 16);
+        assert_eq!(counts.begun_before, 0);
+    }
+
+    #[test]
+    fn what_was_not_captured_is_a_gap() {
+        let mut script = Script::new();
+        script.push(CLIENT, 100, SYN, b"");
+        script.push(CLIENT, 101, ACK, b"ab");
+        script.push(CLIENT, 113, ACK, b"cd");
+        assert_eq!(script.client(), b"ab");
+        script.push_cut(CLIENT, 115, ACK, b"ef", 1_000);
+        script.finish();
+        assert_eq!(script.client(), b"abcdef");
+        let counts = script.streams.counts();
+        assert_eq!((counts.gaps, counts.missing_bytes), (2, 10));
+        assert_eq!(counts.cut_bytes, 998);
+    }
+
+    #[test]
+    fn a_gap_is_given_up_when_too_much_waits_behind_it() {
+        let mut script = Script::new();
+        script.push(CLIENT, 0, SYN, b"");
+        let payload = [7; 60_000];
+        let mut sequence = 11;
+        while script.sent.is_empty() {
+            script.push(CLIENT, sequence, ACK, &payload);
+            sequence += 60_000;
+            assert!(sequence < 10_000_000);
+        }
+        assert!(script.client().len() > MOST_WAITING);
+        assert_eq!(script.streams.counts().missing_bytes, 10);
+        assert_eq!(script.streams.waiting_bytes, 0);
+    }
+
+    #[test]
+    fn a_capture_may_begin_in_the_middle_and_ports_may_be_used_again() {
+        let mut script = Script::new();
+        script.push(SERVER, 5_000, ACK, b"rest");
+        script.push(CLIENT, 100, SYN, b"");
+        script.push(CLIENT, 100, SYN, b"");
+        script.push(CLIENT, 101, ACK, b"new");
+        script.push(CLIENT, 104, RST, b"");
+        script.push(CLIENT, 104, ACK, b"late");
+        assert_eq!(script.sent[&(0, Direction::FromServer)], b"rest");
+        assert_eq!(script.sent[&(1, Direction::FromClient)], b"new");
+        assert_eq!(script.ended, [0, 1]);
+        let counts = script.streams.counts();
+        assert_eq!((counts.connections, counts.begun_before), (2, 1));
+    }
+
+    #[test]
+    fn a_shuffled_direction_comes_out_as_it_was_sent() {
+        let mut random = vocab::Random::from_seed(3);
+        for _ in 0..200 {
+            let mut data = vec![0; 5_000];
+            random.fill(&mut data);
+            let mut script = Script::new();
+            script.push(CLIENT, 9, SYN, b"");
+            let mut segments = Vec::new();
+            let mut start = 0;
+            while start < data.len() {
+                let end = data.len().min(start + 1 + random.below(700) as usize);
+                segments.push((start, end));
+                // Sent again, cut elsewhere.
+                let again = start + random.below((end - start) as u64) as usize;
+                segments.push((again, data.len().min(end + 100)));
+                start = end;
+            }
+            for last in (1..segments.len()).rev() {
+                segments.swap(last, random.below(last as u64 + 1) as usize);
+            }
+            for (start, end) in segments {
+                script.push(CLIENT, 10 + start as u32, ACK, &data[start..end]);
+            }
+            script.finish();
+            assert_eq!(script.client(), data);
+            assert_eq!(script.streams.counts().gaps, 0);
+            assert_eq!(script.streams.waiting_bytes, 0);
+        }
+    }
+
+    #[test]
+    fn more_connections_than_are_followed_end_the_longest_silent() {
+        let mut streams = Streams::default();
+        for number in 0..=MOST_CONNECTIONS {
+            let port = 1_024 + number as u16;
+            streams.handle(Some(Packet {
+                at: Duration::ZERO,
+                source: test_address(1, port),
+                destination: test_address(2, 80),
+                ip_bytes: 41,
+                transport: Transport::Tcp {
+                    sequence: 1,
+                    acknowledgement: 0,
+                    flags: ACK,
+                    payload_bytes: 1,
+                },
+                is_fragment: false,
+                payload: vec![1],
+            }));
+        }
+        assert!(streams.connections.len() <= MOST_CONNECTIONS);
+        let mut ended = Vec::new();
+        while let Some(event) = streams.poll_event() {
+            if let Event::Ended { number } = event {
+                ended.push(number);
+            }
+        }
+        assert_eq!(ended.len(), MOST_CONNECTIONS / 8);
+        assert_eq!(ended[0], 0);
+    }
+}

@@ -1,0 +1,334 @@
+//! What Trunkline would save on somebody's data: all of it goes through a [`Pair`], in order.
+//!
+//! A file is a flow from the near end to the far one. A capture is one flow for each TCP connection in
+//! it, both directions, as the hosts sent them: the client is taken to be at the near end. Within a
+//! connection the capture's order and time decide what goes together: a direction's bytes are sent on
+//! when the other host speaks, when nothing came for [`PAUSE`], or when as much waits as an engine
+//! lets wait. How fast the hosts sent is otherwise the old line's doing and no matter here.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use bytes::Bytes;
+
+use super::files::{self, Input, Skipped};
+use super::pair::{Pair, Side, Stream, Tally};
+use crate::capture::{self, Connection, Counts, Direction, Event, Frames, Packet, Streams};
+use crate::kernel;
+use crate::progress::Progress;
+
+/// Bytes read at once.
+const PIECE: usize = 64 * 1024;
+/// Silence in a capture after which a direction's bytes have been sent on: longer than a sender's
+/// gaps within one message, shorter than a person's.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Captured frames between two looks at the clock and at the keyboard.
+const FRAMES_AT_ONCE: u64 = 4_096;
+
+/// How files that begin as captures do are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognition {
+    /// As captures.
+    Captures,
+    /// As any other file.
+    FilesOnly,
+}
+
+/// One flow's direction, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The file; of a capture's stream also from which host to which.
+    pub path: String,
+    /// Its figures.
+    pub tally: Tally,
+}
+
+/// What was found in a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureNotes {
+    /// The file.
+    pub path: String,
+    /// What was found.
+    pub counts: Counts,
+}
+
+/// What came of everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// In the order in which they were sent; of captures, in which connections ended.
+    pub items: Vec<Item>,
+    /// What was not sent, or not whole.
+    pub skipped: Vec<Skipped>,
+    /// Of each capture.
+    pub captures: Vec<CaptureNotes>,
+}
+
+impl Estimate {
+    /// All items together.
+    #[must_use]
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        for item in &self.items {
+            total.add(&item.tally);
+        }
+        total
+    }
+
+    /// Names of files whose bytes were not all sent though they should have been.
+    pub fn losses(&self) -> impl Iterator<Item = &Skipped> {
+        self.skipped.iter().filter(|skipped| skipped.is_loss)
+    }
+}
+
+/// Sends everything under `inputs` through `pair`; `excluded` is a directory to leave alone.
+///
+/// # Errors
+/// When an input is not there ([`crate::link::Refused`]; nothing was begun), when something else comes
+/// out at the other end, or on Ctrl-C. What cannot be read is no error but named in the result.
+pub fn estimate(
+    pair: &mut Pair,
+    inputs: &[Input],
+    recognition: Recognition,
+    excluded: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Estimate> {
+    let found = files::find(inputs, excluded)?;
+    let mut work = Work {
+        pair,
+        recognition,
+        progress,
+        total: found.files.iter().map(|(_, bytes)| bytes).sum(),
+        read: 0,
+        estimate: Estimate {
+            skipped: found.skipped,
+            ..Estimate::default()
+        },
+    };
+    for (input, _) in found.files {
+        work.take(&input)?;
+    }
+    let estimate = work.estimate;
+    pair.settle();
+    Ok(estimate)
+}
+
+struct Work<'a> {
+    pair: &'a mut Pair,
+    recognition: Recognition,
+    progress: &'a dyn Progress,
+    total: u64,
+    read: u64,
+    estimate: Estimate,
+}
+
+impl Work<'_> {
+    fn take(&mut self, input: &Input) -> Result<()> {
+        let (name, opened): (String, io::Result<Box<dyn Read>>) = match input {
+            Input::Standard => ("-".to_owned(), Ok(Box::new(io::stdin()))),
+            Input::Path(path) => (
+                path.display().to_string(),
+                File::open(path).map(|file| Box::new(file) as Box<dyn Read>),
+            ),
+        };
+        self.step(&name)?;
+        let mut first = Vec::new();
+        let begun = opened.and_then(|mut file| {
+            file.by_ref().take(4).read_to_end(&mut first)?;
+            Ok(file)
+        });
+        let file = match begun {
+            Ok(file) => file,
+            Err(error) => {
+                self.lose(&name, format!("cannot be read: {error}"));
+                return Ok(());
+            }
+        };
+        let is_capture = self.recognition == Recognition::Captures && capture::is_capture(&first);
+        let whole = Cursor::new(first).chain(file);
+        match is_capture {
+            true => self.take_capture(&name, whole),
+            false => self.take_file(&name, whole),
+        }
+    }
+
+    fn take_file(&mut self, name: &str, mut file: impl Read) -> Result<()> {
+        let mut stream = self.pair.start(Side::Near);
+        loop {
+            let mut piece = Vec::with_capacity(PIECE);
+            let read = file.by_ref().take(PIECE as u64).read_to_end(&mut piece);
+            let length = piece.len() as u64;
+            self.read += length;
+            self.pair.send(&mut stream, Bytes::from(piece))?;
+            match read {
+                Ok(0) => break,
+                Ok(_) => self.step(name)?,
+                Err(error) => {
+                    let reason = format!("could not be read to its end: {error}");
+                    self.lose(name, reason);
+                    break;
+                }
+            }
+        }
+        let tally = self.pair.finish(stream)?;
+        self.estimate.items.push(Item {
+            path: name.to_owned(),
+            tally,
+        });
+        Ok(())
+    }
+
+    fn take_capture(&mut self, name: &str, file: impl Read) -> Result<()> {
+        let mut streams = Streams::default();
+        let mut flows = Flows::default();
+        let mut frames = match Frames::open(BufReader::with_capacity(PIECE, file)) {
+            Ok(frames) => frames,
+            Err(damage) => {
+                self.lose(name, damage.to_string());
+                return Ok(());
+            }
+        };
+        loop {
+            match frames.next_frame() {
+                Ok(Some(frame)) => {
+                    // The record's own head included, so that progress comes to its end.
+                    self.read += frame.bytes.len() as u64 + 16;
+                    streams.handle(Packet::of(&frame));
+                }
+                Ok(None) => break,
+                Err(damage) => {
+                    self.lose(name, damage.to_string());
+                    break;
+                }
+            }
+            self.follow(name, &mut streams, &mut flows)?;
+            if frames.packets().is_multiple_of(FRAMES_AT_ONCE) {
+                self.step(name)?;
+            }
+        }
+        streams.finish();
+        self.follow(name, &mut streams, &mut flows)?;
+        self.estimate.captures.push(CaptureNotes {
+            path: name.to_owned(),
+            counts: streams.counts(),
+        });
+        Ok(())
+    }
+
+    fn follow(&mut self, name: &str, streams: &mut Streams, flows: &mut Flows) -> Result<()> {
+        while let Some(event) = streams.poll_event() {
+            match event {
+                Event::Data {
+                    connection,
+                    direction,
+                    at,
+                    bytes,
+                } => flows.send(self.pair, connection, direction, at, bytes)?,
+                Event::Ended { number } => {
+                    for (way, tally) in flows.finish(self.pair, number)? {
+                        let path = format!("{name} {way}");
+                        self.estimate.items.push(Item { path, tally });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&self, name: &str) -> Result<()> {
+        if kernel::interrupted() {
+            bail!("interrupted");
+        }
+        let done = match self.total {
+            0 => 0.0,
+            total => self.read as f64 / total as f64,
+        };
+        self.progress.step(done.min(1.0), name);
+        Ok(())
+    }
+
+    fn lose(&mut self, name: &str, reason: String) {
+        self.estimate.skipped.push(Skipped {
+            path: name.to_owned(),
+            reason,
+            is_loss: true,
+        });
+    }
+}
+
+/// The flows of a capture that are open, by their connection's number.
+#[derive(Default)]
+struct Flows {
+    open: BTreeMap<u64, Flow>,
+}
+
+struct Flow {
+    connection: Connection,
+    streams: [Option<Stream>; 2],
+    last_at: Duration,
+}
+
+impl Flows {
+    fn send(
+        &mut self,
+        pair: &mut Pair,
+        connection: Connection,
+        direction: Direction,
+        at: Duration,
+        bytes: Bytes,
+    ) -> Result<()> {
+        let flow = self.open.entry(connection.number).or_insert(Flow {
+            connection,
+            streams: [None, None],
+            last_at: at,
+        });
+        let (this, other) = match direction {
+            Direction::FromClient => (0, 1),
+            Direction::FromServer => (1, 0),
+        };
+        if let Some(stream) = &mut flow.streams[other]
+            && stream.pending() > 0
+        {
+            pair.pause(stream)?;
+        }
+        if let Some(stream) = &mut flow.streams[this]
+            && at.saturating_sub(flow.last_at) >= PAUSE
+        {
+            pair.pause(stream)?;
+        }
+        flow.last_at = at;
+        if flow.streams[this].is_none() {
+            let from = [Side::Near, Side::Far][this];
+            flow.streams[this] = Some(match &flow.streams[other] {
+                Some(stream) => pair.start_against(stream),
+                None => pair.start(from),
+            });
+        }
+        match &mut flow.streams[this] {
+            Some(stream) => pair.send(stream, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// The streams of a connection that has ended, by from where to where.
+    fn finish(&mut self, pair: &mut Pair, number: u64) -> Result<Vec<(String, Tally)>> {
+        let Some(flow) = self.open.remove(&number) else {
+            return Ok(Vec::new());
+        };
+        let Connection { client, server, .. } = flow.connection;
+        let ways = [
+            format!("{client} > {server}"),
+            format!("{server} > {client}"),
+        ];
+        let mut ended = Vec::new();
+        for (way, stream) in ways.into_iter().zip(flow.streams) {
+            if let Some(stream) = stream {
+                ended.push((way, pair.finish(stream)?));
+            }
+        }
+        Ok(ended)
+    }
+}

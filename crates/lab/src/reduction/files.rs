@@ -1,0 +1,193 @@
+//! The files that a person names: themselves, or what is in their directories.
+//!
+//! Directories are walked in the order of their names' bytes, files and folders together, so that the
+//! same tree gives the same order everywhere. Symbolic links inside are not followed and special files
+//! (devices, pipes, sockets) not opened: both are named, as is what cannot be read. What is named by
+//! the person is taken by its name, links followed.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::link::Refused;
+
+/// What is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A file or a directory.
+    Path(PathBuf),
+    /// Standard input.
+    Standard,
+}
+
+impl Input {
+    /// Reads `-` as standard input.
+    #[must_use]
+    pub fn named(name: &Path) -> Self {
+        match name.as_os_str() == "-" {
+            true => Self::Standard,
+            false => Self::Path(name.to_owned()),
+        }
+    }
+}
+
+/// What was not taken, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Its name.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+    /// Whether there are bytes that should have been sent: the figures are then not of all that was
+    /// named.
+    pub is_loss: bool,
+}
+
+/// What there is to send, in order.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) files: Vec<(Input, u64)>,
+    pub(super) skipped: Vec<Skipped>,
+}
+
+/// Whether all inputs are there and have an end.
+///
+/// # Errors
+/// [`Refused`], when one is not.
+pub fn check(inputs: &[Input]) -> Result<()> {
+    for input in inputs {
+        let Input::Path(path) = input else {
+            continue;
+        };
+        let name = path.display();
+        let metadata = fs::metadata(path)
+            .with_context(|| format!("cannot read {name}"))
+            .map_err(Refused::because)?;
+        let kind = metadata.file_type();
+        if kind.is_char_device() || kind.is_socket() {
+            return Err(Refused::because(anyhow!(
+                "{name} is a device or a socket and has no end; name files, directories or -"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Finds everything under `inputs` but `excluded`.
+///
+/// # Errors
+/// When one of them is not there or has no end ([`Refused`]); nothing was read then.
+pub(super) fn find(inputs: &[Input], excluded: Option<&Path>) -> Result<Found> {
+    check(inputs)?;
+    let excluded = excluded.and_then(|path| path.canonicalize().ok());
+    let mut found = Found::default();
+    for input in inputs {
+        let length = match input {
+            Input::Standard => 0,
+            Input::Path(path) if path.is_dir() => {
+                walk(path, excluded.as_deref(), &mut found);
+                continue;
+            }
+            // One that has gone by now is noticed when it is opened.
+            Input::Path(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        };
+        found.files.push((input.clone(), length));
+    }
+    Ok(found)
+}
+
+fn walk(directory: &Path, excluded: Option<&Path>, found: &mut Found) {
+    let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let mut entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => return found.skip(directory, &format!("cannot be read: {error}"), true),
+    };
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        // Not followed: a link's own metadata.
+        let metadata = match entry.metadata() {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                found.skip(&path, &format!("cannot be read: {error}"), true);
+                continue;
+            }
+        };
+        let kind = metadata.file_type();
+        if kind.is_file() {
+            found.files.push((Input::Path(path), metadata.len()));
+        } else if kind.is_dir() {
+            let is_excluded = excluded.is_some() && path.canonicalize().ok().as_deref() == excluded;
+            match is_excluded {
+                true => found.skip(&path, "is the dictionary itself", false),
+                false => walk(&path, excluded, found),
+            }
+        } else if kind.is_symlink() {
+            found.skip(&path, "is a symbolic link", false);
+        } else {
+            found.skip(&path, "is a device, a pipe or a socket", false);
+        }
+    }
+}
+
+impl Found {
+    fn skip(&mut self, path: &Path, reason: &str, is_loss: bool) {
+        self.skipped.push(Skipped {
+            path: path.display().to_string(),
+            reason: reason.to_owned(),
+            is_loss,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_walked_in_one_order_and_special_files_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir_all(root.join("b/deep")).unwrap();
+        fs::create_dir(root.join("dictionary")).unwrap();
+        for name in ["c", "a", "b/deep/x", "B", "dictionary/near"] {
+            fs::write(root.join(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("a"), root.join("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+        let found = find(
+            &[Input::Path(root.to_owned()), Input::Standard],
+            Some(&root.join("dictionary")),
+        )
+        .unwrap();
+        let name = |path: &Path| path.strip_prefix(root).unwrap().display().to_string();
+        let names: Vec<String> = found
+            .files
+            .iter()
+            .map(|(input, _)| match input {
+                Input::Path(path) => name(path),
+                Input::Standard => "-".to_owned(),
+            })
+            .collect();
+        assert_eq!(names, ["B", "a", "b/deep/x", "c", "-"]);
+        let skipped: Vec<String> = found
+            .skipped
+            .iter()
+            .map(|skipped| name(Path::new(&skipped.path)))
+            .collect();
+        assert_eq!(skipped, ["dictionary", "link", "socket"]);
+        assert!(found.skipped.iter().all(|skipped| !skipped.is_loss));
+    }
+
+    #[test]
+    fn what_is_named_and_not_there_is_refused() {
+        for name in ["/nowhere/at/all", "/dev/zero"] {
+            let refused = find(&[Input::named(Path::new(name))], None).unwrap_err();
+            assert!(Refused::is_why(&refused), "{refused:#}");
+            assert!(format!("{refused:#}").contains(name), "{refused:#}");
+        }
+        assert_eq!(Input::named(Path::new("-")), Input::Standard);
+    }
+}

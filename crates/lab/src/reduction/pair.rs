@@ -1,0 +1,681 @@
+//! Two ends of reduction, joined: what one encodes the other decodes at once, and compares.
+//!
+//! ```text
+//!  send ─► encoder ─► Data frames ─► decoder ─► compared with what was sent
+//!             ▲ ◄──── Ack frames ◄──── │        (each 64 KiB of the encoded stream, or when the
+//!             └─ Message frames (repair) ┘       encoder waits for one)
+//! ```
+//! Bytes on the wire are counted as a session over a link writes them: every frame with its length,
+//! type and numbers, in both directions. What is around frames (TLS records, packets, their seals and
+//! headers, sessions' pings) is not there and not counted.
+//!
+//! Time is virtual and moves with the bytes, so that the same data in the same order gives the same
+//! bytes on every machine. Processor time is the calling thread's, for each end by itself: encoding
+//! or decoding together with that end's disk work. A dictionary's disk work is executed as soon as it
+//! is asked for; a pair never meets a slow disk, only its cost.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use reduce::{
+    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryStatistics,
+    DiskCompletion, DiskRequest, Encoder, EncoderConfig, PeerSlot,
+};
+use tunnel::wire::{
+    Ack, AnswerFrame, Data, Finish, Frame, Message, MessageAck, OpenFrame, Piece, Seen,
+};
+use tunnel::{Answer, Open};
+use vocab::{ByteCount, FlowId, NodeId, Random, Segment, Time, Writer};
+
+use crate::kernel;
+
+/// Executes a dictionary's disk requests, in order.
+pub type Disk = Box<dyn FnMut(DiskRequest) -> DiskCompletion>;
+
+/// What is counted as bytes on the wire, for who reads the figures.
+pub const FRAMING: &str = "frames of the session with their lengths, types and numbers, in both \
+    directions: opens, data, acknowledgements, repairs, ends; without TLS, packets and their headers";
+
+/// What an engine lets wait for the encoder before it asks the host for no more.
+pub(super) const READ_AHEAD: usize = 128 * 1024;
+/// Virtual time that a byte takes to arrive, as at 5 Gbit/s.
+pub(super) const BYTE_TIME: Duration = Duration::from_nanos(2);
+/// Virtual time between two flows, longer than an encoder holds anything back.
+const FLOW_GAP: Duration = Duration::from_millis(10);
+/// The progress that a session tells of at once while flows have their first window.
+pub(super) const ACKNOWLEDGED_AT_ONCE: u64 = 64 * 1024;
+/// Virtual time in which a dictionary syncs and writes down all it knows when nothing more comes.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// One end of the pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Where a client is, or who sends a file.
+    Near,
+    /// Where the server is.
+    Far,
+}
+
+impl Side {
+    fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// What both ends are told.
+#[derive(Clone, Copy, Debug)]
+pub struct PairConfig {
+    /// Each end's dictionary.
+    pub dictionary: DictionaryConfig,
+    /// Each flow's encoder.
+    pub encoder: EncoderConfig,
+    /// Of all chance.
+    pub seed: u64,
+}
+
+impl PairConfig {
+    /// As nodes are: so much memory and disk for each dictionary, the rest as it comes.
+    #[must_use]
+    pub fn shipped(memory: ByteCount, disk: ByteCount, seed: u64) -> Self {
+        Self {
+            dictionary: DictionaryConfig {
+                memory,
+                disk,
+                ..DictionaryConfig::default()
+            },
+            encoder: EncoderConfig::default(),
+            seed,
+        }
+    }
+}
+
+/// What has gone through, and what it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bytes that hosts sent.
+    pub bytes: u64,
+    /// Bytes that the encoder gave, without frames and repairs.
+    pub encoded_bytes: u64,
+    /// Bytes of frames in the direction of the data.
+    pub forward_wire_bytes: u64,
+    /// Bytes of frames against it.
+    pub backward_wire_bytes: u64,
+    /// Repairs asked for.
+    pub repairs: u64,
+    /// Processor time of the sending end.
+    pub encoding: Duration,
+    /// Processor time of the receiving end.
+    pub decoding: Duration,
+}
+
+impl Tally {
+    /// Bytes of frames in both directions.
+    #[must_use]
+    pub fn wire_bytes(&self) -> u64 {
+        self.forward_wire_bytes + self.backward_wire_bytes
+    }
+
+    /// Bytes on the wire for each byte that hosts sent; zero of nothing.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        match self.bytes {
+            0 => 0.0,
+            bytes => self.wire_bytes() as f64 / bytes as f64,
+        }
+    }
+
+    /// Bits that hosts sent for each second of the sending end's processor time.
+    #[must_use]
+    pub fn encode_gbit_s(&self) -> f64 {
+        gbit_s(self.bytes, self.encoding)
+    }
+
+    /// Bits that hosts sent for each second of the receiving end's processor time.
+    #[must_use]
+    pub fn decode_gbit_s(&self) -> f64 {
+        gbit_s(self.bytes, self.decoding)
+    }
+
+    /// Adds what another stream took.
+    pub fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.encoded_bytes += other.encoded_bytes;
+        self.forward_wire_bytes += other.forward_wire_bytes;
+        self.backward_wire_bytes += other.backward_wire_bytes;
+        self.repairs += other.repairs;
+        self.encoding += other.encoding;
+        self.decoding += other.decoding;
+    }
+}
+
+fn gbit_s(bytes: u64, time: Duration) -> f64 {
+    match time.as_secs_f64() {
+        0.0 => 0.0,
+        seconds => bytes as f64 * 8.0 / seconds / 1e9,
+    }
+}
+
+/// Both ends.
+pub struct Pair {
+    ends: [End; 2],
+    encoder: EncoderConfig,
+    now: Time,
+    next_flow: u64,
+}
+
+/// One end: a dictionary and its disk.
+pub(super) struct End {
+    pub(super) dictionary: Dictionary,
+    disk: Option<Disk>,
+    /// The other end, as this dictionary knows it.
+    pub(super) peer: PeerSlot,
+}
+
+impl End {
+    /// A dictionary that has read what its disk holds.
+    pub(super) fn open(config: &PairConfig, side: Side, disk: Option<Disk>) -> Result<Self> {
+        let nodes = [NodeId([1; 32]), NodeId([2; 32])];
+        let random = Random::for_stream(config.seed, side as u64);
+        let mut dictionary = Dictionary::new(config.dictionary, random);
+        let peer = dictionary.peer(nodes[side.other() as usize]);
+        dictionary.open();
+        let mut end = Self {
+            dictionary,
+            disk,
+            peer,
+        };
+        end.serve();
+        ensure!(
+            end.dictionary.is_ready(),
+            "a dictionary has asked its disk for nothing more and is not ready"
+        );
+        Ok(end)
+    }
+
+    /// Lets the dictionary write down what it has not yet, as it does when time passes.
+    pub(super) fn settle(&mut self, now: &mut Time) {
+        // A sync may be what writes the rest down, and that has to be synced in turn.
+        for _ in 0..3 {
+            *now += SETTLING;
+            self.dictionary.handle_timeout(*now);
+            self.serve();
+        }
+    }
+
+    /// Executes disk work until the dictionary asks for none; says how many requests that were.
+    pub(super) fn serve(&mut self) -> usize {
+        let mut requests = 0;
+        if let Some(disk) = &mut self.disk {
+            while let Some(request) = self.dictionary.poll_disk() {
+                self.dictionary.handle_disk(disk(request));
+                requests += 1;
+            }
+        }
+        requests
+    }
+}
+
+/// One direction of a flow between the ends.
+pub struct Stream {
+    id: FlowId,
+    from: Side,
+    encoder: Encoder,
+    decoder: Decoder,
+    /// What was sent and has not come out at the other end.
+    expected: VecDeque<Bytes>,
+    encoded: u64,
+    acknowledged: u64,
+    messages: u64,
+    ends: Ends,
+    tally: Tally,
+}
+
+/// Whether a stream's figures hold its flow's open and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    Counted,
+    ByTheOtherDirection,
+}
+
+impl Stream {
+    /// Which end sends.
+    #[must_use]
+    pub fn from(&self) -> Side {
+        self.from
+    }
+
+    /// Bytes that were handed over and wait to be encoded.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.encoder.pending()
+    }
+
+    fn count_forward(&mut self, frame: &Frame) {
+        self.tally.forward_wire_bytes += length_of(frame);
+    }
+
+    fn count_backward(&mut self, frame: &Frame) {
+        self.tally.backward_wire_bytes += length_of(frame);
+    }
+}
+
+impl Pair {
+    /// Both ends with their dictionaries, opened; `disks` are the near end's and the far end's.
+    ///
+    /// # Errors
+    /// When a dictionary does not come to be ready.
+    pub fn open(config: &PairConfig, disks: Option<[Disk; 2]>) -> Result<Self> {
+        let [near, far] = disks.map_or([None, None], |disks| disks.map(Some));
+        Ok(Self {
+            ends: [
+                End::open(config, Side::Near, near)?,
+                End::open(config, Side::Far, far)?,
+            ],
+            encoder: config.encoder,
+            now: Time::ZERO,
+            next_flow: 1,
+        })
+    }
+
+    /// A new flow's first direction; the flow's open, answer and ends are counted with it.
+    pub fn start(&mut self, from: Side) -> Stream {
+        self.now += FLOW_GAP;
+        let id = FlowId(self.next_flow);
+        self.next_flow += 1;
+        let mut stream = self.direction(id, from, Ends::Counted);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
+        stream.count_forward(&Frame::Open(OpenFrame {
+            flow: id,
+            open: Open {
+                client: address,
+                server: address,
+                accelerator: 0,
+                keep_client_address: true,
+                may_store: true,
+                dscp: 0,
+            },
+        }));
+        stream.count_backward(&Frame::Answer(AnswerFrame {
+            flow: id,
+            answer: Answer::Connected,
+        }));
+        stream
+    }
+
+    /// The other direction of a flow.
+    pub fn start_against(&mut self, stream: &Stream) -> Stream {
+        self.direction(stream.id, stream.from.other(), Ends::ByTheOtherDirection)
+    }
+
+    fn direction(&mut self, id: FlowId, from: Side, ends: Ends) -> Stream {
+        let decoder = Decoder::new(DecoderConfig::default(), self.end(from.other()).peer);
+        Stream {
+            id,
+            from,
+            encoder: Encoder::new(self.encoder, self.end(from).peer),
+            decoder,
+            expected: VecDeque::new(),
+            encoded: 0,
+            acknowledged: 0,
+            messages: 0,
+            ends,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Takes what a host sends, and sends on as much as an engine would while more is coming.
+    ///
+    /// # Errors
+    /// When something else comes out at the other end.
+    pub fn send(&mut self, stream: &mut Stream, bytes: Bytes) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.now += BYTE_TIME * u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        stream.tally.bytes += bytes.len() as u64;
+        stream.expected.push_back(bytes.clone());
+        let began = kernel::thread_time();
+        stream.encoder.push(self.now, Segment::payload(bytes));
+        stream.tally.encoding += kernel::thread_time() - began;
+        if stream.pending() >= READ_AHEAD {
+            self.pump(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing comes for a while: sends on everything that waits.
+    ///
+    /// # Errors
+    /// When something else comes out at the other end.
+    pub fn pause(&mut self, stream: &mut Stream) -> Result<()> {
+        self.pump(stream)?;
+        if let Some(due) = stream.encoder.poll_timeout() {
+            self.now = self.now.max(due);
+            self.pump(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a stream: sends the rest, acknowledges all, and says what it took.
+    ///
+    /// # Errors
+    /// When something else, or not all, comes out at the other end.
+    pub fn finish(&mut self, mut stream: Stream) -> Result<Tally> {
+        let began = kernel::thread_time();
+        stream.encoder.finish();
+        stream.tally.encoding += kernel::thread_time() - began;
+        self.pump(&mut stream)?;
+        self.acknowledge(&mut stream);
+        ensure!(
+            stream.encoder.pending() == 0
+                && stream.expected.is_empty()
+                && stream.decoder.is_at_boundary(),
+            "not all came out at the other end: {} bytes were kept back",
+            stream.encoder.pending()
+        );
+        if stream.ends == Ends::Counted {
+            let finish = Frame::Finish(Finish {
+                flow: stream.id,
+                final_offset: stream.encoded,
+            });
+            stream.count_forward(&finish);
+            stream.count_backward(&finish);
+        }
+        stream.tally.encoded_bytes = stream.encoded;
+        Ok(stream.tally)
+    }
+
+    /// Lets both dictionaries write down what they have not yet, as they do when time passes.
+    pub fn settle(&mut self) {
+        for end in &mut self.ends {
+            end.settle(&mut self.now);
+        }
+    }
+
+    /// What an end's dictionary holds and has done.
+    #[must_use]
+    pub fn statistics(&self, side: Side) -> DictionaryStatistics {
+        self.ends[side as usize].dictionary.statistics()
+    }
+
+    /// Most raw bytes that an encoder keeps until they are acknowledged.
+    fn retained_limit(&self) -> ByteCount {
+        self.encoder.retained
+    }
+
+    fn end(&mut self, side: Side) -> &mut End {
+        &mut self.ends[side as usize]
+    }
+
+    /// Encodes and decodes until the encoder gives nothing more.
+    fn pump(&mut self, stream: &mut Stream) -> Result<()> {
+        let unsent = tunnel::Config::default().unsent_limit.as_usize();
+        loop {
+            let now = self.now;
+            let began = kernel::thread_time();
+            let end = self.end(stream.from);
+            let encoded = stream
+                .encoder
+                .poll_encoded(now, &mut end.dictionary, unsent);
+            end.serve();
+            stream.tally.encoding += kernel::thread_time() - began;
+            match encoded {
+                Some(encoded) => self.carry(stream, encoded)?,
+                None if stream.encoder.retained() >= self.retained_limit().as_usize()
+                    && stream.acknowledged < stream.decoder.consumed() =>
+                {
+                    self.acknowledge(stream);
+                }
+                None => return Ok(()),
+            }
+            if stream.decoder.consumed() - stream.acknowledged >= ACKNOWLEDGED_AT_ONCE {
+                self.acknowledge(stream);
+            }
+        }
+    }
+
+    fn carry(&mut self, stream: &mut Stream, encoded: Bytes) -> Result<()> {
+        let offset = stream.encoded;
+        stream.encoded += encoded.len() as u64;
+        stream.count_forward(&Frame::Data(Data {
+            flow: stream.id,
+            offset,
+            bytes: encoded.clone(),
+        }));
+        let began = kernel::thread_time();
+        stream.decoder.push(encoded);
+        stream.tally.decoding += kernel::thread_time() - began;
+        self.restore(stream)
+    }
+
+    fn restore(&mut self, stream: &mut Stream) -> Result<()> {
+        loop {
+            let began = kernel::thread_time();
+            let end = self.end(stream.from.other());
+            let decoded = stream.decoder.poll(&mut end.dictionary);
+            let requests = end.serve();
+            stream.tally.decoding += kernel::thread_time() - began;
+            match decoded.context("what was encoded cannot be restored")? {
+                Decoded::Segment(segment) => compare(&mut stream.expected, &segment.bytes)?,
+                Decoded::NeedMore => return Ok(()),
+                Decoded::NeedRepair(request) => self.repair(stream, request)?,
+                Decoded::WaitForRepair => bail!("a decoder waits for a repair that it was given"),
+                Decoded::WaitForDisk => ensure!(
+                    requests > 0,
+                    "a decoder waits for a disk of which nothing is asked"
+                ),
+            }
+        }
+    }
+
+    fn repair(&mut self, stream: &mut Stream, request: Bytes) -> Result<()> {
+        stream.tally.repairs += 1;
+        let sequence = stream.messages;
+        stream.messages += 1;
+        let asked = message(stream.id, sequence, &request);
+        let began = kernel::thread_time();
+        let answer = stream
+            .encoder
+            .repair(&request)
+            .context("a repair was refused")?;
+        stream.tally.encoding += kernel::thread_time() - began;
+        let answered = message(stream.id, sequence, &answer);
+        let acknowledged = Frame::MessageAck(MessageAck { next: sequence + 1 });
+        stream.count_backward(&asked);
+        stream.count_backward(&acknowledged);
+        stream.count_forward(&answered);
+        stream.count_forward(&acknowledged);
+        let began = kernel::thread_time();
+        let taken = stream.decoder.handle_repair(&answer);
+        stream.tally.decoding += kernel::thread_time() - began;
+        taken.context("a repair was not taken")
+    }
+
+    fn acknowledge(&mut self, stream: &mut Stream) {
+        let consumed = stream.decoder.consumed();
+        if consumed == stream.acknowledged {
+            return;
+        }
+        stream.acknowledged = consumed;
+        stream.count_backward(&acknowledgement(stream.id, stream.encoded, consumed));
+        let began = kernel::thread_time();
+        let end = self.end(stream.from);
+        stream.encoder.acknowledged(consumed, &mut end.dictionary);
+        end.serve();
+        stream.tally.encoding += kernel::thread_time() - began;
+    }
+}
+
+/// Takes `bytes` off the front of what is expected.
+fn compare(expected: &mut VecDeque<Bytes>, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        let front = expected
+            .front_mut()
+            .context("more came out at the other end than was sent")?;
+        let (these, rest) = bytes.split_at(bytes.len().min(front.len()));
+        ensure!(
+            front.starts_with(these),
+            "other bytes came out at the other end than were sent"
+        );
+        let _ = front.split_to(these.len());
+        if front.is_empty() {
+            expected.pop_front();
+        }
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// What a receiver says of its progress.
+pub(super) fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> Frame {
+    Frame::Ack(Ack {
+        flow,
+        received,
+        consumed,
+        limit: received + tunnel::Config::default().flow_window.bytes(),
+        finish: Seen::NotYet,
+    })
+}
+
+/// What carries a repair's request or answer; its kind is one byte, whichever it is.
+pub(super) fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> Frame {
+    Frame::Message(Message {
+        flow,
+        kind: 1,
+        piece: Piece::Last,
+        sequence,
+        bytes: bytes.clone(),
+    })
+}
+
+/// The frame's length on a link. Data are not copied for it.
+pub(super) fn length_of(frame: &Frame) -> u64 {
+    let mut out = Writer::new();
+    match frame {
+        Frame::Data(data) => {
+            let head = Data {
+                bytes: Bytes::new(),
+                ..data.clone()
+            };
+            Frame::Data(head).emit(&mut out);
+            // The length before a frame grows with it; that of an empty one takes one byte.
+            let body = out.len() - 1 + data.bytes.len();
+            (vocab::varint_length(body as u64) + body) as u64
+        }
+        frame => {
+            frame.emit(&mut out);
+            out.len() as u64
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reduce::testing::MemoryDisk;
+
+    use super::*;
+
+    fn config(disk: ByteCount) -> PairConfig {
+        PairConfig::shipped(ByteCount::mebibytes(16), disk, 1)
+    }
+
+    fn noise(length: usize, seed: u64) -> Bytes {
+        let mut bytes = vec![0; length];
+        Random::from_seed(seed).fill(&mut bytes);
+        bytes.into()
+    }
+
+    fn transfer(pair: &mut Pair, data: &Bytes) -> Tally {
+        let mut stream = pair.start(Side::Near);
+        for start in (0..data.len()).step_by(65_536) {
+            let end = data.len().min(start + 65_536);
+            pair.send(&mut stream, data.slice(start..end)).unwrap();
+        }
+        pair.finish(stream).unwrap()
+    }
+
+    #[test]
+    fn what_was_sent_once_costs_little_in_either_direction() {
+        let mut pair = Pair::open(&config(ByteCount::new(0)), None).unwrap();
+        let data = noise(1 << 20, 1);
+        let cold = transfer(&mut pair, &data);
+        assert_eq!(cold.bytes, 1 << 20);
+        assert!(cold.wire_bytes() >= 1 << 20);
+        assert!(cold.backward_wire_bytes > 0);
+        let mut back = pair.start(Side::Far);
+        pair.send(&mut back, data.clone()).unwrap();
+        let warm = pair.finish(back).unwrap();
+        assert!(warm.wire_bytes() < cold.wire_bytes() / 50, "{warm:?}");
+        assert_eq!(warm.repairs, 0);
+    }
+
+    #[test]
+    fn a_lone_write_is_sent_in_a_pause() {
+        let mut pair = Pair::open(&config(ByteCount::new(0)), None).unwrap();
+        let mut stream = pair.start(Side::Near);
+        pair.send(&mut stream, Bytes::from_static(b"ls\n")).unwrap();
+        pair.pause(&mut stream).unwrap();
+        assert_eq!(stream.pending(), 0);
+        assert!(stream.expected.is_empty());
+        pair.finish(stream).unwrap();
+    }
+
+    #[test]
+    fn a_dictionary_lost_at_one_end_costs_repairs_and_no_wrong_byte() {
+        use std::cell::RefCell;
+        use std::rc::Rc;
+        let disks: [Rc<RefCell<MemoryDisk>>; 2] = Default::default();
+        let executor = |disk: &Rc<RefCell<MemoryDisk>>| -> Disk {
+            let disk = Rc::clone(disk);
+            Box::new(move |request| disk.borrow_mut().execute(request))
+        };
+        let config = config(ByteCount::mebibytes(64));
+        let data = noise(1 << 20, 2);
+        let mut pair = Pair::open(&config, Some(disks.each_ref().map(executor))).unwrap();
+        let cold = transfer(&mut pair, &data);
+        pair.settle();
+        drop(pair);
+        let mut pair = Pair::open(&config, Some(disks.each_ref().map(executor))).unwrap();
+        let warm = transfer(&mut pair, &data);
+        assert!(warm.wire_bytes() < cold.wire_bytes() / 50, "{warm:?}");
+        pair.settle();
+        drop(pair);
+        *disks[1].borrow_mut() = MemoryDisk::new();
+        let mut pair = Pair::open(&config, Some(disks.each_ref().map(executor))).unwrap();
+        let repaired = transfer(&mut pair, &data);
+        assert!(repaired.repairs > 0);
+        assert!(repaired.wire_bytes() > 1 << 20);
+        let again = transfer(&mut pair, &data);
+        assert!(again.wire_bytes() < cold.wire_bytes() / 50, "{again:?}");
+    }
+
+    #[test]
+    fn frames_are_as_long_as_they_are_written() {
+        for length in [1, 60, 61, 62, 63, 64, 65, 16_000, 16_380, 16_384, 65_536] {
+            let frame = Frame::Data(Data {
+                flow: FlowId(7),
+                offset: 1 << 33,
+                bytes: vec![0; length].into(),
+            });
+            let mut out = Writer::new();
+            frame.emit(&mut out);
+            assert_eq!(length_of(&frame), out.len() as u64);
+        }
+    }
+
+    #[test]
+    fn another_byte_is_noticed() {
+        let mut expected = VecDeque::from([Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]);
+        compare(&mut expected, b"abc").unwrap();
+        assert!(compare(&mut expected.clone(), b"x").is_err());
+        assert!(compare(&mut expected.clone(), b"de").is_err());
+        compare(&mut expected, b"d").unwrap();
+        assert!(expected.is_empty());
+    }
+}

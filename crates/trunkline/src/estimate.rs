@@ -1,0 +1,369 @@
+//! `trunkline estimate`: what Trunkline would save on somebody's own data.
+
+use std::fmt::Write as _;
+use std::fs::DirBuilder;
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lab::kernel;
+use lab::reduction::{
+    self, CaptureNotes, Disk, Estimate as Outcome, FRAMING, Input, Item, Pair, PairConfig,
+    Recognition, Skipped, Tally,
+};
+use node::{SegmentFiles, StateLock};
+use serde_json::{Value, json};
+use vocab::ByteCount;
+
+use crate::lab::progress;
+use crate::output::Output;
+
+/// Rows of the table beyond which only the largest are shown.
+const ROWS: usize = 40;
+/// Complaints about skipped files that are shown in a table.
+const COMPLAINTS: usize = 20;
+/// What is left for names in a table of 80 columns.
+const NAME: usize = 80 - 50;
+/// Of both dictionaries' chance, so that the same data give the same bytes.
+const SEED: u64 = 1;
+
+/// Shows what Trunkline would save on your data.
+///
+/// Sends files, directories and captures through a real encoder and decoder, and prints what they would
+/// be on the wire. Each file is a flow; what was sent before is in the dictionaries when the next one goes. A
+/// directory's files go in the order of their names. A capture (pcap or pcapng, of any link Wireshark
+/// calls Ethernet, cooked, loopback or raw IP; with VLANs, IPv4 or IPv6) is taken apart into its TCP
+/// connections, and each direction of each is sent as the host sent it. What comes out at the other end
+/// is compared with what went in. Nothing leaves this machine, and nothing is stored but in the
+/// directory that --dictionary names.
+///
+/// Exit code: 0 all was sent; 1 some of what was named could not be read, or not whole (it is named),
+/// or the program failed; 2 what was asked for is not to be had, and nothing was begun.
+#[derive(Debug, Args)]
+pub(crate) struct Estimate {
+    /// Files, directories, captures; - is standard input.
+    #[arg(value_name = "FILE|DIR|PCAP", required = true)]
+    inputs: Vec<PathBuf>,
+    /// Keeps both ends' dictionaries in this directory from one call to the next; it is made where
+    /// there is none. Without it they are in memory and forgotten at the end.
+    #[arg(long, value_name = "DIR")]
+    dictionary: Option<PathBuf>,
+    /// Memory of each end's dictionary.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
+    memory: ByteCount,
+    /// Disk of each end's dictionary under --dictionary.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(4096), requires = "dictionary")]
+    disk: ByteCount,
+    /// Takes captures for plain files.
+    #[arg(long)]
+    as_files: bool,
+    /// Shows a row for every file and stream, however many there are.
+    #[arg(long)]
+    all: bool,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Estimate {
+    /// Sends everything and prints.
+    ///
+    /// # Errors
+    /// When something could not be read, or it cannot be done at all.
+    pub(crate) fn run(self) -> Result<()> {
+        kernel::catch_interruptions();
+        let inputs: Vec<Input> = self.inputs.iter().map(|path| Input::named(path)).collect();
+        reduction::check(&inputs)?;
+        let (disks, _lock) = match &self.dictionary {
+            Some(directory) => {
+                let (disks, lock) = disks(directory)?;
+                (Some(disks), Some(lock))
+            }
+            None => (None, None),
+        };
+        let disk = match disks {
+            Some(_) => self.disk,
+            None => ByteCount::new(0),
+        };
+        let config = PairConfig::shipped(self.memory, disk, SEED);
+        let mut pair = Pair::open(&config, disks)?;
+        let recognition = match self.as_files {
+            true => Recognition::FilesOnly,
+            false => Recognition::Captures,
+        };
+        let display = progress();
+        let excluded = self.dictionary.as_deref();
+        let outcome = reduction::estimate(&mut pair, &inputs, recognition, excluded, &display);
+        display.finish();
+        let outcome = outcome?;
+        let mut out = Output::new();
+        match self.json {
+            true => writeln!(out, "{}", document(&outcome))?,
+            false => write!(out, "{}", table(&outcome, self.all))?,
+        }
+        match outcome.losses().count() {
+            0 => Ok(()),
+            1 => bail!("one thing could not be read whole; its name is above"),
+            several => bail!("{several} things could not be read whole; their names are above"),
+        }
+    }
+}
+
+/// Both ends' disks in `directory`, and the lock that keeps another process out.
+fn disks(directory: &Path) -> Result<([Disk; 2], StateLock)> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    let lock = StateLock::take(directory)?;
+    let disk = |end: &str| -> Disk {
+        let mut files = SegmentFiles::new(directory.join(end));
+        Box::new(move |request| files.complete(request))
+    };
+    Ok(([disk("near"), disk("far")], lock))
+}
+
+fn document(outcome: &Outcome) -> Value {
+    let total = outcome.total();
+    let items: Vec<Value> = outcome.items.iter().map(item).collect();
+    let skipped: Vec<Value> = outcome.skipped.iter().map(skipped).collect();
+    let captures: Vec<Value> = outcome.captures.iter().map(capture).collect();
+    json!({
+        "items": items,
+        "bytes": total.bytes,
+        "wire_bytes": total.wire_bytes(),
+        "forward_wire_bytes": total.forward_wire_bytes,
+        "backward_wire_bytes": total.backward_wire_bytes,
+        "ratio": total.ratio(),
+        "repairs": total.repairs,
+        "encode_gbit_s": total.encode_gbit_s(),
+        "decode_gbit_s": total.decode_gbit_s(),
+        "captures": captures,
+        "skipped": skipped,
+        "wire_bytes_are": FRAMING,
+        "gbit_s_are": "bits that hosts sent for each second of one end's processor time",
+    })
+}
+
+fn item(item: &Item) -> Value {
+    json!({
+        "path": item.path,
+        "bytes": item.tally.bytes,
+        "wire_bytes": item.tally.wire_bytes(),
+        "forward_wire_bytes": item.tally.forward_wire_bytes,
+        "backward_wire_bytes": item.tally.backward_wire_bytes,
+        "ratio": item.tally.ratio(),
+        "repairs": item.tally.repairs,
+        "encode_gbit_s": item.tally.encode_gbit_s(),
+        "decode_gbit_s": item.tally.decode_gbit_s(),
+    })
+}
+
+fn skipped(skipped: &Skipped) -> Value {
+    json!({ "path": skipped.path, "reason": skipped.reason, "is_loss": skipped.is_loss })
+}
+
+fn capture(notes: &CaptureNotes) -> Value {
+    let counts = &notes.counts;
+    json!({
+        "path": notes.path,
+        "segments": counts.segments,
+        "other_packets": counts.other_packets,
+        "fragments": counts.fragments,
+        "connections": counts.connections,
+        "begun_before": counts.begun_before,
+        "bytes": counts.bytes,
+        "retransmitted_bytes": counts.retransmitted_bytes,
+        "reordered_segments": counts.reordered_segments,
+        "gaps": counts.gaps,
+        "missing_bytes": counts.missing_bytes,
+        "cut_bytes": counts.cut_bytes,
+    })
+}
+
+fn table(outcome: &Outcome, all: bool) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{:>13}{:>13}{:>8}{:>8}{:>7}",
+        "bytes", "on the wire", "of it", "encode", "decode"
+    );
+    let _ = writeln!(
+        text,
+        "{:>13}{:>13}{:>8}{:>8}{:>7}",
+        "", "", "%", "Gbit/s", "Gbit/s"
+    );
+    let shown = match all {
+        true => usize::MAX,
+        false => ROWS,
+    };
+    let mut by_size: Vec<usize> = (0..outcome.items.len()).collect();
+    by_size.sort_by_key(|index| std::cmp::Reverse(outcome.items[*index].tally.bytes));
+    let least = by_size.len().min(shown);
+    let (mut largest, rest) = (by_size[..least].to_vec(), &by_size[least..]);
+    largest.sort_unstable();
+    for index in largest {
+        let item = &outcome.items[index];
+        row(&mut text, &item.path, &item.tally);
+    }
+    if !rest.is_empty() {
+        let mut smaller = Tally::default();
+        for index in rest {
+            smaller.add(&outcome.items[*index].tally);
+        }
+        let name = format!("{} smaller (--all)", rest.len());
+        row(&mut text, &name, &smaller);
+    }
+    row(&mut text, "in all", &outcome.total());
+    for notes in &outcome.captures {
+        describe(&mut text, notes);
+    }
+    for skipped in outcome.skipped.iter().take(COMPLAINTS) {
+        let word = match skipped.is_loss {
+            true => "NOT WHOLE",
+            false => "skipped",
+        };
+        let _ = writeln!(text, "{word}: {} {}", skipped.path, skipped.reason);
+    }
+    let more = outcome.skipped.len().saturating_sub(COMPLAINTS);
+    if more > 0 {
+        let _ = writeln!(text, "... and {more} more (--json names them)");
+    }
+    let _ = writeln!(
+        text,
+        "\nOn the wire: the session's frames in both directions, acknowledgements and\n\
+         repairs included; without TLS and packet headers. Gbit/s: of one core here."
+    );
+    text
+}
+
+fn row(text: &mut String, name: &str, tally: &Tally) {
+    let percent = match tally.bytes {
+        0 => "-".to_owned(),
+        _ => format!("{:.2}", tally.ratio() * 100.0),
+    };
+    let speed = |gbit_s: f64| match gbit_s {
+        0.0 => "-".to_owned(),
+        speed => format!("{speed:.2}"),
+    };
+    let _ = writeln!(
+        text,
+        "{:>13}{:>13}{:>8}{:>8}{:>7} {}",
+        tally.bytes,
+        tally.wire_bytes(),
+        percent,
+        speed(tally.encode_gbit_s()),
+        speed(tally.decode_gbit_s()),
+        shortened(name, NAME)
+    );
+}
+
+/// The name with its middle left out where it is too long: what tells files apart stands at its ends.
+fn shortened(name: &str, most: usize) -> String {
+    let letters: Vec<char> = name
+        .chars()
+        .map(|letter| if letter.is_control() { '?' } else { letter })
+        .collect();
+    if letters.len() <= most {
+        return letters.into_iter().collect();
+    }
+    let front = (most - 1) / 3;
+    let back = most - 1 - front;
+    let ends = [&letters[..front], &['…'], &letters[letters.len() - back..]];
+    ends.concat().into_iter().collect()
+}
+
+fn describe(text: &mut String, notes: &CaptureNotes) {
+    let counts = &notes.counts;
+    let _ = writeln!(
+        text,
+        "{}:\n  {} TCP connections ({} begun before it), {} segments, {} other packets",
+        notes.path, counts.connections, counts.begun_before, counts.segments, counts.other_packets
+    );
+    let _ = writeln!(
+        text,
+        "  {} bytes sent again, {} segments out of order, {} fragments",
+        counts.retransmitted_bytes, counts.reordered_segments, counts.fragments
+    );
+    if counts.gaps > 0 {
+        let _ = writeln!(
+            text,
+            "  {} gaps: {} bytes not captured, {} cut off packets",
+            counts.gaps, counts.missing_bytes, counts.cut_bytes
+        );
+    }
+    if counts.bytes == 0 {
+        let _ = writeln!(text, "  no TCP payload: there was nothing to send");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_fits_eighty_columns_and_shows_the_largest() {
+        let item = |number: u64| Item {
+            path: format!("/a/long/way/{}/to/the/file-{number}\n", "x".repeat(60)),
+            tally: Tally {
+                bytes: 10_000_000_000 + number,
+                forward_wire_bytes: 10_000_000_000,
+                encoding: std::time::Duration::from_secs(10),
+                ..Tally::default()
+            },
+        };
+        let mut outcome = Outcome {
+            items: (0..100).map(item).collect(),
+            ..Outcome::default()
+        };
+        outcome.captures.push(CaptureNotes {
+            path: "a.pcap".to_owned(),
+            counts: lab::capture::Counts {
+                gaps: 1_000_000,
+                missing_bytes: 1_000_000_000,
+                cut_bytes: 1_000_000_000,
+                ..lab::capture::Counts::default()
+            },
+        });
+        let text = table(&outcome, false);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        assert_eq!(text.matches("file-").count(), ROWS);
+        assert!(text.contains("file-99?") && !text.contains("file-59?"));
+        assert!(text.contains("60 smaller"));
+        assert!(text.contains("no TCP payload"));
+        assert_eq!(table(&outcome, true).matches("file-").count(), 100);
+    }
+
+    #[test]
+    fn a_long_name_keeps_its_ends() {
+        assert_eq!(shortened("short", 30), "short");
+        assert_eq!(shortened("abcdefghijkl", 7), "ab…ijkl");
+    }
+
+    #[test]
+    fn the_document_has_the_promised_keys() {
+        let outcome = Outcome {
+            items: vec![Item {
+                path: "x".to_owned(),
+                tally: Tally {
+                    bytes: 10,
+                    forward_wire_bytes: 4,
+                    backward_wire_bytes: 2,
+                    ..Tally::default()
+                },
+            }],
+            ..Outcome::default()
+        };
+        let document = document(&outcome);
+        assert_eq!(document["items"][0]["path"], "x");
+        assert_eq!(document["items"][0]["bytes"], 10);
+        assert_eq!(document["items"][0]["wire_bytes"], 6);
+        assert!(document["encode_gbit_s"].is_number());
+        assert!(document["decode_gbit_s"].is_number());
+    }
+}
