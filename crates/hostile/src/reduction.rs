@@ -374,6 +374,11 @@ pub(crate) fn decoder_seeds() -> Vec<Seed> {
     let halves = pieces.split_at(pieces.len() / 2);
     let halves = [vec![0], sized(halves.0), vec![0], sized(halves.1)].concat();
     seeds.push(seed("in-pieces", halves));
+    let windowed = encoded(vec![Segment::payload(text(150_000, 3))]);
+    let pieces = windowed
+        .chunks(30_000)
+        .flat_map(|piece| [vec![0], sized(piece)].concat());
+    seeds.push(seed("windowed", pieces.collect::<Vec<u8>>()));
     seeds
 }
 

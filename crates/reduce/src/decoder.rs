@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
+use crate::check::Span;
 use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
     MAX_RECORD_LITERALS,
@@ -26,6 +27,7 @@ use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::record::{End, Operation, Record};
 use crate::repair::{AnswerScope, RepairAnswer};
+use crate::windows::WindowId;
 use pending::{Attempt, Pending, Verified};
 
 /// What [`Decoder::poll`] has to say.
@@ -62,6 +64,7 @@ pub struct Decoder {
     /// The payload chunk that is not whole yet.
     partial: Vec<u8>,
     previous: Key,
+    window: Option<WindowId>,
     frame: Vec<u8>,
     failed: Option<Error>,
 }
@@ -82,6 +85,7 @@ impl Decoder {
             consumed: 0,
             partial: Vec::new(),
             previous: NO_KEY,
+            window: None,
             frame: Vec::new(),
             failed: None,
         }
@@ -166,7 +170,7 @@ impl Decoder {
             let Some(front) = self.records.front_mut() else {
                 return Ok(Decoded::NeedMore);
             };
-            match front.attempt(dictionary)? {
+            match front.attempt(dictionary, &mut self.window)? {
                 Attempt::Waits(reason) => return Ok(reason),
                 Attempt::Verified(verified) => self.deliver(dictionary, &verified)?,
             }
@@ -210,6 +214,7 @@ impl Decoder {
         self.ahead -= pending.record.raw_length;
         let raw = &verified.raw;
         let mut chunks = verified.chunks.iter();
+        let mut chunk_ends = verified.chunk_ends.iter();
         let (mut at, mut payload) = (0, 0);
         for (operation, length) in pending.record.operations.iter().zip(&verified.lengths) {
             let length = *length;
@@ -221,16 +226,18 @@ impl Decoder {
                     payload = at;
                     self.aside(kind, raw.slice(piece), end)?;
                 }
-                Operation::Literal { end, .. } => {
-                    self.extend_chunk(dictionary, &raw[piece], end)?;
-                }
-                Operation::Copy { end, .. } => {
-                    self.extend_chunk(dictionary, &raw[piece], end)?;
+                Operation::Literal { end, .. } | Operation::Copy { end, .. } => {
+                    let ended = match end {
+                        End::Continues => None,
+                        End::Ends => chunk_ends.next(),
+                    };
+                    self.extend_chunk(dictionary, &raw[piece], ended)?;
                 }
                 Operation::Chunk { .. } => {
                     if !self.partial.is_empty() {
                         return Err(Error::PeerMisbehaved("a chunk begins inside another"));
                     }
+                    let ended = chunk_ends.next();
                     // It may have been evicted since it was looked up: then it is put back,
                     // because the peer will take it for held.
                     match chunks.next().copied() {
@@ -239,7 +246,7 @@ impl Decoder {
                             dictionary.mark_held(key, self.peer);
                             self.previous = key;
                         }
-                        _ => self.extend_chunk(dictionary, &raw[piece], End::Ends)?,
+                        _ => self.extend_chunk(dictionary, &raw[piece], ended)?,
                     }
                 }
             }
@@ -283,35 +290,45 @@ impl Decoder {
         Ok(())
     }
 
-    /// Adds payload to the chunk under way and remembers it when it ends.
+    /// Adds payload to the chunk under way, and remembers it when it has `ended`: then the span of
+    /// the record is named in which it did.
     fn extend_chunk(
         &mut self,
         dictionary: &mut Dictionary,
         piece: &[u8],
-        end: End,
+        ended: Option<&Span>,
     ) -> Result<(), Error> {
-        if self.partial.len() + piece.len() > MAX_CHUNK {
+        let length = self.partial.len() + piece.len();
+        if length > MAX_CHUNK {
             return Err(Error::PeerMisbehaved("a chunk is longer than allowed"));
         }
-        match end {
-            End::Continues => self.partial.extend_from_slice(piece),
-            End::Ends if self.partial.is_empty() => self.remember(dictionary, piece),
-            End::Ends => {
-                let mut whole = std::mem::take(&mut self.partial);
-                whole.extend_from_slice(piece);
-                self.remember(dictionary, &whole);
-                whole.clear();
-                self.partial = whole;
-            }
+        let Some(span) = ended else {
+            self.partial.extend_from_slice(piece);
+            return Ok(());
+        };
+        if self.partial.is_empty() {
+            self.remember(dictionary, piece, span);
+        } else {
+            let mut whole = std::mem::take(&mut self.partial);
+            whole.extend_from_slice(piece);
+            self.remember(dictionary, &whole, span);
+            whole.clear();
+            self.partial = whole;
         }
         Ok(())
     }
 
-    fn remember(&mut self, dictionary: &mut Dictionary, chunk: &[u8]) {
+    /// Puts a chunk into the dictionary. Its fingerprint is known if all of it is in the span in
+    /// which it ended, which holds bytes of no other chunk.
+    fn remember(&mut self, dictionary: &mut Dictionary, chunk: &[u8], span: &Span) {
         if chunk.is_empty() {
             return;
         }
-        let fingerprint = Fingerprint::of(chunk);
+        let fingerprint = if span.length == chunk.len() {
+            span.hash
+        } else {
+            Fingerprint::of(chunk)
+        };
         dictionary.insert(&fingerprint, chunk, self.previous);
         self.previous = fingerprint.key();
         dictionary.mark_held(self.previous, self.peer);

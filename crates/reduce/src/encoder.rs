@@ -329,6 +329,7 @@ impl Encoder {
         match request.scope {
             RepairScope::All => {
                 self.lacking.extend(&record.sources);
+                self.experience.window_lost();
                 answer.pieces = record.pieces();
             }
             RepairScope::Some { references, runs } => {
@@ -514,7 +515,8 @@ impl Encoder {
             self.chunks.push_front(chunk);
             return true;
         }
-        draft.ended(dictionary, &chunk.fingerprint, self.previous);
+        let length = chunk.bytes.len();
+        draft.ended(dictionary, &chunk.fingerprint, length, self.previous);
         dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
         self.previous = key;
         true

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod check;
 mod chunker;
 mod config;
 mod decoder;
@@ -34,6 +35,7 @@ mod record;
 mod repair;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod windows;
 
 pub use config::*;
 pub use decoder::{Decoded, Decoder};

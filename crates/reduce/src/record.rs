@@ -10,13 +10,14 @@
 //! of the record's *sources*, chunks that both sides hold. The sources are named once, in
 //! groups; a group that follows the dictionary's links costs the same whatever its length.
 //! Operations go through them with a cursor, so that what continues where the last one ended
-//! needs no address. A record is delivered only when the result's BLAKE3 hash begins with
-//! `check`. Lengths are limited before anything is allocated.
+//! needs no address. A record is delivered only when the result hashes to `check`
+//! (`check.rs`). Lengths are limited before anything is allocated.
 
 use bytes::{Buf, Bytes};
 use vocab::{Reader, SegmentKind, Writer};
 use xxhash_rust::xxh3::Xxh3Default;
 
+use crate::check::CHECK_LENGTH;
 use crate::config::{
     MAX_BASES, MAX_CHUNK, MAX_RECORD_BODY, MAX_RECORD_LITERALS, MAX_RECORD_OPERATIONS,
     MAX_RECORD_RAW, MAX_RECORD_SOURCES,
@@ -26,12 +27,12 @@ use crate::fingerprint::Key;
 
 /// The version that this node writes, and the only one that it reads so far.
 pub(crate) const VERSION: u8 = 2;
-/// Bytes of a record's check.
-pub(crate) const CHECK_LENGTH: usize = 16;
 
 const CODING_STORED: u8 = 0;
 const CODING_ZSTD: u8 = 1;
 const CODING_ZSTD_BASES: u8 = 2;
+const CODING_WINDOW_BEGINS: u8 = 3;
+const CODING_WINDOW_GOES_ON: u8 = 4;
 
 const TAG_LITERAL: u8 = 0;
 const TAG_CHUNKS: u8 = 1;
@@ -104,6 +105,10 @@ pub(crate) enum Literals {
     Zstd,
     /// Against so many of the last sources.
     ZstdWithBases(usize),
+    /// The first blocks of a frame that further records of the flow go on with.
+    WindowBegins,
+    /// The next blocks of it.
+    WindowGoesOn,
 }
 
 /// A record's meaning.
@@ -123,13 +128,6 @@ pub(crate) struct Record {
 struct Cursor {
     source: usize,
     offset: usize,
-}
-
-/// The check over a record's raw bytes.
-pub(crate) fn check_of(raw: &[u8]) -> [u8; CHECK_LENGTH] {
-    let mut check = [0; CHECK_LENGTH];
-    check.copy_from_slice(&blake3::hash(raw).as_bytes()[..CHECK_LENGTH]);
-    check
 }
 
 /// The digest over the keys of a run.
@@ -173,11 +171,16 @@ impl Record {
             Literals::Stored => CODING_STORED,
             Literals::Zstd => CODING_ZSTD,
             Literals::ZstdWithBases(_) => CODING_ZSTD_BASES,
+            Literals::WindowBegins => CODING_WINDOW_BEGINS,
+            Literals::WindowGoesOn => CODING_WINDOW_GOES_ON,
         };
         head.u8(coding).varint(self.literal_length as u64);
         match self.literals {
             Literals::Stored => {}
-            Literals::Zstd | Literals::ZstdWithBases(_) => {
+            Literals::Zstd
+            | Literals::ZstdWithBases(_)
+            | Literals::WindowBegins
+            | Literals::WindowGoesOn => {
                 head.varint(self.coded.len() as u64);
             }
         }
@@ -229,7 +232,9 @@ impl Record {
         let literal_length = limited(&mut reader, raw_length.min(MAX_RECORD_LITERALS))?;
         let coded_length = match coding {
             CODING_STORED => literal_length,
-            CODING_ZSTD | CODING_ZSTD_BASES => limited(&mut reader, literal_length)?,
+            CODING_ZSTD | CODING_ZSTD_BASES | CODING_WINDOW_BEGINS | CODING_WINDOW_GOES_ON => {
+                limited(&mut reader, literal_length)?
+            }
             _ => return Err(Error::InvalidMessage("an unknown coding of literals")),
         };
         let groups = parse_groups(&mut reader)?;
@@ -237,6 +242,8 @@ impl Record {
         let literals = match coding {
             CODING_STORED => Literals::Stored,
             CODING_ZSTD => Literals::Zstd,
+            CODING_WINDOW_BEGINS => Literals::WindowBegins,
+            CODING_WINDOW_GOES_ON => Literals::WindowGoesOn,
             _ => Literals::ZstdWithBases(limited(&mut reader, MAX_BASES.min(sources))?),
         };
         let start = body.len() - reader.remaining();

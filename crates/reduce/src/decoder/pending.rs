@@ -12,13 +12,15 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::Decoded;
+use crate::check::{Span, Spans};
 use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES};
 use crate::dictionary::{Dictionary, Fetch, NO_KEY, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
 use crate::literals::join_bases;
-use crate::record::{Extent, Group, Literals, Operation, Record, check_of, digest_of};
+use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
 use crate::repair::{RepairRequest, RepairScope};
+use crate::windows::WindowId;
 
 /// Requests for parts of a record before all of it is asked for: what is found missing at first,
 /// and what turns out to be missing once the keys of runs are known.
@@ -35,6 +37,9 @@ pub(super) struct Pending {
     named: Vec<Range<usize>>,
     /// The bytes of references, by their number, from the encoder.
     repaired: BTreeMap<usize, Bytes>,
+    /// The literals if they are in the flow's window, decoded once, in the records' order; `None`
+    /// inside when they could not be.
+    windowed: Option<Option<Vec<u8>>>,
     repair: Repair,
     partial_repairs: usize,
 }
@@ -83,6 +88,8 @@ pub(super) struct Verified {
     pub(super) lengths: Vec<usize>,
     /// For each operation that took a whole chunk from the dictionary, the chunk.
     pub(super) chunks: Vec<Key>,
+    /// The spans in which chunks end, in order.
+    pub(super) chunk_ends: Vec<Span>,
 }
 
 impl Pending {
@@ -110,6 +117,7 @@ impl Pending {
             sources,
             named: Vec::new(),
             repaired: BTreeMap::new(),
+            windowed: None,
             repair: Repair::None,
             partial_repairs: 0,
         }
@@ -139,7 +147,12 @@ impl Pending {
     }
 
     /// Tries to make the raw bytes, now that all records before this one are delivered.
-    pub(super) fn attempt(&mut self, dictionary: &mut Dictionary) -> Result<Attempt, Error> {
+    pub(super) fn attempt(
+        &mut self,
+        dictionary: &mut Dictionary,
+        window: &mut Option<WindowId>,
+    ) -> Result<Attempt, Error> {
+        self.decode_in_window(dictionary, window);
         match &self.repair {
             Repair::AskedSome { .. } | Repair::AskedAll => {
                 return Ok(Attempt::Waits(Decoded::WaitForRepair));
@@ -265,7 +278,9 @@ impl Pending {
         }
         let bases = match self.record.literals {
             Literals::ZstdWithBases(count) => self.sources.len() - count..self.sources.len(),
-            Literals::Stored | Literals::Zstd => 0..0,
+            Literals::Stored | Literals::Zstd | Literals::WindowBegins | Literals::WindowGoesOn => {
+                0..0
+            }
         };
         let baseless = missing.range(bases).next().is_some();
         let mut references = Vec::new();
@@ -289,6 +304,22 @@ impl Pending {
             runs: runs.clone(),
         };
         Some(self.request(RepairScope::Some { references, runs }))
+    }
+
+    /// Takes the flow's window one record further, whatever becomes of the rest of the record.
+    fn decode_in_window(&mut self, dictionary: &mut Dictionary, window: &mut Option<WindowId>) {
+        if self.windowed.is_some() {
+            return;
+        }
+        let record = &self.record;
+        let codec = dictionary.codec();
+        match record.literals {
+            Literals::WindowBegins => codec.begin_decoding(window),
+            Literals::WindowGoesOn => {}
+            Literals::Stored | Literals::Zstd | Literals::ZstdWithBases(_) => return,
+        }
+        let decoded = codec.decode_in_window(&record.coded, window, record.literal_length);
+        self.windowed = Some(decoded);
     }
 
     fn request(&self, scope: RepairScope) -> Decoded {
@@ -319,6 +350,9 @@ impl Pending {
                 let length = record.literal_length;
                 decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
                 &decoded
+            }
+            Literals::WindowBegins | Literals::WindowGoesOn => {
+                self.windowed.as_ref().and_then(Option::as_ref)?
             }
         };
         let mut raw = Vec::with_capacity(record.raw_length);
@@ -395,10 +429,35 @@ impl Pending {
                 } => fits &= *have <= MAX_CHUNK,
             }
         }
-        (fits && check_of(&raw) == record.check).then(|| Verified {
+        if !fits {
+            return None;
+        }
+        let (mut spans, mut chunk_ends, mut at) = (Spans::new(), Vec::new(), 0);
+        for (operation, length) in record.operations.iter().zip(&lengths) {
+            let before = &raw[..at];
+            at += length;
+            let with = &raw[..at];
+            match operation {
+                Operation::Literal { end, .. } | Operation::Copy { end, .. } => match end {
+                    End::Continues => {}
+                    End::Ends => chunk_ends.push(spans.end(with, None)),
+                },
+                Operation::Chunk { .. } => {
+                    spans.end(before, None);
+                    chunk_ends.push(spans.end(with, None));
+                }
+                Operation::Aside { .. } => {
+                    spans.end(before, None);
+                    spans.end(with, None);
+                }
+            }
+        }
+        spans.end(&raw, None);
+        (spans.check() == record.check).then(|| Verified {
             raw: raw.into(),
             lengths,
             chunks,
+            chunk_ends,
         })
     }
 }
@@ -484,7 +543,7 @@ mod tests {
             let mut pending = Pending::new(0, 1, record(vec![run(digest)], Vec::new()));
             pending.start_reads(&mut dictionary);
             assert!(pending.sources.iter().all(|source| source.key == NO_KEY));
-            let asked = pending.attempt(&mut dictionary);
+            let asked = pending.attempt(&mut dictionary, &mut None);
             assert!(matches!(asked, Ok(Attempt::Waits(Decoded::NeedRepair(_)))));
         }
     }
@@ -501,7 +560,7 @@ mod tests {
         let chunks = (0..8).map(|source| Operation::Chunk { source });
         let mut pending = Pending::new(0, 1, record(vec![beyond], chunks.collect()));
         pending.start_reads(&mut dictionary);
-        let asked = pending.attempt(&mut dictionary);
+        let asked = pending.attempt(&mut dictionary, &mut None);
         let Ok(Attempt::Waits(Decoded::NeedRepair(request))) = asked else {
             panic!("it asks");
         };

@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use vocab::SegmentKind;
 
+use crate::check::{Span, Spans};
 use crate::config::{
     MAX_BASE_BYTES, MAX_BASES, MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_RECORD_SOURCES,
     MAX_SOURCE_BYTES,
 };
 use crate::dictionary::Dictionary;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::literals::{Coding, Experience, join_bases};
-use crate::record::{End, Extent, Group, Literals, Operation, Record, check_of, digest_of};
+use crate::literals::{Coding, Experience, join_bases, resembles};
+use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
 
 /// The shortest run: two chunks cost less as a run than as a list.
 const LEAST_RUN: usize = 2;
@@ -20,6 +21,7 @@ const LEAST_RUN: usize = 2;
 /// Raw bytes, operations and literals of one record, within their limits.
 pub(super) struct Draft {
     raw: Vec<u8>,
+    spans: Spans,
     literals: Vec<u8>,
     operations: Vec<Operation>,
     lengths: Vec<usize>,
@@ -84,6 +86,7 @@ impl Draft {
     pub(super) fn new() -> Self {
         Self {
             raw: Vec::new(),
+            spans: Spans::new(),
             literals: Vec::new(),
             operations: Vec::new(),
             lengths: Vec::new(),
@@ -142,7 +145,9 @@ impl Draft {
     }
 
     pub(super) fn aside(&mut self, kind: SegmentKind, piece: &[u8], end: End) {
+        self.spans.end(&self.raw, None);
         self.raw.extend_from_slice(piece);
+        self.spans.end(&self.raw, None);
         self.literals.extend_from_slice(piece);
         self.lengths.push(piece.len());
         self.operations.push(Operation::Aside {
@@ -171,6 +176,7 @@ impl Draft {
     }
 
     pub(super) fn chunk(&mut self, source: usize, bytes: &[u8]) {
+        self.spans.end(&self.raw, None);
         self.refer(source, bytes);
         self.operations.push(Operation::Chunk { source });
     }
@@ -209,9 +215,17 @@ impl Draft {
         true
     }
 
-    /// Notes that a chunk ends in this record, after `previous` in its flow; to be called before
-    /// the dictionary is told.
-    pub(super) fn ended(&mut self, dictionary: &Dictionary, chunk: &Fingerprint, previous: Key) {
+    /// Notes that a chunk of so many bytes ends here, after `previous` in its flow; to be called
+    /// before the dictionary is told.
+    pub(super) fn ended(
+        &mut self,
+        dictionary: &Dictionary,
+        chunk: &Fingerprint,
+        length: usize,
+        previous: Key,
+    ) {
+        let hash = *chunk;
+        self.spans.end(&self.raw, Some(Span { length, hash }));
         self.ended.push((chunk.key(), chunk.check()));
         if dictionary.next(previous) != chunk.key() {
             self.relinked.insert(previous);
@@ -220,17 +234,20 @@ impl Draft {
 
     /// Codes the literals and writes the record.
     pub(super) fn close(
-        self,
+        mut self,
         dictionary: &mut Dictionary,
         level: i32,
         experience: &mut Experience,
         runs: Runs,
     ) -> Closed {
-        let joined = if self.bases.is_empty() || self.literals.is_empty() {
+        let mut joined = if self.bases.is_empty() || self.literals.is_empty() {
             Vec::new()
         } else {
             join_bases(self.bases.iter().map(|(_, bytes)| &bytes[..]))
         };
+        if !resembles(&self.literals, &joined) {
+            joined.clear();
+        }
         let mut coded = Vec::new();
         let codec = dictionary.codec();
         let coding = codec.encode(&self.literals, &joined, level, experience, &mut coded);
@@ -243,18 +260,26 @@ impl Draft {
                 sources.extend(self.bases.iter().map(|(base, _)| *base));
                 (Literals::ZstdWithBases(self.bases.len()), coded)
             }
+            Coding::WindowBegins => (Literals::WindowBegins, coded),
+            Coding::WindowGoesOn => (Literals::WindowGoesOn, coded),
         };
         let stored_bytes = match literals {
             Literals::Stored => literal_bytes,
-            Literals::Zstd | Literals::ZstdWithBases(_) => 0,
+            Literals::Zstd
+            | Literals::ZstdWithBases(_)
+            | Literals::WindowBegins
+            | Literals::WindowGoesOn => 0,
         };
         let delta_bytes = match literals {
             Literals::ZstdWithBases(_) => literal_bytes,
-            Literals::Stored | Literals::Zstd => 0,
+            Literals::Stored | Literals::Zstd | Literals::WindowBegins | Literals::WindowGoesOn => {
+                0
+            }
         };
+        self.spans.end(&self.raw, None);
         let record = Record {
             raw_length: self.raw.len(),
-            check: check_of(&self.raw),
+            check: self.spans.check(),
             literal_length: literal_bytes,
             literals,
             coded: coded.into(),

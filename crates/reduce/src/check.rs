@@ -1,0 +1,114 @@
+//! A record's check: made from hashes of the record's parts, so that no byte is hashed twice.
+//!
+//! ```text
+//! raw bytes   ├──── literal, ends ────┤├── chunk ──┤├ range ┤├ literal ┤├─ control ─┤
+//! spans       └ a whole chunk         ┘└ a chunk   ┘└ not ended yet    ┘└ an aside  ┘
+//!                    │                      │                │                │
+//!                fingerprint           fingerprint       BLAKE3           BLAKE3
+//!                    └──────────────────┬───┴────────────────┴────────────────┘
+//!                               BLAKE3, first 16 bytes ─► check
+//! ```
+//! The raw bytes fall into *spans*. One ends where a chunk ends, before and after a whole chunk
+//! that is referred to and each piece that belongs to no chunk, and at the record's end; an empty
+//! one does not count. The check is the hash of the spans' hashes, so two records with the same
+//! check have the same spans and thus the same bytes. The hash of a span that is a whole chunk is
+//! that chunk's fingerprint, which both sides need in any case.
+
+use crate::fingerprint::Fingerprint;
+
+/// Bytes of a record's check.
+pub(crate) const CHECK_LENGTH: usize = 16;
+
+/// The spans of a record in the making, or under examination.
+pub(crate) struct Spans {
+    hashes: blake3::Hasher,
+    /// Where in the raw bytes the open span begins.
+    start: usize,
+}
+
+/// A span: its length in bytes and their hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) length: usize,
+    pub(crate) hash: Fingerprint,
+}
+
+impl Spans {
+    pub(crate) fn new() -> Self {
+        Self {
+            hashes: blake3::Hasher::new(),
+            start: 0,
+        }
+    }
+
+    /// Ends the open span at the end of `raw`, which is all raw bytes so far. A `known` span, one
+    /// of a chunk whose fingerprint is at hand, is not hashed when it turns out to be the open one.
+    pub(crate) fn end(&mut self, raw: &[u8], known: Option<Span>) -> Span {
+        let bytes = &raw[self.start..];
+        self.start = raw.len();
+        // The open span is made of bytes of one chunk only, so it is all of that chunk if it is
+        // as long.
+        let span = known
+            .filter(|known| known.length == bytes.len())
+            .unwrap_or_else(|| Span {
+                length: bytes.len(),
+                hash: Fingerprint::of(bytes),
+            });
+        if span.length > 0 {
+            self.hashes.update(&span.hash.0);
+        }
+        span
+    }
+
+    /// The check, once the last span has ended.
+    pub(crate) fn check(&self) -> [u8; CHECK_LENGTH] {
+        let mut check = [0; CHECK_LENGTH];
+        check.copy_from_slice(&self.hashes.finalize().as_bytes()[..CHECK_LENGTH]);
+        check
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_span_counts_as_its_bytes_do_and_only_if_it_is_as_long() {
+        let raw = b"the first span, and the second";
+        let hashed = {
+            let mut spans = Spans::new();
+            spans.end(&raw[..15], None);
+            spans.end(raw, None);
+            spans.check()
+        };
+        let span = |bytes: &[u8]| Span {
+            length: bytes.len(),
+            hash: Fingerprint::of(bytes),
+        };
+        let mut spans = Spans::new();
+        assert_eq!(
+            spans.end(
+                &raw[..15],
+                Some(span(b"a longer chunk, of which this is a part"))
+            ),
+            span(&raw[..15])
+        );
+        assert_eq!(spans.end(raw, Some(span(&raw[15..]))), span(&raw[15..]));
+        spans.end(raw, None);
+        assert_eq!(spans.check(), hashed);
+    }
+
+    #[test]
+    fn the_check_depends_on_where_spans_end_and_on_every_byte() {
+        let check = |raw: &[u8], cut: usize| {
+            let mut spans = Spans::new();
+            spans.end(&raw[..cut], None);
+            spans.end(raw, None);
+            spans.check()
+        };
+        let sound = check(b"abcdef", 3);
+        assert_ne!(sound, check(b"abcdef", 2));
+        assert_ne!(sound, check(b"abcdeg", 3));
+        assert_ne!(sound, check(b"bbcdef", 3));
+    }
+}
