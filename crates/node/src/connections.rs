@@ -1,4 +1,4 @@
-//! Accepted connections: numbered, announced to the engine, and served by a task each.
+//! Accepted connections: numbered, announced to the engine, and served by a task each on its thread.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,45 +7,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use engine::{ConnectionId, Via};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::lan;
 use crate::mailbox::{Mailbox, Message};
 
 /// Gives out numbers; each is used once.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Connections {
     next: Arc<AtomicU64>,
+    engine: Handle,
 }
 
 impl Connections {
-    /// Starts a task that announces and then serves the connection.
-    pub(crate) fn accepted(
-        &self,
-        stream: TcpStream,
-        client: SocketAddr,
-        server: SocketAddr,
-        via: Via,
-        mailbox: &Mailbox,
-    ) {
-        let this = self.clone();
-        let mailbox = mailbox.clone();
-        tokio::spawn(async move {
-            this.serve(stream, Bytes::new(), client, server, via, mailbox)
-                .await;
-        });
+    /// Connections that are served by the runtime of the engine's thread.
+    pub(crate) fn new(engine: Handle) -> Self {
+        let next = Arc::default();
+        Self { next, engine }
     }
 
-    /// Announces the connection and serves it until it ends. `early` is what was read of it
-    /// already.
-    pub(crate) async fn serve(
+    /// Starts a task that announces the connection and then serves it until it ends. `early` is what
+    /// was read of it already.
+    pub(crate) fn accepted(
         &self,
         stream: TcpStream,
         early: Bytes,
         client: SocketAddr,
         server: SocketAddr,
         via: Via,
-        mailbox: Mailbox,
+        mailbox: &Mailbox,
     ) {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let connection = ConnectionId::Accepted(number);
@@ -57,9 +48,17 @@ impl Connections {
             via,
             commands,
         };
-        if mailbox.send(accepted).await.is_ok() {
-            lan::serve(connection, stream, early, orders, mailbox).await;
-        }
+        let mailbox = mailbox.clone();
+        // A socket is waited for by the runtime that it was made in, so this one is made anew.
+        let stream = stream.into_std();
+        self.engine.spawn(async move {
+            let Ok(stream) = stream.and_then(TcpStream::from_std) else {
+                return;
+            };
+            if mailbox.send(accepted).await.is_ok() {
+                lan::serve(connection, stream, early, orders, mailbox).await;
+            }
+        });
     }
 }
 

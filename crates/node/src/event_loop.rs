@@ -7,12 +7,18 @@
 //!                     clock ┘           └► transmit: while the link's socket has room
 //! ```
 //!
+//! Hosts' connections and UDP sockets are served by tasks on this very thread, between two rounds
+//! of the loop: a piece of data that passes from thread to thread costs more for the wake-ups than
+//! for all else that is done to it, and while the loop is busy what comes next grows into one
+//! larger piece. Links (TLS), listeners and administration have threads of their own.
+//!
 //! It decides nothing about protocols. Its heartbeat is what the watchdog listens for: a node
 //! whose loop hangs must not keep traffic.
 
 mod datagrams;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::{Arc, mpsc as thread_mpsc};
 use std::time::Duration;
 
@@ -33,10 +39,10 @@ use crate::mailbox::{Mailbox, Message, Question};
 use crate::pairing::{Pin, Pins};
 use crate::tls::{self, Trust};
 use crate::wan::{
-    self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, Paths, PeerLinks, WanSocket,
+    self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, Paths, PeerLinks,
 };
 use crate::watchdog::Heart;
-use datagrams::Datagrams;
+use datagrams::{Datagrams, ReadSocket};
 
 /// How often the watchdog hears from the loop.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
@@ -59,8 +65,8 @@ pub(crate) struct Parts {
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
     /// At the WAN address, for the links that are accepted there.
-    pub(crate) udp: Option<Arc<WanSocket>>,
-    pub(crate) paths: Paths,
+    pub(crate) udp: Option<std::net::UdpSocket>,
+    /// For what need not be on the loop's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) heart: Heart,
     pub(crate) seed: u64,
@@ -94,15 +100,27 @@ pub(crate) struct EventLoop {
     links: HashMap<LinkId, LinkSlot>,
     peers: BTreeMap<NodeId, PeerSlot>,
     unpaired: Vec<String>,
+    paths: Paths,
+    /// The socket at the WAN address.
+    udp: Option<ReadSocket>,
     /// Room for the packets of one system call.
     packets: BytesMut,
     stopped: bool,
 }
 
 impl EventLoop {
-    /// A loop around a new engine. Peers that are paired and configured are dialled at once.
-    pub(crate) fn new(parts: Parts) -> Self {
+    /// A loop around a new engine, to be made inside the runtime that it will run in. Peers that are
+    /// paired and configured are dialled at once.
+    ///
+    /// # Errors
+    /// When the runtime cannot wait for the UDP socket.
+    pub(crate) fn new(mut parts: Parts) -> io::Result<Self> {
         let clock = Clock::start();
+        let paths = Paths::default();
+        let udp = parts.udp.take();
+        let udp = udp
+            .map(|socket| ReadSocket::new(socket, &paths, &parts.mailbox))
+            .transpose()?;
         let pins = parts.pins.load().unwrap_or_else(|error| {
             tracing::error!(%error, "no peer can be trusted until this is put right");
             BTreeMap::new()
@@ -118,11 +136,13 @@ impl EventLoop {
             links: HashMap::new(),
             peers: BTreeMap::new(),
             unpaired,
+            paths,
+            udp,
             packets: BytesMut::new(),
             stopped: false,
         };
         this.set_peers(peers);
-        this
+        Ok(this)
     }
 
     /// Runs until the engine has stopped or nobody can send any more.
@@ -151,6 +171,7 @@ impl EventLoop {
                 }
                 () = alarm.at(wake) => {}
             }
+            let is_full = batch.len() == BATCH;
             for message in batch.drain(..) {
                 self.take(message);
                 self.drain();
@@ -165,6 +186,10 @@ impl EventLoop {
             if Instant::now() >= next_beat {
                 self.parts.heart.beat();
                 next_beat = Instant::now() + HEARTBEAT;
+            }
+            if has_more || is_full {
+                // The other tasks of this thread have their turn.
+                tokio::task::yield_now().await;
             }
         }
         self.say_goodbye(&mut messages).await;
@@ -296,7 +321,7 @@ impl EventLoop {
         }
         let offer = match self.open_datagrams(&slot.addresses, dialed_by_us) {
             Ok(Some((datagrams, offer))) => {
-                self.parts.paths.insert(datagrams.connection_id(), link);
+                self.paths.insert(datagrams.connection_id(), link);
                 slot.datagrams = Some(datagrams);
                 Some(offer)
             }
@@ -320,7 +345,7 @@ impl EventLoop {
     fn forget_link(&mut self, link: LinkId) -> Option<LinkSlot> {
         let slot = self.links.remove(&link)?;
         if let Some(datagrams) = &slot.datagrams {
-            self.parts.paths.remove(datagrams.connection_id());
+            self.paths.remove(datagrams.connection_id());
         }
         Some(slot)
     }
@@ -427,7 +452,7 @@ impl EventLoop {
             OnBehalf::Peer => self.parts.config.serve.clone(),
             OnBehalf::Client => Vec::new(),
         };
-        self.parts.runtime.spawn(async move {
+        tokio::spawn(async move {
             // The only order before the connection stands is to give it up.
             let opened = tokio::select! {
                 opened = lan::open(client, server, &serve) => opened,

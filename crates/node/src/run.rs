@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   configuration → identity, lock → listeners → watchdog → capabilities dropped
-//!     → runtime: interception, links, proxies, administration │ thread: engine's loop
+//!     → runtime: interception, links, proxies, administration
+//!     │ thread: engine's loop, LAN connections, UDP
 //!     → READY … TERM → no new flows → grace → rules removed → goodbye
 //! ```
 //!
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -36,7 +38,7 @@ use crate::proxy::{self, Protocol};
 use crate::service_manager;
 use crate::sys;
 use crate::tls::Trust;
-use crate::wan::{self, LinkNumbers, Listening, Paths, WanSocket};
+use crate::wan::{self, LinkNumbers, Listening};
 use crate::watchdog::{Heart, Supervision, Watched};
 
 /// Descriptors kept for everything but flows: listeners, links, files of the dictionary.
@@ -45,6 +47,8 @@ const OTHER_DESCRIPTORS: u64 = 256;
 const DESCRIPTORS_PER_FLOW: u64 = 2;
 /// Beyond its grace a node waits this long for the engine to reset what is left.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
+/// Tasks that still hold connections are given this long to end before they are dropped.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Makes a watchdog's arguments from the name of the node that intercepts, if it does.
 pub type WatchdogArguments = Box<dyn Fn(Option<&str>) -> Vec<OsString>>;
@@ -170,7 +174,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     };
     let ended = runtime.block_on(node.live(opened, supervision, watched));
     // Tasks that still hold connections are dropped here, and their sockets reset or closed.
-    runtime.shutdown_timeout(Duration::from_millis(100));
+    runtime.shutdown_timeout(LAST_WORDS);
     ended
 }
 
@@ -179,7 +183,7 @@ struct Node {
     identity: Arc<Identity>,
     pins: Pins,
     heart: Heart,
-    handle: tokio::runtime::Handle,
+    handle: Handle,
 }
 
 impl Node {
@@ -199,17 +203,6 @@ impl Node {
         let paired = Arc::new(Notify::new());
         let disk = disk::start(&self.config.state_directory, mailbox.clone())
             .map_err(step("start the disk thread"))?;
-        let udp = opened
-            .udp
-            .map(WanSocket::new)
-            .transpose()
-            .map_err(step("hand a UDP socket to the runtime"))?
-            .map(Arc::new);
-        let paths = Paths::default();
-        if let Some(socket) = &udp {
-            let reading = wan::receive(Arc::clone(socket), paths.clone(), mailbox.clone());
-            tokio::spawn(reading);
-        }
         let parts = Parts {
             config: self.config.clone(),
             identity: Arc::clone(&self.identity),
@@ -219,13 +212,13 @@ impl Node {
             mailbox: mailbox.clone(),
             disk,
             intercept: changes.clone(),
-            udp,
-            paths,
+            udp: opened.udp,
             runtime: self.handle.clone(),
             heart: self.heart.clone(),
             seed: random_seed().map_err(step("get random numbers"))?,
         };
-        let mut loop_ended = start_loop(parts, messages).map_err(step("start the engine"))?;
+        let (engine, mut loop_ended) =
+            start_loop(parts, messages).map_err(step("start the engine"))?;
         if let Some(listener) = opened.wan {
             let listening = Listening {
                 identity: Arc::clone(&self.identity),
@@ -240,7 +233,7 @@ impl Node {
             };
             tokio::spawn(wan::listen(into_tokio(listener)?, listening));
         }
-        let connections = Connections::default();
+        let connections = Connections::new(engine);
         for listener in opened.intercept {
             tokio::spawn(intercept::accept_intercepted(
                 into_tokio(listener)?,
@@ -439,27 +432,39 @@ impl Node {
     }
 }
 
-/// Starts the thread that owns the engine.
+/// Starts the thread that owns the engine, with a runtime of its own for the sockets that the loop
+/// is busiest with.
 fn start_loop(
     parts: Parts,
     messages: mpsc::Receiver<Message>,
-) -> io::Result<oneshot::Receiver<()>> {
+) -> io::Result<(Handle, oneshot::Receiver<()>)> {
     let (ended, loop_ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let alarm = {
+    let handle = runtime.handle().clone();
+    let (alarm, event_loop) = {
         let _inside = runtime.enter();
-        Alarm::new()?
+        (Alarm::new()?, EventLoop::new(parts)?)
     };
     std::thread::Builder::new()
         .name("engine".to_owned())
         .spawn(move || {
-            runtime.block_on(async { EventLoop::new(parts).run(messages, alarm).await });
+            runtime.block_on(event_loop.run(messages, alarm));
+            runtime.block_on(end_tasks());
             // Also sent by the drop of `ended` when the loop panics.
             let _ = ended.send(());
         })?;
-    Ok(loop_ended)
+    Ok((handle, loop_ended))
+}
+
+/// Lets connections do what the loop said last: their queues have ended with it, and they with those.
+async fn end_tasks() {
+    let deadline = tokio::time::Instant::now() + LAST_WORDS;
+    let tasks = Handle::current().metrics();
+    while tasks.num_alive_tasks() > 0 && tokio::time::Instant::now() < deadline {
+        tokio::task::yield_now().await;
+    }
 }
 
 fn open(config: &NodeConfig) -> Result<Opened, RunError> {

@@ -20,22 +20,51 @@ use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use vocab::Time;
 
 use super::EventLoop;
-use crate::mailbox::Message;
+use crate::mailbox::{Mailbox, Message};
 use crate::sys;
-use crate::wan::{self, Exporter, LinkAddresses, Refused, Train, WanSocket};
+use crate::wan::{self, Exporter, LinkAddresses, Paths, Refused, Train, WanSocket};
 
 /// Batches of packets sent before other work is looked at: some milliseconds.
 const SENDS: usize = 64;
 /// The largest packet's payload: jumbo frames of 9,000 bytes, past which there is little to gain.
 const DATAGRAM_MAX: u16 = 8_972;
 
+/// A UDP socket that is read, on this thread, until it is dropped.
+pub(super) struct ReadSocket {
+    socket: Arc<WanSocket>,
+    reader: AbortHandle,
+}
+
+impl ReadSocket {
+    /// Begins to read; to be called inside the runtime of the loop.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn new(
+        socket: std::net::UdpSocket,
+        paths: &Paths,
+        mailbox: &Mailbox,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(WanSocket::new(socket)?);
+        let reading = wan::receive(Arc::clone(&socket), paths.clone(), mailbox.clone());
+        let reader = tokio::spawn(reading).abort_handle();
+        Ok(Self { socket, reader })
+    }
+}
+
+impl Drop for ReadSocket {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
 /// The UDP side of a link.
 pub(super) struct Datagrams {
     socket: Arc<WanSocket>,
+    /// Reads the socket, where it belongs to this link alone.
+    _reader: Option<ReadSocket>,
     /// What packets to this node begin with.
     connection_id: ConnectionId,
-    /// Reads the socket, where it belongs to this link alone.
-    reader: Option<AbortHandle>,
     /// The session may have packets for it.
     wants: bool,
     /// Packets that the kernel had no room for.
@@ -53,14 +82,6 @@ impl Datagrams {
     }
 }
 
-impl Drop for Datagrams {
-    fn drop(&mut self) {
-        if let Some(reader) = &self.reader {
-            reader.abort();
-        }
-    }
-}
-
 impl EventLoop {
     /// A socket for the datagram path of a link, and what the peer is told of it; `None` where
     /// this node takes no UDP.
@@ -74,19 +95,13 @@ impl EventLoop {
         }
         let (socket, reader) = if dialed_by_us {
             let socket = wan::bind(SocketAddr::new(addresses.local.ip(), 0))?;
-            let _inside = self.parts.runtime.enter();
-            let socket = Arc::new(WanSocket::new(socket)?);
-            let paths = self.parts.paths.clone();
-            let reading = wan::receive(Arc::clone(&socket), paths, self.parts.mailbox.clone());
-            (
-                socket,
-                Some(self.parts.runtime.spawn(reading).abort_handle()),
-            )
+            let read = ReadSocket::new(socket, &self.paths, &self.parts.mailbox)?;
+            (Arc::clone(&read.socket), Some(read))
         } else {
-            let Some(socket) = &self.parts.udp else {
+            let Some(read) = &self.udp else {
                 return Ok(None);
             };
-            (Arc::clone(socket), None)
+            (Arc::clone(&read.socket), None)
         };
         let mut random = [0; ConnectionId::LENGTH + 16];
         sys::fill_random(&mut random)?;
@@ -101,8 +116,8 @@ impl EventLoop {
         };
         let datagrams = Datagrams {
             socket,
+            _reader: reader,
             connection_id,
-            reader,
             wants: false,
             waiting: None,
         };
@@ -201,7 +216,7 @@ impl EventLoop {
             Err(Refused::Full) => {
                 datagrams.waiting = Some((transmit, packets));
                 let socket = Arc::clone(&datagrams.socket);
-                self.parts.runtime.spawn(async move {
+                tokio::spawn(async move {
                     let _ = socket.writable().await;
                     let _ = mailbox.send(Message::DatagramRoom { link }).await;
                 });

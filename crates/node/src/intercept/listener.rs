@@ -8,6 +8,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::Via;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
@@ -74,6 +75,7 @@ pub(crate) async fn accept_intercepted(
             lan::reset(stream);
             continue;
         }
-        connections.accepted(stream, client, server, Via::Transparent, &mailbox);
+        let (early, via) = (Bytes::new(), Via::Transparent);
+        connections.accepted(stream, early, client, server, via, &mailbox);
     }
 }

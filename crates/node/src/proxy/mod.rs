@@ -77,9 +77,7 @@ pub(crate) async fn listen(
             };
             match requested {
                 Ok((server, early)) => {
-                    connections
-                        .serve(stream, early, client, server, via, mailbox)
-                        .await;
+                    connections.accepted(stream, early, client, server, via, &mailbox);
                 }
                 Err(error) => tracing::debug!(%client, %error, %via, "refused"),
             }

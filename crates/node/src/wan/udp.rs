@@ -1,7 +1,7 @@
 //! UDP sockets for datagram paths: batches in, batches out, and nothing known of what they carry.
 //!
 //! ```text
-//!   socket ─ recvmmsg, GRO ─► task ─► Train ─► mailbox ─► loop ─► engine
+//!   socket ─ recvmmsg, GRO ─► task ─► Train ─► mailbox ─► loop ─► engine     (all on one thread)
 //!   socket ◄ sendmsg, GSO ───────────────────────────────  loop ◄ transmit_datagrams
 //! ```
 //!
