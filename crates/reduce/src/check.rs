@@ -19,11 +19,9 @@ use crate::fingerprint::Fingerprint;
 /// Bytes of a record's check.
 pub(crate) const CHECK_LENGTH: usize = 16;
 
-/// The spans of a record in the making, or under examination.
+/// The spans of a record in the making, or under examination, of which the last is open.
 pub(crate) struct Spans {
     hashes: blake3::Hasher,
-    /// Where in the raw bytes the open span begins.
-    start: usize,
 }
 
 /// A span: its length in bytes and their hash.
@@ -37,22 +35,24 @@ impl Spans {
     pub(crate) fn new() -> Self {
         Self {
             hashes: blake3::Hasher::new(),
-            start: 0,
         }
     }
 
-    /// Ends the open span at the end of `raw`, which is all raw bytes so far. A `known` span, one
-    /// of a chunk whose fingerprint is at hand, is not hashed when it turns out to be the open one.
-    pub(crate) fn end(&mut self, raw: &[u8], known: Option<Span>) -> Span {
-        let bytes = &raw[self.start..];
-        self.start = raw.len();
+    /// Ends the open span, which is made of these pieces. A `known` span, one of a chunk whose
+    /// fingerprint is at hand, is not hashed when it turns out to be the open one.
+    pub(crate) fn end<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = &'a [u8]> + Clone,
+        known: Option<Span>,
+    ) -> Span {
+        let length = pieces.clone().map(<[u8]>::len).sum();
         // The open span is made of bytes of one chunk only, so it is all of that chunk if it is
         // as long.
         let span = known
-            .filter(|known| known.length == bytes.len())
+            .filter(|known| known.length == length)
             .unwrap_or_else(|| Span {
-                length: bytes.len(),
-                hash: Fingerprint::of(bytes),
+                length,
+                hash: Fingerprint::of_pieces(pieces),
             });
         if span.length > 0 {
             self.hashes.update(&span.hash.0);
@@ -77,8 +77,8 @@ mod tests {
         let raw = b"the first span, and the second";
         let hashed = {
             let mut spans = Spans::new();
-            spans.end(&raw[..15], None);
-            spans.end(raw, None);
+            spans.end([&raw[..7], &raw[7..15]].into_iter(), None);
+            spans.end([&raw[15..]].into_iter(), None);
             spans.check()
         };
         let span = |bytes: &[u8]| Span {
@@ -86,15 +86,12 @@ mod tests {
             hash: Fingerprint::of(bytes),
         };
         let mut spans = Spans::new();
-        assert_eq!(
-            spans.end(
-                &raw[..15],
-                Some(span(b"a longer chunk, of which this is a part"))
-            ),
-            span(&raw[..15])
-        );
-        assert_eq!(spans.end(raw, Some(span(&raw[15..]))), span(&raw[15..]));
-        spans.end(raw, None);
+        let longer = span(b"a longer chunk, of which this is a part");
+        let ended = spans.end([&raw[..15]].into_iter(), Some(longer));
+        assert_eq!(ended, span(&raw[..15]));
+        let ended = spans.end([&raw[15..]].into_iter(), Some(span(&raw[15..])));
+        assert_eq!(ended, span(&raw[15..]));
+        spans.end([].into_iter(), None);
         assert_eq!(spans.check(), hashed);
     }
 
@@ -102,8 +99,8 @@ mod tests {
     fn the_check_depends_on_where_spans_end_and_on_every_byte() {
         let check = |raw: &[u8], cut: usize| {
             let mut spans = Spans::new();
-            spans.end(&raw[..cut], None);
-            spans.end(raw, None);
+            spans.end([&raw[..cut]].into_iter(), None);
+            spans.end([&raw[cut..]].into_iter(), None);
             spans.check()
         };
         let sound = check(b"abcdef", 3);

@@ -142,9 +142,9 @@ struct Collecting {
 struct Retained {
     start: u64,
     end: u64,
-    raw: Bytes,
-    /// How many raw bytes each operation gave.
-    lengths: Vec<usize>,
+    /// The raw bytes, a piece for each operation.
+    pieces: Vec<Bytes>,
+    raw_length: usize,
     references: Vec<Reference>,
     sources: Vec<Key>,
     /// How many sources each of its groups names.
@@ -186,7 +186,9 @@ impl Encoder {
         }
     }
 
-    /// Takes in what is to be sent.
+    /// Takes in what is to be sent. The bytes are kept, with the buffer that they are a part of,
+    /// until the peer has acknowledged them: do not hand in small parts of large buffers whose
+    /// rest goes elsewhere.
     ///
     /// # Panics
     /// When a frame is longer than [`MAX_FRAME`], which the other side would refuse.
@@ -289,7 +291,7 @@ impl Encoder {
     pub fn acknowledged(&mut self, offset: u64, dictionary: &mut Dictionary) {
         self.forget_lacking(dictionary);
         while let Some(record) = self.retained.pop_front_if(|record| record.end <= offset) {
-            self.retained_bytes -= record.raw.len();
+            self.retained_bytes -= record.raw_length;
             for (key, check) in record.ended {
                 dictionary.mark_held(key, self.peer);
                 if self.in_flight.get(&key) == Some(&check) {
@@ -330,7 +332,7 @@ impl Encoder {
             RepairScope::All => {
                 self.lacking.extend(&record.sources);
                 self.experience.window_lost();
-                answer.pieces = record.pieces();
+                answer.pieces.clone_from(&record.pieces);
             }
             RepairScope::Some { references, runs } => {
                 answer.scope = AnswerScope::Some;
@@ -340,8 +342,8 @@ impl Encoder {
                         "a repair is asked for a reference that is not there",
                     ))?;
                     self.lacking.push(record.sources[reference.source]);
-                    let end = reference.start + reference.length;
-                    answer.pieces.push(record.raw.slice(reference.start..end));
+                    let piece = record.pieces[reference.operation].clone();
+                    answer.pieces.push(piece);
                 }
                 if !runs.is_empty() {
                     self.spelled = SPELLED_RECORDS;
@@ -435,7 +437,7 @@ impl Encoder {
                     } else {
                         End::Continues
                     };
-                    draft.aside(*kind, &piece, end);
+                    draft.aside(*kind, piece, end);
                     self.pending -= length;
                     if end == End::Ends {
                         self.order.pop_front();
@@ -498,7 +500,7 @@ impl Encoder {
         } else {
             End::Continues
         };
-        let piece = &chunk.bytes[chunk.sent..chunk.sent + length];
+        let piece = chunk.bytes.slice(chunk.sent..chunk.sent + length);
         match (source, end) {
             (Some(source), _) if length == chunk.bytes.len() => draft.chunk(source, piece),
             (Some(source), End::Ends) => {
@@ -544,19 +546,24 @@ impl Encoder {
         let source = expected.and_then(|key| draft.source(dictionary, key));
         let length = if let Some(source) = source {
             let length = run.min(draft.raw_room());
-            let piece = &self.open[self.open_sent..self.open_sent + length];
+            let piece = self.open_piece(length);
             let extent = Extent::Bytes(length);
             draft.copy(source, self.open_sent, extent, piece, End::Continues);
             length
         } else {
             let length = run.min(draft.literal_room());
-            let piece = &self.open[self.open_sent..self.open_sent + length];
+            let piece = self.open_piece(length);
             draft.literal(piece, End::Continues);
             length
         };
         self.open_sent += length;
         self.consume_payload(run, length);
         true
+    }
+
+    /// The next bytes of the chunk that is not whole yet.
+    fn open_piece(&self, length: usize) -> Bytes {
+        Bytes::copy_from_slice(&self.open[self.open_sent..self.open_sent + length])
     }
 
     /// Whether payload comes in such quantity that a little later it will make better records.
@@ -685,7 +692,7 @@ impl Encoder {
         let statistics = &mut self.statistics;
         statistics.records += 1;
         statistics.encoded_bytes += closed.bytes.len() as u64;
-        statistics.referenced_bytes += (closed.raw.len() - closed.literal_bytes) as u64;
+        statistics.referenced_bytes += (closed.raw_length - closed.literal_bytes) as u64;
         statistics.literal_bytes += closed.literal_bytes as u64;
         statistics.incompressible_bytes += closed.stored_bytes as u64;
         statistics.delta_bytes += closed.delta_bytes as u64;
@@ -696,12 +703,12 @@ impl Encoder {
         let start = self.encoded;
         self.encoded += closed.bytes.len() as u64;
         self.in_flight.extend(closed.ended.iter().copied());
-        self.retained_bytes += closed.raw.len();
+        self.retained_bytes += closed.raw_length;
         self.retained.push_back(Retained {
             start,
             end: self.encoded,
-            raw: closed.raw,
-            lengths: closed.lengths,
+            pieces: closed.pieces,
+            raw_length: closed.raw_length,
             references: closed.references,
             sources: closed.sources,
             groups: closed.groups,
@@ -717,13 +724,6 @@ impl Retained {
         let count = *self.groups.get(number)?;
         let first: usize = self.groups[..number].iter().sum();
         self.sources.get(first..first + count)
-    }
-
-    /// The raw bytes, a piece for each operation.
-    fn pieces(&self) -> Vec<Bytes> {
-        let mut rest = self.raw.clone();
-        let pieces = self.lengths.iter().map(|length| rest.split_to(*length));
-        pieces.collect()
     }
 }
 

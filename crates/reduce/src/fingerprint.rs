@@ -19,6 +19,22 @@ impl Fingerprint {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
+    /// The fingerprint of the bytes that these pieces make together.
+    pub(crate) fn of_pieces<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let Some(first) = pieces.next() else {
+            return Self::of(&[]);
+        };
+        let Some(second) = pieces.next() else {
+            return Self::of(first);
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(first).update(second);
+        for piece in pieces {
+            hasher.update(piece);
+        }
+        Self(*hasher.finalize().as_bytes())
+    }
+
     /// The part that references name. Zero, which stands for "none" in links, is avoided.
     pub(crate) fn key(&self) -> Key {
         self.word(0).max(1)

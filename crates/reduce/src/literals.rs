@@ -49,6 +49,9 @@ pub(crate) struct Codec {
     decompress: DCtx<'static>,
     encoding: Windows<CCtx<'static>>,
     decoding: Windows<DCtx<'static>>,
+    /// Room for the literals of a record in the making, and for what they are coded as.
+    pub(crate) literals: Vec<u8>,
+    pub(crate) coded: Vec<u8>,
 }
 
 /// How a block of literals was coded.
@@ -85,6 +88,8 @@ impl Codec {
             decompress: DCtx::create(),
             encoding: Windows::new(MAX_ENCODING_WINDOWS),
             decoding: Windows::new(MAX_DECODING_WINDOWS),
+            literals: Vec::new(),
+            coded: Vec::new(),
         }
     }
 

@@ -161,7 +161,13 @@ impl Operation {
 
 impl Record {
     /// The record's bytes.
+    #[cfg(test)]
     pub(crate) fn emit(&self) -> Bytes {
+        self.emit_with(&self.coded)
+    }
+
+    /// The record's bytes, with these coded literals in place of its own.
+    pub(crate) fn emit_with(&self, coded: &[u8]) -> Bytes {
         let mut operations = Writer::with_capacity(64 + 8 * self.operations.len());
         emit_operations(&self.operations, &mut operations);
         let operations = operations.finish();
@@ -181,7 +187,7 @@ impl Record {
             | Literals::ZstdWithBases(_)
             | Literals::WindowBegins
             | Literals::WindowGoesOn => {
-                head.varint(self.coded.len() as u64);
+                head.varint(coded.len() as u64);
             }
         }
         emit_groups(&self.groups, &mut head);
@@ -189,13 +195,13 @@ impl Record {
             head.varint(count as u64);
         }
         let head = head.finish();
-        let body = head.len() + self.coded.len() + operations.len();
+        let body = head.len() + coded.len() + operations.len();
         let mut whole = Writer::with_capacity(body + 9);
         whole
             .u8(VERSION)
             .varint(body as u64)
             .bytes(&head)
-            .bytes(&self.coded)
+            .bytes(coded)
             .bytes(&operations);
         whole.finish()
     }

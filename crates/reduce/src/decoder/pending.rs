@@ -432,27 +432,31 @@ impl Pending {
         if !fits {
             return None;
         }
-        let (mut spans, mut chunk_ends, mut at) = (Spans::new(), Vec::new(), 0);
+        let (mut spans, mut chunk_ends) = (Spans::new(), Vec::new());
+        let (mut at, mut start) = (0, 0);
+        let mut end_span = |end: usize| {
+            let span = &raw[std::mem::replace(&mut start, end)..end];
+            spans.end([span].into_iter(), None)
+        };
         for (operation, length) in record.operations.iter().zip(&lengths) {
-            let before = &raw[..at];
+            let before = at;
             at += length;
-            let with = &raw[..at];
             match operation {
                 Operation::Literal { end, .. } | Operation::Copy { end, .. } => match end {
                     End::Continues => {}
-                    End::Ends => chunk_ends.push(spans.end(with, None)),
+                    End::Ends => chunk_ends.push(end_span(at)),
                 },
                 Operation::Chunk { .. } => {
-                    spans.end(before, None);
-                    chunk_ends.push(spans.end(with, None));
+                    end_span(before);
+                    chunk_ends.push(end_span(at));
                 }
                 Operation::Aside { .. } => {
-                    spans.end(before, None);
-                    spans.end(with, None);
+                    end_span(before);
+                    end_span(at);
                 }
             }
         }
-        spans.end(&raw, None);
+        end_span(at);
         (spans.check() == record.check).then(|| Verified {
             raw: raw.into(),
             lengths,

@@ -20,11 +20,14 @@ const LEAST_RUN: usize = 2;
 
 /// Raw bytes, operations and literals of one record, within their limits.
 pub(super) struct Draft {
-    raw: Vec<u8>,
+    /// The raw bytes, a piece for each operation.
+    pieces: Vec<Bytes>,
+    raw_length: usize,
+    literal_length: usize,
     spans: Spans,
-    literals: Vec<u8>,
+    /// The first piece of the open span.
+    span_start: usize,
     operations: Vec<Operation>,
-    lengths: Vec<usize>,
     references: Vec<Reference>,
     sources: Vec<SourceChunk>,
     /// The number of each chunk among the sources.
@@ -50,12 +53,11 @@ struct SourceChunk {
     follows: bool,
 }
 
-/// Bytes of a record that came from the dictionary.
+/// An operation whose bytes came from the dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) source: usize,
-    pub(super) start: usize,
-    pub(super) length: usize,
+    pub(super) operation: usize,
 }
 
 /// Whether links may be relied on.
@@ -69,8 +71,9 @@ pub(super) enum Runs {
 /// A finished record and what has to be remembered of it.
 pub(super) struct Closed {
     pub(super) bytes: Bytes,
-    pub(super) raw: Bytes,
-    pub(super) lengths: Vec<usize>,
+    /// The raw bytes, a piece for each operation.
+    pub(super) pieces: Vec<Bytes>,
+    pub(super) raw_length: usize,
     pub(super) references: Vec<Reference>,
     pub(super) sources: Vec<Key>,
     /// How many sources each group names.
@@ -85,11 +88,12 @@ pub(super) struct Closed {
 impl Draft {
     pub(super) fn new() -> Self {
         Self {
-            raw: Vec::new(),
+            pieces: Vec::new(),
+            raw_length: 0,
+            literal_length: 0,
             spans: Spans::new(),
-            literals: Vec::new(),
+            span_start: 0,
             operations: Vec::new(),
-            lengths: Vec::new(),
             references: Vec::new(),
             sources: Vec::new(),
             numbers: BTreeMap::new(),
@@ -117,44 +121,35 @@ impl Draft {
     }
 
     pub(super) fn raw_length(&self) -> usize {
-        self.raw.len()
+        self.raw_length
     }
 
     pub(super) fn raw_room(&self) -> usize {
-        MAX_RECORD_RAW - self.raw.len()
+        MAX_RECORD_RAW - self.raw_length
     }
 
     pub(super) fn literal_room(&self) -> usize {
-        let room = self.literal_limit.saturating_sub(self.literals.len());
+        let room = self.literal_limit.saturating_sub(self.literal_length);
         self.raw_room().min(room)
     }
 
     /// Whether there are references in it and nothing else.
     pub(super) fn refers_only(&self) -> bool {
-        self.literals.is_empty() && self.operations.len() == self.references.len()
+        self.literal_length == 0 && self.operations.len() == self.references.len()
     }
 
-    pub(super) fn literal(&mut self, piece: &[u8], end: End) {
-        self.raw.extend_from_slice(piece);
-        self.literals.extend_from_slice(piece);
-        self.lengths.push(piece.len());
-        self.operations.push(Operation::Literal {
-            length: piece.len(),
-            end,
-        });
+    pub(super) fn literal(&mut self, piece: Bytes, end: End) {
+        let length = piece.len();
+        self.literal_length += length;
+        self.push(piece, Operation::Literal { length, end });
     }
 
-    pub(super) fn aside(&mut self, kind: SegmentKind, piece: &[u8], end: End) {
-        self.spans.end(&self.raw, None);
-        self.raw.extend_from_slice(piece);
-        self.spans.end(&self.raw, None);
-        self.literals.extend_from_slice(piece);
-        self.lengths.push(piece.len());
-        self.operations.push(Operation::Aside {
-            kind,
-            length: piece.len(),
-            end,
-        });
+    pub(super) fn aside(&mut self, kind: SegmentKind, piece: Bytes, end: End) {
+        let length = piece.len();
+        self.literal_length += length;
+        self.end_span(None);
+        self.push(piece, Operation::Aside { kind, length, end });
+        self.end_span(None);
     }
 
     /// Makes a chunk of the dictionary one of the sources; says which, or that there is no room.
@@ -175,10 +170,9 @@ impl Draft {
         Some(number)
     }
 
-    pub(super) fn chunk(&mut self, source: usize, bytes: &[u8]) {
-        self.spans.end(&self.raw, None);
-        self.refer(source, bytes);
-        self.operations.push(Operation::Chunk { source });
+    pub(super) fn chunk(&mut self, source: usize, bytes: Bytes) {
+        self.end_span(None);
+        self.refer(source, bytes, Operation::Chunk { source });
     }
 
     /// Adds bytes of a source, from `offset` on.
@@ -187,16 +181,16 @@ impl Draft {
         source: usize,
         offset: usize,
         extent: Extent,
-        piece: &[u8],
+        piece: Bytes,
         end: End,
     ) {
-        self.refer(source, piece);
-        self.operations.push(Operation::Copy {
+        let operation = Operation::Copy {
             source,
             offset,
             extent,
             end,
-        });
+        };
+        self.refer(source, piece, operation);
     }
 
     /// Adds a chunk for the literals to be compressed against; says whether there is room.
@@ -225,7 +219,7 @@ impl Draft {
         previous: Key,
     ) {
         let hash = *chunk;
-        self.spans.end(&self.raw, Some(Span { length, hash }));
+        self.end_span(Some(Span { length, hash }));
         self.ended.push((chunk.key(), chunk.check()));
         if dictionary.next(previous) != chunk.key() {
             self.relinked.insert(previous);
@@ -240,65 +234,88 @@ impl Draft {
         experience: &mut Experience,
         runs: Runs,
     ) -> Closed {
-        let mut joined = if self.bases.is_empty() || self.literals.is_empty() {
+        self.end_span(None);
+        let codec = dictionary.codec();
+        let mut literals = std::mem::take(&mut codec.literals);
+        literals.clear();
+        for (piece, operation) in self.pieces.iter().zip(&self.operations) {
+            if let Operation::Literal { .. } | Operation::Aside { .. } = operation {
+                literals.extend_from_slice(piece);
+            }
+        }
+        let mut joined = if self.bases.is_empty() || literals.is_empty() {
             Vec::new()
         } else {
             join_bases(self.bases.iter().map(|(_, bytes)| &bytes[..]))
         };
-        if !resembles(&self.literals, &joined) {
+        if !resembles(&literals, &joined) {
             joined.clear();
         }
-        let mut coded = Vec::new();
-        let codec = dictionary.codec();
-        let coding = codec.encode(&self.literals, &joined, level, experience, &mut coded);
-        let literal_bytes = self.literals.len();
+        let mut coded = std::mem::take(&mut codec.coded);
+        let coding = codec.encode(&literals, &joined, level, experience, &mut coded);
+        let literal_bytes = literals.len();
         let mut sources = self.sources;
-        let (literals, coded) = match coding {
-            Coding::Stored => (Literals::Stored, self.literals),
-            Coding::Compressed if joined.is_empty() => (Literals::Zstd, coded),
+        let kind = match coding {
+            Coding::Stored => Literals::Stored,
+            Coding::Compressed if joined.is_empty() => Literals::Zstd,
             Coding::Compressed => {
                 sources.extend(self.bases.iter().map(|(base, _)| *base));
-                (Literals::ZstdWithBases(self.bases.len()), coded)
+                Literals::ZstdWithBases(self.bases.len())
             }
-            Coding::WindowBegins => (Literals::WindowBegins, coded),
-            Coding::WindowGoesOn => (Literals::WindowGoesOn, coded),
+            Coding::WindowBegins => Literals::WindowBegins,
+            Coding::WindowGoesOn => Literals::WindowGoesOn,
         };
-        let stored_bytes = match literals {
+        let stored_bytes = match kind {
             Literals::Stored => literal_bytes,
             Literals::Zstd
             | Literals::ZstdWithBases(_)
             | Literals::WindowBegins
             | Literals::WindowGoesOn => 0,
         };
-        let delta_bytes = match literals {
+        let delta_bytes = match kind {
             Literals::ZstdWithBases(_) => literal_bytes,
             Literals::Stored | Literals::Zstd | Literals::WindowBegins | Literals::WindowGoesOn => {
                 0
             }
         };
-        self.spans.end(&self.raw, None);
         let record = Record {
-            raw_length: self.raw.len(),
+            raw_length: self.raw_length,
             check: self.spans.check(),
             literal_length: literal_bytes,
-            literals,
-            coded: coded.into(),
+            literals: kind,
+            coded: Bytes::new(),
             groups: grouped(&sources, runs),
             operations: self.operations,
         };
-        Closed {
-            bytes: record.emit(),
-            raw: self.raw.into(),
-            lengths: self.lengths,
+        let body = match coding {
+            Coding::Stored => &literals,
+            Coding::Compressed | Coding::WindowBegins | Coding::WindowGoesOn => &coded,
+        };
+        let closed = Closed {
+            bytes: record.emit_with(body),
+            pieces: self.pieces,
+            raw_length: self.raw_length,
             references: self.references,
             delta_bytes,
             sources: sources.iter().map(|source| source.key).collect(),
             groups: record.groups.iter().map(Group::len).collect(),
             ended: self.ended,
             literal_bytes,
-            coded_bytes: record.coded.len(),
+            coded_bytes: body.len(),
             stored_bytes,
-        }
+        };
+        codec.literals = literals;
+        codec.coded = coded;
+        closed
+    }
+
+    /// Ends the open span of the check.
+    fn end_span(&mut self, known: Option<Span>) {
+        let pieces = self.pieces[self.span_start..]
+            .iter()
+            .map(|piece| &piece[..]);
+        self.spans.end(pieces, known);
+        self.span_start = self.pieces.len();
     }
 
     fn follows(&self, dictionary: &Dictionary, last: Option<SourceChunk>, key: Key) -> bool {
@@ -307,14 +324,18 @@ impl Draft {
         })
     }
 
-    fn refer(&mut self, source: usize, bytes: &[u8]) {
+    fn refer(&mut self, source: usize, piece: Bytes, operation: Operation) {
         self.references.push(Reference {
             source,
-            start: self.raw.len(),
-            length: bytes.len(),
+            operation: self.operations.len(),
         });
-        self.lengths.push(bytes.len());
-        self.raw.extend_from_slice(bytes);
+        self.push(piece, operation);
+    }
+
+    fn push(&mut self, piece: Bytes, operation: Operation) {
+        self.raw_length += piece.len();
+        self.pieces.push(piece);
+        self.operations.push(operation);
     }
 }
 
