@@ -38,6 +38,7 @@ impl Bbr {
             return;
         }
         let rate = gain * self.rate_to_send(self.rate()) * (1.0 - MARGIN);
+        let rate = rate.max(self.startup_rate());
         if self.full_pipe.is_reached || rate > self.pacing_rate {
             self.pacing_rate = rate;
         }

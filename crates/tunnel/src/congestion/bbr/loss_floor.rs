@@ -6,11 +6,15 @@
 //! counted by how fast it went out, and the floor is the loss among those that went out slowly:
 //!
 //! ```text
-//!  slow   Drain, ProbeBW_DOWN, ProbeRTT,        loss here cannot be a queue that we fill, nor a
-//!         Startup while the rate still doubles  policer that we exceed, for long
+//!  slow   Drain, ProbeBW_DOWN, ProbeRTT         loss here cannot be a queue that we fill, nor a
+//!                                               policer that we exceed, for long
 //!  level  ProbeBW_CRUISE                        the same, where the model is right
 //!  fast   Startup, REFILL, UP                   not counted
 //! ```
+//!
+//! Before any of them are known, what start-up lost while the rate still doubled is taken for the
+//! floor, for some rounds: by then there are slow packets, but in a queue that others keep full. A
+//! newcomer doubles there as well, by pushing them aside, and what it lost meanwhile is the queue's.
 //!
 //! The floor is the share of all, or that of the slow ones alone if they lost less by more than
 //! chance. Past a policer whose rate was taken for higher than it is, slow packets lose less, and
@@ -49,9 +53,9 @@ const FEWER: f64 = 3.0;
 /// enough to forget a weather of a quarter of a minute at 1 Mbit/s.
 const POOL_PACKETS: f64 = 2000.0;
 
-/// Start-up's rounds count for no more than this, since the last of them may already have met the
-/// full queue.
-const STARTUP_PACKETS: f64 = 200.0;
+/// For so many rounds after the last in which the rate doubled its losses are believed: so long the
+/// end of start-up, a drain, and a probe's beginning and end take.
+const STARTUP_ROUNDS: u64 = 12;
 
 /// Below this a pool says nothing.
 const EVIDENCE_PACKETS: f64 = 50.0;
@@ -77,6 +81,9 @@ pub(super) enum Pace {
 /// Counts packets by the pace at which they went out.
 #[derive(Clone, Debug)]
 pub(super) struct LossFloor {
+    /// Start-up's, while the rate doubled, and the round of the last of them.
+    startup: Losses,
+    startup_round: u64,
     slow: Losses,
     level: Losses,
     epochs: [Pace; EPOCHS],
@@ -96,6 +103,8 @@ pub(super) struct Losses {
 impl LossFloor {
     pub(super) fn new() -> Self {
         Self {
+            startup: Losses::default(),
+            startup_round: 0,
             slow: Losses::default(),
             level: Losses::default(),
             epochs: [Pace::Fast; EPOCHS],
@@ -140,15 +149,23 @@ impl LossFloor {
         }
     }
 
-    /// Takes in a round of start-up in which the rate still grew, so that no queue was full.
-    pub(super) fn grew(&mut self, round: Losses) {
-        self.slow.add(round.packets, round.lost, round.runs);
-        self.slow.shrink_to(STARTUP_PACKETS);
+    /// Takes in a round of start-up in which the rate still grew, so that no queue of our own was
+    /// full.
+    pub(super) fn grew(&mut self, count: u64, round: Losses) {
+        self.startup_round = count;
+        self.startup.add(round.packets, round.lost, round.runs);
+    }
+
+    /// Another round begins.
+    pub(super) fn begin_round(&mut self, count: u64) {
+        if count > self.startup_round + STARTUP_ROUNDS {
+            self.startup = Losses::default();
+        }
     }
 
     /// A probe met losses and no queue: what was taken for the floor may be a policer's doing.
     pub(super) fn doubt(&mut self) {
-        for pool in [&mut self.slow, &mut self.level] {
+        for pool in [&mut self.startup, &mut self.slow, &mut self.level] {
             pool.lost /= 2.0;
             pool.runs /= 2.0;
         }
@@ -156,6 +173,7 @@ impl LossFloor {
 
     /// Start-up ended without a queue of its own: what it lost may be the doing of others.
     pub(super) fn forget(&mut self) {
+        self.startup = Losses::default();
         self.slow = Losses::default();
         self.level = Losses::default();
     }
@@ -214,7 +232,7 @@ impl LossFloor {
                     runs: slow.runs + level.runs,
                 })
             }
-            (one, other) => one.or(other),
+            (one, other) => one.or(other).or(Some(self.startup).filter(known)),
         }
     }
 

@@ -27,8 +27,6 @@ mod startup;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 use vocab::{Bitrate, Probability, Random, Time};
 
 use self::aggregation::Aggregation;
@@ -41,7 +39,7 @@ use super::event::{Event, SendState};
 use super::sample::{RateSample, Sampler};
 use super::{Config, Controller, Remembered, Telemetry};
 
-/// The initial window in packets (RFC 6928 §2).
+/// What may leave in a burst before a round-trip time is known, in packets (RFC 6928 §2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
 
 /// The least window in packets (BBR.MinPipeCwnd).
@@ -161,7 +159,8 @@ impl Bbr {
             filled_window: [false; 2],
             last_acked_at: now,
         };
-        bbr.start_pacing(Duration::from_millis(1));
+        // "Pacing Rate", InitPacingRate.
+        bbr.pacing_rate = window as f64 / 1e-3;
         if let Some(remembered) = remembered {
             bbr.resume_from(now, remembered);
         }
@@ -232,6 +231,7 @@ impl Bbr {
         if self.rounds.is_start {
             self.start_round();
             self.rounds.count += 1;
+            self.floor.begin_round(self.rounds.count);
             self.cycle.rounds_since_up += 1;
             self.rounds.began_at = now;
             self.filled_window = [false, self.filled_window[0]];
@@ -314,7 +314,7 @@ impl Controller for Bbr {
         if self.round_trips.minimum().is_none()
             && let Some(rtt) = event.rtt
         {
-            self.start_pacing(rtt);
+            self.begin_startup(rtt);
         }
         self.round_trips.update(now, event.rtt, event.reordering);
         for packet in event.spurious {
