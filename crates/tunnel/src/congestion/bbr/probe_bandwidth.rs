@@ -15,7 +15,8 @@ use super::congestion::FLOOR_QUEUE;
 use super::loss_floor::Losses;
 use super::{Bbr, State};
 
-/// Share of the long-term bound that is left to others while cruising (BBR.Headroom).
+/// Share of the long-term bound that is left to others while cruising (BBR.Headroom), but for what
+/// the path itself carries: the headroom is in the queue.
 const HEADROOM: f64 = 0.15;
 
 /// Rounds after which a probe is due, so that CUBIC and Reno at short round-trip times have time
@@ -217,7 +218,11 @@ impl Bbr {
             return bound;
         }
         let headroom = ((bound as f64 * HEADROOM) as u64).max(self.config.packet_bytes);
-        bound.saturating_sub(headroom).max(self.window_min())
+        let carried = self.in_flight_for(1.0, self.rate()).min(bound);
+        bound
+            .saturating_sub(headroom)
+            .max(carried)
+            .max(self.window_min())
     }
 
     /// The most in flight while probing: as much more than at its beginning as the gain puts on
