@@ -8,7 +8,6 @@
 //! Data that compression cannot help is recognised by a probe of its byte frequencies; only every
 //! [`RETRY`]th such block is tried in earnest, for the repeats that frequencies do not show.
 
-use xxhash_rust::xxh3::xxh3_64;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{
     CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, SafeResult,
@@ -30,12 +29,15 @@ const BULK: u64 = 64 * 1024;
 /// After the decoder has lost a window a flow goes without for so many bytes of literals, twice
 /// as many the next time: a peer that is short of memory is not worn out with repairs.
 const WITHOUT_WINDOW: u64 = 1024 * 1024;
-/// Bytes by which a place in a block is compared with places in its bases.
-const ANCHOR: usize = 32;
-/// One in so many places is compared.
-const ANCHOR_SPACING: u32 = 64;
-/// Bits in the set of places: at [`crate::config::MAX_BASE_BYTES`] one in sixteen is taken.
-const ANCHOR_BITS: usize = 1 << 16;
+/// Bases are worth having if they save so many thousandths of what literals come out as without:
+/// what is coded against them is missing from the flow's window.
+const LEAST_SAVED_PER_MILLE: usize = 300;
+/// As long as it is not known how literals come out without bases, one part in so many is assumed.
+const UNKNOWN_PART: usize = 8;
+/// Records that do without bases after these were not worth it.
+const WITHOUT_BASES: u32 = 12;
+/// Blocks from this size on, in bytes, say how a flow's literals come out.
+const TELLING: usize = 4 * 1024;
 /// Stands before the bases, so that a chunk that happens to start with zstd's own dictionary
 /// magic number is not parsed as one.
 const BASE_GUARD: [u8; 8] = [0; 8];
@@ -59,8 +61,10 @@ pub(crate) struct Codec {
 pub(crate) enum Coding {
     /// As they are.
     Stored,
-    /// One zstd frame, against the bases if there are any.
+    /// One zstd frame.
     Compressed,
+    /// One zstd frame against the bases.
+    Delta,
     /// The first blocks of a zstd frame: a window begins.
     WindowBegins,
     /// The next blocks of it.
@@ -71,6 +75,10 @@ pub(crate) enum Coding {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Experience {
     incompressible: u32,
+    /// What the last thousand bytes that were coded without bases came out as.
+    per_mille: Option<usize>,
+    /// Records that do without bases from now on.
+    without_bases: u32,
     window: Option<WindowId>,
     /// Bytes in the window.
     windowed: usize,
@@ -107,26 +115,12 @@ impl Codec {
         if raw.len() < LEAST_COMPRESSED {
             return Coding::Stored;
         }
-        let windowed = bases.is_empty() && experience.wants_window(raw);
-        if bases.is_empty() && !windowed && !experience.worth_trying(raw) {
-            return Coding::Stored;
+        if !bases.is_empty() && self.encode_against(raw, bases, level, experience, out) {
+            return Coding::Delta;
         }
-        out.reserve(zstd_safe::compress_bound(raw.len()));
-        if windowed && let Some(coding) = self.encode_in_window(raw, level, experience, out) {
-            return coding;
-        }
-        let done = if bases.is_empty() {
-            self.compress.compress(out, raw, level)
-        } else {
-            self.compress.compress_using_dict(out, raw, bases, level)
-        };
-        if done.is_err() || !is_saving(raw.len(), out.len()) {
-            out.clear();
-            experience.incompressible = experience.incompressible.saturating_add(1);
-            return Coding::Stored;
-        }
-        experience.incompressible = 0;
-        Coding::Compressed
+        let coding = self.encode_without(raw, level, experience, out);
+        experience.note(raw.len(), coding, out.len());
+        coding
     }
 
     /// Decodes into exactly `length` bytes, or says that it is impossible. The caller has
@@ -174,6 +168,62 @@ impl Codec {
             *window = None;
         }
         raw
+    }
+
+    /// Codes `raw` against the bases; says whether it was worth it.
+    fn encode_against(
+        &mut self,
+        raw: &[u8],
+        bases: &[u8],
+        level: i32,
+        experience: &mut Experience,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if experience.without_bases > 0 {
+            experience.without_bases -= 1;
+            return false;
+        }
+        out.reserve(zstd_safe::compress_bound(raw.len()));
+        let done = self.compress.compress_using_dict(out, raw, bases, level);
+        let expected = match experience.per_mille {
+            Some(per_mille) => raw.len() * per_mille / 1000,
+            None => raw.len() / UNKNOWN_PART,
+        };
+        let most = expected - expected * LEAST_SAVED_PER_MILLE / 1000;
+        if done.is_ok() && out.len() <= most {
+            return true;
+        }
+        if experience.per_mille.is_some() {
+            experience.without_bases = WITHOUT_BASES;
+        }
+        out.clear();
+        false
+    }
+
+    /// Codes `raw` in the flow's window, by itself, or not at all.
+    fn encode_without(
+        &mut self,
+        raw: &[u8],
+        level: i32,
+        experience: &mut Experience,
+        out: &mut Vec<u8>,
+    ) -> Coding {
+        let windowed = experience.wants_window(raw);
+        if !windowed && !experience.worth_trying(raw) {
+            return Coding::Stored;
+        }
+        out.reserve(zstd_safe::compress_bound(raw.len()));
+        if windowed && let Some(coding) = self.encode_in_window(raw, level, experience, out) {
+            return coding;
+        }
+        let done = self.compress.compress(out, raw, level);
+        if done.is_err() || !is_saving(raw.len(), out.len()) {
+            out.clear();
+            experience.incompressible = experience.incompressible.saturating_add(1);
+            return Coding::Stored;
+        }
+        experience.incompressible = 0;
+        Coding::Compressed
     }
 
     /// Codes `raw` as the next blocks of the flow's window, if there is one to be had and it helps.
@@ -259,6 +309,16 @@ impl Experience {
         self.incompressible % RETRY == 1
     }
 
+    /// Remembers how a block came out that was coded without bases.
+    fn note(&mut self, raw: usize, coding: Coding, coded: usize) {
+        if raw >= TELLING {
+            self.per_mille = Some(match coding {
+                Coding::Stored => 1000,
+                _ => 1000 * coded / raw,
+            });
+        }
+    }
+
     /// The decoder asked for a whole record: its window may be lost.
     pub(crate) fn window_lost(&mut self) {
         if self.window.take().is_some() {
@@ -281,38 +341,6 @@ pub(crate) fn join_bases<'a>(bases: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         joined.extend_from_slice(base);
     }
     joined
-}
-
-/// Whether at least half of `raw` is in the bases, so that it is better coded against them than in
-/// the flow's window.
-///
-/// Places are compared that four bytes of content choose, one in [`ANCHOR_SPACING`], each by the
-/// [`ANCHOR`] bytes that follow.
-pub(crate) fn resembles(raw: &[u8], bases: &[u8]) -> bool {
-    if bases.is_empty() {
-        return false;
-    }
-    let mut seen = vec![0_u64; ANCHOR_BITS / 64];
-    for hash in anchors(bases) {
-        seen[hash / 64] |= 1 << (hash % 64);
-    }
-    let (mut all, mut found) = (0, 0);
-    for hash in anchors(raw) {
-        all += 1;
-        found += seen[hash / 64] >> (hash % 64) & 1;
-    }
-    2 * found >= all
-}
-
-/// The hashes, below [`ANCHOR_BITS`], of the places to compare.
-fn anchors(bytes: &[u8]) -> impl Iterator<Item = usize> {
-    bytes.windows(ANCHOR).filter_map(|window| {
-        let four = u32::from_le_bytes([window[0], window[1], window[2], window[3]]);
-        if four.wrapping_mul(0x9e37_79b1) >= u32::MAX / ANCHOR_SPACING {
-            return None;
-        }
-        Some(xxh3_64(window) as usize % ANCHOR_BITS)
-    })
 }
 
 /// Whether the byte frequencies are uneven. For uniformly random bytes the sum of the squared
@@ -363,25 +391,37 @@ mod tests {
         let joined = join_bases([&base[..]].into_iter());
         let mut coded = Vec::new();
         let coding = codec.encode(&raw, &joined, 3, &mut Experience::default(), &mut coded);
-        assert_eq!(coding, Coding::Compressed);
+        assert_eq!(coding, Coding::Delta);
         assert!(coded.len() < 100, "{}", coded.len());
         assert_eq!(codec.decode(&coded, &joined, raw.len()), Some(raw.clone()));
         assert_ne!(codec.decode(&coded, &[], raw.len()), Some(raw));
     }
 
     #[test]
-    fn blocks_resemble_bases_that_hold_most_of_them() {
-        let mut base = vec![0; 64 * 1024];
-        Random::from_seed(2).fill(&mut base);
-        let edited: Vec<u8> = base[20_000..40_000]
-            .chunks(300)
-            .flat_map(|piece| [b"edit", piece].concat())
-            .collect();
-        assert!(resembles(&edited, &base));
-        let mut other = vec![0; 20_000];
-        Random::from_seed(3).fill(&mut other);
-        assert!(!resembles(&[&other[..], &edited[..9_000]].concat(), &base));
-        assert!(!resembles(&edited, &[]));
+    fn bases_are_used_only_where_they_help_much() {
+        let mut codec = Codec::new();
+        let mut experience = Experience::default();
+        let mut coded = Vec::new();
+        let mut code =
+            |raw: &[u8], bases: &[u8]| codec.encode(raw, bases, 3, &mut experience, &mut coded);
+        let words = |seed| {
+            let mut random = Random::from_seed(seed);
+            let words = (0..8_000).map(|_| format!("word {} ", random.below(5_000)));
+            words.collect::<String>().into_bytes()
+        };
+        let (one, two) = (words(1), words(2));
+        let edited = [b"edited ", &one[..]].concat();
+        let bases = join_bases([&one[..]].into_iter());
+        // Much smaller than anything that is not known yet, and than what comes to be known.
+        assert_eq!(code(&edited, &bases), Coding::Delta);
+        assert_eq!(code(&two, &bases), Coding::WindowBegins);
+        assert_eq!(code(&edited, &bases), Coding::Delta);
+        // Somewhat smaller is not enough, and the next records do without at once.
+        assert_eq!(code(&words(3), &bases), Coding::WindowGoesOn);
+        for seed in 0..u64::from(WITHOUT_BASES) {
+            assert_eq!(code(&words(4 + seed), &bases), Coding::WindowGoesOn);
+        }
+        assert_eq!(code(&edited, &bases), Coding::Delta);
     }
 
     #[test]

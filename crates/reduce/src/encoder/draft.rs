@@ -12,7 +12,7 @@ use crate::config::{
 };
 use crate::dictionary::Dictionary;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::literals::{Coding, Experience, join_bases, resembles};
+use crate::literals::{Coding, Experience, join_bases};
 use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
 
 /// The shortest run: two chunks cost less as a run than as a list.
@@ -243,22 +243,19 @@ impl Draft {
                 literals.extend_from_slice(piece);
             }
         }
-        let mut joined = if self.bases.is_empty() || literals.is_empty() {
+        let joined = if self.bases.is_empty() || literals.is_empty() {
             Vec::new()
         } else {
             join_bases(self.bases.iter().map(|(_, bytes)| &bytes[..]))
         };
-        if !resembles(&literals, &joined) {
-            joined.clear();
-        }
         let mut coded = std::mem::take(&mut codec.coded);
         let coding = codec.encode(&literals, &joined, level, experience, &mut coded);
         let literal_bytes = literals.len();
         let mut sources = self.sources;
         let kind = match coding {
             Coding::Stored => Literals::Stored,
-            Coding::Compressed if joined.is_empty() => Literals::Zstd,
-            Coding::Compressed => {
+            Coding::Compressed => Literals::Zstd,
+            Coding::Delta => {
                 sources.extend(self.bases.iter().map(|(base, _)| *base));
                 Literals::ZstdWithBases(self.bases.len())
             }
@@ -289,7 +286,9 @@ impl Draft {
         };
         let body = match coding {
             Coding::Stored => &literals,
-            Coding::Compressed | Coding::WindowBegins | Coding::WindowGoesOn => &coded,
+            Coding::Compressed | Coding::Delta | Coding::WindowBegins | Coding::WindowGoesOn => {
+                &coded
+            }
         };
         let closed = Closed {
             bytes: record.emit_with(body),
