@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
+use crate::anchor::anchors;
 use crate::check::Span;
 use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
@@ -329,7 +330,11 @@ impl Decoder {
         } else {
             Fingerprint::of(chunk)
         };
+        let is_new = dictionary.length(fingerprint.key()) == 0;
         dictionary.insert(&fingerprint, chunk, self.previous);
+        if is_new {
+            dictionary.add_anchors(fingerprint.key(), &anchors(chunk));
+        }
         self.previous = fingerprint.key();
         dictionary.mark_held(self.previous, self.peer);
     }

@@ -6,38 +6,46 @@
 //! poll_encoded ──► takes runs in order; a run of payload takes from the front chunk:
 //!     whole chunk that the peer holds        ─► one more of a run of such chunks
 //!     part of such a chunk (rest follows)    ─► a copy from it
-//!     anything else                          ─► literals, compressed against similar chunks
+//!     anything else                          ─► copies of what can be found in such chunks, and
+//!                                               literals, compressed against similar ones
 //!   ──► record ──► kept raw until the peer acknowledges it
 //! ```
 //! Chunks are cut when bytes are pushed, so the cuts depend on nothing but the payload. What has
 //! been pushed goes out at the next poll, as part of a chunk where it has to; only the open tail
 //! of a bulk transfer waits, for [`TAIL_HOLD`] at most, unless the chunk that is expected there
-//! already shows that the peer holds its bytes. A record of references alone also waits, as long
-//! at most, for more of them: but only once [`BULK`] bytes have come in close succession, so that
+//! already shows that the peer holds its bytes. A record of little but references also waits, as
+//! long at most, for more of them: but only once [`BULK`] bytes have come in close succession, so that
 //! a whole file costs a few dozen bytes for each half MiB and no reply of ordinary size waits.
 
+mod chunk;
 mod draft;
+mod matching;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
+use crate::anchor::anchors;
 use crate::chunker::Chunker;
 use crate::config::{
     BULK, EncoderConfig, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
 };
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence};
 use crate::error::Error;
-use crate::fingerprint::{Fingerprint, Key};
+use crate::fingerprint::Key;
 use crate::literals::Experience;
 use crate::record::{End, Extent};
 use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
+use chunk::{Chunk, Edited, Plan, add_bases};
 use draft::{Draft, Reference, Runs};
+use matching::{Cursor, Held, Matching, Piece};
 
 /// Literal bytes in a record at least before `max` closes it: smaller blocks compress badly, and
 /// what does not fit waits in the encoder for the next poll.
 const LEAST_LITERALS: usize = 16 * 1024;
+/// Chunks to come that are looked at when nothing is known of where the old stream is.
+const LOOK_AHEAD: usize = 4;
 /// The last chunk of a flow is remembered if it has at least so many bytes: below it a reference
 /// would save less than its index entry costs.
 const LEAST_LAST_CHUNK: usize = 64;
@@ -84,10 +92,7 @@ pub struct Encoder {
     pending: usize,
     /// The last chunk that was emitted to its end.
     previous: Key,
-    /// Where in the old stream the new one seems to be: the old chunk that came last.
-    shadow: Key,
-    /// Bytes emitted since then that the old stream's next chunks stand for.
-    owed: usize,
+    cursor: Cursor,
     last_push: Time,
     recent: usize,
     hold_until: Option<Time>,
@@ -116,22 +121,7 @@ enum Run {
     Aside(SegmentKind, Bytes),
 }
 
-/// A whole chunk, not yet all sent.
-struct Chunk {
-    bytes: Bytes,
-    fingerprint: Fingerprint,
-    sent: usize,
-    plan: Option<Plan>,
-}
-
-/// How a chunk travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plan {
-    Refer,
-    Literal,
-}
-
-/// A record of references that waits for more of them.
+/// A record of little but references that waits for more of them.
 struct Collecting {
     draft: Draft,
     /// `None` when it has waited long enough.
@@ -166,8 +156,7 @@ impl Encoder {
             open_sent: 0,
             pending: 0,
             previous: NO_KEY,
-            shadow: NO_KEY,
-            owed: 0,
+            cursor: Cursor::default(),
             last_push: Time::ZERO,
             recent: 0,
             hold_until: None,
@@ -456,7 +445,7 @@ impl Encoder {
         if draft.is_empty() {
             return None;
         }
-        let may_grow = draft.refers_only() && draft.has_room() && draft.raw_room() > 0;
+        let may_grow = draft.mostly_refers() && draft.has_room() && draft.raw_room() > 0;
         let all_taken = self.chunks.is_empty() && self.order.len() <= 1;
         if until.is_some() && may_grow && all_taken && self.is_bulk() {
             self.collecting = Some(Collecting { draft, until });
@@ -471,55 +460,33 @@ impl Encoder {
         let Some(mut chunk) = self.chunks.pop_front() else {
             return false;
         };
-        let plan = match chunk.plan {
+        let mut plan = match chunk.plan.take() {
             Some(plan) => plan,
-            None => self.plan(dictionary, draft, &chunk),
+            None => self.plan(dictionary, &chunk),
         };
-        chunk.plan = Some(plan);
-        let available = run.min(chunk.bytes.len() - chunk.sent);
-        let key = chunk.fingerprint.key();
-        let whole = available == chunk.bytes.len();
-        if plan == Plan::Refer && whole && available > draft.raw_room() && !draft.is_empty() {
+        let taken = match &mut plan {
+            Plan::Refer => chunk.take_reference(dictionary, draft, run),
+            Plan::Pieces(edited) => chunk.take_piece(dictionary, draft, edited, run),
+        };
+        let Some(length) = taken else {
+            chunk.plan = Some(plan);
             self.chunks.push_front(chunk);
             return false;
-        }
-        let source = match plan {
-            Plan::Refer => draft.source(dictionary, key),
-            Plan::Literal => None,
         };
-        if plan == Plan::Refer && source.is_none() {
-            self.chunks.push_front(chunk);
-            return false;
-        }
-        let length = match plan {
-            Plan::Refer => available.min(draft.raw_room()),
-            Plan::Literal => available.min(draft.literal_room()),
-        };
-        let end = if chunk.sent + length == chunk.bytes.len() {
-            End::Ends
-        } else {
-            End::Continues
-        };
-        let piece = chunk.bytes.slice(chunk.sent..chunk.sent + length);
-        match (source, end) {
-            (Some(source), _) if length == chunk.bytes.len() => draft.chunk(source, piece),
-            (Some(source), End::Ends) => {
-                draft.copy(source, chunk.sent, Extent::Rest, piece, end);
-            }
-            (Some(source), End::Continues) => {
-                draft.copy(source, chunk.sent, Extent::Bytes(length), piece, end);
-            }
-            (None, _) => draft.literal(piece, end),
-        }
         chunk.sent += length;
         self.consume_payload(run, length);
-        if end == End::Continues {
+        if chunk.sent < chunk.bytes.len() {
+            chunk.plan = Some(plan);
             self.chunks.push_front(chunk);
             return true;
         }
+        let key = chunk.fingerprint.key();
         let length = chunk.bytes.len();
         draft.ended(dictionary, &chunk.fingerprint, length, self.previous);
         dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
+        if let Plan::Pieces(edited) = plan {
+            dictionary.add_anchors(key, &edited.anchors);
+        }
         self.previous = key;
         true
     }
@@ -543,19 +510,17 @@ impl Encoder {
         if tail && waits && self.holds_tail(now) {
             return false;
         }
-        let source = expected.and_then(|key| draft.source(dictionary, key));
-        let length = if let Some(source) = source {
-            let length = run.min(draft.raw_room());
+        let length = run.min(draft.literal_room());
+        let end = self.open_sent + length;
+        let source = expected.and_then(|key| draft.source(dictionary, key).map(|at| (key, at)));
+        if let Some((key, source)) = source {
             let piece = self.open_piece(length);
             let extent = Extent::Bytes(length);
             draft.copy(source, self.open_sent, extent, piece, End::Continues);
-            length
+            self.cursor.stand(key, end);
         } else {
-            let length = run.min(draft.literal_room());
-            let piece = self.open_piece(length);
-            draft.literal(piece, End::Continues);
-            length
-        };
+            self.take_edited_tail(dictionary, draft, length);
+        }
         self.open_sent += length;
         self.consume_payload(run, length);
         true
@@ -564,6 +529,42 @@ impl Encoder {
     /// The next bytes of the chunk that is not whole yet.
     fn open_piece(&self, length: usize) -> Bytes {
         Bytes::copy_from_slice(&self.open[self.open_sent..self.open_sent + length])
+    }
+
+    /// Emits the next bytes of the open chunk as copies and literals.
+    fn take_edited_tail(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, length: usize) {
+        let mut rest = self.open_piece(length);
+        let mut held = Held {
+            dictionary,
+            in_flight: &self.in_flight,
+            peer: self.peer,
+        };
+        let expansion = self.expansion / 16;
+        let Matching { pieces, bases } =
+            self.cursor
+                .search(&mut held, &rest, 0, &anchors(&rest), expansion);
+        add_bases(dictionary, draft, &bases);
+        for piece in pieces {
+            let there = rest.split_to(piece.length());
+            match piece {
+                Piece::Copy {
+                    from,
+                    length,
+                    to_end,
+                } => match draft.source(dictionary, from.key) {
+                    Some(source) => {
+                        let extent = if to_end {
+                            Extent::Rest
+                        } else {
+                            Extent::Bytes(length)
+                        };
+                        draft.copy(source, from.offset, extent, there, End::Continues);
+                    }
+                    None => draft.literal(there, End::Continues),
+                },
+                Piece::Literal(_) => draft.literal(there, End::Continues),
+            }
+        }
     }
 
     /// Whether payload comes in such quantity that a little later it will make better records.
@@ -615,70 +616,50 @@ impl Encoder {
         }
     }
 
-    /// Decides how a chunk travels, and collects bases for those that do not match.
-    fn plan(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, chunk: &Chunk) -> Plan {
+    /// Decides how a chunk travels.
+    fn plan(&mut self, dictionary: &mut Dictionary, chunk: &Chunk) -> Plan {
         let key = chunk.fingerprint.key();
         let presence = dictionary.look_up(&chunk.fingerprint, self.peer);
         let in_flight = self.in_flight.get(&key) == Some(&chunk.fingerprint.check());
         if presence == Presence::AtBoth || in_flight {
-            self.bases_before(dictionary, draft, key);
-            self.shadow = key;
-            self.owed = 0;
+            self.cursor.follow(dictionary.next(key), chunk.bytes.len());
             return Plan::Refer;
         }
-        self.bases_after(dictionary, draft, chunk.bytes.len());
-        Plan::Literal
+        if !self.cursor.is_placed() {
+            self.look_back_from_next(dictionary);
+        }
+        let anchors = anchors(&chunk.bytes);
+        let mut held = Held {
+            dictionary,
+            in_flight: &self.in_flight,
+            peer: self.peer,
+        };
+        let expansion = self.expansion / 16;
+        let Matching { pieces, bases } =
+            self.cursor
+                .search(&mut held, &chunk.bytes, chunk.sent, &anchors, expansion);
+        Plan::Pieces(Edited {
+            pieces: pieces.into(),
+            bases,
+            anchors,
+        })
     }
 
-    /// A chunk of `length` bytes does not match: the old stream's next chunks may be similar.
-    fn bases_after(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, length: usize) {
-        if self.shadow == NO_KEY {
-            draft.unbased += length;
+    /// Places the cursor before a chunk that is to come and that the peer holds, as far back in
+    /// the old stream as the chunk that is being planned is in the new one.
+    fn look_back_from_next(&mut self, dictionary: &Dictionary) {
+        for (between, next) in self.chunks.iter().take(LOOK_AHEAD).enumerate() {
+            let mut key = next.fingerprint.key();
+            if !self.peer_holds(dictionary, key) {
+                continue;
+            }
+            for _ in 0..=between {
+                key = dictionary.previous(key);
+            }
+            if key != NO_KEY {
+                self.cursor.stand(key, 0);
+            }
             return;
-        }
-        self.owed += length;
-        let mut covered = 0;
-        let mut key = self.shadow;
-        while covered < self.owed + MIN_CHUNK {
-            key = dictionary.next(key);
-            if !self.add_base(dictionary, draft, key) {
-                break;
-            }
-            covered += dictionary.length(key);
-        }
-        loop {
-            let next = dictionary.next(self.shadow);
-            let step = dictionary.length(next);
-            if step == 0 || step > self.owed {
-                break;
-            }
-            self.shadow = next;
-            self.owed -= step;
-        }
-    }
-
-    /// A chunk matches after some in this record that did not and had no old stream to follow:
-    /// what came before it last time may be similar to them.
-    fn bases_before(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, matched: Key) {
-        let mut key = matched;
-        while draft.unbased > 0 {
-            key = dictionary.previous(key);
-            if !self.add_base(dictionary, draft, key) {
-                break;
-            }
-            draft.unbased = draft.unbased.saturating_sub(dictionary.length(key));
-        }
-        draft.unbased = 0;
-    }
-
-    /// Adds a base to the draft; says whether it makes sense to go on from it.
-    fn add_base(&self, dictionary: &mut Dictionary, draft: &mut Draft, key: Key) -> bool {
-        if key == NO_KEY || !self.peer_holds(dictionary, key) {
-            return false;
-        }
-        match dictionary.resident(key) {
-            Some(bytes) => draft.base(dictionary, key, bytes),
-            None => false,
         }
     }
 
@@ -724,16 +705,5 @@ impl Retained {
         let count = *self.groups.get(number)?;
         let first: usize = self.groups[..number].iter().sum();
         self.sources.get(first..first + count)
-    }
-}
-
-impl Chunk {
-    fn new(bytes: Bytes, sent: usize) -> Self {
-        Self {
-            fingerprint: Fingerprint::of(&bytes),
-            bytes,
-            sent,
-            plan: None,
-        }
     }
 }

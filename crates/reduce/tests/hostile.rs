@@ -76,9 +76,11 @@ fn a_whole_repair_is_taken_and_remembered() {
     let file = noise(3, 100_000);
     Flow::new().transfer(&mut near, &mut far, &file);
     let mut edited = file.to_vec();
-    edited[50_000] ^= 1;
+    for byte in edited[50_000..52_000].iter_mut().step_by(12) {
+        *byte ^= 1;
+    }
     far.dictionary.clear();
-    // The edited chunk's base is missing as well, which only a whole repair can help.
+    // Nothing of what it refers to is there: neither links nor chunks.
     let edited = Bytes::from(edited);
     let mut flow = Flow::new();
     flow.encoder
@@ -86,7 +88,7 @@ fn a_whole_repair_is_taken_and_remembered() {
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 17);
     assert!(flow.payload() == edited);
-    assert_eq!(flow.repairs, 1);
+    assert!((1..=2).contains(&flow.repairs), "{}", flow.repairs);
     let warm = Flow::new().transfer(&mut near, &mut far, &edited);
     assert!(warm < 1_000, "{warm}");
 }

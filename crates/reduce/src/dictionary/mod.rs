@@ -15,6 +15,7 @@
 //! It is a cache: it may lose anything at any time, and every byte that leaves it is checked,
 //! by its fingerprint when it comes from disk and by the record's own check in any case.
 
+mod anchors;
 mod index;
 mod log;
 mod memory;
@@ -28,9 +29,11 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use vocab::{NodeId, Random};
 
+use crate::anchor::Anchor;
 use crate::config::{DictionaryConfig, MAX_TRACKED_PEERS};
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Codec;
+use anchors::Anchors;
 use index::{ENTRY_MEMORY, Index, Known};
 use log::{Fact, Log};
 use memory::{Hold, Memory};
@@ -94,6 +97,7 @@ pub struct Dictionary {
     generation: [u8; 16],
     index: Index,
     memory: Memory,
+    anchors: Anchors,
     log: Log,
     peers: Vec<NodeId>,
     fetches: BTreeMap<Key, Ticket>,
@@ -164,6 +168,7 @@ impl Dictionary {
             generation,
             index: Index::new(seed),
             memory: Memory::new(seed),
+            anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
             log: Log::new(&config),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
@@ -204,6 +209,7 @@ impl Dictionary {
     pub fn clear(&mut self) {
         self.index.clear();
         self.memory.clear();
+        self.anchors.clear();
         self.clear_log();
         self.random.fill(&mut self.generation);
     }
@@ -324,6 +330,18 @@ impl Dictionary {
         self.memory.get(key)
     }
 
+    /// Notes by which of its bytes a chunk may be found.
+    pub(crate) fn add_anchors(&mut self, key: Key, anchors: &[Anchor]) {
+        if !anchors.is_empty() {
+            self.anchors.add(key, anchors);
+        }
+    }
+
+    /// A chunk, and an offset in it, where bytes with this hash may be.
+    pub(crate) fn find_anchor(&self, hash: u64) -> Option<(Key, usize)> {
+        self.anchors.find(hash)
+    }
+
     /// The chunk's bytes from wherever they are; a disk read is asked for once.
     pub(crate) fn fetch(&mut self, key: Key) -> Fetch {
         if let Some(bytes) = self.memory.get(key) {
@@ -346,7 +364,7 @@ impl Dictionary {
     }
 
     fn memory_used(&self) -> usize {
-        self.memory.used() + self.index_bytes()
+        self.memory.used() + self.index_bytes() + self.anchors.used()
     }
 
     fn index_bytes(&self) -> usize {

@@ -18,6 +18,9 @@ use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
 /// The shortest run: two chunks cost less as a run than as a list.
 const LEAST_RUN: usize = 2;
 
+/// A record mostly refers when at most one of so many raw bytes is a literal.
+const MOSTLY: usize = 16;
+
 /// Raw bytes, operations and literals of one record, within their limits.
 pub(super) struct Draft {
     /// The raw bytes, a piece for each operation.
@@ -38,10 +41,9 @@ pub(super) struct Draft {
     /// Chunks that something else follows since this record: the peer will know only after it.
     relinked: BTreeSet<Key>,
     literal_limit: usize,
+    has_asides: bool,
     /// Chunks that end in this record, with the second half of what identifies them.
     ended: Vec<(Key, u64)>,
-    /// Literal payload bytes for which no base has been found yet.
-    pub(super) unbased: usize,
 }
 
 /// A chunk that bytes are taken from.
@@ -102,8 +104,8 @@ impl Draft {
             base_bytes: 0,
             relinked: BTreeSet::new(),
             literal_limit: 0,
+            has_asides: false,
             ended: Vec::new(),
-            unbased: 0,
         }
     }
 
@@ -133,9 +135,9 @@ impl Draft {
         self.raw_room().min(room)
     }
 
-    /// Whether there are references in it and nothing else.
-    pub(super) fn refers_only(&self) -> bool {
-        self.literal_length == 0 && self.operations.len() == self.references.len()
+    /// Whether it is made of references but for a few bytes of payload between them.
+    pub(super) fn mostly_refers(&self) -> bool {
+        !self.has_asides && MOSTLY * self.literal_length <= self.raw_length
     }
 
     pub(super) fn literal(&mut self, piece: Bytes, end: End) {
@@ -147,6 +149,7 @@ impl Draft {
     pub(super) fn aside(&mut self, kind: SegmentKind, piece: Bytes, end: End) {
         let length = piece.len();
         self.literal_length += length;
+        self.has_asides = true;
         self.end_span(None);
         self.push(piece, Operation::Aside { kind, length, end });
         self.end_span(None);

@@ -1,0 +1,105 @@
+//! Where the anchors of chunks are: a table of fixed size in which newer ones displace older.
+//!
+//! ```text
+//! hash ─► slot: owner (32 bits) │ tag (16 bits) │ position (16 bits)
+//! owner ─► key of the chunk, in a ring of the last chunks that were taken in
+//! ```
+//! An answer is a guess: the caller compares the bytes. Nothing is ever taken out; what belongs
+//! to a chunk that has left the ring, or the dictionary, is found to be stale when it is met.
+
+use crate::anchor::Anchor;
+use crate::fingerprint::Key;
+
+/// The part of the dictionary's memory that the table takes: one in so many bytes.
+const SHARE: usize = 16;
+/// Slots for each chunk in the ring; a chunk of 8 KiB has about 120 anchors.
+const SLOTS_FOR_OWNER: usize = 64;
+
+/// The table.
+pub(super) struct Anchors {
+    slots: Vec<u64>,
+    owners: Vec<Key>,
+    /// The number of the chunk that was taken in last; numbers begin at one.
+    last: u32,
+}
+
+impl Anchors {
+    /// A table for a dictionary of so many bytes.
+    pub(super) fn new(memory: usize) -> Self {
+        // The largest power of two within the share.
+        let slots = 1
+            << (memory / SHARE / size_of::<u64>())
+                .max(SLOTS_FOR_OWNER)
+                .ilog2();
+        Self {
+            slots: vec![0; slots],
+            owners: vec![0; slots / SLOTS_FOR_OWNER],
+            last: 0,
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn used(&self) -> usize {
+        (self.slots.len() + self.owners.len()) * size_of::<u64>()
+    }
+
+    /// Takes a chunk's anchors in.
+    pub(super) fn add(&mut self, key: Key, anchors: &[Anchor]) {
+        // After 2^32 chunks numbers come again; a stale slot then costs a comparison.
+        self.last = self.last.wrapping_add(1).max(1);
+        let owner = self.last as usize % self.owners.len();
+        self.owners[owner] = key;
+        for anchor in anchors {
+            let slot = self.slot(anchor.hash);
+            let tag = anchor.hash & 0xffff;
+            self.slots[slot] = u64::from(self.last) << 32 | tag << 16 | anchor.at as u64 & 0xffff;
+        }
+    }
+
+    /// Where these bytes may be: the chunk, and bytes from its start.
+    pub(super) fn find(&self, hash: u64) -> Option<(Key, usize)> {
+        let slot = self.slots[self.slot(hash)];
+        let owner = (slot >> 32) as u32;
+        let age = self.last.wrapping_sub(owner) as usize;
+        if owner == 0 || age >= self.owners.len() || slot >> 16 & 0xffff != hash & 0xffff {
+            return None;
+        }
+        let key = self.owners[owner as usize % self.owners.len()];
+        Some((key, slot as usize & 0xffff))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.slots.fill(0);
+        self.owners.fill(0);
+    }
+
+    fn slot(&self, hash: u64) -> usize {
+        (hash >> 16) as usize & (self.slots.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_anchors_displace_older_ones_and_old_owners_are_forgotten() {
+        let mut table = Anchors::new(1 << 20);
+        assert!(table.used() <= (1 << 20) / SHARE * 65 / 64);
+        let anchor = |at, hash| Anchor { at, hash };
+        assert_eq!(table.find(77 << 20), None);
+        table.add(5, &[anchor(100, 77 << 20 | 3), anchor(65_500, 78 << 20)]);
+        assert_eq!(table.find(77 << 20 | 3), Some((5, 100)));
+        assert_eq!(table.find(77 << 20 | 4), None);
+        assert_eq!(table.find(78 << 20), Some((5, 65_500)));
+        table.add(6, &[anchor(1, 78 << 20)]);
+        assert_eq!(table.find(78 << 20), Some((6, 1)));
+        for key in 7..7 + table.owners.len() as u64 {
+            table.add(key, &[]);
+        }
+        assert_eq!(table.find(78 << 20), None);
+        table.add(9, &[anchor(2, 78 << 20)]);
+        table.clear();
+        assert_eq!(table.find(78 << 20), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! A whole chunk on its way into records.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::draft::Draft;
+use super::matching::Piece;
+use crate::anchor::Anchor;
+use crate::dictionary::Dictionary;
+use crate::fingerprint::{Fingerprint, Key};
+use crate::record::{End, Extent};
+
+/// A whole chunk, not yet all sent.
+pub(super) struct Chunk {
+    pub(super) bytes: Bytes,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) sent: usize,
+    pub(super) plan: Option<Plan>,
+}
+
+/// How a chunk travels.
+pub(super) enum Plan {
+    /// As one reference, or copies of the same chunk.
+    Refer,
+    /// The pieces that are left, from the front on.
+    Pieces(Edited),
+}
+
+/// A chunk that the peer does not hold as a whole.
+pub(super) struct Edited {
+    pub(super) pieces: VecDeque<Piece>,
+    pub(super) bases: Vec<Key>,
+    pub(super) anchors: Vec<Anchor>,
+}
+
+impl Chunk {
+    pub(super) fn new(bytes: Bytes, sent: usize) -> Self {
+        Self {
+            fingerprint: Fingerprint::of(&bytes),
+            bytes,
+            sent,
+            plan: None,
+        }
+    }
+
+    /// Emits the chunk, or what is left of it, as a reference: `most` bytes at most, or none when
+    /// there is no room for them.
+    pub(super) fn take_reference(
+        &self,
+        dictionary: &Dictionary,
+        draft: &mut Draft,
+        most: usize,
+    ) -> Option<usize> {
+        let available = most.min(self.bytes.len() - self.sent);
+        let whole = available == self.bytes.len();
+        if whole && available > draft.raw_room() {
+            return None;
+        }
+        let source = draft.source(dictionary, self.fingerprint.key())?;
+        let length = available.min(draft.raw_room());
+        let piece = self.bytes.slice(self.sent..self.sent + length);
+        if whole {
+            draft.chunk(source, piece);
+        } else {
+            let (extent, end) = match self.end_after(length) {
+                End::Ends => (Extent::Rest, End::Ends),
+                End::Continues => (Extent::Bytes(length), End::Continues),
+            };
+            draft.copy(source, self.sent, extent, piece, end);
+        }
+        Some(length)
+    }
+
+    /// Emits the next of its pieces, or part of it: `most` bytes at most, or none when there is
+    /// no room for them.
+    pub(super) fn take_piece(
+        &self,
+        dictionary: &mut Dictionary,
+        draft: &mut Draft,
+        edited: &mut Edited,
+        most: usize,
+    ) -> Option<usize> {
+        let Some(next) = edited.pieces.front_mut() else {
+            // All of it was sent before it was known to end.
+            draft.literal(Bytes::new(), End::Ends);
+            return Some(0);
+        };
+        let available = most.min(next.length());
+        let length = match next {
+            Piece::Literal(left) => {
+                add_bases(dictionary, draft, &edited.bases);
+                let length = available.min(draft.literal_room());
+                let piece = self.bytes.slice(self.sent..self.sent + length);
+                draft.literal(piece, self.end_after(length));
+                *left -= length;
+                length
+            }
+            Piece::Copy {
+                from,
+                length: left,
+                to_end,
+            } => {
+                let source = draft.source(dictionary, from.key)?;
+                let length = available.min(draft.raw_room());
+                let extent = if *to_end && length == *left {
+                    Extent::Rest
+                } else {
+                    Extent::Bytes(length)
+                };
+                let piece = self.bytes.slice(self.sent..self.sent + length);
+                draft.copy(source, from.offset, extent, piece, self.end_after(length));
+                from.offset += length;
+                *left -= length;
+                length
+            }
+        };
+        if next.length() == 0 {
+            edited.pieces.pop_front();
+        }
+        Some(length)
+    }
+
+    fn end_after(&self, length: usize) -> End {
+        if self.sent + length == self.bytes.len() {
+            End::Ends
+        } else {
+            End::Continues
+        }
+    }
+}
+
+/// Offers chunks for the draft's literals to be compressed against.
+pub(super) fn add_bases(dictionary: &mut Dictionary, draft: &mut Draft, bases: &[Key]) {
+    for key in bases {
+        let Some(bytes) = dictionary.resident(*key) else {
+            return;
+        };
+        if !draft.base(dictionary, *key, bytes) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Finds the bytes of an edited chunk in chunks that the peer holds, byte for byte.
+//!
+//! ```text
+//! old stream  …│ A │  B        │  C        │ D │…          copies and literals
+//! new stream  …│ A │  B' ▒▒            C'  │ D │…     ─►  B to ▒ │ ▒▒ │ rest of B, C
+//!                   ▲ cursor: where the old stream goes on
+//! ```
+//! Three things are tried at each place, the cheap and likely one first: that the old stream
+//! goes on where the last match ended; that a few bytes were inserted, deleted or replaced
+//! there; and that an anchor in the bytes to come is known. A match is extended in both
+//! directions as far as the bytes agree, across the old stream's chunks by their links.
+//!
+//! Only chunks in memory are compared; what is on disk alone is not matched.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::anchor::{Anchor, WINDOW, anchors};
+use crate::config::{MAX_CHUNK, MIN_CHUNK};
+use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
+use crate::fingerprint::Key;
+
+/// Bytes that may have been inserted, deleted or replaced where the old stream stops to agree,
+/// for it to be found again without an anchor.
+const NEAR: usize = 256;
+/// Bytes that have to agree after such an edit.
+const AGREEING: usize = 16;
+/// The shortest copy from where the cursor stands: two tags and a length have to be saved.
+const LEAST_CONTINUED: usize = 12;
+/// The shortest copy from somewhere else, in bytes as they would be coded: a source may have to
+/// be named for it.
+const LEAST_ELSEWHERE: usize = 32;
+/// A literal of this size is worth being compressed against what the old stream has there ...
+const LEAST_BASED: usize = 64;
+/// ... if so many bytes before it agreed.
+const LEAST_TRUSTED: usize = 512;
+/// Bytes without a match after which the old stream is taken to have ended.
+const LOST: usize = 64 * 1024;
+/// After so many bytes in a row of which nothing was found, new data is taken to be just that ...
+const FRESH: usize = 256 * 1024;
+/// ... and only one anchor in so many is looked for, until one is found.
+const FRESH_STEP: usize = 4;
+/// Chunks that one match may span: more than the longest chunk has shortest ones.
+const MAX_SPAN: usize = 64;
+
+/// A place in an old chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) key: Key,
+    pub(super) offset: usize,
+}
+
+/// Where in the old stream the new one seems to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    place: Option<Place>,
+    /// Bytes that agreed up to there.
+    matched: usize,
+    /// Bytes since then that did not.
+    unmatched: usize,
+    /// Bytes since anything was found.
+    fresh: usize,
+    /// The chunk around which the old stream was searched for anchors last.
+    searched: Key,
+}
+
+/// How some bytes of a chunk travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Literal(usize),
+    Copy {
+        from: Place,
+        length: usize,
+        /// It reaches the old chunk's end.
+        to_end: bool,
+    },
+}
+
+impl Piece {
+    /// Bytes that it stands for.
+    pub(super) fn length(&self) -> usize {
+        match self {
+            Piece::Literal(length) | Piece::Copy { length, .. } => *length,
+        }
+    }
+}
+
+/// The pieces of a chunk, and the old chunks against which its literals may compress well.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Matching {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) bases: Vec<Key>,
+}
+
+/// What the peer holds.
+pub(super) struct Held<'a> {
+    pub(super) dictionary: &'a mut Dictionary,
+    pub(super) in_flight: &'a BTreeMap<Key, u64>,
+    pub(super) peer: PeerSlot,
+}
+
+/// The anchors of the new bytes that may still be looked for.
+struct Sought<'a> {
+    anchors: &'a [Anchor],
+    next: usize,
+    step: usize,
+    /// The shortest match that is worth its bytes.
+    least: usize,
+}
+
+/// A stretch of the new bytes that is somewhere in the old ones.
+struct Found {
+    start: usize,
+    end: usize,
+    copies: Vec<Piece>,
+    /// Where the old stream goes on.
+    after: Option<Place>,
+}
+
+impl Cursor {
+    /// A whole chunk was found: the old stream goes on with the one that followed it.
+    pub(super) fn follow(&mut self, next: Key, matched: usize) {
+        self.place = Some(next)
+            .filter(|key| *key != NO_KEY)
+            .map(|key| Place { key, offset: 0 });
+        self.matched += matched;
+        self.unmatched = 0;
+    }
+
+    /// Part of a chunk was found.
+    pub(super) fn stand(&mut self, key: Key, offset: usize) {
+        self.place = Some(Place { key, offset });
+        self.unmatched = 0;
+    }
+
+    /// Whether it stands anywhere.
+    pub(super) fn is_placed(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Finds what it can of `new` from `at` on, and moves on behind it. The anchors are those of
+    /// `new`; a copy from elsewhere must save `expansion` times what it costs.
+    pub(super) fn search(
+        &mut self,
+        held: &mut Held<'_>,
+        new: &[u8],
+        mut at: usize,
+        anchors: &[Anchor],
+        expansion: usize,
+    ) -> Matching {
+        let mut matching = Matching::default();
+        let mut sought = Sought {
+            anchors,
+            next: 0,
+            step: if self.fresh < FRESH { 1 } else { FRESH_STEP },
+            least: LEAST_ELSEWHERE * expansion,
+        };
+        while at < new.len() {
+            let found = self
+                .goes_on(held, new, at)
+                .or_else(|| self.search_near(held, new, at))
+                .or_else(|| search_anchors(held, new, at, &mut sought))
+                .or_else(|| self.search_around(held, new, at, anchors));
+            let Some(found) = found else {
+                break;
+            };
+            if found.start > at {
+                self.literal(held, found.start - at, &mut matching);
+            }
+            matching.pieces.extend(found.copies);
+            if found.start > at {
+                self.matched = 0;
+            }
+            self.matched += found.end - found.start;
+            self.unmatched = 0;
+            self.fresh = 0;
+            self.place = found.after;
+            at = found.end;
+        }
+        if at < new.len() {
+            self.literal(held, new.len() - at, &mut matching);
+            self.skip(held, new.len() - at);
+        }
+        matching
+    }
+
+    fn goes_on(&self, held: &mut Held<'_>, new: &[u8], at: usize) -> Option<Found> {
+        let found = forward(held, new, at, self.place?);
+        let worth_it = found.end - at >= LEAST_CONTINUED.min(new.len() - at);
+        (worth_it && found.end > at).then_some(found)
+    }
+
+    /// Looks for the end of a small edit.
+    fn search_near(&self, held: &mut Held<'_>, new: &[u8], at: usize) -> Option<Found> {
+        let place = self.place?;
+        let old = window(held, place, NEAR + AGREEING);
+        let new_there = &new[at..new.len().min(at + NEAR + AGREEING)];
+        let agree = |new_skip: usize, old_skip: usize| {
+            let one = new_there.get(new_skip..new_skip + AGREEING);
+            one.is_some() && one == old.get(old_skip..old_skip + AGREEING)
+        };
+        let skips = (1..=NEAR).flat_map(|skip| [(skip, 0), (skip, skip), (0, skip)]);
+        let (new_skip, old_skip) = skips
+            .into_iter()
+            .find(|(new_skip, old_skip)| agree(*new_skip, *old_skip))?;
+        let place = advance(held, place, old_skip)?;
+        let found = forward(held, new, at + new_skip, place);
+        (found.end > found.start).then_some(found)
+    }
+
+    /// Once for each place in the old stream: takes in the anchors of the chunks there, which
+    /// may never have been, and looks again.
+    fn search_around(
+        &mut self,
+        held: &mut Held<'_>,
+        new: &[u8],
+        at: usize,
+        known: &[Anchor],
+    ) -> Option<Found> {
+        let mut key = self.place?.key;
+        if self.searched == key {
+            return None;
+        }
+        self.searched = key;
+        for _ in 0..3 {
+            let Some(old) = held.bytes(key) else {
+                break;
+            };
+            held.dictionary.add_anchors(key, &anchors(&old));
+            key = held.dictionary.next(key);
+        }
+        let mut sought = Sought {
+            anchors: known,
+            next: 0,
+            step: 1,
+            least: LEAST_ELSEWHERE,
+        };
+        search_anchors(held, new, at, &mut sought)
+    }
+
+    /// Adds a literal, and what it may be similar to.
+    fn literal(&self, held: &mut Held<'_>, length: usize, matching: &mut Matching) {
+        matching.pieces.push(Piece::Literal(length));
+        let Some(place) = self.place else {
+            return;
+        };
+        if length < LEAST_BASED || self.matched < LEAST_TRUSTED {
+            return;
+        }
+        let (mut key, mut covered) = (place.key, 0);
+        while covered < place.offset + length + MIN_CHUNK && held.holds(key) {
+            covered += held.dictionary.length(key).max(1);
+            if matching.bases.last() != Some(&key) {
+                matching.bases.push(key);
+            }
+            key = held.dictionary.next(key);
+        }
+    }
+
+    /// Bytes were replaced by others, as far as can be known.
+    fn skip(&mut self, held: &mut Held<'_>, length: usize) {
+        self.unmatched += length;
+        self.fresh += length;
+        self.place = self
+            .place
+            .filter(|_| self.unmatched < LOST)
+            .and_then(|place| advance(held, place, length));
+        if self.place.is_none() {
+            self.matched = 0;
+        }
+    }
+}
+
+impl Held<'_> {
+    fn holds(&self, key: Key) -> bool {
+        key != NO_KEY
+            && (self.in_flight.contains_key(&key) || self.dictionary.is_held_by(key, self.peer))
+    }
+
+    /// The bytes of a chunk that the peer holds, if they are in memory here.
+    fn bytes(&mut self, key: Key) -> Option<Bytes> {
+        match self.holds(key) {
+            true => self.dictionary.resident(key),
+            false => None,
+        }
+    }
+}
+
+/// How far `new` agrees from `at` on with the old stream from `place` on.
+fn forward(held: &mut Held<'_>, new: &[u8], at: usize, place: Place) -> Found {
+    let mut found = Found {
+        start: at,
+        end: at,
+        copies: Vec::new(),
+        after: Some(place),
+    };
+    let mut place = place;
+    for _ in 0..MAX_SPAN {
+        let Some(old) = held.bytes(place.key) else {
+            break;
+        };
+        let old_there = old.get(place.offset..).unwrap_or_default();
+        let length = common_prefix(&new[found.end..], old_there);
+        let to_end = length == old_there.len();
+        if length > 0 {
+            found.copies.push(Piece::Copy {
+                from: place,
+                length,
+                to_end,
+            });
+            found.end += length;
+        }
+        if !to_end {
+            place.offset += length;
+            found.after = Some(place);
+            break;
+        }
+        place = Place {
+            key: held.dictionary.next(place.key),
+            offset: 0,
+        };
+        found.after = Some(place).filter(|place| place.key != NO_KEY);
+        if found.end == new.len() {
+            break;
+        }
+    }
+    found
+}
+
+/// Looks for the first match of the anchors behind `at`, and extends it backwards up to there.
+fn search_anchors(
+    held: &mut Held<'_>,
+    new: &[u8],
+    at: usize,
+    sought: &mut Sought<'_>,
+) -> Option<Found> {
+    while let Some(anchor) = sought.anchors.get(sought.next) {
+        sought.next += sought.step;
+        if anchor.at < at {
+            continue;
+        }
+        let Some((key, offset)) = held.dictionary.find_anchor(anchor.hash) else {
+            continue;
+        };
+        let Some(old) = held.bytes(key) else {
+            continue;
+        };
+        let there = &new[anchor.at..anchor.at + WINDOW];
+        if old.get(offset..offset + WINDOW) != Some(there) {
+            continue;
+        }
+        let mut found = forward(held, new, anchor.at, Place { key, offset });
+        backward(held, new, at, &mut found);
+        if found.end - found.start >= sought.least.min(new.len() - at) {
+            sought.step = 1;
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Extends a match towards `least`, which is not before it.
+fn backward(held: &mut Held<'_>, new: &[u8], least: usize, found: &mut Found) {
+    for _ in 0..MAX_SPAN {
+        let Some(Piece::Copy {
+            from,
+            length,
+            to_end,
+        }) = found.copies.first().copied()
+        else {
+            return;
+        };
+        if found.start == least {
+            return;
+        }
+        if from.offset > 0 {
+            let Some(old) = held.bytes(from.key) else {
+                return;
+            };
+            let old_before = old.get(..from.offset).unwrap_or_default();
+            let more = common_suffix(&new[least..found.start], old_before);
+            found.start -= more;
+            let offset = from.offset - more;
+            found.copies[0] = Piece::Copy {
+                from: Place {
+                    key: from.key,
+                    offset,
+                },
+                length: length + more,
+                to_end,
+            };
+            if offset > 0 {
+                return;
+            }
+            continue;
+        }
+        let key = held.dictionary.previous(from.key);
+        let Some(old) = held.bytes(key) else {
+            return;
+        };
+        let more = common_suffix(&new[least..found.start], &old);
+        if more == 0 {
+            return;
+        }
+        found.start -= more;
+        let copy = Piece::Copy {
+            from: Place {
+                key,
+                offset: old.len() - more,
+            },
+            length: more,
+            to_end: true,
+        };
+        found.copies.insert(0, copy);
+    }
+}
+
+/// The old stream's next bytes from `place` on, `length` at most.
+fn window(held: &mut Held<'_>, mut place: Place, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length);
+    for _ in 0..MAX_SPAN {
+        let Some(old) = held.bytes(place.key) else {
+            break;
+        };
+        let there = old.get(place.offset..).unwrap_or_default();
+        bytes.extend_from_slice(&there[..there.len().min(length - bytes.len())]);
+        if bytes.len() == length {
+            break;
+        }
+        place = Place {
+            key: held.dictionary.next(place.key),
+            offset: 0,
+        };
+    }
+    bytes
+}
+
+/// The place so many bytes later in the old stream.
+fn advance(held: &Held<'_>, mut place: Place, length: usize) -> Option<Place> {
+    place.offset += length;
+    for _ in 0..MAX_SPAN {
+        let here = held.dictionary.length(place.key);
+        if here == 0 || place.offset > 2 * MAX_CHUNK {
+            return None;
+        }
+        if place.offset < here {
+            return Some(place);
+        }
+        place = Place {
+            key: held.dictionary.next(place.key),
+            offset: place.offset - here,
+        };
+    }
+    None
+}
+
+fn common_prefix(one: &[u8], other: &[u8]) -> usize {
+    let length = one.len().min(other.len());
+    let (one, other) = (&one[..length], &other[..length]);
+    // Whole words first: the compiler compares them with vector instructions.
+    let mut same = 0;
+    for (one, other) in one.chunks_exact(64).zip(other.chunks_exact(64)) {
+        if one != other {
+            break;
+        }
+        same += 64;
+    }
+    let rest = one[same..].iter().zip(&other[same..]);
+    same + rest.take_while(|(one, other)| one == other).count()
+}
+
+fn common_suffix(one: &[u8], other: &[u8]) -> usize {
+    let pairs = one.iter().rev().zip(other.iter().rev());
+    pairs.take_while(|(one, other)| one == other).count()
+}

@@ -1,0 +1,208 @@
+//! Edited files: what small changes cost, and that every byte arrives whatever was changed.
+
+mod sides;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use reduce::DictionaryConfig;
+use reduce::testing::MemoryDisk;
+use sides::{Flow, Side, noise, text};
+use vocab::{ByteCount, Random, Segment, Time};
+
+/// The file with random bytes inserted about every `period` bytes.
+fn inserted(file: &Bytes, period: u64, bytes: usize) -> Bytes {
+    let mut random = Random::from_seed(period);
+    let mut out = Vec::with_capacity(file.len() * 11 / 10);
+    let mut rest = &file[..];
+    while !rest.is_empty() {
+        let step = (period / 2 + random.below(period)) as usize;
+        let (piece, after) = rest.split_at(step.min(rest.len()));
+        out.extend_from_slice(piece);
+        let mut more = vec![0; bytes];
+        random.fill(&mut more);
+        out.extend_from_slice(&more);
+        rest = after;
+    }
+    out.into()
+}
+
+/// What the second file costs where the first has been sent, repairs and all.
+fn second(first: &Bytes, second: &Bytes) -> usize {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    Flow::new().transfer(&mut near, &mut far, first);
+    Flow::new().transfer(&mut near, &mut far, second)
+}
+
+#[test]
+fn a_byte_inserted_every_64_kib_costs_a_dozen_bytes_each() {
+    let file = noise(1, 2 << 20);
+    let wire = second(&file, &inserted(&file, 65_536, 1));
+    assert!(wire <= 10_000 / 8, "{wire}");
+}
+
+#[test]
+fn eight_bytes_inserted_every_4_kib_cost_a_dozen_more_each() {
+    let file = noise(2, 2 << 20);
+    let wire = second(&file, &inserted(&file, 4096, 8));
+    assert!(wire <= 100_000 / 8, "{wire}");
+}
+
+#[test]
+fn bytes_replaced_and_deleted_cost_as_little() {
+    let file = noise(3, 1 << 20);
+    let mut edited = file.to_vec();
+    for at in (3_000..edited.len() - 100).step_by(10_000).rev() {
+        match at / 10_000 % 3 {
+            0 => edited[at..at + 20].fill(7),
+            1 => drop(edited.drain(at..at + 90)),
+            _ => edited[at] ^= 1,
+        }
+    }
+    let wire = second(&file, &edited.into());
+    assert!(wire <= 4_000, "{wire}");
+}
+
+#[test]
+fn data_that_moved_is_found_and_so_are_short_repeats() {
+    let file = noise(4, 1 << 20);
+    let blocks: Vec<&[u8]> = file.chunks(30_011).collect();
+    let moved: Vec<u8> = blocks
+        .iter()
+        .rev()
+        .flat_map(|block| block.to_vec())
+        .collect();
+    let wire = second(&file, &moved.into());
+    assert!(wire <= 6_000, "{wire}");
+    // Two hundred bytes in a thousand are old ones: most of those do not travel again.
+    let mut random = Random::from_seed(5);
+    let fresh = noise(6, 400_000);
+    let mut sprinkled = Vec::new();
+    for piece in fresh.chunks(800) {
+        let at = random.below(file.len() as u64 - 200) as usize;
+        sprinkled.extend_from_slice(piece);
+        sprinkled.extend_from_slice(&file[at..at + 200]);
+    }
+    let wire = second(&file, &sprinkled.into());
+    assert!(wire <= 400_000 + 30_000, "{wire}");
+}
+
+#[test]
+fn the_start_of_an_edited_file_is_found_from_what_follows() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let file = noise(7, 1 << 20);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let mut edited = file.to_vec();
+    edited.splice(10..20, *b"another head");
+    let wire = Flow::new().transfer(&mut near, &mut far, &edited.into());
+    assert!(wire <= 400, "{wire}");
+}
+
+#[test]
+fn an_edited_reply_leaves_at_once() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let file = noise(8, 200_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = Flow::new();
+    let mut edited = file.slice(..2_000).to_vec();
+    edited[1_000] ^= 1;
+    let now = Time::from_nanos(7_000_000_000);
+    flow.encoder.push(now, Segment::payload(edited.into()));
+    let wire = flow.exchange(now, &mut near, &mut far, 1 << 16);
+    assert_eq!(flow.received_bytes(), 2_000);
+    assert_eq!(flow.encoder.poll_timeout(), None);
+    assert!(wire <= 100, "{wire}");
+}
+
+/// A change to a file.
+#[derive(Clone, Copy, Debug)]
+enum Edit {
+    Insert { at: usize, length: usize },
+    Delete { at: usize, length: usize },
+    Replace { at: usize, length: usize },
+    Move { at: usize, length: usize, to: usize },
+}
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let at = 0..1_000_000_usize;
+    let length = prop_oneof![1..40_usize, 100..1_000_usize, 5_000..50_000_usize];
+    let one = prop_oneof![
+        (at.clone(), length.clone()).prop_map(|(at, length)| Edit::Insert { at, length }),
+        (at.clone(), length.clone()).prop_map(|(at, length)| Edit::Delete { at, length }),
+        (at.clone(), length.clone()).prop_map(|(at, length)| Edit::Replace { at, length }),
+        (at.clone(), length, at).prop_map(|(at, length, to)| Edit::Move { at, length, to }),
+    ];
+    prop::collection::vec(one, 1..12)
+}
+
+fn apply(file: &mut Vec<u8>, edit: Edit, random: &mut Random) {
+    let range = |file: &[u8], at: usize, length: usize| {
+        let at = at % (file.len() + 1);
+        at..file.len().min(at + length)
+    };
+    match edit {
+        Edit::Insert { at, length } => {
+            let mut more = vec![0; length];
+            random.fill(&mut more);
+            let at = at % (file.len() + 1);
+            file.splice(at..at, more);
+        }
+        Edit::Delete { at, length } => drop(file.drain(range(file, at, length))),
+        Edit::Replace { at, length } => {
+            let range = range(file, at, length);
+            random.fill(&mut file[range]);
+        }
+        Edit::Move { at, length, to } => {
+            let moved: Vec<u8> = file.drain(range(file, at, length)).collect();
+            let to = to % (file.len() + 1);
+            file.splice(to..to, moved);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_version_of_a_file_arrives_whatever_the_other_side_still_has(
+        versions in prop::collection::vec((edits(), 0..4_u8, any::<bool>()), 1..6),
+        seed: u64,
+    ) {
+        let tiny = DictionaryConfig {
+            memory: ByteCount::mebibytes(1),
+            disk: ByteCount::mebibytes(2),
+            segment: ByteCount::kibibytes(128),
+        };
+        let mut random = Random::from_seed(seed);
+        let (mut near, mut far) = (Side::new(seed), Side::with(seed ^ 1, tiny, MemoryDisk::new()));
+        let mut file = match seed % 3 {
+            0 => noise(seed, 300_000).to_vec(),
+            1 => text(seed, 300_000).to_vec(),
+            _ => [text(seed, 100_000), noise(seed, 100_000)].concat(),
+        };
+        for (number, (edits, event, back)) in versions.into_iter().enumerate() {
+            for edit in edits {
+                apply(&mut file, edit, &mut random);
+            }
+            match event {
+                0 => far.dictionary.clear(),
+                1 => far = Side::with(number as u64, far.config, far.disk.clone()),
+                _ => {}
+            }
+            let (from, to) = if back { (&mut far, &mut near) } else { (&mut near, &mut far) };
+            let mut flow = Flow::new();
+            let now = Time::from_nanos(1_000_000_000 * number as u64);
+            let mut rest = Bytes::from(file.clone());
+            while !rest.is_empty() {
+                let piece = rest.split_to(rest.len().min(1 + random.below(100_000) as usize));
+                flow.encoder.push(now, Segment::payload(piece));
+                if random.below(2) == 0 {
+                    flow.exchange(now, from, to, 1 + random.below(100_000) as usize);
+                }
+            }
+            flow.encoder.finish();
+            flow.exchange(now, from, to, 1 << 16);
+            prop_assert!(flow.payload() == file);
+            prop_assert!(flow.decoder.is_at_boundary());
+        }
+    }
+}
