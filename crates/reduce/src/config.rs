@@ -38,15 +38,15 @@ pub const MAX_BASE_BYTES: usize = 256 * 1024;
 /// Without it a short record of many references could have much of the disk read into memory.
 pub const MAX_SOURCE_BYTES: usize = 4 * MAX_RECORD_RAW + MAX_BASE_BYTES;
 /// Bytes of its earlier literals that a bulk flow's are compressed against at most, as a power of
-/// two: 4 MiB. A window begins anew when it is full, before zstd's buffer wraps around, because
+/// two: 8 MiB. A window begins anew when it is full, before zstd's buffer wraps around, because
 /// beyond that point zstd is slower by a third.
-pub(crate) const WINDOW_LOG: u32 = 22;
+pub(crate) const WINDOW_LOG: u32 = 23;
 /// Bulk flows of a node whose literals are coded with a window of earlier ones at most; further
-/// ones go without. Bounds the memory to some 85 MiB.
-pub const MAX_ENCODING_WINDOWS: usize = 16;
+/// ones go without. Bounds the memory to some 80 MiB.
+pub const MAX_ENCODING_WINDOWS: usize = 8;
 /// The same on the decoding side, for the flows of all peers together; what comes for a further
-/// one is asked for again, and its encoder then goes without. Bounds the memory to some 110 MiB.
-pub const MAX_DECODING_WINDOWS: usize = 24;
+/// one is asked for again, and its encoder then goes without. Bounds the memory to some 105 MiB.
+pub const MAX_DECODING_WINDOWS: usize = 12;
 /// How long the tail of a bulk transfer waits for the rest of its chunk: less than anyone
 /// notices, longer than the gap between two reads of a busy socket.
 pub const TAIL_HOLD: Duration = Duration::from_millis(3);

@@ -7,7 +7,7 @@ use sides::{Flow, Side, text};
 use vocab::{ByteCount, Segment, Time};
 
 #[test]
-fn cold_text_is_hardly_larger_than_zstd_makes_of_all_of_it() {
+fn cold_text_is_no_larger_than_zstd_makes_of_all_of_it() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
     let file = text(5, 4_000_000);
     let mut whole = Vec::with_capacity(zstd_safe::compress_bound(file.len()));
@@ -23,10 +23,10 @@ fn cold_text_is_hardly_larger_than_zstd_makes_of_all_of_it() {
     flow.encoder.finish();
     cold += flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 17);
     assert!(flow.payload() == file);
-    assert!(cold * 1000 <= whole * 1006, "{cold} against {whole}");
+    assert!(cold <= whole, "{cold} against {whole}");
 }
 
-/// Two nodes have twenty bulk flows each to a third, which cannot keep so many windows.
+/// Two nodes have eight bulk flows each to a third, which cannot keep so many windows.
 #[test]
 fn a_window_that_the_decoder_could_not_keep_costs_repairs_that_end() {
     let (mut one, mut two, mut far) = (Side::new(1), Side::new(2), Side::new(3));
