@@ -118,7 +118,7 @@ pub(crate) struct Flow {
     pub(crate) accounted: usize,
     /// The moment that the engine's timers hold for this flow.
     pub(crate) timer: Option<Time>,
-    /// The decoder waits for the disk.
+    /// The decoder or the encoder waits for the disk.
     pub(crate) waits_for_disk: bool,
     stage: Stage,
     lan: Lan,
@@ -354,6 +354,7 @@ impl Flow {
             self.sent_wan_bytes += encoded.len() as u64;
             turn.session.write(self.id, encoded);
         }
+        self.waits_for_disk |= self.encoder.waits_for_disk();
         if self.finish_wan == Finish::Wanted && self.encoder.pending() == 0 {
             self.finish_wan = Finish::Done;
             turn.session.finish(self.id);

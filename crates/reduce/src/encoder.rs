@@ -16,6 +16,8 @@
 //! already shows that the peer holds its bytes. A record of little but references also waits, as
 //! long at most, for more of them: but only once [`BULK`] bytes have come in close succession, so that
 //! a whole file costs a few dozen bytes for each half MiB and no reply of ordinary size waits.
+//! And a whole chunk waits, as long at most and once [`MAX_CHUNK`] bytes have come so, for old
+//! chunks that it may be an edition of and that have to be read from disk.
 
 mod chunk;
 mod draft;
@@ -29,9 +31,9 @@ use vocab::{Segment, SegmentKind, Time};
 use crate::anchor::anchors;
 use crate::chunker::Chunker;
 use crate::config::{
-    BULK, EncoderConfig, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
+    BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
 };
-use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence};
+use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
 use crate::literals::Experience;
@@ -97,6 +99,7 @@ pub struct Encoder {
     recent: usize,
     hold_until: Option<Time>,
     collecting: Option<Collecting>,
+    reading: Reading,
     is_finished: bool,
     leftover: Bytes,
     encoded: u64,
@@ -119,6 +122,17 @@ enum Run {
     Payload(usize),
     /// These bytes, which belong to no chunk.
     Aside(SegmentKind, Bytes),
+}
+
+/// Whether the front chunk waits for old ones to be read from disk, which it may resemble.
+enum Reading {
+    Nothing,
+    For {
+        reads: Vec<Ticket>,
+        until: Time,
+    },
+    /// They took too long.
+    TooLong,
 }
 
 /// A record of little but references that waits for more of them.
@@ -161,6 +175,7 @@ impl Encoder {
             recent: 0,
             hold_until: None,
             collecting: None,
+            reading: Reading::Nothing,
             is_finished: false,
             leftover: Bytes::new(),
             encoded: 0,
@@ -213,6 +228,7 @@ impl Encoder {
         if let Some(collecting) = &mut self.collecting {
             collecting.until = None;
         }
+        self.reading = Reading::TooLong;
         let worth_it = if self.open_sent == self.open.len() {
             LEAST_SENT_LAST_CHUNK
         } else {
@@ -253,6 +269,11 @@ impl Encoder {
         if let Some(collecting) = &mut self.collecting {
             collecting.until = collecting.until.filter(|until| now < *until);
         }
+        if let Reading::For { until, .. } = self.reading
+            && now >= until
+        {
+            self.reading = Reading::TooLong;
+        }
         if max == 0 {
             return None;
         }
@@ -272,7 +293,18 @@ impl Encoder {
     pub fn poll_timeout(&self) -> Option<Time> {
         let collecting = self.collecting.as_ref();
         let collecting = collecting.and_then(|collecting| collecting.until);
-        [self.hold_until, collecting].into_iter().flatten().min()
+        let reading = match self.reading {
+            Reading::For { until, .. } => Some(until),
+            Reading::Nothing | Reading::TooLong => None,
+        };
+        let waits = [self.hold_until, collecting, reading];
+        waits.into_iter().flatten().min()
+    }
+
+    /// Whether [`Self::poll_encoded`] may go on at the next disk completion.
+    #[must_use]
+    pub fn waits_for_disk(&self) -> bool {
+        matches!(self.reading, Reading::For { .. })
     }
 
     /// The peer's decoder has consumed the encoded stream up to `offset`: it holds the chunks
@@ -434,7 +466,7 @@ impl Encoder {
                     true
                 }
                 Some(Run::Payload(_)) if !self.chunks.is_empty() => {
-                    self.take_from_chunk(dictionary, &mut draft)
+                    self.take_from_chunk(now, dictionary, &mut draft)
                 }
                 Some(Run::Payload(_)) => self.take_from_open(now, dictionary, &mut draft),
             };
@@ -455,14 +487,23 @@ impl Encoder {
     }
 
     /// Emits what it can of the front chunk. Says whether anything was taken.
-    fn take_from_chunk(&mut self, dictionary: &mut Dictionary, draft: &mut Draft) -> bool {
+    fn take_from_chunk(
+        &mut self,
+        now: Time,
+        dictionary: &mut Dictionary,
+        draft: &mut Draft,
+    ) -> bool {
         let run = self.payload_run();
         let Some(mut chunk) = self.chunks.pop_front() else {
             return false;
         };
-        let mut plan = match chunk.plan.take() {
-            Some(plan) => plan,
-            None => self.plan(dictionary, &chunk),
+        let plan = chunk
+            .plan
+            .take()
+            .or_else(|| self.plan(now, dictionary, &chunk));
+        let Some(mut plan) = plan else {
+            self.chunks.push_front(chunk);
+            return false;
         };
         let taken = match &mut plan {
             Plan::Refer => chunk.take_reference(dictionary, draft, run),
@@ -616,33 +657,49 @@ impl Encoder {
         }
     }
 
-    /// Decides how a chunk travels.
-    fn plan(&mut self, dictionary: &mut Dictionary, chunk: &Chunk) -> Plan {
+    /// Decides how a chunk travels; `None` while it waits for what it may resemble.
+    fn plan(&mut self, now: Time, dictionary: &mut Dictionary, chunk: &Chunk) -> Option<Plan> {
+        if let Reading::For { reads, .. } = &self.reading
+            && reads.iter().any(|read| read.outcome().is_none())
+        {
+            return None;
+        }
         let key = chunk.fingerprint.key();
         let presence = dictionary.look_up(&chunk.fingerprint, self.peer);
         let in_flight = self.in_flight.get(&key) == Some(&chunk.fingerprint.check());
         if presence == Presence::AtBoth || in_flight {
             self.cursor.follow(dictionary.next(key), chunk.bytes.len());
-            return Plan::Refer;
+            return Some(Plan::Refer);
         }
         if !self.cursor.is_placed() {
             self.look_back_from_next(dictionary);
         }
-        let anchors = anchors(&chunk.bytes);
         let mut held = Held {
             dictionary,
             in_flight: &self.in_flight,
             peer: self.peer,
         };
+        let until = match self.reading {
+            Reading::Nothing => now + TAIL_HOLD,
+            // Once is enough: what has left the memory again since is not waited for.
+            Reading::For { .. } | Reading::TooLong => now,
+        };
+        let reads = self.cursor.read_ahead(&mut held, chunk.bytes.len());
+        if !reads.is_empty() && now < until && self.recent >= MAX_CHUNK && !self.is_finished {
+            self.reading = Reading::For { reads, until };
+            return None;
+        }
+        self.reading = Reading::Nothing;
+        let anchors = anchors(&chunk.bytes);
         let expansion = self.expansion / 16;
         let Matching { pieces, bases } =
             self.cursor
                 .search(&mut held, &chunk.bytes, chunk.sent, &anchors, expansion);
-        Plan::Pieces(Edited {
+        Some(Plan::Pieces(Edited {
             pieces: pieces.into(),
             bases,
             anchors,
-        })
+        }))
     }
 
     /// Places the cursor before a chunk that is to come and that the peer holds, as far back in

@@ -10,7 +10,8 @@
 //! there; and that an anchor in the bytes to come is known. A match is extended in both
 //! directions as far as the bytes agree, across the old stream's chunks by their links.
 //!
-//! Only chunks in memory are compared; what is on disk alone is not matched.
+//! Only chunks in memory are compared. What is on disk alone is read where the cursor is about to
+//! need it, as after a restart; it is for the encoder to wait for that, or not.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use bytes::Bytes;
 
 use crate::anchor::{Anchor, WINDOW, anchors};
 use crate::config::{MAX_CHUNK, MIN_CHUNK};
-use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
+use crate::dictionary::{Dictionary, Fetch, NO_KEY, PeerSlot, Ticket};
 use crate::fingerprint::Key;
 
 /// Bytes that may have been inserted, deleted or replaced where the old stream stops to agree,
@@ -41,6 +42,9 @@ const LOST: usize = 64 * 1024;
 const FRESH: usize = 256 * 1024;
 /// ... and only one anchor in so many is looked for, until one is found.
 const FRESH_STEP: usize = 4;
+/// Chunks of the old stream that are read from disk together, when the first of them has to be
+/// waited for: a quarter of a mebibyte.
+const READ_AHEAD: usize = 32;
 /// Chunks that one match may span: more than the longest chunk has shortest ones.
 const MAX_SPAN: usize = 64;
 
@@ -137,6 +141,30 @@ impl Cursor {
     /// Whether it stands anywhere.
     pub(super) fn is_placed(&self) -> bool {
         self.place.is_some()
+    }
+
+    /// Has what is on disk alone read into memory, from here on in the old stream; returns the
+    /// reads to be waited for before `length` bytes are searched.
+    pub(super) fn read_ahead(&self, held: &mut Held<'_>, length: usize) -> Vec<Ticket> {
+        let mut waits = Vec::new();
+        let Some(place) = self.place else {
+            return waits;
+        };
+        let needed = place.offset + length + MIN_CHUNK;
+        let (mut key, mut covered) = (place.key, 0);
+        for _ in 0..READ_AHEAD {
+            if !held.holds(key) || (covered >= needed && waits.is_empty()) {
+                break;
+            }
+            if let Fetch::Reading(ticket) = held.dictionary.fetch(key)
+                && covered < needed
+            {
+                waits.push(ticket);
+            }
+            covered += held.dictionary.length(key);
+            key = held.dictionary.next(key);
+        }
+        waits
     }
 
     /// Finds what it can of `new` from `at` on, and moves on behind it. The anchors are those of

@@ -106,7 +106,15 @@ impl Flow {
         let mut wire = 0;
         loop {
             let bytes = self.encoder.poll_encoded(now, &mut from.dictionary, max);
-            let Some(bytes) = bytes else { break };
+            let Some(bytes) = bytes else {
+                if !self.encoder.waits_for_disk() {
+                    break;
+                }
+                let before = from.disk.executed;
+                from.disk.serve(&mut from.dictionary);
+                assert!(from.disk.executed > before, "it waits for nothing");
+                continue;
+            };
             assert!(bytes.len() <= max);
             wire += bytes.len();
             self.decoder.push(bytes);
