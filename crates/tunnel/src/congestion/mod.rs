@@ -67,7 +67,8 @@ impl Default for Config {
 pub struct Remembered {
     /// The rate at which the path delivered.
     pub rate: Bitrate,
-    /// The shortest round-trip time.
+    /// The round-trip time without queues: the shortest, or where packets overtake each other the
+    /// usual one.
     pub rtt: Duration,
 }
 

@@ -57,8 +57,8 @@ pub(super) struct LossRound {
     last: Losses,
     marked: f64,
     was_excessive: bool,
-    /// Such rounds in a row, although each slowed the sender down.
-    excessive_rounds: u32,
+    /// Such rounds in a row, although each slowed the sender down, and no queue was seen.
+    pub(super) excessive_rounds: u32,
 }
 
 /// The model before the losses of an episode, should they turn out to be none ("Saving State Upon
@@ -109,6 +109,11 @@ impl LossRound {
         self.was_excessive
     }
 
+    /// Whether losses have gone on although each round of them slowed the sender down.
+    fn persists(&self) -> bool {
+        self.excessive_rounds >= PERSISTENT_ROUNDS
+    }
+
     /// "ResetCongestionSignals".
     pub(super) fn reset(&mut self) {
         self.has_loss = false;
@@ -128,9 +133,8 @@ impl Bbr {
 
     /// Whether what becomes of packets now is the path's own doing.
     fn tells_of_floor(&self) -> bool {
-        let persists =
-            !self.cycle.saw_queue && self.loss_round.excessive_rounds >= PERSISTENT_ROUNDS;
-        (self.cycle.built_queue || persists) && self.round_trips.queue() <= FLOOR_QUEUE
+        (self.cycle.built_queue || self.loss_round.persists())
+            && self.round_trips.queue() <= FLOOR_QUEUE
     }
 
     pub(super) fn note_marks(&mut self, marked: u64) {
@@ -231,6 +235,10 @@ impl Bbr {
             self.in_flight_too_high(now, in_flight, self.sampler.is_application_limited());
         }
         if !excessive {
+            if self.loss_round.persists() {
+                // By now they are the floor, so what they took is given back.
+                self.reset_short_term();
+            }
             self.loss_round.excessive_rounds = 0;
         }
         self.forget_wider_path();

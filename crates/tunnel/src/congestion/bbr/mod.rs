@@ -366,7 +366,7 @@ impl Controller for Bbr {
     }
 
     fn remembered(&self) -> Option<Remembered> {
-        let rtt = self.round_trips.minimum()?;
+        let rtt = self.round_trips.base()?;
         let rate = self.rate_to_send(self.rate_max());
         self.full_pipe.is_reached.then(|| Remembered {
             rate: Bitrate::from_bits_per_second((rate * 8.0) as u64),

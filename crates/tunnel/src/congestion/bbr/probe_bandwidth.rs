@@ -173,7 +173,10 @@ impl Bbr {
 
     /// "UpdateProbeBWCyclePhase".
     pub(super) fn update_cycle(&mut self, now: Time, in_flight: u64, sample: &RateSample) {
-        self.cycle.saw_queue |= self.round_trips.queue() > 0.0;
+        if self.round_trips.queue() > 0.0 {
+            self.cycle.saw_queue = true;
+            self.loss_round.excessive_rounds = 0;
+        }
         if !self.full_pipe.is_reached || self.adapt_long_term(sample) {
             return;
         }

@@ -7,7 +7,9 @@
 //!
 //! A start from memory sends at the remembered rate from the first round on, paced, and takes the
 //! memory for true when a round has come back without contradiction: then it goes on to probe
-//! for more. A longer round-trip time or losses halve it at once, and what was measured counts.
+//! for more. A longer round-trip time or losses halve it at once, and what was measured counts: as
+//! the path's rate where a queue stands, else as where start-up goes on, since the losses may be the
+//! path's own.
 
 use std::time::Duration;
 
@@ -103,8 +105,17 @@ pub(super) struct Resume {
     remembered: Remembered,
     /// Bytes per second, halved at each contradiction.
     rate: f64,
-    is_contradicted: bool,
+    contradiction: Option<Contradiction>,
     started_at: Time,
+}
+
+/// What a memory was contradicted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contradiction {
+    /// A longer round-trip time: what comes back now is what the path carries.
+    Queue,
+    /// Losses, which may be the path's own.
+    Loss,
 }
 
 impl Bbr {
@@ -136,7 +147,7 @@ impl Bbr {
         self.resume = Some(Resume {
             remembered,
             rate,
-            is_contradicted: false,
+            contradiction: None,
             started_at: now,
         });
         self.pacing_rate = rate;
@@ -223,8 +234,10 @@ impl Bbr {
             return;
         };
         let remembered_rtt = resume.remembered.rtt.as_secs_f64();
-        if let Some(minimum) = self.round_trips.minimum()
-            && minimum.as_secs_f64() < remembered_rtt * RESUME_RTT_SHRINK
+        // Not by the first packets: where some overtake others these are the fastest.
+        if self.rounds.count > 0
+            && let Some(base) = self.round_trips.base()
+            && base.as_secs_f64() < remembered_rtt * RESUME_RTT_SHRINK
         {
             // What is in flight suits a longer path; what is measured from here on suits this one.
             self.forget_resume();
@@ -236,8 +249,12 @@ impl Bbr {
             .is_some_and(|rtt| rtt.as_secs_f64() > remembered_rtt * RESUME_RTT_GROWTH);
         let losses = self.loss_round.losses_so_far();
         let loses = losses.packets >= RESUME_EVIDENCE && losses.lost > losses.packets * RESUME_LOSS;
-        if (grown || loses) && !resume.is_contradicted && event.reordering.is_none() {
-            resume.is_contradicted = true;
+        if (grown || loses) && resume.contradiction.is_none() && event.reordering.is_none() {
+            resume.contradiction = Some(if grown {
+                Contradiction::Queue
+            } else {
+                Contradiction::Loss
+            });
             resume.rate /= 2.0;
             self.resume = Some(resume);
             self.pacing_rate = resume.rate;
@@ -249,21 +266,28 @@ impl Bbr {
         if self.rounds.count < 2 || !self.rounds.is_start {
             return;
         }
-        if self.sampler.is_application_limited() && !resume.is_contradicted {
+        if self.sampler.is_application_limited() && resume.contradiction.is_none() {
             return;
         }
         let measured = self.rate_max();
-        let is_confirmed = measured >= resume.rate * 0.5;
         self.resume = None;
-        if resume.is_contradicted {
-            self.full_pipe.is_reached = true;
-            self.enter_drain();
-        } else if is_confirmed && now.since(resume.started_at) < MEMORY_TESTED_WITHIN {
-            self.full_pipe.is_reached = true;
-            self.floor.grew(self.rounds.count, self.loss_round.losses());
-            self.cycle.built_queue = true;
-            self.start_down(now);
-            self.start_refill();
+        match resume.contradiction {
+            Some(Contradiction::Queue) => {
+                self.full_pipe.is_reached = true;
+                self.enter_drain();
+            }
+            // The rate is sought from here on as by a start-up that has come so far.
+            Some(Contradiction::Loss) => self.full_pipe.restart(measured),
+            None => {
+                let is_confirmed = measured >= resume.rate * 0.5;
+                if is_confirmed && now.since(resume.started_at) < MEMORY_TESTED_WITHIN {
+                    self.full_pipe.is_reached = true;
+                    self.floor.grew(self.rounds.count, self.loss_round.losses());
+                    self.cycle.built_queue = true;
+                    self.start_down(now);
+                    self.start_refill();
+                }
+            }
         }
     }
 
