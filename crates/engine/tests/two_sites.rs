@@ -587,3 +587,52 @@ fn udp_that_the_network_holds_back_is_left_for_tls() {
         "{path:?}"
     );
 }
+
+/// Otherwise it would go on sending for a second and four probe timeouts, to nobody.
+#[test]
+fn the_peer_hears_at_once_that_a_path_has_ended() {
+    let stop = |world: &mut World| {
+        let grace = Duration::ZERO;
+        world.input(NEAR, Input::Stop { grace });
+    };
+    let ends: [fn(&mut World); 2] = [|world| world.lose_link(NEAR), stop];
+    for end in ends {
+        let mut world = world_with_packets(0.0, []);
+        end(&mut world);
+        world.run_for(world::Path::default().delay + Duration::from_millis(1));
+        let path = world.nodes[FAR].engine.status().peers[0].path.clone();
+        assert_eq!(path.carries, "tls");
+        let why = path.fallback.unwrap();
+        assert!(why.contains("has closed its UDP path"), "{why}");
+    }
+}
+
+/// What was measured may be handed to another life of the node, which starts from it.
+#[test]
+fn a_path_that_is_remembered_is_started_from() {
+    let answer = random_bytes(5, 3 << 20);
+    let mut world = world_with_packets(0.0, [(80, answering(&answer))]);
+    download(&mut world, 80, &answer);
+    let measured: Vec<_> = world.nodes[FAR].engine.measured_paths().collect();
+    let (near, path) = measured[0];
+    assert_eq!(measured.len(), 1);
+    let share = path.rate.bits_per_second() as f64 / 10e6;
+    assert!((0.9..1.1).contains(&share), "{path:?}");
+    assert!(
+        path.rtt >= ROUND_TRIP && path.rtt < ROUND_TRIP * 11 / 10,
+        "{path:?}"
+    );
+
+    for (is_told, begins) in [(false, "startup"), (true, "resume")] {
+        world.restart(FAR, &Setting::default());
+        if is_told {
+            world.nodes[FAR].engine.remember_path(near, path);
+        }
+        world.connect();
+        let carries =
+            |world: &World| world.nodes[FAR].engine.status().peers[0].path.carries == "udp";
+        world.run_until(carries, PATIENCE);
+        let udp = world.nodes[FAR].engine.status().peers[0].path.udp.clone();
+        assert_eq!(udp.unwrap().congestion, begins);
+    }
+}

@@ -20,13 +20,13 @@ mod datagrams;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, mpsc as thread_mpsc};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use engine::{ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
 use reduce::DiskRequest;
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use vocab::{NodeId, Random, Time};
 
@@ -37,6 +37,7 @@ use crate::intercept;
 use crate::lan;
 use crate::mailbox::{Mailbox, Message, Question};
 use crate::pairing::{Pin, Pins};
+use crate::path_memory::PathMemory;
 use crate::tls::{self, Trust};
 use crate::wan::{
     self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, Paths, PeerLinks,
@@ -46,6 +47,8 @@ use datagrams::{Datagrams, ReadSocket};
 
 /// How often the watchdog hears from the loop.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
+/// How often it is written down what the paths to the peers are like, where that is news.
+const NOTE_PATHS_EVERY: Duration = Duration::from_secs(60);
 /// Messages taken before links are served again.
 const BATCH: usize = 64;
 /// Handed to a link at once: four TLS records.
@@ -62,6 +65,7 @@ pub(crate) struct Parts {
     pub(crate) trust: Trust,
     pub(crate) numbers: LinkNumbers,
     pub(crate) mailbox: Mailbox,
+    pub(crate) path_memory: PathMemory,
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
     /// At the WAN address, for the links that are accepted there.
@@ -105,6 +109,8 @@ pub(crate) struct EventLoop {
     udp: Option<ReadSocket>,
     /// Room for the packets of one system call.
     packets: BytesMut,
+    /// The last note about the paths, perhaps still on its way to the disk.
+    saving: Option<JoinHandle<()>>,
     stopped: bool,
 }
 
@@ -139,8 +145,14 @@ impl EventLoop {
             paths,
             udp,
             packets: BytesMut::new(),
+            saving: None,
             stopped: false,
         };
+        for peer in peers.keys() {
+            if let Some(path) = this.parts.path_memory.of(*peer) {
+                this.engine.remember_path(*peer, path);
+            }
+        }
         this.set_peers(peers);
         Ok(this)
     }
@@ -149,6 +161,7 @@ impl EventLoop {
     pub(crate) async fn run(mut self, mut messages: mpsc::Receiver<Message>, mut alarm: Alarm) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut next_beat = Instant::now();
+        let mut next_note = next_beat + NOTE_PATHS_EVERY;
         self.drain();
         self.serve_links();
         let mut has_more = false;
@@ -187,12 +200,40 @@ impl EventLoop {
                 self.parts.heart.beat();
                 next_beat = Instant::now() + HEARTBEAT;
             }
+            if Instant::now() >= next_note {
+                self.save_paths();
+                next_note = Instant::now() + NOTE_PATHS_EVERY;
+            }
             if has_more || is_full {
                 // The other tasks of this thread have their turn.
                 tokio::task::yield_now().await;
             }
         }
+        self.note_paths();
         self.say_goodbye(&mut messages).await;
+        if let Some(saving) = self.saving.take() {
+            let _ = saving.await;
+        }
+        if let Some(news) = self.parts.path_memory.take_news() {
+            news.write();
+        }
+    }
+
+    /// Writes down what the paths to the peers are like, on a thread that may wait for the disk.
+    fn save_paths(&mut self) {
+        self.note_paths();
+        let is_saving = (self.saving.as_ref()).is_some_and(|saving| !saving.is_finished());
+        if !is_saving && let Some(news) = self.parts.path_memory.take_news() {
+            let saving = self.parts.runtime.spawn_blocking(move || news.write());
+            self.saving = Some(saving);
+        }
+    }
+
+    fn note_paths(&mut self) {
+        let now = SystemTime::now();
+        for (peer, path) in self.engine.measured_paths() {
+            self.parts.path_memory.note(now, peer, path);
+        }
     }
 
     /// Closes the links after what was said last, so that the peers need not find out by
@@ -279,11 +320,7 @@ impl EventLoop {
 
     fn take_input(&mut self, now: Time, input: Input) {
         match &input {
-            Input::LinkDown { link } => {
-                if let Some(slot) = self.forget_link(*link) {
-                    self.count_link(slot.peer, |links| links.up = links.up.saturating_sub(1));
-                }
-            }
+            Input::LinkDown { link } => return self.link_down(now, *link),
             Input::Aborted { connection }
             | Input::Connected {
                 connection,
@@ -340,6 +377,17 @@ impl EventLoop {
             offer,
         };
         self.engine.handle(now, up);
+    }
+
+    fn link_down(&mut self, now: Time, link: LinkId) {
+        self.note_paths();
+        self.engine.handle(now, Input::LinkDown { link });
+        self.drain();
+        // The peer may not know yet, and hears of it by the link's own socket.
+        self.say_last_word(link);
+        if let Some(slot) = self.forget_link(link) {
+            self.count_link(slot.peer, |links| links.up = links.up.saturating_sub(1));
+        }
     }
 
     fn forget_link(&mut self, link: LinkId) -> Option<LinkSlot> {
@@ -547,6 +595,8 @@ impl EventLoop {
             }
             kept
         });
+        let peers_now = &peers;
+        (self.parts.path_memory).retain(|peer| peers_now.contains_key(peer));
         for (node, name) in peers {
             let slot = self.peers.entry(node).or_insert_with(|| PeerSlot {
                 name: name.clone(),

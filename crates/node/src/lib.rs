@@ -26,6 +26,7 @@ mod lan;
 mod mailbox;
 mod metrics;
 pub mod pairing;
+mod path_memory;
 pub mod preflight;
 pub mod proxy;
 mod run;

@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -34,6 +34,7 @@ use crate::intercept::{self, Change};
 use crate::mailbox::{Mailbox, Message};
 use crate::metrics;
 use crate::pairing::{Invitations, PinError, Pins};
+use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
 use crate::service_manager;
 use crate::sys;
@@ -210,6 +211,7 @@ impl Node {
             trust: trust.clone(),
             numbers: numbers.clone(),
             mailbox: mailbox.clone(),
+            path_memory: PathMemory::load(&self.config.state_directory, SystemTime::now()),
             disk,
             intercept: changes.clone(),
             udp: opened.udp,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tunnel::congestion::Remembered;
 use tunnel::{LinkId, ResetReason, Session};
 use vocab::{FlowId, NodeId, Random, Time};
 
@@ -67,6 +68,20 @@ impl Engine {
         );
     }
 
+    /// Has the next datagram path to a peer start from what an earlier one was like.
+    pub fn remember_path(&mut self, node: NodeId, path: Remembered) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.remembered = Some(path);
+        }
+    }
+
+    /// What the datagram paths that there are now are like, as far as is known.
+    pub fn measured_paths(&self) -> impl Iterator<Item = (NodeId, Remembered)> {
+        self.peers
+            .iter()
+            .filter_map(|(node, peer)| Some((*node, peer.session.datagrams_remembered()?)))
+    }
+
     pub(super) fn remove_peer(&mut self, now: Time, node: NodeId) {
         let numbers: Vec<u64> = match self.peers.get(&node) {
             Some(peer) => peer.flows.values().copied().collect(),
@@ -75,6 +90,7 @@ impl Engine {
         for number in numbers {
             self.fail_flow(now, number, "the peer was taken out of the configuration");
         }
+        // With the session goes what could still be said of its path; the link tells of the end.
         self.peers.remove(&node);
         let links: Vec<LinkId> = self
             .links
@@ -98,6 +114,17 @@ impl Engine {
             peer.session.goaway(now);
             self.touched.insert(peer.config.node);
         }
+    }
+
+    /// Ends all datagram paths in good order. What was last said in packets and is not known to have
+    /// arrived is said again on the links.
+    pub(super) fn close_paths(&mut self, now: Time) {
+        for peer in self.peers.values_mut() {
+            peer.remember_path();
+            peer.session.close_datagrams(now);
+            self.touched.insert(peer.config.node);
+        }
+        self.settle(now);
     }
 
     pub(super) fn reset_all(&mut self, now: Time) {

@@ -201,17 +201,23 @@ impl Engine {
         packets_max: usize,
         out: &mut BytesMut,
     ) -> Option<Transmit> {
-        let peer = self.peers.get_mut(self.links.get(&link)?)?;
-        if peer.session.datagram_link() != Some(link) {
-            return None;
-        }
-        let transmit = peer.session.poll_datagrams(now, packets_max, out);
+        let node = self.owner(link)?;
+        let peer = self.peers.get_mut(&node)?;
+        let path = peer.session.datagram_link();
+        let transmit = peer.session.poll_datagrams(now, link, packets_max, out);
         // What has left makes room for more; and the path may have ended over it.
-        if transmit.is_some() || peer.session.datagram_link().is_none() {
-            self.touched.insert(peer.config.node);
+        if transmit.is_some() || peer.session.datagram_link() != path {
+            self.touched.insert(node);
             self.settle(now);
         }
         transmit
+    }
+
+    /// Whose link this is, or was while the end of its path is still to be told.
+    pub(super) fn owner(&self, link: LinkId) -> Option<NodeId> {
+        let ends = |peer: &&Peer| peer.session.ending_link() == Some(link);
+        let former = || self.peers.values().find(ends).map(|peer| peer.config.node);
+        self.links.get(&link).copied().or_else(former)
     }
 
     /// When [`Self::handle_timeout`] is due; `None` while nothing waits for time to pass.
@@ -356,6 +362,10 @@ impl Engine {
             if let Some(link) = peer.and_then(|peer| peer.session.wants_transmit()) {
                 self.outputs.push_back(Output::Transmit { link });
             }
+            let ending = peer.filter(|peer| peer.session.has_last_word());
+            if let Some(link) = ending.and_then(|peer| peer.session.ending_link()) {
+                self.outputs.push_back(Output::TransmitDatagrams { link });
+            }
             if let Some(link) = peer.and_then(|peer| peer.session.datagram_link()) {
                 self.outputs.push_back(Output::TransmitDatagrams { link });
             }
@@ -369,6 +379,7 @@ impl Engine {
         {
             self.stopped = true;
             self.stop_at = None;
+            self.close_paths(now);
             self.outputs.push_back(Output::Stopped);
         }
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use tunnel::transport::{Codepoint, Keys, Settings, Transport};
+use tunnel::transport::{Codepoint, Keys, Settings, SuspendReason, Transport};
 use tunnel::wire::DatagramOffer;
 use tunnel::{Answer, LinkId};
 use vocab::{FlowId, NodeId, Time};
@@ -132,6 +132,10 @@ impl Engine {
                     .push_back(Output::StartDatagrams { link, agreement });
             }
             Said::DatagramsUp => self.event(Event::DatagramsUp { peer: node }),
+            // This node stops: that is no fallback.
+            Said::DatagramsDown {
+                reason: SuspendReason::ClosedHere,
+            } => {}
             Said::DatagramsDown { reason } => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.remember_path();
@@ -195,14 +199,12 @@ impl Engine {
         segment: usize,
         mut bytes: BytesMut,
     ) {
-        let Some(peer) = self
-            .links
-            .get(&link)
-            .and_then(|node| self.peers.get_mut(node))
-        else {
+        let owner = self.owner(link);
+        let Some(peer) = owner.and_then(|node| self.peers.get_mut(&node)) else {
             return;
         };
-        if peer.session.datagram_link() != Some(link) {
+        let paths = [peer.session.ending_link(), peer.session.datagram_link()];
+        if !paths.contains(&Some(link)) {
             return;
         }
         self.touched.insert(peer.config.node);

@@ -233,6 +233,17 @@ impl World {
         self.pipes = [self.pipe(), self.pipe()];
     }
 
+    /// The link dies at one end, and the other hears nothing of it.
+    pub(crate) fn lose_link(&mut self, own: usize) {
+        if let Some(link) = self.nodes[own].link.take() {
+            let now = self.now;
+            self.nodes[own].engine.handle(now, Input::LinkDown { link });
+            self.transmit_datagrams(own, link);
+        }
+        self.pipes = [self.pipe(), self.pipe()];
+        self.drain();
+    }
+
     /// The path swallows everything from here on, or no longer does.
     pub(crate) fn set_blocked(&mut self, blocked: bool) {
         for pipe in &mut self.pipes {

@@ -260,7 +260,7 @@ impl Pair {
         loop {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
-            let transmit = self.sessions[side].poll_datagrams(now, BATCH, &mut buffer);
+            let transmit = self.sessions[side].poll_datagrams(now, self.link, BATCH, &mut buffer);
             if let Some(transmit) = transmit {
                 assert_eq!(transmit.to, address(1 - side), "packets go to the peer");
                 for packet in buffer.chunks(transmit.segment) {

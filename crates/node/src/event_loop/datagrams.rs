@@ -202,6 +202,18 @@ impl EventLoop {
         true
     }
 
+    /// Sends what is left to say of a path whose link is gone.
+    pub(super) fn say_last_word(&mut self, link: LinkId) {
+        let mut packets = std::mem::take(&mut self.packets);
+        packets.clear();
+        let now = self.clock.now();
+        match self.engine.transmit_datagrams(now, link, 1, &mut packets) {
+            Some(transmit) => self.send_datagrams(link, transmit, packets),
+            None => self.packets = packets,
+        }
+        self.drain();
+    }
+
     fn send_datagrams(&mut self, link: LinkId, transmit: Transmit, packets: BytesMut) {
         let mailbox = self.parts.mailbox.clone();
         let Some(slot) = self.links.get_mut(&link) else {

@@ -171,7 +171,9 @@ impl Pair {
             }
         }
         let mut out = BytesMut::new();
-        while let Some(transmit) = self.sessions[side].poll_datagrams(self.now, 8, &mut out) {
+        while let Some(link) = self.link
+            && let Some(transmit) = self.sessions[side].poll_datagrams(self.now, link, 8, &mut out)
+        {
             for packet in out.chunks(transmit.segment) {
                 self.datagrams[side] += 1;
                 let packet = BytesMut::from(packet);
@@ -294,7 +296,7 @@ fn a_path_ends_with_its_link_and_the_peer_is_told() {
     let mut lost = BytesMut::new();
     assert!(
         pair.sessions[NEAR]
-            .poll_datagrams(now, 8, &mut lost)
+            .poll_datagrams(now, link, 8, &mut lost)
             .is_some()
     );
     let flow = pair.sessions[FAR].open(now, open()).unwrap();

@@ -185,16 +185,17 @@ impl Session {
     ) -> Result<(), Error> {
         self.advance(now);
         let now = self.now;
-        if let Some(closing) = &mut self.closing
+        if let Some((_, closing)) = &mut self.closing
             && closing.is_addressed_by(&datagram)
         {
             return closing.handle(now, from, codepoint, datagram);
         }
-        if let Some(mut transport) = self.take_transport() {
+        let link = self.link.as_ref().map(|link| link.id);
+        if let (Some(link), Some(mut transport)) = (link, self.take_transport()) {
             let outcome = transport.handle(now, from, codepoint, datagram);
             let drained = self.drain_transport(&mut transport);
             if let Err(error) = outcome.and(drained) {
-                self.leave_path(transport, CloseCode::Misbehaved);
+                self.leave_path(link, transport, CloseCode::Misbehaved);
                 self.detach(CloseCode::Misbehaved);
                 return Err(error);
             }
@@ -215,35 +216,50 @@ impl Session {
         }
     }
 
-    /// Has the peer told that a path has ended whose link is gone. A path before it is forgotten: it
-    /// ended long ago.
+    /// Has the peer told that the path of this link, which is gone, has ended. A path before it is
+    /// forgotten: it ended long ago.
     pub(super) fn leave_path(
         &mut self,
+        link: LinkId,
         mut transport: Box<Transport<Vec<Carried>>>,
         code: CloseCode,
     ) {
         transport.close(self.now, code, "");
         if transport.is_closing() {
-            self.closing = Some(transport);
+            self.closing = Some((link, transport));
         }
     }
 
-    /// Appends packets for one destination to `out`, at most `packets_max` of one length (the last
-    /// may be shorter), so that a system call can send them together. To be called until there is
-    /// nothing; then [`Self::poll_timeout`] says when there may be more.
+    /// A link that is gone, while there may be something to say about its datagram path.
+    #[must_use]
+    pub fn ending_link(&self) -> Option<LinkId> {
+        self.closing.as_ref().map(|(link, _)| *link)
+    }
+
+    /// Whether there is something to say about that path now: to be asked before the link's socket
+    /// goes.
+    #[must_use]
+    pub fn has_last_word(&self) -> bool {
+        let closing = self.closing.as_ref();
+        closing.is_some_and(|(_, closing)| closing.has_last_word())
+    }
+
+    /// Appends packets of this link's path for one destination to `out`, at most `packets_max` of one
+    /// length (the last may be shorter), so that a system call can send them together. To be called
+    /// until there is nothing; then [`Self::poll_timeout`] says when there may be more.
     pub fn poll_datagrams(
         &mut self,
         now: Time,
+        link: LinkId,
         packets_max: usize,
         out: &mut BytesMut,
     ) -> Option<Transmit> {
         self.advance(now);
         let now = self.now;
-        let last_word = (self.closing.as_mut())
-            .and_then(|closing| closing.poll_transmit(now, packets_max, out, |_, _| None));
-        if last_word.is_some() {
-            return last_word;
+        if let Some((_, closing)) = self.closing.as_mut().filter(|(of, _)| *of == link) {
+            return closing.poll_transmit(now, packets_max, out, |_, _| None);
         }
+        self.link.as_ref().filter(|current| current.id == link)?;
         let mut transport = self.take_transport()?;
         let transmit = transport.poll_transmit(now, packets_max, out, |room, payload| {
             let mut carried = Vec::new();
@@ -260,10 +276,10 @@ impl Session {
 
     pub(super) fn handle_datagram_timeout(&mut self) {
         let now = self.now;
-        if let Some(closing) = &mut self.closing {
+        if let Some((_, closing)) = &mut self.closing {
             closing.handle_timeout(now);
         }
-        self.closing = self.closing.take().filter(|closing| closing.is_closing());
+        self.closing = (self.closing.take()).filter(|(_, closing)| closing.is_closing());
         if let Some(mut transport) = self.take_transport() {
             transport.handle_timeout(now);
             self.settle(transport);
@@ -273,7 +289,8 @@ impl Session {
     /// When an ended path, or that of the present link, has something to do.
     pub(super) fn datagram_timeout(&self) -> Option<Time> {
         let present = (self.link.as_ref()).and_then(|link| link.datagrams.transport());
-        let paths = [self.closing.as_deref(), present];
+        let closing = self.closing.as_ref().map(|(_, closing)| &**closing);
+        let paths = [closing, present];
         let timeouts = paths.into_iter().flatten();
         timeouts.filter_map(Transport::poll_timeout).min()
     }

@@ -110,9 +110,10 @@ impl Session {
     /// Forgets the link and what was to be said on it; the next one begins with a Resume. A datagram
     /// path ends with its link, for this reason.
     pub(super) fn detach(&mut self, code: CloseCode) {
-        let path = (self.link.take()).and_then(|link| link.datagrams.into_transport());
-        if let Some(path) = path {
-            self.leave_path(path, code);
+        if let Some(link) = self.link.take()
+            && let Some(path) = link.datagrams.into_transport()
+        {
+            self.leave_path(link.id, path, code);
         }
         self.control = Control::default();
         self.liveness.stop();

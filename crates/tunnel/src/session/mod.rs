@@ -33,7 +33,9 @@ use vocab::{FlowId, NodeId, Random, Time};
 use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT};
 use crate::transport::Transport;
 use crate::wire::Ack;
-use crate::{Answer, Config, Event, FlowStatistics, Open, OpenError, ResetReason, Statistics};
+use crate::{
+    Answer, Config, Event, FlowStatistics, LinkId, Open, OpenError, ResetReason, Statistics,
+};
 pub use datagrams::DatagramAgreement;
 pub use packets::Carried;
 
@@ -70,7 +72,7 @@ pub struct Session {
     peer_blob: Option<Bytes>,
     link: Option<Link>,
     /// A datagram path whose link is gone, while the peer may still have to be told.
-    closing: Option<Box<Transport<Vec<Carried>>>>,
+    closing: Option<(LinkId, Box<Transport<Vec<Carried>>>)>,
     establishments: u64,
     liveness: Liveness,
     flows: BTreeMap<FlowId, Flow>,

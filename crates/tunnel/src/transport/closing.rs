@@ -67,6 +67,12 @@ impl<T: Clone> Transport<T> {
         self.closing.is_some()
     }
 
+    /// Whether the end is to be told now.
+    #[must_use]
+    pub fn has_last_word(&self) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.is_due)
+    }
+
     /// Whether a datagram is for this path, going by the id that it begins with.
     #[must_use]
     pub fn is_addressed_by(&self, datagram: &[u8]) -> bool {
