@@ -168,3 +168,20 @@ fn corpus_of(entry: &Entry) -> Vec<PathBuf> {
 fn fuzz_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
+
+/// Whoever changes a format writes the corpus again; otherwise the next one who does finds files
+/// changed that have nothing to do with the change.
+#[test]
+fn the_corpus_holds_every_seed_as_it_is_made_now() {
+    for entry in ENTRIES {
+        for (name, bytes) in (entry.seeds)() {
+            let path = fuzz_folder().join("corpus").join(entry.name).join(name);
+            let kept = fs::read(&path).unwrap_or_default();
+            assert!(
+                kept == bytes,
+                "{} is of another time: run `cargo run -p hostile --bin seed-corpus`",
+                path.display()
+            );
+        }
+    }
+}
