@@ -1,0 +1,73 @@
+//! Two real nodes on this machine's loopback addresses, without privileges, and a relay between them
+//! that does what a network does to UDP: it takes the TCP connection away, or gives one side another
+//! port in mid-transfer.
+//!
+//! Nothing here asserts a time: the reasons that the nodes name tell what they noticed by word of the
+//! peer from what they would have noticed by waiting.
+
+#![allow(clippy::unwrap_used)]
+
+mod relay;
+mod sites;
+
+use sites::Sites;
+
+/// What a transfer is: some four seconds at the rate to which the far node is held.
+const BYTES: usize = 12 << 20;
+
+/// RFC 9000 §9.3 (Responding to Connection Migration), as far as a transfer shows it: a translator
+/// that gives a path another port in the middle of it costs neither the path nor a byte.
+#[test]
+fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
+    let sites = Sites::new(1);
+    sites.wait_for("near", |path| path["carries"] == "udp");
+    let mut download = sites.download(BYTES);
+    for part in 1..4 {
+        download.read_until(BYTES / 4 * part);
+        sites.relay.rebind();
+    }
+    download.read_until(BYTES);
+    assert!(download.is_right());
+    let sent = sites.relay.by_port();
+    assert_eq!(sent.len(), 4);
+    assert!(sent.iter().all(|packets| *packets > 500), "{sent:?}");
+    for node in ["near", "far"] {
+        let path = sites.path(node);
+        assert_eq!(path["carries"], "udp", "{node}: {path}");
+        assert_eq!(path["fallbacks_total"], 0, "{node}: {path}");
+    }
+}
+
+/// The link is gone for one side only, and its peer hears of it by UDP. Waiting would tell it that UDP
+/// is not answered.
+#[test]
+fn a_node_whose_link_broke_tells_its_peer_before_the_socket_goes() {
+    let sites = Sites::new(2);
+    for node in ["near", "far"] {
+        sites.wait_for(node, |path| path["carries"] == "udp");
+    }
+    sites.relay.break_near_links();
+    let path = sites.wait_for("far", |path| path["carries"] == "tls");
+    let why = path["fallback"].as_str().unwrap();
+    assert!(why.contains("the peer has closed its UDP path"), "{why}");
+}
+
+/// What a node knew of the path is there again when it starts again, and stays.
+#[test]
+fn what_a_path_was_like_outlives_the_node() {
+    let mut sites = Sites::new(3);
+    sites.wait_for("near", |path| path["carries"] == "udp");
+    let mut download = sites.download(BYTES / 4);
+    download.read_until(BYTES / 4);
+    for _ in 0..2 {
+        sites.stop("far");
+        let text = std::fs::read_to_string(sites.state("far").join("paths.json")).unwrap();
+        let kept: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(kept["paths"].as_array().unwrap().len(), 1, "{text}");
+        let rate = kept["paths"][0]["rate_bit_s"].as_u64().unwrap();
+        assert!(rate > 1_000_000, "{text}");
+        sites.start("far");
+        let log = sites.log("far");
+        assert!(!log.contains("measured anew"), "{log}");
+    }
+}

@@ -1,0 +1,251 @@
+//! Two nodes as processes, paired as a person pairs them, a server and a client.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use vocab::Random;
+
+use crate::relay::Relay;
+
+const PORT: u16 = 4433;
+const SOCKS_PORT: u16 = 1080;
+
+/// After so long something is wrong, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the far node sends at most, so that a transfer lasts long enough for things to happen in it.
+const RATE: &str = "24Mbit";
+
+/// A pair of nodes that have been told of each other.
+pub(super) struct Sites {
+    directory: TempDir,
+    nodes: Vec<(&'static str, Child)>,
+    near: Ipv4Addr,
+    pub(super) relay: Relay,
+}
+
+/// An address of this machine that no other test takes at the same time.
+fn address(test: u8, host: u8) -> Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | host << 4 | test << 2 & 12 | high & 3, middle, low)
+}
+
+impl Sites {
+    /// Both run, and have a link.
+    pub(super) fn new(test: u8) -> Self {
+        let [near, far, relay] = [0, 1, 2].map(|host| address(test, host));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().display().to_string();
+        let config = |name: &str, rest: &str| {
+            let text = format!(
+                "[node]\nname = \"{name}\"\nstate_directory = \"{path}/{name}\"\ngrace = \"0s\"\n{rest}"
+            );
+            fs::write(directory.path().join(format!("{name}.toml")), text).unwrap();
+        };
+        config(
+            "near",
+            &format!(
+                "[proxy]\nsocks5 = \"{near}:{SOCKS_PORT}\"\n\
+                 [[peer]]\nname = \"far\"\naddress = \"{relay}:{PORT}\"\nprefixes = [\"{far}/32\"]\n"
+            ),
+        );
+        config(
+            "far",
+            &format!(
+                "[wan]\nlisten = \"{far}:{PORT}\"\nrate_max = \"{RATE}\"\n\
+                 [policy]\nserve = [\"{far}/32\"]\n\
+                 [[peer]]\nname = \"near\"\n"
+            ),
+        );
+        let at = |host| SocketAddr::new(IpAddr::V4(host), PORT);
+        let mut sites = Self {
+            directory,
+            nodes: Vec::new(),
+            near,
+            relay: Relay::new(at(relay), at(far)),
+        };
+        sites.start("far");
+        let reach = format!("{relay}:{PORT}");
+        let invite = ["peer", "invite", "--name", "near", "--address", &reach];
+        let token = sites.ask("far", &invite, "");
+        sites.ask("near", &["peer", "join", "--name", "far"], &token);
+        sites.start("near");
+        sites
+    }
+
+    /// Where a node keeps its state.
+    pub(super) fn state(&self, node: &str) -> PathBuf {
+        self.directory.path().join(node)
+    }
+
+    pub(super) fn start(&mut self, node: &'static str) {
+        let log = fs::File::create(self.directory.path().join(format!("{node}.log"))).unwrap();
+        let child = self
+            .command(node, &["node", "run"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.nodes.push((node, child));
+        let started = Instant::now();
+        while !self
+            .command(node, &["node", "status"])
+            .output()
+            .unwrap()
+            .status
+            .success()
+        {
+            assert!(started.elapsed() < PATIENCE, "{}", self.log(node));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends a node in good order.
+    pub(super) fn stop(&mut self, node: &'static str) {
+        let index = self.nodes.iter().position(|(name, _)| *name == node);
+        let (_, mut child) = self.nodes.remove(index.unwrap());
+        let id = child.id().to_string();
+        let kill = Command::new("kill").arg(id).status().unwrap();
+        assert!(kill.success());
+        assert!(child.wait().unwrap().success(), "{}", self.log(node));
+    }
+
+    /// What a node says of the path to its peer.
+    pub(super) fn path(&self, node: &str) -> Value {
+        let text = self.ask(node, &["node", "status", "--json"], "");
+        let status: Value = serde_json::from_str(&text).unwrap();
+        status["peers"][0]["path"].clone()
+    }
+
+    /// Waits until a node says this of the path.
+    pub(super) fn wait_for(&self, node: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let started = Instant::now();
+        loop {
+            let path = self.path(node);
+            if is_so(&path) {
+                return path;
+            }
+            assert!(started.elapsed() < PATIENCE, "{path}\n{}", self.log(node));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A client behind the near node asks a server beside the far one for so many bytes.
+    pub(super) fn download(&self, bytes: usize) -> Download {
+        let far = match self.far() {
+            IpAddr::V4(far) => far,
+            IpAddr::V6(_) => unreachable!("the sites have IPv4 addresses"),
+        };
+        let listener = TcpListener::bind((far, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut expected = vec![0; bytes];
+        Random::from_seed(bytes as u64).fill(&mut expected);
+        let content = expected.clone();
+        thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.write_all(&content);
+        });
+        let mut stream = TcpStream::connect((self.near, SOCKS_PORT)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // RFC 1928 §3 and §4: no authentication, CONNECT to an IPv4 address.
+        stream.write_all(&[5, 1, 0]).unwrap();
+        let mut answer = [0; 2];
+        stream.read_exact(&mut answer).unwrap();
+        let mut request = vec![5, 1, 0, 1];
+        request.extend(far.octets());
+        request.extend(port.to_be_bytes());
+        stream.write_all(&request).unwrap();
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..2], [5, 0]);
+        Download {
+            stream,
+            received: Vec::with_capacity(bytes),
+            expected,
+        }
+    }
+
+    fn far(&self) -> IpAddr {
+        self.relay.far().ip()
+    }
+
+    fn command(&self, node: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+        let config = self.directory.path().join(format!("{node}.toml"));
+        command.args(words).arg("--config").arg(config);
+        command
+    }
+
+    /// Runs a command to its end; gives what it prints.
+    fn ask(&self, node: &str, words: &[&str], input: &str) -> String {
+        let mut child = self
+            .command(node, words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{words:?}: {error}\n{}",
+            self.log(node)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What a node has logged since it last started.
+    pub(super) fn log(&self, node: &str) -> String {
+        let log = self.directory.path().join(format!("{node}.log"));
+        fs::read_to_string(log).unwrap_or_default()
+    }
+}
+
+impl Drop for Sites {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.nodes {
+            // The watchdog beside a node goes with it.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A transfer under way.
+pub(super) struct Download {
+    stream: TcpStream,
+    received: Vec<u8>,
+    expected: Vec<u8>,
+}
+
+impl Download {
+    /// Reads until so many bytes are there.
+    pub(super) fn read_until(&mut self, bytes: usize) {
+        let mut buffer = vec![0; 64 << 10];
+        while self.received.len() < bytes {
+            let most = buffer.len().min(bytes - self.received.len());
+            let length = self.stream.read(&mut buffer[..most]).unwrap();
+            assert!(length > 0, "it ended after {} bytes", self.received.len());
+            self.received.extend_from_slice(&buffer[..length]);
+        }
+    }
+
+    pub(super) fn is_right(&self) -> bool {
+        self.received == self.expected
+    }
+}
