@@ -170,10 +170,12 @@ fn fuzz_folder() -> PathBuf {
 }
 
 /// Whoever changes a format writes the corpus again; otherwise the next one who does finds files
-/// changed that have nothing to do with the change.
+/// changed that have nothing to do with the change. What an encoder makes of data may become better
+/// without any change of a format; that may wait.
 #[test]
-fn the_corpus_holds_every_seed_as_it_is_made_now() {
-    for entry in ENTRIES {
+fn the_corpus_holds_every_message_as_it_is_made_now() {
+    let is_format = |entry: &&Entry| !entry.name.starts_with("reduce_");
+    for entry in ENTRIES.iter().filter(is_format) {
         for (name, bytes) in (entry.seeds)() {
             let path = fuzz_folder().join("corpus").join(entry.name).join(name);
             let kept = fs::read(&path).unwrap_or_default();
