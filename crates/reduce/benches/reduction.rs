@@ -226,6 +226,21 @@ fn print_speeds() {
             decode(&mut pair.far, &records);
         },
     );
+    let warm = || {
+        let mut pair = Pair::new();
+        pair.transfer(&file);
+        pair
+    };
+    for (name, period, inserted) in [("edit64k", 65_536, 1), ("edit4k", 4_096, 8)] {
+        let edited = edited(&file, period, inserted);
+        print_speed(&format!("encode {name}"), warm, |pair| {
+            drop(encode(&mut pair.near, &edited));
+        });
+        let (_, records) = warm().encode(&edited);
+        print_speed(&format!("decode {name}"), warm, |pair| {
+            decode(&mut pair.far, &records);
+        });
+    }
 }
 
 fn benchmarks(criterion: &mut Criterion) {

@@ -32,9 +32,10 @@ const LEAST_CONTINUED: usize = 12;
 /// The shortest copy from somewhere else, in bytes as they would be coded: a source may have to
 /// be named for it.
 const LEAST_ELSEWHERE: usize = 32;
-/// A literal of this size is worth being compressed against what the old stream has there ...
+/// A literal of this size is worth being compressed against what the old stream has there.
 const LEAST_BASED: usize = 64;
-/// ... if so many bytes before it agreed.
+/// So many bytes in a row have to agree for the old stream to be more than a phrase that happens
+/// to be the same: only then is it searched, and kept in mind, beyond them.
 const LEAST_TRUSTED: usize = 512;
 /// Bytes without a match after which the old stream is taken to have ended.
 const LOST: usize = 64 * 1024;
@@ -135,6 +136,7 @@ impl Cursor {
     /// Part of a chunk was found.
     pub(super) fn stand(&mut self, key: Key, offset: usize) {
         self.place = Some(Place { key, offset });
+        self.matched = self.matched.max(LEAST_TRUSTED);
         self.unmatched = 0;
     }
 
@@ -247,7 +249,7 @@ impl Cursor {
         known: &[Anchor],
     ) -> Option<Found> {
         let mut key = self.place?.key;
-        if self.searched == key {
+        if self.searched == key || self.matched < LEAST_TRUSTED {
             return None;
         }
         self.searched = key;
@@ -292,7 +294,7 @@ impl Cursor {
         self.fresh += length;
         self.place = self
             .place
-            .filter(|_| self.unmatched < LOST)
+            .filter(|_| self.matched >= LEAST_TRUSTED && self.unmatched < LOST)
             .and_then(|place| advance(held, place, length));
         if self.place.is_none() {
             self.matched = 0;
