@@ -58,6 +58,19 @@ pub(crate) fn anchors(bytes: &[u8]) -> Vec<Anchor> {
     found
 }
 
+/// Drops most anchors of data of which compression by itself makes an `expansion`th: there only
+/// longer repeats are worth a copy, and each anchor that is kept or looked for costs a miss of the
+/// processor's cache. Which ones stay is decided by their hashes, and what stays at one expansion
+/// stays at each lower one.
+pub(crate) fn thin_out(anchors: &mut Vec<Anchor>, expansion: usize) {
+    let kept = match expansion {
+        0 | 1 => return,
+        2 | 3 => 4,
+        _ => 16,
+    };
+    anchors.retain(|anchor| (anchor.hash >> 48).is_multiple_of(kept));
+}
+
 /// Hands the block's positions that are anchors to `take`.
 fn choose(block: &[u8; BLOCK_BYTES], mut take: impl FnMut(usize)) {
     let mut chosen = [0; BLOCK];

@@ -17,11 +17,11 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
-use crate::anchor::anchors;
+use crate::anchor::{anchors, thin_out};
 use crate::check::Span;
 use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
-    MAX_RECORD_LITERALS,
+    MAX_RECORD_LITERALS, MIN_CHUNK,
 };
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
 use crate::error::Error;
@@ -66,6 +66,8 @@ pub struct Decoder {
     partial: Vec<u8>,
     previous: Key,
     window: Option<WindowId>,
+    /// Raw literal bytes for each coded one, in the last record with enough of them.
+    expansion: usize,
     frame: Vec<u8>,
     failed: Option<Error>,
 }
@@ -87,6 +89,7 @@ impl Decoder {
             partial: Vec::new(),
             previous: NO_KEY,
             window: None,
+            expansion: 1,
             frame: Vec::new(),
             failed: None,
         }
@@ -213,6 +216,9 @@ impl Decoder {
             return Ok(());
         };
         self.ahead -= pending.record.raw_length;
+        if pending.record.literal_length >= MIN_CHUNK {
+            self.expansion = pending.record.literal_length / pending.record.coded.len().max(1);
+        }
         let raw = &verified.raw;
         let mut chunks = verified.chunks.iter();
         let mut chunk_ends = verified.chunk_ends.iter();
@@ -333,7 +339,9 @@ impl Decoder {
         let is_new = dictionary.length(fingerprint.key()) == 0;
         dictionary.insert(&fingerprint, chunk, self.previous);
         if is_new {
-            dictionary.add_anchors(fingerprint.key(), &anchors(chunk));
+            let mut anchors = anchors(chunk);
+            thin_out(&mut anchors, self.expansion);
+            dictionary.add_anchors(fingerprint.key(), &anchors);
         }
         self.previous = fingerprint.key();
         dictionary.mark_held(self.previous, self.peer);

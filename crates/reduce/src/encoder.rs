@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
-use crate::anchor::anchors;
+use crate::anchor::{anchors, thin_out};
 use crate::chunker::Chunker;
 use crate::config::{
     BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
@@ -690,8 +690,9 @@ impl Encoder {
             return None;
         }
         self.reading = Reading::Nothing;
-        let anchors = anchors(&chunk.bytes);
         let expansion = self.expansion / 16;
+        let mut anchors = anchors(&chunk.bytes);
+        thin_out(&mut anchors, expansion);
         let Matching { pieces, bases } =
             self.cursor
                 .search(&mut held, &chunk.bytes, chunk.sent, &anchors, expansion);

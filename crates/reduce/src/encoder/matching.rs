@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::anchor::{Anchor, WINDOW, anchors};
+use crate::anchor::{Anchor, WINDOW, anchors, thin_out};
 use crate::config::{MAX_CHUNK, MIN_CHUNK};
 use crate::dictionary::{Dictionary, Fetch, NO_KEY, PeerSlot, Ticket};
 use crate::fingerprint::Key;
@@ -46,6 +46,8 @@ const FRESH_STEP: usize = 4;
 /// Chunks of the old stream that are read from disk together, when the first of them has to be
 /// waited for: a quarter of a mebibyte.
 const READ_AHEAD: usize = 32;
+/// Bytes at the start of an old chunk whose anchors tell whether all of them are known.
+const SAMPLED: usize = 8 * 1024;
 /// Chunks that one match may span: more than the longest chunk has shortest ones.
 const MAX_SPAN: usize = 64;
 
@@ -170,7 +172,9 @@ impl Cursor {
     }
 
     /// Finds what it can of `new` from `at` on, and moves on behind it. The anchors are those of
-    /// `new`; a copy from elsewhere must save `expansion` times what it costs.
+    /// `new`. The more compression makes of the flow's literals by itself, `expansion` times, the
+    /// longer a copy from elsewhere must be: it costs more than what it stands for would, and
+    /// what it takes out is missing from the flow's window.
     pub(super) fn search(
         &mut self,
         held: &mut Held<'_>,
@@ -184,14 +188,14 @@ impl Cursor {
             anchors,
             next: 0,
             step: if self.fresh < FRESH { 1 } else { FRESH_STEP },
-            least: LEAST_ELSEWHERE * expansion,
+            least: LEAST_ELSEWHERE * expansion.pow(3),
         };
         while at < new.len() {
             let found = self
                 .goes_on(held, new, at)
                 .or_else(|| self.search_near(held, new, at))
                 .or_else(|| search_anchors(held, new, at, &mut sought))
-                .or_else(|| self.search_around(held, new, at, anchors));
+                .or_else(|| self.search_around(held, new, at, anchors, expansion));
             let Some(found) = found else {
                 break;
             };
@@ -247,6 +251,7 @@ impl Cursor {
         new: &[u8],
         at: usize,
         known: &[Anchor],
+        expansion: usize,
     ) -> Option<Found> {
         let mut key = self.place?.key;
         if self.searched == key || self.matched < LEAST_TRUSTED {
@@ -257,14 +262,23 @@ impl Cursor {
             let Some(old) = held.bytes(key) else {
                 break;
             };
-            held.dictionary.add_anchors(key, &anchors(&old));
+            let mut start = anchors(&old[..old.len().min(SAMPLED)]);
+            thin_out(&mut start, expansion);
+            let known = |anchor: &Anchor| {
+                held.dictionary.find_anchor(anchor.hash) == Some((key, anchor.at))
+            };
+            if !start.iter().any(known) {
+                let mut whole = anchors(&old);
+                thin_out(&mut whole, expansion);
+                held.dictionary.add_anchors(key, &whole);
+            }
             key = held.dictionary.next(key);
         }
         let mut sought = Sought {
             anchors: known,
             next: 0,
             step: 1,
-            least: LEAST_ELSEWHERE,
+            least: LEAST_ELSEWHERE * expansion.pow(3),
         };
         search_anchors(held, new, at, &mut sought)
     }
