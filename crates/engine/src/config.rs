@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use reduce::DictionaryConfig;
+use reduce::{DictionaryConfig, DictionaryKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 use vocab::{ByteCount, NodeId};
@@ -26,6 +26,8 @@ pub struct Config {
     pub policy: Policy,
     /// The dictionary's sizes; read once, at the start.
     pub dictionary: DictionaryConfig,
+    /// What seals the dictionary on disk; without one nothing is kept there.
+    pub dictionary_key: Option<DictionaryKey>,
     /// The sessions' timing and windows; read when a peer is added.
     pub tunnel: tunnel::Config,
     /// The datagram paths'; read when one is started. What is remembered of a path, its packets'

@@ -303,6 +303,15 @@ pub enum Event {
         /// Failed requests since the start.
         faults_total: u64,
     },
+    /// The dictionary has recovered what it could from disk, and what it could not use was deleted.
+    DictionaryRejected {
+        /// Segments deleted.
+        segments: u64,
+        /// Of these, in an older version of the format.
+        outdated: u64,
+        /// Of these, sealed with another key, or damaged at their front.
+        sealed: u64,
+    },
     /// A limit was reached; new connections are passed by.
     LimitReached {
         /// Which, as it is called in the configuration.

@@ -42,8 +42,6 @@ pub(crate) struct Peer {
     pub(crate) link: Option<LinkId>,
     /// The peer answered that it is at a limit: it is left alone until then.
     pub(crate) full_until: Option<Time>,
-    /// Which dictionary the peer said it has.
-    pub(crate) generation: Option<[u8; 16]>,
     /// Whether it was told, over the present link, where this node takes packets.
     pub(crate) is_offered: bool,
     /// How often flows had to go back from packets to a link.

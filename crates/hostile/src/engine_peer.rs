@@ -15,8 +15,8 @@ use engine::{
     Config, ConnectFailure, ConnectionId, Engine, Input, Limits, LinkId, Output, PeerConfig,
     Policy, Via,
 };
-use reduce::DictionaryConfig;
 use reduce::testing::MemoryDisk;
+use reduce::{DictionaryConfig, DictionaryKey};
 use tunnel::{Answer, Open, ResetReason, Session};
 use vocab::{ByteCount, FlowId, NodeId, Random, Time};
 
@@ -83,6 +83,7 @@ impl World {
                 disk: ByteCount::kibibytes(256),
                 segment: ByteCount::kibibytes(64),
             },
+            dictionary_key: Some(DictionaryKey::new([1; 32])),
             tunnel: tunnel::Config::default(),
             datagrams: tunnel::transport::Settings::default(),
         };

@@ -2,7 +2,8 @@
 //!
 //! One thread keeps the order that the dictionary relies on and keeps a slow disk away from
 //! every flow. Files are `dictionary/NNNNNNNN.seg` in the state directory, for their owner
-//! alone; a lock beside them keeps a second node out.
+//! alone; a lock beside them keeps a second node out. A sync is fdatasync, and of the directory
+//! too when the file is new: without that its name could be gone after a loss of power.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -20,7 +21,7 @@ use reduce::{
 };
 use thiserror::Error;
 
-use crate::identity::make_private_directory;
+use crate::identity::{make_private_directory, sync_directory};
 use crate::mailbox::Mailbox;
 
 /// Segment files kept open; a warm transfer reads from few at a time.
@@ -107,6 +108,8 @@ pub(crate) fn start(
 pub struct SegmentFiles {
     directory: PathBuf,
     open: BTreeMap<u32, File>,
+    /// Files were made since the directory was last synced.
+    has_new: bool,
 }
 
 impl SegmentFiles {
@@ -116,6 +119,7 @@ impl SegmentFiles {
         Self {
             directory,
             open: BTreeMap::new(),
+            has_new: false,
         }
     }
 
@@ -152,11 +156,10 @@ impl SegmentFiles {
                 .and_then(|file| file.set_len(length))
                 .map_err(fault)
                 .map(|()| DiskAnswer::Done),
-            DiskOperation::Sync { segment } => self
-                .file(segment, false)
-                .and_then(|file| file.sync_data())
-                .map_err(fault)
-                .map(|()| DiskAnswer::Done),
+            DiskOperation::Sync { segment } => {
+                self.sync(segment).map_err(fault)?;
+                Ok(DiskAnswer::Done)
+            }
             DiskOperation::Delete { segment } => {
                 self.open.remove(&segment);
                 match fs::remove_file(self.path(segment)) {
@@ -197,6 +200,15 @@ impl SegmentFiles {
         Ok(buffer.into())
     }
 
+    fn sync(&mut self, segment: u32) -> io::Result<()> {
+        self.file(segment, false)?.sync_data()?;
+        if self.has_new {
+            sync_directory(&self.directory)?;
+            self.has_new = false;
+        }
+        Ok(())
+    }
+
     fn file(&mut self, segment: u32, create: bool) -> io::Result<&File> {
         if !self.open.contains_key(&segment) {
             if self.open.len() >= OPEN_FILES {
@@ -210,6 +222,7 @@ impl SegmentFiles {
                 .truncate(false)
                 .mode(0o600)
                 .open(self.path(segment))?;
+            self.has_new |= create;
             self.open.insert(segment, file);
         }
         Ok(&self.open[&segment])

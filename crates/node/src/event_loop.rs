@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use engine::{ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
-use reduce::DiskRequest;
+use reduce::{DictionaryKey, DiskRequest};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
@@ -73,6 +73,8 @@ pub(crate) struct Parts {
     /// For what need not be on the loop's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) heart: Heart,
+    /// What seals the dictionary on disk, if it is kept there.
+    pub(crate) dictionary_key: Option<DictionaryKey>,
     pub(crate) seed: u64,
 }
 
@@ -131,7 +133,8 @@ impl EventLoop {
             tracing::error!(%error, "no peer can be trusted until this is put right");
             BTreeMap::new()
         });
-        let (config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &pins);
+        let (mut config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &pins);
+        config.dictionary_key = parts.dictionary_key.clone();
         let random = Random::from_seed(parts.seed);
         let engine = Engine::new(config, clock.now(), random);
         let mut this = Self {
@@ -677,6 +680,19 @@ impl EventLoop {
                     "the dictionary's disk fails or is full; it goes on in memory"
                 );
             }
+            Event::DictionaryRejected {
+                segments,
+                outdated,
+                sealed,
+            } => {
+                tracing::warn!(
+                    segments,
+                    outdated,
+                    sealed,
+                    "the dictionary on disk was deleted where it could not be used: outdated \
+                     segments are those of an older release, sealed ones those of another key"
+                );
+            }
             Event::PeerSilent { peer } => {
                 tracing::warn!(peer = name(peer), "peer is silent; its traffic passes by");
                 self.count_link(*peer, |links| links.silent = true);
@@ -749,6 +765,7 @@ fn engine_config(
             disk: config.dictionary.disk,
             ..reduce::DictionaryConfig::default()
         },
+        dictionary_key: None,
         tunnel: tunnel::Config::default(),
         datagrams: config.wan.datagrams,
     };

@@ -18,6 +18,7 @@ pub mod admin;
 mod clock;
 pub mod config;
 mod connections;
+pub mod dictionary_key;
 mod disk;
 mod event_loop;
 pub mod identity;

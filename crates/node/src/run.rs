@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use reduce::DictionaryKey;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -27,6 +28,7 @@ use crate::admin;
 use crate::clock::Alarm;
 use crate::config::{ConfigError, InterceptMode, NodeConfig};
 use crate::connections::Connections;
+use crate::dictionary_key::{self, DictionaryKeyError, Origin};
 use crate::disk::{self, DiskError, StateLock};
 use crate::event_loop::{EventLoop, Parts};
 use crate::identity::{Identity, IdentityError};
@@ -79,6 +81,9 @@ pub enum RunError {
     /// The state directory cannot be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// The dictionary's key cannot be used.
+    #[error(transparent)]
+    DictionaryKey(#[from] DictionaryKeyError),
     /// A pin cannot be read.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -139,6 +144,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let mut config = NodeConfig::load(&options.config)?;
     let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
     let _lock = StateLock::take(&config.state_directory)?;
+    let dictionary_key = dictionary_key(&config)?;
     let pins = Pins::new(&config.state_directory);
     pins.load()?;
     fit_flows_to_descriptors(&mut config);
@@ -169,6 +175,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let node = Node {
         config,
         identity,
+        dictionary_key,
         pins,
         heart,
         handle: runtime.handle().clone(),
@@ -182,6 +189,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
 struct Node {
     config: NodeConfig,
     identity: Arc<Identity>,
+    dictionary_key: Option<DictionaryKey>,
     pins: Pins,
     heart: Heart,
     handle: Handle,
@@ -217,6 +225,7 @@ impl Node {
             udp: opened.udp,
             runtime: self.handle.clone(),
             heart: self.heart.clone(),
+            dictionary_key: self.dictionary_key.clone(),
             seed: random_seed().map_err(step("get random numbers"))?,
         };
         let (engine, mut loop_ended) =
@@ -405,11 +414,7 @@ impl Node {
                 "[proxy] http_connect",
                 old.proxy.http_connect != new.proxy.http_connect,
             ),
-            (
-                "[dictionary]",
-                (old.dictionary.memory, old.dictionary.disk)
-                    != (new.dictionary.memory, new.dictionary.disk),
-            ),
+            ("[dictionary]", old.dictionary != new.dictionary),
         ];
         let changed = pairs.into_iter().filter(|(_, changed)| *changed);
         changed.map(|(what, _)| what).collect()
@@ -565,6 +570,22 @@ fn drop_capabilities(intercepts: bool) -> io::Result<()> {
         &[]
     };
     sys::keep_only_capabilities(keep)
+}
+
+/// The key of what the dictionary keeps on disk, if it keeps anything there.
+fn dictionary_key(config: &NodeConfig) -> Result<Option<DictionaryKey>, RunError> {
+    if config.dictionary.disk.bytes() == 0 {
+        return Ok(None);
+    }
+    let path = &config.dictionary.key_file;
+    let (key, origin) = dictionary_key::load_or_make(path)?;
+    if origin == Origin::Made {
+        tracing::info!(
+            key_file = %path.display(),
+            "made a key for the dictionary; what was on disk without it cannot be read any more"
+        );
+    }
+    Ok(Some(key))
 }
 
 fn random_seed() -> io::Result<u64> {

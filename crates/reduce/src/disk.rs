@@ -61,7 +61,8 @@ pub enum DiskOperation {
         /// The new length in bytes.
         length: u64,
     },
-    /// Make what was appended to the segment durable (fdatasync). Answer: [`DiskAnswer::Done`].
+    /// Make what was appended to the segment durable, and that there is such a file (fdatasync,
+    /// and of the directory when the file is new). Answer: [`DiskAnswer::Done`].
     Sync {
         /// The segment's number.
         segment: u32,

@@ -40,7 +40,9 @@ mod windows;
 
 pub use config::*;
 pub use decoder::{Decoded, Decoder};
-pub use dictionary::{Dictionary, DictionaryStatistics, PeerSlot, SegmentScan, scan_segment};
+pub use dictionary::{
+    Dictionary, DictionaryKey, DictionaryStatistics, PeerSlot, SegmentScan, scan_segment,
+};
 pub use disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
     parse_segment_file_name, segment_file_name,

@@ -1,8 +1,10 @@
-//! A disk in memory, with faults, for tests here and in the crates that use the dictionary.
+//! Disks in memory for tests here and in the crates that use the dictionary: one with faults, and
+//! one that loses power.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use vocab::Random;
 
 use crate::dictionary::Dictionary;
 use crate::disk::{
@@ -20,6 +22,8 @@ pub struct MemoryDisk {
     pub broken: bool,
     /// Requests executed so far.
     pub executed: u64,
+    /// Bytes read so far.
+    pub read: u64,
 }
 
 impl MemoryDisk {
@@ -86,6 +90,7 @@ impl MemoryDisk {
                 let start = file.len().min(offset as usize);
                 let end = file.len().min(start + length as usize);
                 let bytes = Bytes::copy_from_slice(&file[start..end]);
+                self.read += bytes.len() as u64;
                 Ok(DiskAnswer::Bytes(bytes))
             }
             DiskOperation::Append {
@@ -122,5 +127,133 @@ impl MemoryDisk {
                 Ok(DiskAnswer::Done)
             }
         }
+    }
+}
+
+/// The unit in which a disk writes, in bytes: what is in one is old or new.
+const SECTOR: usize = 512;
+
+/// A disk whose power can fail: then each write, cut and deletion since the last sync of its
+/// segment has happened, has not, or has in part, in any order.
+#[derive(Clone, Debug, Default)]
+pub struct PowerlessDisk {
+    /// What the running process sees.
+    seen: MemoryDisk,
+    /// What is certain to be there after a loss of power.
+    durable: BTreeMap<u32, Vec<u8>>,
+    /// What was asked for since, in order.
+    uncertain: Vec<DiskOperation>,
+}
+
+impl PowerlessDisk {
+    /// Executes one request.
+    pub fn execute(&mut self, request: DiskRequest) -> DiskCompletion {
+        let operation = request.operation.clone();
+        let completion = self.seen.execute(request);
+        match operation {
+            DiskOperation::Sync { segment } if completion.result.is_ok() => {
+                let file = self.seen.segment(segment).clone();
+                self.durable.insert(segment, file);
+                self.uncertain
+                    .retain(|other| segment_of(other) != Some(segment));
+            }
+            DiskOperation::Append { .. }
+            | DiskOperation::Truncate { .. }
+            | DiskOperation::Delete { .. } => self.uncertain.push(operation),
+            DiskOperation::List | DiskOperation::Read { .. } | DiskOperation::Sync { .. } => {}
+        }
+        completion
+    }
+
+    /// What the running process sees, to be looked at or to be given faults.
+    pub fn seen(&mut self) -> &mut MemoryDisk {
+        &mut self.seen
+    }
+
+    /// The power fails and comes back.
+    pub fn lose_power(&mut self, random: &mut Random) {
+        let mut operations = std::mem::take(&mut self.uncertain);
+        if random.below(4) == 0 {
+            // Caches write in the order they like.
+            for last in (1..operations.len()).rev() {
+                operations.swap(last, random.below(last as u64 + 1) as usize);
+            }
+        }
+        let mut files = std::mem::take(&mut self.durable);
+        for operation in operations {
+            match operation {
+                DiskOperation::Append {
+                    segment,
+                    offset,
+                    bytes,
+                } => {
+                    // A file whose directory was not synced may have no name.
+                    if files.contains_key(&segment) || random.below(3) > 0 {
+                        let file = files.entry(segment).or_default();
+                        tear(file, offset as usize, &bytes, random);
+                    }
+                }
+                DiskOperation::Truncate { segment, length } => {
+                    if let Some(file) = files.get_mut(&segment)
+                        && random.below(2) == 0
+                    {
+                        file.truncate(length as usize);
+                    }
+                }
+                DiskOperation::Delete { segment } => {
+                    if random.below(2) == 0 {
+                        files.remove(&segment);
+                    }
+                }
+                DiskOperation::List | DiskOperation::Read { .. } | DiskOperation::Sync { .. } => {}
+            }
+        }
+        self.durable.clone_from(&files);
+        self.seen.segments = files;
+    }
+}
+
+fn segment_of(operation: &DiskOperation) -> Option<u32> {
+    match operation {
+        DiskOperation::List => None,
+        DiskOperation::Read { segment, .. }
+        | DiskOperation::Append { segment, .. }
+        | DiskOperation::Truncate { segment, .. }
+        | DiskOperation::Sync { segment }
+        | DiskOperation::Delete { segment } => Some(*segment),
+    }
+}
+
+/// Writes all of the sectors, none, the first ones, or some; where the file has become longer
+/// without being written, anything may stand.
+fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut Random) {
+    let sectors = bytes.len() / SECTOR + 2;
+    let whole = random.below(sectors as u64 + 1) as usize;
+    let way = random.below(4);
+    for sector in 0..sectors {
+        let kept = match way {
+            0 => true,
+            1 => false,
+            2 => sector < whole,
+            _ => random.below(2) == 0,
+        };
+        // Sectors are the disk's, not the write's.
+        let first = (offset / SECTOR + sector) * SECTOR;
+        let start = first.max(offset);
+        let end = (first + SECTOR).min(offset + bytes.len());
+        if !kept || start >= end {
+            continue;
+        }
+        if file.len() < start {
+            let old = file.len();
+            file.resize(start, 0);
+            if random.below(2) == 0 {
+                random.fill(&mut file[old..]);
+            }
+        }
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[start..end].copy_from_slice(&bytes[start - offset..end - offset]);
     }
 }

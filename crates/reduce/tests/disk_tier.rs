@@ -4,8 +4,8 @@ mod sides;
 
 use proptest::prelude::*;
 use reduce::testing::MemoryDisk;
-use reduce::{DictionaryConfig, scan_segment};
-use sides::{Flow, Side, noise};
+use reduce::{Dictionary, DictionaryConfig, DictionaryKey, scan_segment};
+use sides::{Flow, Side, key, noise};
 use vocab::{ByteCount, Random, Time};
 
 fn config(memory_mib: u64, disk_mib: u64, segment: ByteCount) -> DictionaryConfig {
@@ -156,7 +156,7 @@ fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
     for cut in (0..=whole.len()).filter(|cut| *cut < 300 || cut % 211 == 0) {
         let mut disk = MemoryDisk::new();
         *disk.segment(number) = whole[..cut].to_vec();
-        let expected = scan_segment(number, &whole[..cut]);
+        let expected = scan_segment(&key(), number, &whole[..cut]);
         let mut cut_side = Side::with(5, far.config, disk);
         let found = cut_side.dictionary.statistics();
         assert_eq!(found.chunks, expected.chunks, "cut at {cut}");
@@ -182,6 +182,96 @@ fn garbage_and_other_versions_are_set_aside() {
     let file = noise(5, 100_000);
     Flow::new().transfer(&mut Side::new(6), &mut side, &file);
     assert_eq!(side.disk.numbers(), [5]);
+}
+
+#[test]
+fn a_dictionary_of_another_key_or_version_starts_empty_and_says_so() {
+    let mut near = Side::new(1);
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    Flow::new().transfer(&mut near, &mut far, &noise(3, 500_000));
+    let mut disk = far.disk.clone();
+    let other = DictionaryKey::new([1; 32]);
+    let mut stranger = Dictionary::with_key(roomy(), other, Random::from_seed(3));
+    stranger.open();
+    disk.serve(&mut stranger);
+    let found = stranger.statistics();
+    assert_eq!((found.chunks, found.rejected_segments), (0, 1));
+    assert_eq!((found.sealed_segments, found.outdated_segments), (1, 0));
+    assert_eq!(disk.bytes(), 0);
+
+    // The version stands in clear behind eight bytes; 1 was not sealed.
+    far.disk.segment(1)[9] = 1;
+    let again = restarted(&far, 4);
+    let found = again.dictionary.statistics();
+    assert_eq!((found.chunks, found.rejected_segments), (0, 1));
+    assert_eq!((found.sealed_segments, found.outdated_segments), (0, 1));
+}
+
+#[test]
+fn nothing_that_was_sent_stands_in_clear_on_disk() {
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let file = sides::text(3, 300_000);
+    Flow::new().transfer(&mut Side::new(1), &mut far, &file);
+    for number in far.disk.numbers() {
+        let segment = far.disk.segment(number);
+        for start in (0..file.len() - 8).step_by(5_001) {
+            let sought = &file[start..start + 8];
+            assert!(!segment.windows(8).any(|window| window == sought));
+        }
+    }
+}
+
+#[test]
+fn a_start_reads_the_ends_of_segments_and_finds_what_reading_all_would() {
+    let mut near = Side::with(1, roomy(), MemoryDisk::new());
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let file = noise(3, 20 << 20);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    // The first start closes the segment that was appended to.
+    let mut closed = restarted(&near, 3);
+    closed.disk.read = 0;
+    let mut by_ends = restarted(&closed, 4);
+    let stored = by_ends.disk.bytes();
+    assert!(by_ends.disk.read < stored / 12, "{}", by_ends.disk.read);
+    let mut torn = closed.disk.clone();
+    for number in torn.numbers() {
+        torn.segment(number).pop();
+    }
+    let mut by_records = Side::with(5, roomy(), torn);
+    assert!(by_records.disk.read >= stored - 100);
+    let chunks = by_ends.dictionary.statistics().chunks;
+    assert_eq!(by_records.dictionary.statistics().chunks, chunks);
+    for near in [&mut by_ends, &mut by_records] {
+        let wire = Flow::new().transfer(near, &mut far, &file);
+        assert!(wire <= 40_000, "{wire}");
+    }
+}
+
+#[test]
+fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair() {
+    let mut near = Side::with(1, roomy(), MemoryDisk::new());
+    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let slot = near.peer();
+    let file = noise(3, 500_000);
+    near.dictionary
+        .peer_generation(slot, far.dictionary.generation());
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let due = near.dictionary.poll_timeout().expect("a sync is due");
+    near.dictionary.handle_timeout(due);
+    near.disk.serve(&mut near.dictionary);
+    far.dictionary.clear();
+    let mut again = restarted(&near, 3);
+    let slot = again.peer();
+    again
+        .dictionary
+        .peer_generation(slot, far.dictionary.generation());
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+    flow.encoder.finish();
+    flow.exchange(Time::ZERO, &mut again, &mut far, 1 << 16);
+    assert!(flow.payload() == file);
+    assert_eq!(flow.repairs, 0);
 }
 
 #[test]

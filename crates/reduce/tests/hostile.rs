@@ -8,7 +8,7 @@ use reduce::{
     AnswerScope, Decoded, Decoder, DecoderConfig, Error, PeerSlot, RepairAnswer, RepairRequest,
     scan_segment,
 };
-use sides::{Flow, Side, noise};
+use sides::{Flow, Side, key, noise};
 use vocab::{Segment, Time};
 
 fn drain(decoder: &mut Decoder, side: &mut Side) -> Result<usize, Error> {
@@ -131,7 +131,7 @@ proptest! {
         let _ = RepairRequest::parse(&bytes);
         let _ = RepairAnswer::parse(&bytes);
         let _ = decoder.handle_repair(&bytes);
-        let _ = scan_segment(1, &bytes);
+        let _ = scan_segment(&key(), 1, &bytes);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use reduce::testing::MemoryDisk;
 use reduce::{Dictionary, DictionaryConfig};
-use sides::{Flow, Side, noise};
+use sides::{Flow, Side, key, noise};
 use vocab::{ByteCount, Random};
 
 struct Counting;
@@ -55,7 +55,7 @@ fn a_stored_gibibyte_takes_six_mebibytes_of_memory_at_most() {
     drop(far.dictionary);
     let stored = disk.bytes() as usize;
 
-    let mut again = Dictionary::new(config, Random::from_seed(3));
+    let mut again = Dictionary::with_key(config, key(), Random::from_seed(3));
     let before = ALLOCATED.load(Ordering::Relaxed);
     again.open();
     disk.serve(&mut again);

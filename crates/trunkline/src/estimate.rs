@@ -13,7 +13,7 @@ use lab::reduction::{
     self, CaptureNotes, Disk, Estimate as Outcome, FRAMING, Input, Item, Pair, PairConfig,
     Recognition, Skipped, Tally,
 };
-use node::{SegmentFiles, StateLock};
+use node::{SegmentFiles, StateLock, dictionary_key};
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
@@ -119,11 +119,16 @@ fn disks(directory: &Path) -> Result<([Disk; 2], StateLock)> {
         .create(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
     let lock = StateLock::take(directory)?;
-    let disk = |end: &str| -> Disk {
+    let (key, _) = dictionary_key::load_or_make(&directory.join("dictionary.key"))?;
+    let disk = |end: &str| -> Result<Disk> {
         let mut files = SegmentFiles::new(directory.join(end));
-        Box::new(move |request| files.complete(request))
+        Ok(Disk {
+            execute: Box::new(move |request| files.complete(request)),
+            key: key.clone(),
+            seed: dictionary_key::fresh_seed().context("cannot get random numbers")?,
+        })
     };
-    Ok(([disk("near"), disk("far")], lock))
+    Ok(([disk("near")?, disk("far")?], lock))
 }
 
 fn document(outcome: &Outcome) -> Value {

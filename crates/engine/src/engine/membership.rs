@@ -59,7 +59,6 @@ impl Engine {
                 reach: Reach::Down,
                 link: None,
                 full_until: None,
-                generation: None,
                 is_offered: false,
                 fallbacks: 0,
                 remembered: None,

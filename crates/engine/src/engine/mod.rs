@@ -67,6 +67,8 @@ pub struct Engine {
     intercepted: Option<Vec<NodeId>>,
     /// The next number of failed disk requests that is worth telling.
     next_fault_told: u64,
+    /// Whether it was told what of the dictionary on disk could not be used.
+    rejected_told: bool,
     /// What the peers were told of the dictionary.
     generation_told: Option<[u8; 16]>,
     next_number: u64,
@@ -93,8 +95,11 @@ impl Engine {
     /// An engine with no links; the dictionary begins to recover what the disk holds.
     #[must_use]
     pub fn new(config: Config, now: Time, mut random: Random) -> Self {
-        let mut dictionary =
-            Dictionary::new(config.dictionary, Random::from_seed(random.next_u64()));
+        let chance = Random::from_seed(random.next_u64());
+        let mut dictionary = match config.dictionary_key.clone() {
+            Some(key) => Dictionary::with_key(config.dictionary, key, chance),
+            None => Dictionary::new(config.dictionary, chance),
+        };
         dictionary.open();
         let mut engine = Self {
             peers: BTreeMap::new(),
@@ -110,6 +115,7 @@ impl Engine {
             closed: VecDeque::new(),
             intercepted: None,
             next_fault_told: 1,
+            rejected_told: false,
             generation_told: None,
             next_number: 1,
             next_opened: 1,

@@ -223,16 +223,13 @@ impl Engine {
 
     /// The peer told the generation of its dictionary: what was known of another is void.
     pub(super) fn hello(&mut self, node: NodeId, blob: &[u8]) {
-        let Some(peer) = self.peers.get_mut(&node) else {
+        let Some(peer) = self.peers.get(&node) else {
             return;
         };
         let Ok(generation) = <[u8; 16]>::try_from(blob) else {
             return;
         };
-        if peer.generation.is_some_and(|known| known != generation) {
-            self.dictionary.forget_peer(peer.slot);
-        }
-        peer.generation = Some(generation);
+        self.dictionary.peer_generation(peer.slot, generation);
     }
 
     pub(super) fn answered(&mut self, now: Time, node: NodeId, id: FlowId, answer: Answer) {
@@ -259,7 +256,18 @@ impl Engine {
 
     pub(super) fn disk(&mut self, now: Time, completion: reduce::DiskCompletion) {
         self.dictionary.handle_disk(completion);
-        let faults_total = self.dictionary.statistics().disk_faults;
+        let statistics = self.dictionary.statistics();
+        if self.dictionary.is_ready() && !self.rejected_told {
+            self.rejected_told = true;
+            if statistics.rejected_segments > 0 {
+                self.event(Event::DictionaryRejected {
+                    segments: statistics.rejected_segments,
+                    outdated: statistics.outdated_segments,
+                    sealed: statistics.sealed_segments,
+                });
+            }
+        }
+        let faults_total = statistics.disk_faults;
         if faults_total >= self.next_fault_told {
             self.next_fault_told = 2 * faults_total;
             self.event(Event::DictionaryFault { faults_total });

@@ -17,7 +17,7 @@ use engine::{
     Policy, Via,
 };
 use reduce::testing::MemoryDisk;
-use reduce::{DictionaryConfig, DiskCompletion};
+use reduce::{DictionaryConfig, DictionaryKey, DiskCompletion};
 use testkit::{BytePipe, PipeConfig};
 use tunnel::DatagramAgreement;
 use tunnel::packet::{self, ChallengeSeed, KeyLimits, PathSecret, Suite};
@@ -721,6 +721,7 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
             _ => Policy::default(),
         },
         dictionary: setting.dictionary,
+        dictionary_key: Some(DictionaryKey::new([1; 32])),
         tunnel: tunnel::Config::default(),
         datagrams: tunnel::transport::Settings::default(),
     }

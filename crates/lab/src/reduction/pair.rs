@@ -21,8 +21,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use reduce::{
-    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryStatistics,
-    DiskCompletion, DiskRequest, Encoder, EncoderConfig, PeerSlot,
+    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey,
+    DictionaryStatistics, DiskCompletion, DiskRequest, Encoder, EncoderConfig, PeerSlot,
 };
 use tunnel::wire::{
     Ack, AnswerFrame, Data, Finish, Frame, Message, MessageAck, OpenFrame, Piece, Seen,
@@ -32,8 +32,15 @@ use vocab::{ByteCount, FlowId, NodeId, Random, Segment, Time, Writer};
 
 use crate::kernel;
 
-/// Executes a dictionary's disk requests, in order.
-pub type Disk = Box<dyn FnMut(DiskRequest) -> DiskCompletion>;
+/// What keeps a dictionary.
+pub struct Disk {
+    /// Executes its disk requests, in order.
+    pub execute: Box<dyn FnMut(DiskRequest) -> DiskCompletion>,
+    /// What seals it.
+    pub key: DictionaryKey,
+    /// Of its salts: another one each time that the same disk is opened.
+    pub seed: u64,
+}
 
 /// What is counted as bytes on the wire, for who reads the figures.
 pub const FRAMING: &str = "frames of the session with their lengths, types and numbers, in both \
@@ -181,8 +188,13 @@ impl End {
     /// A dictionary that has read what its disk holds.
     pub(super) fn open(config: &PairConfig, side: Side, disk: Option<Disk>) -> Result<Self> {
         let nodes = [NodeId([1; 32]), NodeId([2; 32])];
-        let random = Random::for_stream(config.seed, side as u64);
-        let mut dictionary = Dictionary::new(config.dictionary, random);
+        let random = |seed| Random::for_stream(seed, side as u64);
+        let mut dictionary = match &disk {
+            Some(disk) => {
+                Dictionary::with_key(config.dictionary, disk.key.clone(), random(disk.seed))
+            }
+            None => Dictionary::new(config.dictionary, random(config.seed)),
+        };
         let peer = dictionary.peer(nodes[side.other() as usize]);
         dictionary.open();
         let mut end = Self {
@@ -213,7 +225,7 @@ impl End {
         let mut requests = 0;
         if let Some(disk) = &mut self.disk {
             while let Some(request) = self.dictionary.poll_disk() {
-                self.dictionary.handle_disk(disk(request));
+                self.dictionary.handle_disk((disk.execute)(request));
                 requests += 1;
             }
         }
@@ -631,23 +643,29 @@ mod tests {
         use std::cell::RefCell;
         use std::rc::Rc;
         let disks: [Rc<RefCell<MemoryDisk>>; 2] = Default::default();
-        let executor = |disk: &Rc<RefCell<MemoryDisk>>| -> Disk {
+        let mut seed = 0;
+        let mut executor = |disk: &Rc<RefCell<MemoryDisk>>| -> Disk {
             let disk = Rc::clone(disk);
-            Box::new(move |request| disk.borrow_mut().execute(request))
+            seed += 1;
+            Disk {
+                execute: Box::new(move |request| disk.borrow_mut().execute(request)),
+                key: DictionaryKey::new([1; 32]),
+                seed,
+            }
         };
         let config = config(ByteCount::mebibytes(64));
         let data = noise(1 << 20, 2);
-        let mut pair = Pair::open(&config, Some(disks.each_ref().map(executor))).unwrap();
+        let mut pair = Pair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
         let cold = transfer(&mut pair, &data);
         pair.settle();
         drop(pair);
-        let mut pair = Pair::open(&config, Some(disks.each_ref().map(executor))).unwrap();
+        let mut pair = Pair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
         let warm = transfer(&mut pair, &data);
         assert!(warm.wire_bytes() < cold.wire_bytes() / 50, "{warm:?}");
         pair.settle();
         drop(pair);
         *disks[1].borrow_mut() = MemoryDisk::new();
-        let mut pair = Pair::open(&config, Some(disks.each_ref().map(executor))).unwrap();
+        let mut pair = Pair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
         let repaired = transfer(&mut pair, &data);
         assert!(repaired.repairs > 0);
         assert!(repaired.wire_bytes() > 1 << 20);

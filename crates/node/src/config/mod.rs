@@ -117,13 +117,15 @@ pub struct Peer {
     pub prefixes: Vec<Prefix>,
 }
 
-/// The dictionary's sizes.
-#[derive(Clone, Copy, Debug)]
+/// The dictionary's sizes, and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dictionary {
     /// In memory.
     pub memory: ByteCount,
     /// On disk; 0 for none.
     pub disk: ByteCount,
+    /// Where the key is under which it lies on disk.
+    pub key_file: PathBuf,
 }
 
 impl NodeConfig {
@@ -197,6 +199,9 @@ fn check(
         });
     }
 
+    let key_file = dictionary
+        .key_file
+        .unwrap_or_else(|| state_directory.join("dictionary.key"));
     Ok(NodeConfig {
         file: file.to_owned(),
         admin_socket: node
@@ -232,6 +237,7 @@ fn check(
         dictionary: Dictionary {
             memory: dictionary.memory,
             disk: dictionary.disk,
+            key_file,
         },
         limits: engine::Limits {
             flows: limits.flows,

@@ -46,6 +46,7 @@ pub(super) const KEYS: &[&str] = &[
     "prefixes",
     "memory",
     "disk",
+    "key_file",
     "flows",
     "bypass_ports",
     "carry_only_ports",
@@ -224,6 +225,7 @@ pub(super) struct PeerSection {
 pub(super) struct DictionarySection {
     pub(super) memory: ByteCount,
     pub(super) disk: ByteCount,
+    pub(super) key_file: Option<PathBuf>,
 }
 
 impl Default for DictionarySection {
@@ -232,6 +234,7 @@ impl Default for DictionarySection {
         Self {
             memory: ByteCount::mebibytes(256),
             disk: ByteCount::mebibytes(4096),
+            key_file: None,
         }
     }
 }

@@ -7,9 +7,10 @@
 //!           └──────────────────────────────────────────┴────────────────────┘ (or queued again)
 //! ```
 //! One append is under way at a time; what arrives meanwhile goes out together in the next, so
-//! batches grow with the load and a lone chunk is written at once. A sync follows each
-//! [`SYNC_BYTES`], or [`SYNC_INTERVAL`] after the first unsynced byte. After a failed write the
-//! disk is left alone for [`DISK_RETRY`]; chunks of that time stay in memory only.
+//! batches grow with the load and a lone chunk is written at once (`log/append.rs`). A sync follows
+//! each [`crate::SYNC_BYTES`], or [`SYNC_INTERVAL`] after the first unsynced byte. When a segment is full, what
+//! is in it is written at its end (`contents.rs`). After a failed write its segment is ended and
+//! the disk is left alone for [`DISK_RETRY`]; chunks of that time stay in memory only.
 //!
 //! Eviction is by segment, oldest first, with a second chance: a chunk of the dropped segment
 //! that is in memory and was used since it was written is queued again.
@@ -17,31 +18,29 @@
 //! What peers hold is written in batches with the next append; losing some of it only costs
 //! bytes on the wire.
 
+mod append;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::{Time, Writer};
+use vocab::Time;
 
+use super::contents::{CHUNK_LINE, FULL_CONTENTS, Facts};
 use super::index::{Known, Slot};
 use super::recovery::Recovery;
-use super::segment::{
-    CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_HEAD, Step, emit_segment_head, step,
-};
+use super::seal::{DictionaryKey, Seal, SegmentName};
+use super::segment::{CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, Step, step};
 use super::{Dictionary, ENTRY_MEMORY, Fetch, Place, Ticket};
-use crate::config::{
-    DISK_RETRY, DictionaryConfig, MAX_DISK_APPEND, MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_BYTES,
-    SYNC_INTERVAL,
+use crate::config::{DISK_RETRY, DictionaryConfig, MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_INTERVAL};
+use crate::disk::{
+    DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
 };
-use crate::disk::{DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest};
 use crate::fingerprint::{Fingerprint, Key};
 
 /// The smallest segment, in bytes.
 const LEAST_SEGMENT: u64 = 64 * 1024;
 /// Less than this, in bytes, is no disk tier.
 const LEAST_DISK: u64 = 1024 * 1024;
-/// A segment ends after the record that fills it, and knowledge may follow: bytes that it may
-/// be longer.
-const SEGMENT_OVERSHOOT: u64 = 128 * 1024;
 /// Segments that the disk's bytes are divided into at least, so that dropping one keeps most.
 const LEAST_SEGMENTS: u64 = 4;
 
@@ -49,16 +48,22 @@ const LEAST_SEGMENTS: u64 = 4;
 pub(super) struct Log {
     /// Bytes on disk at most; zero: there is no disk tier.
     pub(super) cap: u64,
+    /// Without one there is no disk tier.
+    pub(super) key: Option<DictionaryKey>,
     segment_size: u64,
     pub(super) state: LogState,
     next_id: u64,
     requests: VecDeque<DiskRequest>,
     under_way: BTreeMap<u64, Work>,
     pub(super) segments: BTreeMap<u32, Segment>,
+    /// Removals under way.
+    deletions: usize,
+    /// Files that could not be removed, with their bytes.
+    undeleted: BTreeMap<u32, u64>,
     /// Bytes that their lists of chunks take.
     lists_bytes: usize,
     /// The segment that is appended to.
-    pub(super) active: Option<Active>,
+    active: Option<Active>,
     pub(super) next_number: u32,
     queue: VecDeque<Key>,
     queue_bytes: usize,
@@ -82,19 +87,37 @@ pub(super) enum LogState {
 }
 
 /// A segment file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) bytes: u64,
+    /// Bytes behind them that should have been cut and may still be there.
+    excess: u64,
+    salt: [u8; 16],
     /// The chunks in it, and some that have another place by now.
-    pub(super) chunks: Vec<Slot>,
+    chunks: Vec<Slot>,
+}
+
+impl Segment {
+    pub(super) fn new(salt: [u8; 16], bytes: u64) -> Self {
+        Self {
+            bytes,
+            excess: 0,
+            salt,
+            chunks: Vec::new(),
+        }
+    }
 }
 
 /// Where appending goes on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Active {
-    pub(super) number: u32,
+#[derive(Clone, Debug)]
+struct Active {
+    number: u32,
     /// Peers named in it so far.
-    pub(super) announced: usize,
+    announced: usize,
+    /// What was written in it of peers' holdings.
+    facts: Facts,
+    /// Nothing more is to be appended, for the disk could not keep what was.
+    ends: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +136,8 @@ enum Flush {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fact {
     Forget,
+    /// Of which generation its dictionary is.
+    Generation,
     Held,
     /// After `Held`: between two batches the order of the two is lost, and taking a chunk for
     /// lacking costs bytes where taking it for held would cost a repair.
@@ -123,34 +148,59 @@ pub(super) enum Fact {
 pub(super) enum Work {
     List,
     Identify,
-    Recover,
+    /// The end of a segment is read.
+    Contents {
+        listing: SegmentListing,
+    },
+    Scan,
     Fetch {
         key: Key,
         place: Place,
+        name: SegmentName,
     },
     Append {
         segment: u32,
         length: u64,
         chunks: Vec<(Key, u32)>,
-        announced: usize,
     },
-    /// Syncs, cuts and deletions: only their failure matters.
-    Upkeep,
+    /// The end of a segment is written.
+    Close {
+        segment: u32,
+        length: u64,
+    },
+    Sync {
+        segment: u32,
+    },
+    /// The segment's file is cut, and has so many bytes less.
+    Cut {
+        segment: u32,
+        excess: u64,
+    },
+    /// A file of so many bytes is removed.
+    Delete {
+        segment: u32,
+        bytes: u64,
+    },
+    /// What was written last to a segment that is not appended to any more is synced.
+    LastSync,
 }
 
 impl Log {
-    pub(super) fn new(config: &DictionaryConfig) -> Self {
-        let cap = Some(config.disk.bytes()).filter(|bytes| *bytes >= LEAST_DISK);
+    pub(super) fn new(config: &DictionaryConfig, key: Option<DictionaryKey>) -> Self {
+        let cap = Some(config.disk.bytes()).filter(|bytes| *bytes >= LEAST_DISK && key.is_some());
         let cap = cap.unwrap_or(0);
         let largest = (cap / LEAST_SEGMENTS).clamp(LEAST_SEGMENT, 1 << 30);
         Self {
             cap,
+            key,
             segment_size: config.segment.bytes().clamp(LEAST_SEGMENT, largest),
             state: LogState::Closed,
             next_id: 0,
             requests: VecDeque::new(),
             under_way: BTreeMap::new(),
             segments: BTreeMap::new(),
+            deletions: 0,
+            undeleted: BTreeMap::new(),
             lists_bytes: 0,
             active: None,
             next_number: 1,
@@ -175,8 +225,24 @@ impl Log {
         id
     }
 
+    /// Bytes on disk, those included that it did not want to let go.
     pub(super) fn bytes(&self) -> u64 {
-        self.segments.values().map(|segment| segment.bytes).sum()
+        let segments = self.segments.values();
+        let bytes: u64 = segments.map(|segment| segment.bytes + segment.excess).sum();
+        bytes + self.undeleted.values().sum::<u64>()
+    }
+
+    /// Has a segment's file removed.
+    pub(super) fn delete(&mut self, segment: u32, bytes: u64) {
+        self.deletions += 1;
+        let operation = DiskOperation::Delete { segment };
+        self.ask(operation, Work::Delete { segment, bytes });
+    }
+
+    /// Has a segment's file cut by so many bytes.
+    pub(super) fn cut(&mut self, segment: u32, length: u64, excess: u64) {
+        let operation = DiskOperation::Truncate { segment, length };
+        self.ask(operation, Work::Cut { segment, excess });
     }
 
     /// Bytes that are allocated for the lists of what is in which segment.
@@ -185,9 +251,26 @@ impl Log {
         self.lists_bytes + self.segments.len() * per_segment
     }
 
-    pub(super) fn segment_has_room(&self, number: u32) -> bool {
-        let segment = self.segments.get(&number);
-        segment.is_some_and(|segment| segment.bytes < self.segment_size)
+    fn has_room(&self, active: &Active) -> bool {
+        let segment = self.segments.get(&active.number);
+        !active.ends
+            && segment.is_some_and(|segment| segment.bytes < self.segment_size)
+            && self.contents_bytes(active) < FULL_CONTENTS
+    }
+
+    /// Bytes that the contents of the segment will take for chunks and facts.
+    fn contents_bytes(&self, active: &Active) -> usize {
+        let segment = self.segments.get(&active.number);
+        segment.map_or(0, |segment| segment.chunks.len() * CHUNK_LINE) + active.facts.len()
+    }
+
+    fn name(&self, number: u32, generation: [u8; 16]) -> Option<SegmentName> {
+        let segment = self.segments.get(&number)?;
+        Some(SegmentName {
+            number,
+            generation,
+            salt: segment.salt,
+        })
     }
 
     /// Notes that the chunk in this slot is in that segment.
@@ -195,6 +278,15 @@ impl Log {
         if let Some(segment) = self.segments.get_mut(&number) {
             self.lists_bytes -= list_bytes(&segment.chunks);
             segment.chunks.push(slot);
+            self.lists_bytes += list_bytes(&segment.chunks);
+        }
+    }
+
+    /// Makes room for so many chunks in the segment's list.
+    pub(super) fn reserve_list(&mut self, number: u32, chunks: usize) {
+        if let Some(segment) = self.segments.get_mut(&number) {
+            self.lists_bytes -= list_bytes(&segment.chunks);
+            segment.chunks.reserve_exact(chunks);
             self.lists_bytes += list_bytes(&segment.chunks);
         }
     }
@@ -243,19 +335,41 @@ impl Dictionary {
         match work {
             Work::List => self.listed(completion.result),
             Work::Identify => self.identified(completion.result),
-            Work::Recover => self.recovered(completion.result),
-            Work::Fetch { key, place } => self.fetched(key, place, completion.result),
+            Work::Contents { listing } => self.contents_read(listing, completion.result),
+            Work::Scan => self.scanned(completion.result),
+            Work::Fetch { key, place, name } => {
+                self.fetched(key, place, &name, completion.result);
+            }
             Work::Append {
                 segment,
                 length,
                 chunks,
-                announced,
             } => match completion.result {
                 Ok(_) => self.appended(segment, length, &chunks),
-                Err(_) => self.append_failed(segment, &chunks, announced),
+                Err(_) => self.append_failed(segment, length, &chunks),
             },
-            Work::Upkeep => {}
+            Work::Close { segment, length } => self.closed(segment, length, &completion.result),
+            Work::Sync { segment } => {
+                if completion.result.is_err() {
+                    self.sync_failed(segment);
+                }
+            }
+            Work::Cut { segment, excess } => {
+                let segment = self.log.segments.get_mut(&segment);
+                if let (Some(segment), Err(_)) = (segment, completion.result) {
+                    segment.excess += excess;
+                }
+            }
+            Work::Delete { segment, bytes } => {
+                self.log.deletions -= 1;
+                if completion.result.is_err() {
+                    self.log.undeleted.insert(segment, bytes);
+                    self.log.retry_at = Some(self.log.now + DISK_RETRY);
+                }
+            }
+            Work::LastSync => {}
         }
+        self.keep_within_memory();
     }
 
     /// When [`Self::handle_timeout`] wants to be called (syncs, retries).
@@ -271,6 +385,9 @@ impl Dictionary {
         log.now = log.now.max(now);
         if log.retry_at.is_some_and(|at| log.now >= at) {
             log.retry_at = None;
+            for (segment, bytes) in std::mem::take(&mut log.undeleted) {
+                log.delete(segment, bytes);
+            }
         }
         let due = log
             .dirty_since
@@ -325,12 +442,15 @@ impl Dictionary {
         let Place::At { segment, offset } = place else {
             return Fetch::Missing;
         };
+        let Some(name) = self.log.name(segment, self.generation) else {
+            return Fetch::Missing;
+        };
         let operation = DiskOperation::Read {
             segment,
             offset: u64::from(offset),
-            length: (RECORD_HEAD + CHUNK_HEAD + known.length) as u32,
+            length: (RECORD_OVERHEAD + CHUNK_HEAD + known.length) as u32,
         };
-        self.log.ask(operation, Work::Fetch { key, place });
+        self.log.ask(operation, Work::Fetch { key, place, name });
         let ticket = Ticket::default();
         self.fetches.insert(key, ticket.clone());
         Fetch::Reading(ticket)
@@ -338,13 +458,10 @@ impl Dictionary {
 
     /// Drops everything that is on disk.
     pub(super) fn clear_log(&mut self) {
-        let numbers: Vec<u32> = self.log.segments.keys().copied().collect();
-        for segment in numbers {
-            let operation = DiskOperation::Delete { segment };
-            self.log.ask(operation, Work::Upkeep);
+        for (number, segment) in std::mem::take(&mut self.log.segments) {
+            self.log.delete(number, segment.bytes + segment.excess);
         }
         self.forget_recovered();
-        self.log.segments.clear();
         self.log.lists_bytes = 0;
         self.log.active = None;
         self.log.queue.clear();
@@ -353,10 +470,18 @@ impl Dictionary {
         self.log.unsynced = 0;
     }
 
-    fn fetched(&mut self, key: Key, place: Place, result: Result<DiskAnswer, DiskFault>) {
-        let answer = match &result {
-            Ok(DiskAnswer::Bytes(bytes)) => chunk_of(bytes, key),
-            Ok(DiskAnswer::Segments(_) | DiskAnswer::Done) | Err(_) => None,
+    fn fetched(
+        &mut self,
+        key: Key,
+        place: Place,
+        name: &SegmentName,
+        result: Result<DiskAnswer, DiskFault>,
+    ) {
+        let answer = match (&result, &self.log.key, place) {
+            (Ok(DiskAnswer::Bytes(bytes)), Some(master), Place::At { offset, .. }) => {
+                chunk_of(bytes, &master.records(name), offset, key)
+            }
+            _ => None,
         };
         let known = self.index.get(key);
         let known = known.filter(|known| known.place == place);
@@ -367,7 +492,6 @@ impl Dictionary {
         match (&bytes, known) {
             (Some(bytes), Some(_)) => {
                 self.memory.insert(key, bytes);
-                self.keep_within_memory();
             }
             (None, Some(_)) => {
                 if result.is_ok() {
@@ -401,186 +525,6 @@ impl Dictionary {
         }
     }
 
-    /// Starts an append if none is under way and something waits.
-    fn start_append(&mut self) {
-        let log = &self.log;
-        let ready = matches!(log.state, LogState::Ready);
-        if !ready || !log.writes() || log.appending == Appending::UnderWay {
-            return;
-        }
-        if log.queue.is_empty() && log.flush == Flush::WithChunks {
-            return;
-        }
-        let mut out = Writer::with_capacity(MAX_DISK_APPEND.min(self.log.queue_bytes + 4096));
-        let Active { number, announced } = self.active_segment(&mut out);
-        let start = self
-            .log
-            .segments
-            .get(&number)
-            .map_or(0, |segment| segment.bytes);
-        for slot in announced..self.peers.len() {
-            let node = self.peers[slot];
-            let slot = slot as u8;
-            LogRecord::Peer { slot, node }.emit(&mut out);
-        }
-        let mut chunks = Vec::new();
-        while let Some(key) = self.log.queue.front().copied() {
-            let length = self.length(key) + RECORD_HEAD + CHUNK_HEAD;
-            let end = start + (out.len() + length) as u64;
-            let full = !chunks.is_empty() && end > self.log.segment_size;
-            if full || out.len() + length > MAX_DISK_APPEND {
-                break;
-            }
-            self.log.queue.pop_front();
-            let offset = start + out.len() as u64;
-            if self.emit_chunk(key, &mut out) {
-                chunks.push((key, offset as u32));
-            }
-        }
-        for ((slot, fact), keys) in std::mem::take(&mut self.log.knowledge) {
-            emit_knowledge(slot, fact, &keys, &mut out);
-        }
-        self.log.flush = Flush::WithChunks;
-        if out.is_empty() {
-            return;
-        }
-        let bytes = out.finish();
-        let length = bytes.len() as u64;
-        let operation = DiskOperation::Append {
-            segment: number,
-            offset: start,
-            bytes,
-        };
-        self.log.active = Some(Active {
-            number,
-            announced: self.peers.len(),
-        });
-        self.log.appending = Appending::UnderWay;
-        let work = Work::Append {
-            segment: number,
-            length,
-            chunks,
-            announced,
-        };
-        self.log.ask(operation, work);
-    }
-
-    /// The segment to append to; a new one's head goes into `out`.
-    fn active_segment(&mut self, out: &mut Writer) -> Active {
-        if let Some(active) = self.log.active
-            && self.log.segment_has_room(active.number)
-        {
-            return active;
-        }
-        if let Some(active) = self.log.active {
-            self.log.finish_list(active.number);
-        }
-        self.drop_segments(self.log.segment_size + SEGMENT_OVERSHOOT);
-        let number = self.log.next_number;
-        self.log.next_number += 1;
-        self.log.segments.insert(number, Segment::default());
-        out.bytes(&emit_segment_head(number, &self.generation));
-        Active {
-            number,
-            announced: 0,
-        }
-    }
-
-    /// Writes a queued chunk's record; says whether it was still to be written.
-    fn emit_chunk(&mut self, key: Key, out: &mut Writer) -> bool {
-        let Some(known) = self.index.get(key) else {
-            return false;
-        };
-        self.log.queue_bytes -= known.length;
-        if known.place != Place::Queued {
-            return false;
-        }
-        let bytes = self.memory.peek(key);
-        let bytes = bytes.expect("a queued chunk is pinned in memory");
-        // The full fingerprint is not kept in memory; making it again also keeps bytes that
-        // memory has lost from being written as good ones.
-        let fingerprint = Fingerprint::of(&bytes);
-        self.index.set_place(known.slot, Place::Writing);
-        LogRecord::Chunk {
-            fingerprint,
-            peers: known.peers,
-            previous: self.previous(key),
-            bytes: &bytes,
-        }
-        .emit(out);
-        true
-    }
-
-    fn appended(&mut self, number: u32, length: u64, chunks: &[(Key, u32)]) {
-        self.log.appending = Appending::Idle;
-        let Some(segment) = self.log.segments.get_mut(&number) else {
-            // The dictionary was cleared meanwhile.
-            let operation = DiskOperation::Delete { segment: number };
-            self.log.ask(operation, Work::Upkeep);
-            return;
-        };
-        segment.bytes += length;
-        for (key, offset) in chunks {
-            if let Some(known) = self.index.get(*key) {
-                let place = Place::At {
-                    segment: number,
-                    offset: *offset,
-                };
-                self.index.set_place(known.slot, place);
-                self.log.list(number, known.slot);
-            }
-        }
-        self.log.unsynced += length;
-        self.log.mark_dirty();
-        if self.log.unsynced >= SYNC_BYTES || !self.log.segment_has_room(number) {
-            self.sync();
-        }
-        self.keep_within_memory();
-    }
-
-    fn append_failed(&mut self, number: u32, chunks: &[(Key, u32)], announced: usize) {
-        self.log.appending = Appending::Idle;
-        self.statistics.unwritten_chunks += chunks.len() as u64;
-        for (key, _) in chunks {
-            self.unplace(*key);
-        }
-        // What waits behind would fail as well: it stays in memory only.
-        self.abandon_queue();
-        self.log.retry_at = Some(self.log.now + DISK_RETRY);
-        let length = self
-            .log
-            .segments
-            .get(&number)
-            .map_or(0, |segment| segment.bytes);
-        let operation = if length == 0 {
-            self.log.segments.remove(&number);
-            self.log.active = None;
-            DiskOperation::Delete { segment: number }
-        } else {
-            self.log.active = Some(Active { number, announced });
-            DiskOperation::Truncate {
-                segment: number,
-                length,
-            }
-        };
-        self.log.ask(operation, Work::Upkeep);
-        self.keep_within_memory();
-    }
-
-    fn sync(&mut self) {
-        if self.log.unsynced == 0 {
-            return;
-        }
-        self.log.unsynced = 0;
-        if self.log.knowledge.is_empty() {
-            self.log.dirty_since = None;
-        }
-        if let Some(Active { number, .. }) = self.log.active {
-            let operation = DiskOperation::Sync { segment: number };
-            self.log.ask(operation, Work::Upkeep);
-        }
-    }
-
     /// Drops the oldest segments until `more` bytes fit, and until the index of what is on disk
     /// leaves half of the memory to other things.
     pub(super) fn drop_segments(&mut self, more: u64) {
@@ -588,8 +532,13 @@ impl Dictionary {
             let too_many = self.log.bytes() + more > self.log.cap
                 || self.log.segments.len() >= MAX_SEGMENTS
                 || self.index.len() * ENTRY_MEMORY > self.memory_cap() / 2;
-            let oldest = self.log.segments.first_key_value();
-            let Some(number) = oldest.map(|(number, _)| *number).filter(|_| too_many) else {
+            let active = self.log.active.as_ref().map(|active| active.number);
+            let oldest = self
+                .log
+                .segments
+                .keys()
+                .find(|number| Some(**number) != active);
+            let Some(number) = oldest.copied().filter(|_| too_many) else {
                 return;
             };
             self.drop_segment(number);
@@ -600,15 +549,7 @@ impl Dictionary {
         let Some(segment) = self.log.segments.remove(&number) else {
             return;
         };
-        if self
-            .log
-            .active
-            .is_some_and(|active| active.number == number)
-        {
-            self.log.active = None;
-        }
-        let operation = DiskOperation::Delete { segment: number };
-        self.log.ask(operation, Work::Upkeep);
+        self.log.delete(number, segment.bytes + segment.excess);
         self.log.lists_bytes -= list_bytes(&segment.chunks);
         for slot in segment.chunks {
             let here = self.index.at(slot).filter(
@@ -634,31 +575,22 @@ fn backlog(config: &DictionaryConfig) -> usize {
     MAX_DISK_BACKLOG.min(config.memory.as_usize().max(super::LEAST_MEMORY) / 4)
 }
 
-fn emit_knowledge(slot: u8, fact: Fact, keys: &[Key], out: &mut Writer) {
-    if fact == Fact::Forget {
-        LogRecord::Forget { slot }.emit(out);
-    }
-    for keys in keys.chunks(MAX_KNOWLEDGE_KEYS) {
-        let keys = keys.to_vec();
-        match fact {
-            Fact::Forget => {}
-            Fact::Lacking => LogRecord::Lacking { slot, keys }.emit(out),
-            Fact::Held => LogRecord::Held { slot, keys }.emit(out),
-        }
-    }
-}
-
-/// The chunk in a record read from disk, if it is sound and the one meant.
-fn chunk_of(record: &Bytes, key: Key) -> Option<(Fingerprint, Bytes)> {
+/// The chunk in a record read from this offset, if it is sound and the one meant.
+fn chunk_of(record: &[u8], seal: &Seal, offset: u32, key: Key) -> Option<(Fingerprint, Bytes)> {
+    let mut opened = Vec::new();
+    let step = step(seal, u64::from(offset), record, &mut opened);
     let Step::Record(
         LogRecord::Chunk {
             fingerprint, bytes, ..
         },
         _,
-    ) = step(record)
+    ) = step
     else {
         return None;
     };
-    let sound = fingerprint.key() == key && Fingerprint::of(bytes) == fingerprint;
-    sound.then(|| (fingerprint, record.slice_ref(bytes)))
+    // The seal says that these are the bytes that had this fingerprint when they were written.
+    let length = bytes.len();
+    let sound = fingerprint.key() == key;
+    let bytes = Bytes::from(opened).slice(CHUNK_HEAD..CHUNK_HEAD + length);
+    sound.then_some((fingerprint, bytes))
 }

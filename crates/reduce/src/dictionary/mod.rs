@@ -16,12 +16,16 @@
 //! by its fingerprint when it comes from disk and by the record's own check in any case.
 
 mod anchors;
+mod contents;
 mod index;
 mod log;
 mod memory;
 mod recovery;
+mod seal;
 mod seeded;
 mod segment;
+#[cfg(test)]
+mod survival_tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -39,6 +43,7 @@ use log::{Fact, Log};
 use memory::{Hold, Memory};
 use seeded::Seeded;
 
+pub use seal::DictionaryKey;
 pub use segment::{SegmentScan, scan_segment};
 
 /// The least memory that is used, whatever the configuration says, in bytes.
@@ -84,8 +89,12 @@ pub struct DictionaryStatistics {
     pub disk_faults: u64,
     /// Stretches of segments that were damaged and skipped, and chunks that did not verify.
     pub damaged_records: u64,
-    /// Segments set aside: garbage or another version.
+    /// Segments deleted unread: garbage, or one of the next two.
     pub rejected_segments: u64,
+    /// Of these, segments in another version of the format.
+    pub outdated_segments: u64,
+    /// Of these, segments that were not sealed with this key (or whose head is damaged).
+    pub sealed_segments: u64,
     /// Chunks not written because the disk was full, failing or too slow.
     pub unwritten_chunks: u64,
 }
@@ -99,10 +108,20 @@ pub struct Dictionary {
     memory: Memory,
     anchors: Anchors,
     log: Log,
-    peers: Vec<NodeId>,
+    peers: Vec<Tracked>,
     fetches: BTreeMap<Key, Ticket>,
     codec: Codec,
     statistics: DictionaryStatistics,
+}
+
+/// A peer whose holdings are known.
+#[derive(Clone, Copy, Debug)]
+struct Tracked {
+    node: NodeId,
+    /// That of its dictionary; zeros if it has not said.
+    generation: [u8; 16],
+    /// Whether it has said so since the start.
+    told: bool,
 }
 
 /// Where a chunk is on disk.
@@ -157,9 +176,21 @@ pub(crate) enum Fetch {
 }
 
 impl Dictionary {
-    /// An empty dictionary; the disk is not touched before [`Self::open`].
+    /// An empty dictionary in memory; nothing is kept on disk without a key.
     #[must_use]
-    pub fn new(config: DictionaryConfig, mut random: Random) -> Self {
+    pub fn new(config: DictionaryConfig, random: Random) -> Self {
+        Self::make(config, None, random)
+    }
+
+    /// An empty dictionary that keeps what it learns on disk, sealed with this key; the disk is
+    /// not touched before [`Self::open`]. `random` has to differ at every start, for no two
+    /// segments of one key may have the same salt.
+    #[must_use]
+    pub fn with_key(config: DictionaryConfig, key: DictionaryKey, random: Random) -> Self {
+        Self::make(config, Some(key), random)
+    }
+
+    fn make(config: DictionaryConfig, key: Option<DictionaryKey>, mut random: Random) -> Self {
         let mut generation = [0; 16];
         random.fill(&mut generation);
         let seed = Seeded(random.next_u64());
@@ -169,7 +200,7 @@ impl Dictionary {
             index: Index::new(seed),
             memory: Memory::new(seed),
             anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
-            log: Log::new(&config),
+            log: Log::new(&config, key),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
             codec: Codec::new(),
@@ -187,16 +218,38 @@ impl Dictionary {
     /// The slot of a peer, given out at its first mention. Peers beyond
     /// [`MAX_TRACKED_PEERS`] share [`PeerSlot::UNTRACKED`].
     pub fn peer(&mut self, node: NodeId) -> PeerSlot {
-        let known = self.peers.iter().position(|peer| *peer == node);
+        let known = self.peers.iter().position(|peer| peer.node == node);
         let slot = known.unwrap_or_else(|| {
             if self.peers.len() < MAX_TRACKED_PEERS {
-                self.peers.push(node);
+                self.peers.push(Tracked {
+                    node,
+                    generation: [0; 16],
+                    told: false,
+                });
                 self.peers.len() - 1
             } else {
                 MAX_TRACKED_PEERS
             }
         });
         PeerSlot(u8::try_from(slot).ok().filter(|_| slot < MAX_TRACKED_PEERS))
+    }
+
+    /// The peer says of which generation its dictionary is. If that is another one than it last
+    /// said, before a restart included, nothing is known of it any more.
+    pub fn peer_generation(&mut self, slot: PeerSlot, generation: [u8; 16]) {
+        let peer = slot
+            .0
+            .and_then(|slot| self.peers.get_mut(usize::from(slot)));
+        let Some(peer) = peer else { return };
+        let before = std::mem::replace(&mut peer.generation, generation);
+        peer.told = true;
+        if before == generation {
+            return;
+        }
+        if before != [0; 16] {
+            self.forget_peer(slot);
+        }
+        self.note(slot.0, Fact::Generation, None);
     }
 
     /// The peer's dictionary is another one than before: nothing is known of it any more.

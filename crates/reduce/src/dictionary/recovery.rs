@@ -1,42 +1,70 @@
 //! Reading the segments again after a start.
 //!
 //! ```text
-//! open ──► list ──► identify (head of the newest sound segment: generation) ──► read segments
-//!                                                                  oldest first, 1 MiB a read
-//!      ──► ready: the last segment is cut after its last sound record and appended to
+//! open ──► list ──► identify (head of the newest sound segment: generation)
+//!      ──► contents of every segment, oldest first, several at a time  ─► index
+//!      ──► segments without contents: all their records, oldest first, 1 MiB a read
+//!                 ─► index; then the contents are written behind the last sound record
+//!      ──► ready: the next chunk begins a new segment
 //! ```
-//! What is read goes into the index only; bytes are read again, and verified, when they are
-//! needed. A segment that is not one of ours, or of another version or generation, is deleted
-//! and counted. New chunks are taken in meanwhile and written when recovery is over.
+//! After a crash one segment has no contents, the one that was appended to. What is read goes into
+//! the index only; bytes are read again, and verified, when they are needed. A segment that is not
+//! one of ours, or of another version, key or generation, is deleted and counted. The dictionary is
+//! usable meanwhile with what has been read; new chunks are taken in and written when recovery is
+//! over.
 
 use bytes::{Bytes, BytesMut};
+use vocab::NodeId;
 
-use super::log::{Active, LogState, Segment, Work};
-use super::segment::{LogRecord, SEGMENT_HEAD, Step, parse_segment_head, step};
+use super::contents::{ChunkLine, Contents, Facts, Trailer};
+use super::log::{LogState, Segment, Work};
+use super::seal::SegmentName;
+use super::segment::{
+    CHUNK_HEAD, Head, LogRecord, RECORD_OVERHEAD, SEGMENT_HEAD, Step, parse_segment_head, step,
+};
 use super::{Dictionary, PeerSlot, Place};
 use crate::config::{MAX_DISK_READ, MAX_TRACKED_PEERS};
 use crate::disk::{DiskAnswer, DiskFault, DiskOperation, SegmentListing};
-use crate::fingerprint::{Fingerprint, Key};
+
+/// The end of a segment that is read first, in bytes: the contents of most, and not much more.
+const LIKELY_CONTENTS: u64 = 224 * 1024;
+/// Segments whose contents are read at the same time, so that the disk does not wait for us.
+const CONTENTS_AHEAD: usize = 8;
 
 /// How far recovery has come.
 pub(super) struct Recovery {
     phase: Phase,
     adopt: Adopt,
-    /// Segments not read yet; the next one is last.
+    /// Segments whose contents have not been asked for; the oldest is last.
     waiting: Vec<SegmentListing>,
-    /// What each slot of the segment being read means here.
-    slots: [PeerSlot; MAX_TRACKED_PEERS],
+    /// Contents that are being read.
+    reading: usize,
+    /// Segments that have no contents; the oldest is last once all have been looked at.
+    bare: Vec<SegmentListing>,
+    scan: Option<Scan>,
+}
+
+/// A segment that is being read from its start.
+struct Scan {
+    listing: SegmentListing,
+    name: Option<SegmentName>,
+    /// What each slot of the segment means here.
+    slots: Slots,
     buffer: BytesMut,
     /// Bytes of the segment up to the front of `buffer`.
     valid: u64,
     /// Where the next read starts.
     offset: u64,
+    facts: Facts,
 }
+
+/// What the slots of a segment mean here.
+type Slots = [PeerSlot; MAX_TRACKED_PEERS];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Listing,
-    /// Reading the head of the segment at this place in `waiting`.
+    /// Reading the head of the segment at this place in `waiting`, the newest first.
     Identifying(usize),
     Reading,
 }
@@ -49,11 +77,13 @@ enum Adopt {
     Ours,
 }
 
-/// Whether the front of the buffer can be read on.
+/// How the reading of a segment's records ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    NeedsMore,
-    Over,
+enum Ending {
+    /// At its end, or where no further record could be found.
+    Read,
+    /// The disk would not give the rest, which may be sound.
+    Failed,
 }
 
 impl Dictionary {
@@ -71,10 +101,9 @@ impl Dictionary {
             phase: Phase::Listing,
             adopt: Adopt::FromDisk,
             waiting: Vec::new(),
-            slots: [PeerSlot::UNTRACKED; MAX_TRACKED_PEERS],
-            buffer: BytesMut::new(),
-            valid: 0,
-            offset: 0,
+            reading: 0,
+            bare: Vec::new(),
+            scan: None,
         }));
         self.log.ask(DiskOperation::List, Work::List);
     }
@@ -113,9 +142,22 @@ impl Dictionary {
         segments.dedup_by_key(|listing| listing.number);
         let last = segments.last().map_or(0, |listing| listing.number);
         self.log.next_number = last.saturating_add(1);
-        // The oldest is read first and therefore stands last.
+        // A cap that was lowered holds before anything is read.
+        let mut bytes: u64 = segments.iter().map(|listing| listing.bytes).sum();
+        let mut beyond = Vec::new();
+        segments.retain(|listing| {
+            let fits = bytes <= self.log.cap;
+            if !fits {
+                bytes -= listing.bytes;
+                beyond.push(*listing);
+            }
+            fits
+        });
         segments.reverse();
         recovery.waiting = segments;
+        for listing in beyond {
+            self.log.delete(listing.number, listing.bytes);
+        }
         self.identify(0);
     }
 
@@ -127,7 +169,7 @@ impl Dictionary {
         let listing = recovery.waiting.get(place);
         let Some(listing) = listing.filter(|_| recovery.adopt == Adopt::FromDisk) else {
             recovery.phase = Phase::Reading;
-            self.read_next_segment();
+            self.read_contents();
             return;
         };
         recovery.phase = Phase::Identifying(place);
@@ -140,19 +182,21 @@ impl Dictionary {
     }
 
     pub(super) fn identified(&mut self, result: Result<DiskAnswer, DiskFault>) {
-        let LogState::Recovering(recovery) = &mut self.log.state else {
+        let (LogState::Recovering(recovery), Some(key)) = (&mut self.log.state, &self.log.key)
+        else {
             return;
         };
         let Phase::Identifying(place) = recovery.phase else {
             return;
         };
         let number = recovery.waiting.get(place).map(|listing| listing.number);
-        let head = number.and_then(|number| parse_segment_head(&bytes_of(result), number));
+        let bytes = bytes_of(result).unwrap_or_default();
+        let head = number.map(|number| parse_segment_head(key, &bytes, number));
         match head {
-            Some(generation) if recovery.adopt == Adopt::FromDisk => {
-                self.generation = generation;
+            Some(Head::Sound(name)) if recovery.adopt == Adopt::FromDisk => {
+                self.generation = name.generation;
                 recovery.phase = Phase::Reading;
-                self.read_next_segment();
+                self.read_contents();
             }
             Some(_) | None => self.identify(place + 1),
         }
@@ -163,107 +207,220 @@ impl Dictionary {
     pub(super) fn forget_recovered(&mut self) {
         if let LogState::Recovering(recovery) = &mut self.log.state {
             recovery.adopt = Adopt::Ours;
-            recovery.buffer.clear();
-            recovery.offset = 0;
+            if let Some(scan) = &mut recovery.scan {
+                scan.buffer.clear();
+                scan.offset = 0;
+                scan.name = None;
+            }
         }
     }
 
-    fn read_next_segment(&mut self) {
-        let LogState::Recovering(recovery) = &mut self.log.state else {
-            return;
-        };
-        if recovery.waiting.is_empty() {
-            self.finish_recovery();
-            return;
+    /// Asks for the ends of the next segments; begins with those that have none when all are read.
+    fn read_contents(&mut self) {
+        while let LogState::Recovering(recovery) = &mut self.log.state
+            && recovery.reading < CONTENTS_AHEAD
+            && let Some(listing) = recovery.waiting.pop()
+        {
+            recovery.reading += 1;
+            let length = listing.bytes.min(LIKELY_CONTENTS);
+            let operation = DiskOperation::Read {
+                segment: listing.number,
+                offset: listing.bytes - length,
+                length: length as u32,
+            };
+            self.log.ask(operation, Work::Contents { listing });
         }
-        recovery.slots = [PeerSlot::UNTRACKED; MAX_TRACKED_PEERS];
-        recovery.buffer.clear();
-        recovery.valid = 0;
-        recovery.offset = 0;
-        self.read_on();
+        if let LogState::Recovering(recovery) = &mut self.log.state
+            && recovery.reading == 0
+        {
+            recovery.bare.sort_by_key(|listing| listing.number);
+            recovery.bare.reverse();
+            self.scan_next_segment();
+        }
     }
 
-    fn read_on(&mut self) {
+    /// Takes in the end of a segment, or asks for more of it if the contents are longer.
+    pub(super) fn contents_read(
+        &mut self,
+        listing: SegmentListing,
+        result: Result<DiskAnswer, DiskFault>,
+    ) {
+        let (LogState::Recovering(recovery), Some(key)) = (&mut self.log.state, &self.log.key)
+        else {
+            return;
+        };
+        let bytes = bytes_of(result).unwrap_or_default();
+        let trailer = Trailer::parse(key, &bytes, listing.number);
+        let end = trailer.and_then(|trailer| Some((trailer, trailer.records_end(listing.bytes)?)));
+        if let Some((_, end)) = end
+            && (bytes.len() as u64) < listing.bytes - end
+            && bytes.len() as u64 <= LIKELY_CONTENTS
+        {
+            let operation = DiskOperation::Read {
+                segment: listing.number,
+                offset: end,
+                length: (listing.bytes - end) as u32,
+            };
+            self.log.ask(operation, Work::Contents { listing });
+            return;
+        }
+        recovery.reading -= 1;
+        let opened = end.and_then(|(trailer, end)| {
+            let start = bytes.len().checked_sub((listing.bytes - end) as usize)?;
+            let mut sealed = bytes[start..][..trailer.length].to_vec();
+            let contents = Contents::parse(key, &trailer, &mut sealed)?;
+            Some((trailer.name, end, contents))
+        });
+        match opened {
+            Some((name, _, _)) if name.generation != self.generation => {
+                self.reject_segment(listing, Head::Sound(name));
+            }
+            Some((name, end, contents)) => self.take_contents(listing, &name, end, &contents),
+            None => recovery.bare.push(listing),
+        }
+        self.drop_segments(0);
+        self.read_contents();
+    }
+
+    fn take_contents(
+        &mut self,
+        listing: SegmentListing,
+        name: &SegmentName,
+        end: u64,
+        contents: &Contents,
+    ) {
+        let number = listing.number;
+        let segment = Segment::new(name.salt, listing.bytes);
+        self.log.segments.insert(number, segment);
+        let mut slots = [PeerSlot::UNTRACKED; MAX_TRACKED_PEERS];
+        for peer in &contents.peers {
+            slots[usize::from(peer.slot)] = self.recovered_peer(peer.node, peer.generation);
+        }
+        self.log.reserve_list(number, contents.chunks.len());
+        for line in &contents.chunks {
+            let length = (RECORD_OVERHEAD + CHUNK_HEAD + line.length) as u64;
+            if u64::from(line.offset) + length <= end {
+                self.recover_chunk(number, &slots, line);
+            }
+        }
+        for fact in contents.facts.records() {
+            self.recover_fact(&slots, fact);
+        }
+        self.log.finish_list(number);
+    }
+
+    fn scan_next_segment(&mut self) {
         let LogState::Recovering(recovery) = &mut self.log.state else {
             return;
         };
-        let Some(listing) = recovery.waiting.last() else {
+        let Some(listing) = recovery.bare.pop() else {
+            self.log.state = LogState::Ready;
+            return;
+        };
+        recovery.scan = Some(Scan {
+            listing,
+            name: None,
+            slots: [PeerSlot::UNTRACKED; MAX_TRACKED_PEERS],
+            buffer: BytesMut::new(),
+            valid: 0,
+            offset: 0,
+            facts: Facts::default(),
+        });
+        self.scan_on();
+    }
+
+    fn scan_on(&mut self) {
+        let LogState::Recovering(recovery) = &mut self.log.state else {
+            return;
+        };
+        let Some(scan) = &recovery.scan else {
             return;
         };
         let operation = DiskOperation::Read {
-            segment: listing.number,
-            offset: recovery.offset,
+            segment: scan.listing.number,
+            offset: scan.offset,
             length: MAX_DISK_READ,
         };
-        self.log.ask(operation, Work::Recover);
+        self.log.ask(operation, Work::Scan);
     }
 
-    pub(super) fn recovered(&mut self, result: Result<DiskAnswer, DiskFault>) {
-        let bytes = bytes_of(result);
-        let LogState::Recovering(recovery) = &mut self.log.state else {
+    /// Takes in the next bytes of the segment that is read from its start.
+    pub(super) fn scanned(&mut self, result: Result<DiskAnswer, DiskFault>) {
+        let (LogState::Recovering(recovery), Some(key)) = (&mut self.log.state, &self.log.key)
+        else {
             return;
         };
-        let Some(listing) = recovery.waiting.last().copied() else {
+        let Some(mut scan) = recovery.scan.take() else {
             return;
         };
-        let first = recovery.offset == 0;
+        let Ok(bytes) = bytes_of(result) else {
+            self.finish_scan(scan, Ending::Failed);
+            return;
+        };
         let full = bytes.len() == MAX_DISK_READ as usize;
-        recovery.offset += bytes.len() as u64;
-        recovery.buffer.extend_from_slice(&bytes);
-        if first {
-            let generation = parse_segment_head(&recovery.buffer, listing.number);
-            if generation != Some(self.generation) {
-                self.reject_segment(listing);
-                return;
+        scan.offset += bytes.len() as u64;
+        scan.buffer.extend_from_slice(&bytes);
+        if scan.name.is_none() {
+            let head = parse_segment_head(key, &scan.buffer, scan.listing.number);
+            match head {
+                Head::Sound(name) if name.generation == self.generation && scan.valid == 0 => {
+                    scan.name = Some(name);
+                }
+                Head::Sound(_) | Head::OtherVersion | Head::OtherKey | Head::Foreign => {
+                    self.reject_segment(scan.listing, head);
+                    self.scan_next_segment();
+                    return;
+                }
             }
-            recovery.valid = SEGMENT_HEAD as u64;
-            let _ = recovery.buffer.split_to(SEGMENT_HEAD);
-            self.log.segments.insert(listing.number, Segment::default());
+            scan.valid = SEGMENT_HEAD as u64;
+            let _ = scan.buffer.split_to(SEGMENT_HEAD);
         }
-        let progress = self.read_records(listing.number);
-        if progress == Progress::NeedsMore && full {
-            self.read_on();
+        let more = self.scan_records(&mut scan);
+        if more && full {
+            if let LogState::Recovering(recovery) = &mut self.log.state {
+                recovery.scan = Some(scan);
+            }
+            self.scan_on();
         } else {
-            self.finish_segment(listing);
+            self.finish_scan(scan, Ending::Read);
         }
     }
 
-    /// Takes in all whole records that the buffer holds.
-    fn read_records(&mut self, number: u32) -> Progress {
-        let LogState::Recovering(recovery) = &mut self.log.state else {
-            return Progress::Over;
+    /// Takes in all whole records that the buffer holds; says whether more may follow.
+    fn scan_records(&mut self, scan: &mut Scan) -> bool {
+        let (Some(name), Some(key)) = (scan.name, &self.log.key) else {
+            return false;
         };
-        let buffer = std::mem::take(&mut recovery.buffer).freeze();
+        let seal = key.records(&name);
+        let number = name.number;
+        self.log
+            .segments
+            .entry(number)
+            .or_insert_with(|| Segment::new(name.salt, scan.listing.bytes));
+        let buffer = std::mem::take(&mut scan.buffer).freeze();
+        let mut opened = Vec::new();
         let mut at = 0;
-        let progress = loop {
-            let length = match step(&buffer[at..]) {
+        let more = loop {
+            let length = match step(&seal, scan.valid, &buffer[at..], &mut opened) {
                 Step::Record(record, length) => {
-                    self.recover_record(number, record);
+                    self.recover_record(scan, record);
                     length
                 }
                 Step::Damaged(length) => {
                     self.statistics.damaged_records += 1;
                     length
                 }
-                Step::Short => break Progress::NeedsMore,
-                Step::Lost => break Progress::Over,
+                Step::Short => break true,
+                Step::Lost => break false,
             };
             at += length;
-            self.advance(length);
+            scan.valid += length as u64;
         };
-        if let LogState::Recovering(recovery) = &mut self.log.state {
-            recovery.buffer = BytesMut::from(&buffer[at..]);
-        }
-        progress
+        scan.buffer = BytesMut::from(&buffer[at..]);
+        more
     }
 
-    fn advance(&mut self, length: usize) {
-        if let LogState::Recovering(recovery) = &mut self.log.state {
-            recovery.valid += length as u64;
-        }
-    }
-
-    fn recover_record(&mut self, number: u32, record: LogRecord<'_>) {
+    fn recover_record(&mut self, scan: &mut Scan, record: LogRecord<'_>) {
         match record {
             LogRecord::Chunk {
                 fingerprint,
@@ -271,145 +428,168 @@ impl Dictionary {
                 previous,
                 bytes,
             } => {
-                let LogState::Recovering(recovery) = &self.log.state else {
+                let Ok(offset) = u32::try_from(scan.valid) else {
                     return;
                 };
-                let Ok(offset) = u32::try_from(recovery.valid) else {
-                    return;
-                };
-                let known = recovery.slots.iter().enumerate();
-                let peers = known
-                    .filter(|(slot, _)| peers >> slot & 1 == 1)
-                    .fold(0, |mask, (_, slot)| mask | slot.bit());
-                let place = Place::At {
-                    segment: number,
+                let line = ChunkLine {
+                    key: fingerprint.key(),
+                    check: fingerprint.check(),
+                    previous,
+                    peers,
                     offset,
+                    length: bytes.len(),
                 };
-                self.recover_chunk(&fingerprint, bytes.len(), place, peers, previous);
+                self.recover_chunk(scan.listing.number, &scan.slots, &line);
             }
-            LogRecord::Peer { slot, node } => {
-                let here = self.peer(node);
-                if let LogState::Recovering(recovery) = &mut self.log.state {
-                    recovery.slots[usize::from(slot)] = here;
+            LogRecord::Peer {
+                slot,
+                node,
+                generation,
+            } => scan.slots[usize::from(slot)] = self.recovered_peer(node, generation),
+            LogRecord::Held { .. } | LogRecord::Lacking { .. } | LogRecord::Forget { .. } => {
+                if let Some(fact) = self.recover_fact(&scan.slots, record) {
+                    scan.facts.push(&fact);
                 }
             }
+        }
+    }
+
+    /// Which peer a segment's slot means here: nobody, if what it knows is of a dictionary that
+    /// the peer has no more.
+    fn recovered_peer(&mut self, node: NodeId, recorded: [u8; 16]) -> PeerSlot {
+        let slot = self.peer(node);
+        let peer = slot
+            .0
+            .and_then(|slot| self.peers.get_mut(usize::from(slot)));
+        let (Some(peer), true) = (peer, recorded != [0; 16]) else {
+            return slot;
+        };
+        if peer.generation == recorded {
+            return slot;
+        }
+        if peer.told {
+            return PeerSlot::UNTRACKED;
+        }
+        let known = peer.generation != [0; 16];
+        peer.generation = recorded;
+        if known {
+            self.index.forget_peers(slot.bit());
+        }
+        slot
+    }
+
+    /// Takes in what a segment says of a peer's holdings; returns it in terms of this start.
+    fn recover_fact(&mut self, slots: &Slots, fact: LogRecord<'_>) -> Option<LogRecord<'static>> {
+        let here = |slot: u8| slots[usize::from(slot)];
+        match fact {
             LogRecord::Held { slot, keys } => {
-                let peer = self.recovered_slot(slot);
-                for key in keys {
-                    if let Some(known) = self.index.get(key) {
+                let peer = here(slot);
+                for key in &keys {
+                    if let Some(known) = self.index.get(*key) {
                         self.index.set_peers(known.slot, known.peers | peer.bit());
                     }
                 }
+                Some(LogRecord::Held {
+                    slot: peer.0?,
+                    keys,
+                })
             }
             LogRecord::Lacking { slot, keys } => {
-                let peer = self.recovered_slot(slot);
-                for key in keys {
-                    if let Some(known) = self.index.get(key) {
+                let peer = here(slot);
+                for key in &keys {
+                    if let Some(known) = self.index.get(*key) {
                         self.index.set_peers(known.slot, known.peers & !peer.bit());
                     }
                 }
+                Some(LogRecord::Lacking {
+                    slot: peer.0?,
+                    keys,
+                })
             }
             LogRecord::Forget { slot } => {
-                self.index.forget_peers(self.recovered_slot(slot).bit());
+                self.index.forget_peers(here(slot).bit());
+                Some(LogRecord::Forget {
+                    slot: here(slot).0?,
+                })
             }
+            LogRecord::Chunk { .. } | LogRecord::Peer { .. } => None,
         }
     }
 
     /// A chunk of the log goes into the index; what arrived since the start stays as it is, and
-    /// a later place replaces an earlier one.
-    fn recover_chunk(
-        &mut self,
-        fingerprint: &Fingerprint,
-        length: usize,
-        place: Place,
-        peers: u64,
-        previous: Key,
-    ) {
-        let key = fingerprint.key();
-        let (slot, peers) = match self.index.get(key) {
-            Some(known) if known.check != fingerprint.check() || known.length != length => return,
-            Some(known) => (known.slot, known.peers | peers),
-            None => (self.index.insert(key, fingerprint.check(), length), peers),
-        };
-        self.index.set_place(slot, place);
-        self.index.set_peers(slot, peers);
-        if let Place::At { segment, .. } = place {
-            self.log.list(segment, slot);
+    /// a place in a later segment replaces one in an earlier.
+    fn recover_chunk(&mut self, number: u32, slots: &Slots, line: &ChunkLine) {
+        let mut peers = 0;
+        let mut recorded = line.peers;
+        while recorded != 0 {
+            peers |= slots[recorded.trailing_zeros() as usize].bit();
+            recorded &= recorded - 1;
         }
-        self.link(previous, key);
+        let known = self.index.get(line.key);
+        let (slot, peers) = match known {
+            Some(known) if known.check != line.check || known.length != line.length => return,
+            Some(known) => (known.slot, known.peers | peers),
+            None => (self.index.insert(line.key, line.check, line.length), peers),
+        };
+        self.index.set_peers(slot, peers);
+        let newer = known.is_some_and(
+            |known| matches!(known.place, Place::At { segment, .. } if segment > number),
+        );
+        if !newer {
+            let place = Place::At {
+                segment: number,
+                offset: line.offset,
+            };
+            self.index.set_place(slot, place);
+            self.log.list(number, slot);
+            self.link(line.previous, line.key);
+        }
         self.keep_within_memory();
     }
 
-    fn recovered_slot(&self, slot: u8) -> PeerSlot {
-        match &self.log.state {
-            LogState::Recovering(recovery) => recovery.slots[usize::from(slot)],
-            LogState::Closed | LogState::Ready | LogState::Failed => PeerSlot::UNTRACKED,
-        }
-    }
-
-    fn reject_segment(&mut self, listing: SegmentListing) {
+    fn reject_segment(&mut self, listing: SegmentListing, head: Head) {
+        let statistics = &mut self.statistics;
         if listing.bytes > 0 {
-            self.statistics.rejected_segments += 1;
+            statistics.rejected_segments += 1;
         }
-        let segment = listing.number;
-        self.log
-            .ask(DiskOperation::Delete { segment }, Work::Upkeep);
-        if let LogState::Recovering(recovery) = &mut self.log.state {
-            recovery.waiting.pop();
+        match head {
+            Head::OtherVersion => statistics.outdated_segments += 1,
+            Head::OtherKey => statistics.sealed_segments += 1,
+            Head::Sound(_) | Head::Foreign => {}
         }
-        self.read_next_segment();
+        self.log.delete(listing.number, listing.bytes);
     }
 
     /// The segment has been read up to its end, or as far as it can be.
-    fn finish_segment(&mut self, listing: SegmentListing) {
-        let LogState::Recovering(recovery) = &mut self.log.state else {
-            return;
-        };
-        recovery.waiting.pop();
-        let valid = recovery.valid;
-        let last = recovery.waiting.is_empty();
+    fn finish_scan(&mut self, scan: Scan, ending: Ending) {
+        let Scan {
+            listing,
+            name,
+            valid,
+            facts,
+            ..
+        } = scan;
         let number = listing.number;
-        if let Some(segment) = self.log.segments.get_mut(&number) {
-            // A middle segment keeps its lost rest until it is dropped; it counts as bytes.
-            segment.bytes = if last {
-                valid
-            } else {
-                listing.bytes.max(valid)
-            };
-        }
-        if valid < listing.bytes {
-            self.statistics.damaged_records += 1;
-        }
-        if last {
+        if name.is_some() && ending == Ending::Read {
             if valid < listing.bytes {
-                let operation = DiskOperation::Truncate {
-                    segment: number,
-                    length: valid,
-                };
-                self.log.ask(operation, Work::Upkeep);
+                self.statistics.damaged_records += 1;
+                self.log.cut(number, valid, listing.bytes - valid);
             }
-            if self.log.segment_has_room(number) {
-                // Slots may have another order now: all peers are named again.
-                self.log.active = Some(Active {
-                    number,
-                    announced: 0,
-                });
+            if let Some(segment) = self.log.segments.get_mut(&number) {
+                segment.bytes = valid;
             }
+            self.write_contents(number, facts);
         }
         self.log.finish_list(number);
         self.drop_segments(0);
-        self.read_next_segment();
-    }
-
-    fn finish_recovery(&mut self) {
-        self.log.state = LogState::Ready;
+        self.scan_next_segment();
     }
 }
 
-/// The bytes of an answer; none when it failed, which ends what was being read.
-fn bytes_of(result: Result<DiskAnswer, DiskFault>) -> Bytes {
-    match result {
-        Ok(DiskAnswer::Bytes(bytes)) => bytes,
-        Ok(DiskAnswer::Segments(_) | DiskAnswer::Done) | Err(_) => Bytes::new(),
+/// The bytes of an answer.
+fn bytes_of(result: Result<DiskAnswer, DiskFault>) -> Result<Bytes, DiskFault> {
+    match result? {
+        DiskAnswer::Bytes(bytes) => Ok(bytes),
+        DiskAnswer::Segments(_) | DiskAnswer::Done => Ok(Bytes::new()),
     }
 }

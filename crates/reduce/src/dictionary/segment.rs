@@ -1,27 +1,29 @@
 //! The segments' format (`docs/formats/dictionary.md`): emit, parse, scan.
 //!
 //! ```text
-//! segment: magic[8] version:u16 0:u16 number:u32 generation[16] check:u64 │ record record …
-//! record:  mark:u8 kind:u8 0:u16 length:u32 body_check:u64 head_check:u64 │ body
+//! segment: head │ record record … │ contents trailer
+//! head:    magic[8] version:u16 0:u16 number:u32 generation[16] salt[16] tag[16]
+//! record:  sealed{kind:u8 0[3] length:u32} │ sealed{body}
 //! ```
-//! Both checks are XXH3-64; they find torn and damaged records, while a chunk's fingerprint
-//! alone decides whether its bytes are used. A damaged body costs its record; a damaged head
-//! costs the rest of the segment, for where the next record starts is then unknown.
+//! Seals find torn and damaged records and keep the rest from who reads the disk, lengths of
+//! records included. A damaged body costs its record; a damaged head costs the rest of the
+//! segment, for where the next record starts is then unknown, unless the contents say so
+//! (`contents.rs`).
 
-use bytes::Bytes;
-use vocab::{NodeId, Reader, Writer};
-use xxhash_rust::xxh3::xxh3_64;
+use vocab::{NodeId, Reader};
 
+use super::seal::{DictionaryKey, Part, Seal, SegmentName, TAG};
 use crate::config::{MAX_CHUNK, MAX_TRACKED_PEERS};
 use crate::fingerprint::{Fingerprint, Key};
 
 const MAGIC: [u8; 8] = *b"TRNKLSEG";
-const VERSION: u16 = 1;
-const MARK: u8 = 0xd1;
+const VERSION: u16 = 2;
 /// Bytes of a segment's head.
-pub(super) const SEGMENT_HEAD: usize = 40;
+pub(super) const SEGMENT_HEAD: usize = 64;
 /// Bytes of a record's head.
-pub(super) const RECORD_HEAD: usize = 24;
+const RECORD_HEAD: usize = 8 + TAG;
+/// Bytes of a record that are not its body.
+pub(super) const RECORD_OVERHEAD: usize = RECORD_HEAD + TAG;
 /// Bytes before a chunk's own in its record's body.
 pub(super) const CHUNK_HEAD: usize = 48;
 /// Keys in one record of knowledge at most.
@@ -30,9 +32,9 @@ const MAX_BODY: usize = CHUNK_HEAD + MAX_CHUNK;
 
 const KIND_CHUNK: u8 = 1;
 const KIND_PEER: u8 = 2;
-const KIND_HELD: u8 = 3;
-const KIND_LACKING: u8 = 4;
-const KIND_FORGET: u8 = 5;
+pub(super) const KIND_HELD: u8 = 3;
+pub(super) const KIND_LACKING: u8 = 4;
+pub(super) const KIND_FORGET: u8 = 5;
 
 /// What a record says. Slots are those of its own segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +45,13 @@ pub(super) enum LogRecord<'a> {
         previous: Key,
         bytes: &'a [u8],
     },
-    /// From here on in this segment, `slot` means `node`.
-    Peer { slot: u8, node: NodeId },
+    /// From here on in this segment, `slot` means `node`, whose dictionary is of this generation;
+    /// zeros if it has not said.
+    Peer {
+        slot: u8,
+        node: NodeId,
+        generation: [u8; 16],
+    },
     /// The peer is known to hold these.
     Held { slot: u8, keys: Vec<Key> },
     /// The peer turned out not to hold these.
@@ -62,106 +69,164 @@ pub(super) enum Step<'a> {
     Damaged(usize),
     /// More bytes are needed to tell.
     Short,
-    /// No record starts here: the rest of the segment is lost.
+    /// No record starts here: the rest of the segment is lost, or its contents follow.
     Lost,
 }
 
-/// A segment's head.
-pub(super) fn emit_segment_head(number: u32, generation: &[u8; 16]) -> Bytes {
-    let mut out = Writer::with_capacity(SEGMENT_HEAD);
-    out.bytes(&MAGIC).u16(VERSION).u16(0);
-    out.u32(number).bytes(generation);
-    let head = out.finish();
-    let mut out = Writer::with_capacity(SEGMENT_HEAD);
-    out.bytes(&head).u64(xxh3_64(&head));
-    out.finish()
+/// What the first bytes of a file turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// The head of the segment of this name.
+    Sound(SegmentName),
+    /// A segment in another version of the format.
+    OtherVersion,
+    /// Looks like a head, and was not written under this key (or was damaged).
+    OtherKey,
+    /// Nothing of ours.
+    Foreign,
 }
 
-/// The generation that a segment's head names, if it is a sound head of this number and version.
-pub(super) fn parse_segment_head(bytes: &[u8], number: u32) -> Option<[u8; 16]> {
+/// A segment's head.
+pub(super) fn emit_segment_head(key: &DictionaryKey, name: &SegmentName) -> Vec<u8> {
+    let mut head = Vec::with_capacity(SEGMENT_HEAD);
+    head.extend_from_slice(&MAGIC);
+    head.extend_from_slice(&VERSION.to_be_bytes());
+    head.extend_from_slice(&[0, 0]);
+    head.extend_from_slice(&name.bytes());
+    let tag = key.tag(&head);
+    head.extend_from_slice(&tag);
+    head
+}
+
+/// Says what a file begins with whose name has this number.
+pub(super) fn parse_segment_head(key: &DictionaryKey, bytes: &[u8], number: u32) -> Head {
     let mut reader = Reader::new(bytes);
-    let head = reader.bytes(SEGMENT_HEAD - 8).ok()?;
-    let check = reader.u64().ok()?;
-    let mut fields = Reader::new(head);
-    let magic: [u8; 8] = fields.array().ok()?;
-    let version = fields.u16().ok()?;
-    fields.u16().ok()?;
-    let named = fields.u32().ok()?;
-    let sound = magic == MAGIC && version == VERSION && named == number;
-    let generation = fields.array().ok()?;
-    (sound && check == xxh3_64(head)).then_some(generation)
+    let Ok((magic, version)) = reader
+        .array()
+        .and_then(|magic: [u8; 8]| Ok((magic, reader.u16()?)))
+    else {
+        return Head::Foreign;
+    };
+    if magic != MAGIC {
+        return Head::Foreign;
+    }
+    if version != VERSION {
+        return Head::OtherVersion;
+    }
+    let fields = reader
+        .u16()
+        .and_then(|_| Ok((reader.u32()?, reader.array()?, reader.array()?)));
+    let Ok((named, generation, salt)) = fields else {
+        return Head::Foreign;
+    };
+    let tag: Result<[u8; TAG], _> = reader.array();
+    if tag != Ok(key.tag(&bytes[..SEGMENT_HEAD - TAG])) {
+        return Head::OtherKey;
+    }
+    if named != number {
+        return Head::Foreign;
+    }
+    Head::Sound(SegmentName {
+        number,
+        generation,
+        salt,
+    })
 }
 
 impl LogRecord<'_> {
-    /// Appends the record's bytes.
-    pub(super) fn emit(&self, out: &mut Writer) {
-        let mut body = Writer::new();
-        let kind = match self {
+    /// Appends the record's bytes, sealed for this offset.
+    pub(super) fn emit(&self, seal: &Seal, offset: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; RECORD_HEAD]);
+        let kind = self.emit_body(out);
+        let body = start + RECORD_HEAD;
+        let length = (out.len() - body) as u32;
+        let tag = seal.seal(Part::Body, offset, &mut out[body..]);
+        out.extend_from_slice(&tag);
+        let mut head = [kind, 0, 0, 0, 0, 0, 0, 0];
+        head[4..].copy_from_slice(&length.to_be_bytes());
+        let tag = seal.seal(Part::Head, offset, &mut head);
+        out[start..start + 8].copy_from_slice(&head);
+        out[start + 8..body].copy_from_slice(&tag);
+    }
+
+    fn emit_body(&self, out: &mut Vec<u8>) -> u8 {
+        match self {
             LogRecord::Chunk {
                 fingerprint,
                 peers,
                 previous,
                 bytes,
             } => {
-                body = Writer::with_capacity(CHUNK_HEAD + bytes.len());
-                body.bytes(&fingerprint.0)
-                    .u64(*peers)
-                    .u64(*previous)
-                    .bytes(bytes);
+                out.extend_from_slice(&fingerprint.0);
+                out.extend_from_slice(&peers.to_be_bytes());
+                out.extend_from_slice(&previous.to_be_bytes());
+                out.extend_from_slice(bytes);
                 KIND_CHUNK
             }
-            LogRecord::Peer { slot, node } => {
-                body.u8(*slot).bytes(&node.0);
+            LogRecord::Peer {
+                slot,
+                node,
+                generation,
+            } => {
+                out.push(*slot);
+                out.extend_from_slice(&node.0);
+                out.extend_from_slice(generation);
                 KIND_PEER
             }
             LogRecord::Held { slot, keys } => {
-                emit_keys(&mut body, *slot, keys);
+                emit_keys(out, *slot, keys);
                 KIND_HELD
             }
             LogRecord::Lacking { slot, keys } => {
-                emit_keys(&mut body, *slot, keys);
+                emit_keys(out, *slot, keys);
                 KIND_LACKING
             }
             LogRecord::Forget { slot } => {
-                body.u8(*slot);
+                out.push(*slot);
                 KIND_FORGET
             }
-        };
-        let body = body.finish();
-        let mut head = Writer::with_capacity(RECORD_HEAD);
-        head.u8(MARK).u8(kind).u16(0).u32(body.len() as u32);
-        head.u64(xxh3_64(&body));
-        let head = head.finish();
-        out.bytes(&head).u64(xxh3_64(&head)).bytes(&body);
+        }
     }
 }
 
-fn emit_keys(body: &mut Writer, slot: u8, keys: &[Key]) {
-    body.u8(slot);
+fn emit_keys(out: &mut Vec<u8>, slot: u8, keys: &[Key]) {
+    out.push(slot);
     for key in keys {
-        body.u64(*key);
+        out.extend_from_slice(&key.to_be_bytes());
     }
 }
 
-/// Reads what stands at the front of `bytes`.
-pub(super) fn step(bytes: &[u8]) -> Step<'_> {
-    let mut reader = Reader::new(bytes);
-    let Ok(head) = reader.bytes(RECORD_HEAD - 8) else {
+/// Reads what stands at the front of `bytes`, which are at `offset` in their segment; what was
+/// sealed is opened in `opened`.
+pub(super) fn step<'a>(
+    seal: &Seal,
+    offset: u64,
+    bytes: &[u8],
+    opened: &'a mut Vec<u8>,
+) -> Step<'a> {
+    let Some(head) = bytes.first_chunk::<RECORD_HEAD>() else {
         return Step::Short;
     };
-    let Ok(head_check) = reader.u64() else {
-        return Step::Short;
+    let mut head = *head;
+    let Some(head) = seal.open(Part::Head, offset, &mut head) else {
+        return Step::Lost;
     };
+    let kind = head[0];
     let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
-    if head[0] != MARK || head_check != xxh3_64(head) || length > MAX_BODY {
+    if length > MAX_BODY {
         return Step::Lost;
     }
-    let Ok(body) = reader.bytes(length) else {
+    let whole = RECORD_OVERHEAD + length;
+    let Some(body) = bytes.get(RECORD_HEAD..whole) else {
         return Step::Short;
     };
-    let whole = RECORD_HEAD + length;
-    let sound = xxh3_64(body).to_be_bytes() == head[8..16];
-    match parse_body(head[1], body).filter(|_| sound) {
+    opened.clear();
+    opened.extend_from_slice(body);
+    let Some(body) = seal.open(Part::Body, offset, opened) else {
+        return Step::Damaged(whole);
+    };
+    match parse_body(kind, body) {
         Some(record) => Step::Record(record, whole),
         None => Step::Damaged(whole),
     }
@@ -188,6 +253,7 @@ fn parse_body(kind: u8, body: &[u8]) -> Option<LogRecord<'_>> {
         KIND_PEER => LogRecord::Peer {
             slot: parse_slot(&mut reader)?,
             node: NodeId(reader.array().ok()?),
+            generation: reader.array().ok()?,
         },
         KIND_HELD => LogRecord::Held {
             slot: parse_slot(&mut reader)?,
@@ -221,7 +287,7 @@ fn parse_keys(reader: &mut Reader<'_>) -> Option<Vec<Key>> {
     Some(keys)
 }
 
-/// What a segment file holds, as recovery sees it.
+/// What a segment file holds, as recovery sees it without the contents at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentScan {
     /// Whether the head is sound; nothing else is read when it is not.
@@ -238,15 +304,17 @@ pub struct SegmentScan {
 
 /// Reads a whole segment file: for inspection, and as one entry for fuzzing the format.
 #[must_use]
-pub fn scan_segment(number: u32, bytes: &[u8]) -> SegmentScan {
+pub fn scan_segment(key: &DictionaryKey, number: u32, bytes: &[u8]) -> SegmentScan {
     let mut scan = SegmentScan::default();
-    if parse_segment_head(bytes, number).is_none() {
+    let Head::Sound(name) = parse_segment_head(key, bytes, number) else {
         return scan;
-    }
+    };
     scan.is_segment = true;
+    let seal = key.records(&name);
+    let mut opened = Vec::new();
     let mut at = SEGMENT_HEAD;
     loop {
-        let length = match step(&bytes[at..]) {
+        let length = match step(&seal, at as u64, &bytes[at..], &mut opened) {
             Step::Record(
                 LogRecord::Chunk {
                     fingerprint, bytes, ..
@@ -280,11 +348,22 @@ pub fn scan_segment(number: u32, bytes: &[u8]) -> SegmentScan {
 mod tests {
     use super::*;
 
+    const NAME: SegmentName = SegmentName {
+        number: 4,
+        generation: [1; 16],
+        salt: [2; 16],
+    };
+
+    fn key() -> DictionaryKey {
+        DictionaryKey::new([5; 32])
+    }
+
     fn sample() -> Vec<LogRecord<'static>> {
         vec![
             LogRecord::Peer {
                 slot: 3,
                 node: NodeId([9; 32]),
+                generation: [8; 16],
             },
             LogRecord::Chunk {
                 fingerprint: Fingerprint::of(b"some bytes"),
@@ -305,35 +384,54 @@ mod tests {
     }
 
     #[test]
-    fn records_read_back_as_written() {
+    fn records_read_back_as_written_and_nowhere_else() {
+        let seal = key().records(&NAME);
+        let mut opened = Vec::new();
         for record in sample() {
-            let mut out = Writer::new();
-            record.emit(&mut out);
-            let bytes = out.finish();
+            let mut bytes = Vec::new();
+            record.emit(&seal, 640, &mut bytes);
             for cut in 0..bytes.len() {
-                assert_eq!(step(&bytes[..cut]), Step::Short);
+                assert_eq!(step(&seal, 640, &bytes[..cut], &mut opened), Step::Short);
             }
-            assert_eq!(step(&bytes), Step::Record(record, bytes.len()));
+            let found = step(&seal, 640, &bytes, &mut opened);
+            assert_eq!(found, Step::Record(record, bytes.len()));
+            assert_eq!(step(&seal, 641, &bytes, &mut opened), Step::Lost);
         }
     }
 
     #[test]
     fn a_damaged_byte_is_found_wherever_it_is() {
-        let mut out = Writer::new();
-        out.bytes(&emit_segment_head(4, &[1; 16]));
+        let seal = key().records(&NAME);
+        let mut sound = emit_segment_head(&key(), &NAME);
+        assert_eq!(sound.len(), SEGMENT_HEAD);
         for record in sample() {
-            record.emit(&mut out);
+            let offset = sound.len() as u64;
+            record.emit(&seal, offset, &mut sound);
         }
-        let sound = out.finish();
-        let whole = scan_segment(4, &sound);
+        assert!(!sound.windows(10).any(|window| window == b"some bytes"));
+        let whole = scan_segment(&key(), 4, &sound);
         assert_eq!((whole.chunks, whole.other_records), (1, 4));
         assert_eq!(whole.valid_bytes, sound.len() as u64);
-        assert!(!scan_segment(5, &sound).is_segment);
+        assert!(!scan_segment(&key(), 5, &sound).is_segment);
         for at in 0..sound.len() {
-            let mut damaged = sound.to_vec();
+            let mut damaged = sound.clone();
             damaged[at] ^= 0x10;
-            let scan = scan_segment(4, &damaged);
+            let scan = scan_segment(&key(), 4, &damaged);
             assert!(scan != whole, "byte {at}");
         }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_apart() {
+        let head = emit_segment_head(&key(), &NAME);
+        assert_eq!(parse_segment_head(&key(), &head, 4), Head::Sound(NAME));
+        assert_eq!(parse_segment_head(&key(), &head, 5), Head::Foreign);
+        let other = DictionaryKey::new([6; 32]);
+        assert_eq!(parse_segment_head(&other, &head, 4), Head::OtherKey);
+        let mut old = head.clone();
+        old[9] = 1;
+        assert_eq!(parse_segment_head(&key(), &old, 4), Head::OtherVersion);
+        assert_eq!(parse_segment_head(&key(), &head[..63], 4), Head::OtherKey);
+        assert_eq!(parse_segment_head(&key(), &head[..9], 4), Head::Foreign);
     }
 }

@@ -4,9 +4,15 @@
 use bytes::Bytes;
 use reduce::testing::MemoryDisk;
 use reduce::{
-    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot,
+    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey, Encoder,
+    EncoderConfig, PeerSlot,
 };
 use vocab::{ByteCount, NodeId, Random, Segment, Time};
+
+/// The key of every dictionary here: what a restart finds again.
+pub(crate) fn key() -> DictionaryKey {
+    DictionaryKey::new([0x5a; 32])
+}
 
 /// A node's half: its dictionary, its disk, and its name for the other side.
 pub(crate) struct Side {
@@ -27,7 +33,7 @@ impl Side {
 
     /// A side that starts with what is on this disk.
     pub(crate) fn with(seed: u64, config: DictionaryConfig, mut disk: MemoryDisk) -> Self {
-        let mut dictionary = Dictionary::new(config, Random::from_seed(seed));
+        let mut dictionary = Dictionary::with_key(config, key(), Random::from_seed(seed));
         dictionary.open();
         disk.serve(&mut dictionary);
         assert!(dictionary.is_ready());

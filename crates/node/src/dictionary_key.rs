@@ -1,0 +1,162 @@
+//! The key under which the dictionary lies on disk: made at the first start, in a file of its own.
+//!
+//! 64 hexadecimal digits and a newline, for their owner alone (mode 0600). It can be kept on
+//! another volume than the state directory (`[dictionary] key_file`), so that a disk that is
+//! stolen, sent in or thrown away tells nothing. Without its key the dictionary starts empty; it
+//! is a cache, and nothing else is lost.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use reduce::DictionaryKey;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::identity::write_durably;
+use crate::sys;
+
+/// Why the dictionary has no key.
+#[derive(Debug, Error)]
+pub enum DictionaryKeyError {
+    /// The file cannot be used.
+    #[error("cannot {action} {}: {cause}; write another key_file under [dictionary], or disk = \"0B\" to keep nothing on disk", path.display())]
+    Io {
+        /// `read`, `make`.
+        action: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// What is in the file is not a key.
+    #[error("{} is not a key of 64 hexadecimal digits; restore it from a backup, or remove it to start with an empty dictionary", .0.display())]
+    Damaged(PathBuf),
+    /// Others can read the key.
+    #[error("{} can be read by others (mode {mode:o}); run `chmod 600` on it, or remove it to start with an empty dictionary if it may have been copied", path.display())]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+}
+
+/// Whether a key was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was there.
+    Found,
+    /// It is new: what was sealed before is lost.
+    Made,
+}
+
+/// Reads the key in this file, or makes one there.
+///
+/// # Errors
+/// When the file cannot be read or written, holds something else, or is open to others.
+pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, Origin), DictionaryKeyError> {
+    let failed = |action| {
+        move |cause| DictionaryKeyError::Io {
+            action,
+            path: path.to_owned(),
+            cause,
+        }
+    };
+    let text = match fs::read(path) {
+        Ok(text) => Zeroizing::new(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut key = Zeroizing::new([0; 32]);
+            sys::fill_random(key.as_mut_slice()).map_err(failed("make"))?;
+            write_durably(path, &emit(&key)).map_err(failed("make"))?;
+            return Ok((DictionaryKey::new(*key), Origin::Made));
+        }
+        Err(error) => return Err(failed("read")(error)),
+    };
+    let metadata = fs::metadata(path).map_err(failed("read"))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(DictionaryKeyError::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    let key = parse(&text).ok_or_else(|| DictionaryKeyError::Damaged(path.to_owned()))?;
+    Ok((DictionaryKey::new(*key), Origin::Found))
+}
+
+/// A seed for the salts of a dictionary, which may not be used again under the same key.
+///
+/// # Errors
+/// When the system gives no random numbers.
+pub fn fresh_seed() -> io::Result<u64> {
+    let mut seed = [0; 8];
+    sys::fill_random(&mut seed)?;
+    Ok(u64::from_le_bytes(seed))
+}
+
+fn emit(key: &[u8; 32]) -> Zeroizing<Vec<u8>> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = Zeroizing::new(Vec::with_capacity(65));
+    for byte in key {
+        text.push(DIGITS[usize::from(byte >> 4)]);
+        text.push(DIGITS[usize::from(byte & 15)]);
+    }
+    text.push(b'\n');
+    text
+}
+
+fn parse(text: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+    let text = text.trim_ascii();
+    if text.len() != 64 {
+        return None;
+    }
+    let mut key = Zeroizing::new([0; 32]);
+    for (byte, digits) in key.iter_mut().zip(text.chunks_exact(2)) {
+        let high = char::from(digits[0]).to_digit(16)?;
+        let low = char::from(digits[1]).to_digit(16)?;
+        *byte = (high << 4 | low) as u8;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_for_its_owner_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dictionary.key");
+        let (_, origin) = load_or_make(&path).unwrap();
+        assert_eq!(origin, Origin::Made);
+        let text = fs::read(&path).unwrap();
+        assert_eq!(emit(&parse(&text).unwrap()).as_slice(), text);
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let (_, origin) = load_or_make(&path).unwrap();
+        assert_eq!(origin, Origin::Found);
+        assert_eq!(fs::read(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn a_key_that_is_open_to_others_or_none_is_refused_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dictionary.key");
+        load_or_make(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let error = load_or_make(&path).unwrap_err();
+        assert!(error.to_string().contains("mode 640"), "{error}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        for text in ["", "00", &"g".repeat(64)] {
+            fs::write(&path, text).unwrap();
+            let error = load_or_make(&path).unwrap_err();
+            assert!(error.to_string().contains("not a key"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        let nowhere = directory.path().join("none/dictionary.key");
+        let error = load_or_make(&nowhere).unwrap_err();
+        assert!(error.to_string().contains("key_file"), "{error}");
+    }
+}

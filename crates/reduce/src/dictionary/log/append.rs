@@ -1,0 +1,360 @@
+//! Writing: what waits goes out in appends, syncs follow, and a segment that ends says what is in it.
+
+use super::super::contents::{CHUNK_LINE, CONTENTS_FRAME, ChunkLine, Contents, Facts, PeerLine};
+use super::super::seal::Seal;
+use super::super::segment::{
+    CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, SEGMENT_HEAD, emit_segment_head,
+};
+use super::super::{Dictionary, Place};
+use super::{Active, Appending, Fact, Flush, LogState, Segment, Work};
+use crate::config::{DISK_RETRY, MAX_DISK_APPEND, SYNC_BYTES};
+use crate::disk::{DiskAnswer, DiskFault, DiskOperation};
+use crate::fingerprint::{Fingerprint, Key};
+
+impl Dictionary {
+    /// Starts an append if none is under way and something waits.
+    pub(super) fn start_append(&mut self) {
+        let log = &self.log;
+        let ready = matches!(log.state, LogState::Ready);
+        if !ready || !log.writes() || log.appending == Appending::UnderWay {
+            return;
+        }
+        if log.queue.is_empty() && log.flush == Flush::WithChunks {
+            return;
+        }
+        if let Some(active) = self.take_full() {
+            self.write_contents(active.number, active.facts);
+        }
+        self.drop_segments(self.next_append());
+        if self.log.deletions > 0 {
+            // The cap holds only once they are gone.
+            return;
+        }
+        let mut out = Vec::with_capacity(MAX_DISK_APPEND.min(self.log.queue_bytes + 4096));
+        let Some((mut active, seal)) = self.active_segment(&mut out) else {
+            return;
+        };
+        let number = active.number;
+        let segment = self.log.segments.get(&number);
+        let start = segment.map_or(0, |segment| segment.bytes);
+        for slot in active.announced..self.peers.len() {
+            self.emit_peer(slot as u8, &seal, start, &mut out);
+        }
+        active.announced = self.peers.len();
+        let mut chunks = Vec::new();
+        while let Some(key) = self.log.queue.front().copied() {
+            let length = self.length(key) + RECORD_OVERHEAD + CHUNK_HEAD;
+            let end = start + (out.len() + length) as u64;
+            let full = !chunks.is_empty() && end > self.log.segment_size;
+            if full || out.len() + length > MAX_DISK_APPEND {
+                break;
+            }
+            self.log.queue.pop_front();
+            let offset = start + out.len() as u64;
+            if self.emit_chunk(key, &seal, offset, &mut out) {
+                chunks.push((key, offset as u32));
+            }
+        }
+        for ((slot, fact), keys) in std::mem::take(&mut self.log.knowledge) {
+            if fact == Fact::Generation {
+                self.emit_peer(slot, &seal, start, &mut out);
+            }
+            for record in knowledge(slot, fact, &keys) {
+                record.emit(&seal, start + out.len() as u64, &mut out);
+                active.facts.push(&record);
+            }
+        }
+        self.log.flush = Flush::WithChunks;
+        let nothing = out.is_empty();
+        self.log.active = Some(active);
+        if nothing {
+            return;
+        }
+        let length = out.len() as u64;
+        let operation = DiskOperation::Append {
+            segment: number,
+            offset: start,
+            bytes: out.into(),
+        };
+        self.log.appending = Appending::UnderWay;
+        let work = Work::Append {
+            segment: number,
+            length,
+            chunks,
+        };
+        self.log.ask(operation, work);
+        self.keep_within_memory();
+    }
+
+    /// Bytes that the next append adds at most, together with what the contents of its segment
+    /// will add once that is full.
+    fn next_append(&self) -> u64 {
+        let log = &self.log;
+        let (mut records, mut lines) = (0, 0);
+        for key in &log.queue {
+            let length = self.length(*key) + RECORD_OVERHEAD + CHUNK_HEAD;
+            if records + length > MAX_DISK_APPEND {
+                break;
+            }
+            records += length;
+            lines += CHUNK_LINE;
+        }
+        let known: usize = log
+            .knowledge
+            .values()
+            .map(|keys| {
+                (keys.len() / MAX_KNOWLEDGE_KEYS + 1) * (RECORD_OVERHEAD + 64) + keys.len() * 8
+            })
+            .sum();
+        let peers = self.peers.len() * (RECORD_OVERHEAD + 64);
+        let active = log.active.as_ref();
+        let contents = active.map_or(0, |active| log.contents_bytes(active)) + lines + known;
+        (SEGMENT_HEAD + records + known + peers + contents + CONTENTS_FRAME) as u64
+    }
+
+    /// The segment that was appended to, if it has no room for more.
+    fn take_full(&mut self) -> Option<Active> {
+        let active = self.log.active.take()?;
+        if self.log.has_room(&active) {
+            self.log.active = Some(active);
+            return None;
+        }
+        Some(active)
+    }
+
+    /// The segment to append to, and its seal; a new one's head goes into `out`.
+    fn active_segment(&mut self, out: &mut Vec<u8>) -> Option<(Active, Seal)> {
+        let active = self.log.active.take();
+        let active = active.filter(|active| self.log.segments.contains_key(&active.number));
+        let active = active.unwrap_or_else(|| {
+            let number = self.log.next_number;
+            self.log.next_number += 1;
+            let mut salt = [0; 16];
+            self.random.fill(&mut salt);
+            self.log.segments.insert(number, Segment::new(salt, 0));
+            Active {
+                number,
+                announced: 0,
+                facts: Facts::default(),
+                ends: false,
+            }
+        });
+        let name = self.log.name(active.number, self.generation)?;
+        let key = self.log.key.as_ref()?;
+        let empty = self.log.segments.get(&active.number)?.bytes == 0;
+        if empty {
+            out.extend_from_slice(&emit_segment_head(key, &name));
+        }
+        Some((active, key.records(&name)))
+    }
+
+    fn emit_peer(&self, slot: u8, seal: &Seal, start: u64, out: &mut Vec<u8>) {
+        if let Some(peer) = self.peers.get(usize::from(slot)) {
+            let record = LogRecord::Peer {
+                slot,
+                node: peer.node,
+                generation: peer.generation,
+            };
+            record.emit(seal, start + out.len() as u64, out);
+        }
+    }
+
+    /// Writes a queued chunk's record; says whether it was still to be written.
+    fn emit_chunk(&mut self, key: Key, seal: &Seal, offset: u64, out: &mut Vec<u8>) -> bool {
+        let Some(known) = self.index.get(key) else {
+            return false;
+        };
+        self.log.queue_bytes -= known.length;
+        if known.place != Place::Queued {
+            return false;
+        }
+        let bytes = self.memory.peek(key);
+        let bytes = bytes.expect("a queued chunk is pinned in memory");
+        // The full fingerprint is not kept in memory; making it again also keeps bytes that
+        // memory has lost from being written as good ones.
+        let fingerprint = Fingerprint::of(&bytes);
+        self.index.set_place(known.slot, Place::Writing);
+        LogRecord::Chunk {
+            fingerprint,
+            peers: known.peers,
+            previous: self.previous(key),
+            bytes: &bytes,
+        }
+        .emit(seal, offset, out);
+        true
+    }
+
+    pub(super) fn appended(&mut self, number: u32, length: u64, chunks: &[(Key, u32)]) {
+        self.log.appending = Appending::Idle;
+        let Some(segment) = self.log.segments.get_mut(&number) else {
+            // The dictionary was cleared meanwhile.
+            self.log.delete(number, length);
+            return;
+        };
+        segment.bytes += length;
+        for (key, offset) in chunks {
+            if let Some(known) = self.index.get(*key) {
+                let place = Place::At {
+                    segment: number,
+                    offset: *offset,
+                };
+                self.index.set_place(known.slot, place);
+                self.log.list(number, known.slot);
+            }
+        }
+        self.log.unsynced += length;
+        self.log.mark_dirty();
+        let active = self.log.active.as_ref();
+        let full = active.is_some_and(|active| !self.log.has_room(active));
+        if self.log.unsynced >= SYNC_BYTES || full {
+            self.sync();
+        }
+    }
+
+    pub(super) fn append_failed(&mut self, number: u32, failed: u64, chunks: &[(Key, u32)]) {
+        self.log.appending = Appending::Idle;
+        self.statistics.unwritten_chunks += chunks.len() as u64;
+        for (key, _) in chunks {
+            self.unplace(*key);
+        }
+        // What waits behind would fail as well: it stays in memory only.
+        self.abandon_queue();
+        self.log.retry_at = Some(self.log.now + DISK_RETRY);
+        let active = self.log.active.take();
+        let length = self.log.segments.get(&number).map(|segment| segment.bytes);
+        match length {
+            Some(0) => {
+                self.log.segments.remove(&number);
+                self.log.delete(number, failed);
+            }
+            Some(length) => {
+                // The cut gives room for what says what is in it; nothing else is ever appended,
+                // for what stood there was sealed with the same nonces.
+                self.log.cut(number, length, failed);
+                let facts = active.map(|active| active.facts).unwrap_or_default();
+                self.write_contents(number, facts);
+            }
+            None => {}
+        }
+    }
+
+    /// What was written may not be there, which is found out when it is read: nothing is added.
+    pub(super) fn sync_failed(&mut self, number: u32) {
+        self.log.retry_at = Some(self.log.now + DISK_RETRY);
+        let active = self.log.active.as_mut();
+        if let Some(active) = active.filter(|active| active.number == number) {
+            active.ends = true;
+        }
+    }
+
+    /// Nothing more is appended to the segment: says at its end what is in it. Without that it
+    /// would be read as a whole at the next start, which is all that a failure here costs.
+    pub(in super::super) fn write_contents(&mut self, number: u32, facts: Facts) {
+        self.log.finish_list(number);
+        let name = self.log.name(number, self.generation);
+        let (Some(name), Some(segment)) = (name, self.log.segments.get(&number)) else {
+            return;
+        };
+        let mut chunks = Vec::with_capacity(segment.chunks.len());
+        for slot in &segment.chunks {
+            let Some(known) = self.index.at(*slot) else {
+                continue;
+            };
+            if let Place::At { segment, offset } = known.place
+                && segment == number
+            {
+                chunks.push(ChunkLine {
+                    key: known.key,
+                    check: known.check,
+                    previous: self.index.previous(known.key),
+                    peers: known.peers,
+                    offset,
+                    length: known.length,
+                });
+            }
+        }
+        let peers = self.peers.iter().enumerate();
+        let peers = peers.map(|(slot, peer)| PeerLine {
+            slot: slot as u8,
+            node: peer.node,
+            generation: peer.generation,
+        });
+        let contents = Contents {
+            peers: peers.collect(),
+            chunks,
+            facts,
+        };
+        let mut salt = [0; 16];
+        self.random.fill(&mut salt);
+        let key = self.log.key.as_ref();
+        let Some(bytes) = key.and_then(|key| contents.emit(key, &name, salt)) else {
+            return;
+        };
+        let length = bytes.len() as u64;
+        if self.log.bytes() + length > self.log.cap {
+            return;
+        }
+        let Some(segment) = self.log.segments.get_mut(&number) else {
+            return;
+        };
+        let operation = DiskOperation::Append {
+            segment: number,
+            offset: segment.bytes,
+            bytes: bytes.into(),
+        };
+        segment.bytes += length;
+        let work = Work::Close {
+            segment: number,
+            length,
+        };
+        self.log.ask(operation, work);
+    }
+
+    pub(super) fn closed(
+        &mut self,
+        number: u32,
+        length: u64,
+        result: &Result<DiskAnswer, DiskFault>,
+    ) {
+        match (self.log.segments.get_mut(&number), result) {
+            (None, _) => self.log.delete(number, length),
+            (Some(_), Ok(_)) => {
+                let operation = DiskOperation::Sync { segment: number };
+                self.log.ask(operation, Work::LastSync);
+            }
+            (Some(segment), Err(_)) => {
+                segment.bytes -= length;
+                let bytes = segment.bytes;
+                self.log.cut(number, bytes, length);
+            }
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        if self.log.unsynced == 0 {
+            return;
+        }
+        self.log.unsynced = 0;
+        if self.log.knowledge.is_empty() {
+            self.log.dirty_since = None;
+        }
+        if let Some(Active { number, .. }) = self.log.active {
+            let segment = number;
+            self.log
+                .ask(DiskOperation::Sync { segment }, Work::Sync { segment });
+        }
+    }
+}
+
+/// What was learnt of a peer, in records.
+fn knowledge(slot: u8, fact: Fact, keys: &[Key]) -> Vec<LogRecord<'static>> {
+    let pieces = keys.chunks(MAX_KNOWLEDGE_KEYS).map(<[Key]>::to_vec);
+    match fact {
+        Fact::Forget => vec![LogRecord::Forget { slot }],
+        Fact::Generation => Vec::new(),
+        Fact::Held => pieces.map(|keys| LogRecord::Held { slot, keys }).collect(),
+        Fact::Lacking => pieces
+            .map(|keys| LogRecord::Lacking { slot, keys })
+            .collect(),
+    }
+}
