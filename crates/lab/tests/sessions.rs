@@ -536,3 +536,49 @@ fn a_path_that_comes_to_carry_less_stalls_no_flow_for_longer_than_a_dead_one() {
         }
     }
 }
+
+/// What becomes of a bulk flow that meets this rate after half a minute in which the nodes of a side
+/// did nothing, or without such a pause: packets lost in two seconds, and what it gets then.
+fn meets(mbit: u64, sleeper: Option<usize>) -> (u64, f64) {
+    let mut world = World::new(calm(DirectionConfig::default()));
+    let flow = world.start(Work::Download(None));
+    world.run(Duration::from_secs(5));
+    if let Some(side) = sleeper {
+        world.suspend(side);
+        world.run(OUTAGE);
+    }
+    let mut path = calm(DirectionConfig::default()).packets;
+    for way in [&mut path.forward, &mut path.back] {
+        way.line = Line::Rate(Bitrate::from_bits_per_second(mbit * 1_000_000));
+    }
+    world.set_packets(path);
+    let before = world.status(FAR).unwrap().lost_packets;
+    if let Some(side) = sleeper {
+        world.resume(side);
+    }
+    world.run(Duration::from_secs(2));
+    for side in [NEAR, FAR] {
+        assert!(world.session(side).is_in_packets(), "{sleeper:?}");
+    }
+    let lost = world.status(FAR).unwrap().lost_packets - before;
+    (
+        lost,
+        goodput_mbit_s(&mut world, flow, Duration::from_secs(10)),
+    )
+}
+
+/// A node that is stopped and goes on, as in a virtual machine that is moved. What it did not hear is
+/// neither a loss nor a round trip, and a rate that has fallen meanwhile is found out at no more cost
+/// than one that falls in mid-flow.
+#[test]
+fn a_node_that_slept_goes_on_with_what_the_path_is_like_now() {
+    for mbit in [20, 2] {
+        let (awake_lost, awake) = meets(mbit, None);
+        for side in [NEAR, FAR] {
+            let (lost, goodput) = meets(mbit, Some(side));
+            let what = format!("{side} slept: {goodput:.2} of {mbit} Mbit/s, {lost} lost");
+            assert!(goodput > 0.97 * awake, "{what}, awake {awake:.2}");
+            assert!(lost <= awake_lost.max(10), "{what}, awake {awake_lost}");
+        }
+    }
+}

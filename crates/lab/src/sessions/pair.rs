@@ -1,6 +1,6 @@
 //! Two sessions that have met: their link, their datagram path, and the hosts behind them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use super::world::HEADERS;
 
 /// Packets of one batch: a send with segmentation offload.
 const BATCH: usize = 16;
+
+/// Bytes of datagrams that wait for a node that does not run, at most: what its socket holds.
+const SOCKET: usize = 4 << 20;
 
 /// Whether there is a datagram path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub struct Pair {
     link: LinkId,
     /// By the side that sends.
     passages: [Passage; 2],
+    /// What came for a side that does not run at present.
+    asleep: [Option<VecDeque<Bytes>>; 2],
     flows: BTreeMap<FlowId, Transfer>,
     source: Bytes,
     buffer: BytesMut,
@@ -91,6 +96,7 @@ impl Pair {
             pipes: [Pipe::new(rate, delay), Pipe::new(rate, delay)],
             link: LinkId(1),
             passages: [Passage::Open; 2],
+            asleep: [None, None],
             flows: BTreeMap::new(),
             source: work::source(),
             buffer: BytesMut::new(),
@@ -165,6 +171,25 @@ impl Pair {
         self.passages[side] = passage;
     }
 
+    /// The node of a side is stopped, as by SIGSTOP or a hypervisor: it does nothing, and does not
+    /// notice. What arrives waits in its sockets.
+    pub(super) fn suspend(&mut self, side: usize) {
+        self.asleep[side].get_or_insert_default();
+    }
+
+    /// It goes on.
+    pub(super) fn resume(&mut self, now: Time, side: usize) {
+        for datagram in self.asleep[side].take().unwrap_or_default() {
+            self.handle_datagram(now, side, &datagram);
+        }
+        self.due = now;
+        self.is_stirred = true;
+    }
+
+    fn runs(&self, side: usize) -> bool {
+        self.asleep[side].is_none()
+    }
+
     /// The link breaks, and what was on it is gone.
     pub(super) fn break_link(&mut self, now: Time) {
         for session in &mut self.sessions {
@@ -205,15 +230,18 @@ impl Pair {
         }
         self.is_stirred = true;
         for to in [0, 1] {
-            while let Some(bytes) = self.pipes[1 - to].poll(now) {
+            while self.runs(to)
+                && let Some(bytes) = self.pipes[1 - to].poll(now)
+            {
                 self.sessions[to]
                     .handle(now, self.link, &bytes)
                     .expect("sessions keep the rules on the link");
                 self.settle_events(now, to);
             }
         }
-        for session in &mut self.sessions {
-            if session.poll_timeout().is_some_and(|at| at <= now) {
+        for (session, asleep) in self.sessions.iter_mut().zip(&self.asleep) {
+            let is_due = session.poll_timeout().is_some_and(|at| at <= now);
+            if asleep.is_none() && is_due {
                 session.handle_timeout(now);
             }
         }
@@ -221,6 +249,13 @@ impl Pair {
 
     /// Takes in a datagram.
     pub(super) fn handle_datagram(&mut self, now: Time, to: usize, datagram: &[u8]) {
+        if let Some(waiting) = &mut self.asleep[to] {
+            let bytes: usize = waiting.iter().map(Bytes::len).sum();
+            if bytes + datagram.len() <= SOCKET {
+                waiting.push_back(Bytes::copy_from_slice(datagram));
+            }
+            return;
+        }
         self.is_stirred = true;
         let datagram = BytesMut::from(datagram);
         self.sessions[to]
@@ -235,11 +270,15 @@ impl Pair {
         if !std::mem::take(&mut self.is_stirred) {
             return;
         }
-        for side in [0, 1] {
-            self.settle_side(now, side, &mut carry);
+        let awake = [0, 1].into_iter().filter(|side| self.runs(*side));
+        let awake: Vec<usize> = awake.collect();
+        for side in &awake {
+            self.settle_side(now, *side, &mut carry);
         }
-        let timers = self.sessions.iter().filter_map(Session::poll_timeout);
-        let pipes = self.pipes.iter().filter_map(Pipe::poll_timeout);
+        let timers = (awake.iter()).filter_map(|side| self.sessions[*side].poll_timeout());
+        // A side that sleeps takes nothing from the link, which stops when it is full.
+        let both = (awake.len() == 2).then_some(&self.pipes);
+        let pipes = both.into_iter().flatten().filter_map(Pipe::poll_timeout);
         self.due = timers.chain(pipes).min().unwrap_or(Time::NEVER);
     }
 

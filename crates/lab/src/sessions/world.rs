@@ -153,6 +153,20 @@ impl World {
         }
     }
 
+    /// Stops the nodes of a side, as SIGSTOP does.
+    pub fn suspend(&mut self, side: usize) {
+        for pair in &mut self.pairs {
+            pair.suspend(side);
+        }
+    }
+
+    /// Has the nodes of a side go on that were stopped.
+    pub fn resume(&mut self, side: usize) {
+        for pair in &mut self.pairs {
+            pair.resume(self.now, side);
+        }
+    }
+
     /// Breaks every link; what was on it is gone. Until [`Self::dial`] there is none.
     pub fn break_links(&mut self) {
         for pair in &mut self.pairs {
