@@ -63,6 +63,14 @@ impl Ranges {
             return;
         }
         let Range { mut start, mut end } = range;
+        // Numbers mostly come in their order.
+        if let Some(mut last) = self.ends.last_entry()
+            && (*last.key()..=*last.get()).contains(&start)
+        {
+            let until = end.max(*last.get());
+            self.total += until - last.insert(until);
+            return;
+        }
         if let Some((before, until)) = self.ends.range(..start).next_back()
             && *until >= start
         {
@@ -82,7 +90,8 @@ impl Ranges {
 
     /// Takes numbers out, whether or not they are in it.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
-        if range.is_empty() {
+        let first = self.ends.first_key_value();
+        if range.is_empty() || first.is_none_or(|(start, _)| *start >= range.end) {
             return;
         }
         if let Some((before, until)) = self.ends.range(..range.start).next_back()

@@ -13,7 +13,7 @@
 //! treats it as what it is, bytes of a peer, and so does this file with all bytes.
 
 use bytes::{Buf, Bytes, BytesMut};
-use vocab::{Reader, Writer};
+use vocab::{Reader, Writer, varint_length};
 
 use super::acknowledgement::Acknowledgement;
 use crate::Error;
@@ -136,6 +136,12 @@ impl PacketFrame {
             .filter(|length| *length <= payload.len() - prefix)
             .ok_or(cut_short)?;
         payload.advance(prefix);
+        if length > 0 && payload[0] == kind::SOURCE {
+            // Every packet of a flow has one, and it is not worth counting another holder of the bytes.
+            let source = Source::parse(&payload[1..length])?;
+            payload.advance(length);
+            return Ok(Some(Self::Source(source)));
+        }
         let frame = payload.split_to(length);
         let Some(kind) = frame.first() else {
             // A length of zero may be written in more bytes than one; all of them are padding.
@@ -158,9 +164,6 @@ impl PacketFrame {
         let parsed = match kind {
             kind::PROBE => Self::Probe(Probe),
             kind::ACKNOWLEDGEMENT => Self::Acknowledgement(Acknowledgement::parse(&mut reader)?),
-            kind::SOURCE => Self::Source(Source {
-                symbol: reader.varint()?,
-            }),
             kind::REPAIR => Self::Repair(parse_repair(frame, &mut reader)?),
             kind::PATH_CHALLENGE => Self::PathChallenge(PathChallenge {
                 value: reader.u64()?,
@@ -182,7 +185,7 @@ impl PacketFrame {
     /// # Panics
     /// When a field breaks the rule that its description gives.
     pub fn emit(&self, out: &mut Writer) {
-        let mut body = Writer::with_capacity(64);
+        let mut body = Writer::new();
         match self {
             Self::Padding(padding) => return padding.emit(out),
             Self::Session(frame) => return frame.emit(out),
@@ -190,9 +193,7 @@ impl PacketFrame {
                 body.u8(kind::PROBE);
             }
             Self::Acknowledgement(ack) => return emit_acknowledgement(ack, out),
-            Self::Source(source) => {
-                body.u8(kind::SOURCE).varint(source.symbol);
-            }
+            Self::Source(source) => return source.emit(out),
             Self::Repair(repair) => emit_repair(repair, body.u8(kind::REPAIR)),
             Self::PathChallenge(challenge) => {
                 body.u8(kind::PATH_CHALLENGE).u64(challenge.value);
@@ -217,6 +218,24 @@ impl PacketFrame {
             | Self::PathResponse(_)
             | Self::Session(_) => true,
         }
+    }
+}
+
+impl Source {
+    fn parse(body: &[u8]) -> Result<Self, Error> {
+        let mut reader = Reader::new(body);
+        let symbol = reader.varint()?;
+        if !reader.is_empty() {
+            return Err(Error::InvalidMessage("bytes after the end of a frame"));
+        }
+        Ok(Self { symbol })
+    }
+
+    /// Every packet has one, so it is written where it stays.
+    fn emit(self, out: &mut Writer) {
+        let length = 1 + varint_length(self.symbol);
+        out.varint(length as u64);
+        out.u8(kind::SOURCE).varint(self.symbol);
     }
 }
 

@@ -168,22 +168,33 @@ impl ReceiveHalf {
             return Ok(self.hold(offset, bytes.clone()));
         }
         let before = self.received + self.held_bytes;
-        self.append(bytes.slice((self.received - offset) as usize..));
+        let known = (self.received - offset) as usize;
+        if bytes.len() - known < COPY_BELOW {
+            self.append_copy(&bytes[known..]);
+        } else {
+            self.append(bytes.slice(known..));
+        }
         self.release();
         Ok(self.received + self.held_bytes - before)
     }
 
     /// Takes bytes that follow what was received.
     fn append(&mut self, fresh: Bytes) {
-        self.received += fresh.len() as u64;
         if fresh.len() < COPY_BELOW {
-            self.tail.extend_from_slice(&fresh);
-            if self.tail.len() >= JOIN_UP_TO {
-                self.flush_tail();
-            }
+            self.append_copy(&fresh);
         } else {
+            self.received += fresh.len() as u64;
             self.flush_tail();
             self.chunks.push_back(fresh);
+        }
+    }
+
+    /// The same for a piece that is copied.
+    fn append_copy(&mut self, fresh: &[u8]) {
+        self.received += fresh.len() as u64;
+        self.tail.extend_from_slice(fresh);
+        if self.tail.len() >= JOIN_UP_TO {
+            self.flush_tail();
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use vocab::Time;
 
 use super::{Codepoint, Condition, Content, Fate, SuspendReason, Transport, headers, new_search};
@@ -44,8 +44,10 @@ impl<T: Clone> Transport<T> {
         self.counters.received_packets += 1;
         self.counters.received_bytes += bytes + headers(Some(from));
         self.addresses.on_packet(now, from, &opened, bytes);
-        let payload = datagram.freeze().slice(opened.payload());
-        let asks = self.take_apart(now, from, bytes, payload)?;
+        let payload = opened.payload();
+        datagram.truncate(payload.end);
+        datagram.advance(payload.start);
+        let asks = self.take_apart(now, from, bytes, datagram.freeze())?;
         self.received.on_packet(
             now,
             Arrival {
