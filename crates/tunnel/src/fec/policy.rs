@@ -7,7 +7,7 @@
 //! may come, and then sends as many as make it unlikely that a round trip is needed.
 //!
 //! ```text
-//!            sent()                     no more for RTT / 32
+//!            sent()                     no more for RTT / 32, or 1 ms
 //!  Talking ◄──────── Dry(since) ───────────────────────────► plan: run, count, spacing
 //!     └── paused(Dry) ──►▲                                     └► poll_repair() each when due
 //! ```
@@ -56,6 +56,10 @@ const RATIO_REFRESH: u64 = 64;
 /// Longer would show in what an exchange takes, shorter would take each pause of an application
 /// for its end.
 const HOLD_SHARE: u32 = 32;
+
+/// On no path is it given less, since a busy host leaves as much between two pieces of one transfer.
+/// On a LAN, where a 32nd of a round trip is some microseconds, each of them would be a tail.
+const HOLD_MIN: Duration = Duration::from_millis(1);
 
 /// The part of a round trip over which repair symbols are spread at most.
 const SPREAD_SHARE: u32 = 4;
@@ -209,7 +213,8 @@ impl Policy {
             Pause::Dry => {
                 let has_new = self.unprotected.max(outstanding.start) < outstanding.end;
                 if has_new && self.tail_at.is_none() {
-                    self.tail_at = Some(now + self.path.round_trip / HOLD_SHARE);
+                    let hold = (self.path.round_trip / HOLD_SHARE).max(HOLD_MIN);
+                    self.tail_at = Some(now + hold);
                 }
             }
             // Others go on sending, so there is no silence to wait for.

@@ -117,6 +117,25 @@ fn a_tail_is_held_for_a_moment_and_planned_once() {
 }
 
 #[test]
+fn between_pieces_on_a_lan_there_is_no_tail() {
+    let mut policy = policy(Mode::Auto);
+    policy.set_path(PathState {
+        round_trip: Duration::from_micros(200),
+        ..PathState::default()
+    });
+    let mut now = send(&mut policy, Time::ZERO, 0..1);
+    for next in 1..20 {
+        policy.paused(now, Pause::Dry, 0..next);
+        now += Duration::from_micros(500);
+        assert_eq!(policy.poll_repair(now, 0..next), None);
+        now = send(&mut policy, now, next..next + 1);
+    }
+    policy.paused(now, Pause::Dry, 0..20);
+    now += Duration::from_millis(1);
+    assert!(policy.poll_repair(now, 0..20).is_some());
+}
+
+#[test]
 fn an_unknown_path_gets_some_for_an_exchange_and_one_for_a_single_packet() {
     let single = tail(&mut policy(Mode::Auto), Time::ZERO, 0..1);
     assert_eq!(single.len(), 1);
