@@ -24,7 +24,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::sys;
 use crate::wan::{self, Exporter, LinkAddresses, Paths, Refused, Train, WanSocket};
 
-/// Batches of packets sent before other work is looked at: some milliseconds.
+/// Batches of packets that a path sends before other work is looked at: some milliseconds.
 const SENDS: usize = 64;
 /// The largest packet's payload: jumbo frames of 9,000 bytes, past which there is little to gain.
 const DATAGRAM_MAX: u16 = 8_972;
@@ -79,6 +79,11 @@ impl Datagrams {
     /// The session may have packets for it.
     pub(super) fn wants_transmit(&mut self) {
         self.wants = true;
+    }
+
+    /// The session may have packets for it, and the kernel room for them.
+    fn is_ready(&self) -> bool {
+        self.wants && self.waiting.is_none()
     }
 }
 
@@ -172,34 +177,49 @@ impl EventLoop {
     /// Sends what the datagram paths let out now; whether there is more, so that other work is
     /// looked at in between.
     pub(super) fn serve_datagrams(&mut self) -> bool {
-        for _ in 0..SENDS {
-            let is_ready = |datagrams: &Datagrams| datagrams.wants && datagrams.waiting.is_none();
-            let ready = self.links.iter().find_map(|(link, slot)| {
-                let datagrams = slot.datagrams.as_ref().filter(|found| is_ready(found))?;
+        let ready: Vec<(LinkId, usize)> = self
+            .links
+            .iter()
+            .filter_map(|(link, slot)| {
+                let datagrams = slot.datagrams.as_ref().filter(|path| path.is_ready())?;
                 let packet = usize::from(datagram_max(&slot.addresses));
                 Some((*link, datagrams.socket.packets_max(packet)))
-            });
-            let Some((link, packets_max)) = ready else {
-                return false;
-            };
-            let now = self.clock.now();
-            let mut packets = std::mem::take(&mut self.packets);
-            packets.clear();
-            let transmit = self
-                .engine
-                .transmit_datagrams(now, link, packets_max, &mut packets);
-            match transmit {
-                Some(transmit) => self.send_datagrams(link, transmit, packets),
-                None => {
-                    self.packets = packets;
-                    if let Some(datagrams) = self.datagrams(link) {
-                        datagrams.wants = false;
-                    }
+            })
+            .collect();
+        let mut has_more = false;
+        for (link, packets_max) in ready {
+            for _ in 0..SENDS {
+                let is_full = self.serve_path(link, packets_max);
+                self.drain();
+                let is_ready = self.datagrams(link).is_some_and(|path| path.is_ready());
+                has_more |= is_ready;
+                // Behind a full batch little is left of what a host's connection brought at once. It
+                // goes in the next, with what the connection brings in its turn.
+                if is_full || !is_ready {
+                    break;
                 }
             }
-            self.drain();
         }
-        true
+        has_more
+    }
+
+    /// Sends a batch of a path's packets, if it lets any out; whether there were as many as it takes.
+    fn serve_path(&mut self, link: LinkId, packets_max: usize) -> bool {
+        let now = self.clock.now();
+        let mut packets = std::mem::take(&mut self.packets);
+        packets.clear();
+        let transmit = self
+            .engine
+            .transmit_datagrams(now, link, packets_max, &mut packets);
+        let Some(transmit) = transmit else {
+            self.packets = packets;
+            if let Some(datagrams) = self.datagrams(link) {
+                datagrams.wants = false;
+            }
+            return false;
+        };
+        self.send_datagrams(link, transmit, packets);
+        transmit.bytes.div_ceil(transmit.segment) >= packets_max
     }
 
     /// Sends what is left to say of a path whose link is gone.
