@@ -291,6 +291,27 @@ fn the_disk_cap_holds_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn what_is_used_outlives_what_is_not_also_when_it_is_on_disk_alone() {
+    let small = config(1, 8, ByteCount::kibibytes(512));
+    let mut near = Side::with(1, small, MemoryDisk::new());
+    let mut far = Side::with(2, small, MemoryDisk::new());
+    // More than fits into memory, a little in every segment, and used again and again while three
+    // times as much as the disk holds goes by.
+    let often = noise(1, 2_000_000);
+    Flow::new().transfer(&mut near, &mut far, &often.slice(..1));
+    let part = |round: usize| often.slice(round % 10 * 200_000..(round % 10 + 1) * 200_000);
+    let mut warm = 0;
+    for round in 0..60 {
+        Flow::new().transfer(&mut near, &mut far, &noise(100 + round as u64, 400_000));
+        let wire = Flow::new().transfer(&mut near, &mut far, &part(round));
+        warm += if round >= 30 { wire } else { 0 };
+    }
+    assert!(far.disk.numbers()[0] > 20);
+    // Without a second chance for what is on disk alone, all of it would have come again.
+    assert!(warm < 30 * 200_000 / 4, "{warm}");
+}
+
+#[test]
 fn a_full_disk_leaves_the_memory_working_and_is_tried_again() {
     let mut near = Side::new(1);
     let mut disk = MemoryDisk::new();

@@ -13,7 +13,7 @@
 //! the disk is left alone for [`DISK_RETRY`]; chunks of that time stay in memory only.
 //!
 //! Eviction is by segment, oldest first, with a second chance: a chunk of the dropped segment
-//! that is in memory and was used since it was written is queued again.
+//! that was used since it was written is queued again, after it was read if it is not in memory.
 //!
 //! What peers hold is written in batches with the next append; losing some of it only costs
 //! bytes on the wire.
@@ -41,6 +41,9 @@ use crate::fingerprint::{Fingerprint, Key};
 const LEAST_SEGMENT: u64 = 64 * 1024;
 /// Less than this, in bytes, is no disk tier.
 const LEAST_DISK: u64 = 1024 * 1024;
+/// Of a segment that is dropped, at most this part is read to be written again: what is used by far
+/// the most is a small part, and reading keeps others from the disk.
+const RESCUED_PART: u64 = 4;
 /// Segments that the disk's bytes are divided into at least, so that dropping one keeps most.
 const LEAST_SEGMENTS: u64 = 4;
 
@@ -162,6 +165,13 @@ pub(super) enum Work {
         segment: u32,
         length: u64,
         chunks: Vec<(Key, u32)>,
+    },
+    /// A chunk that is used is read from a segment that is to go.
+    Rescue {
+        key: Key,
+        offset: u32,
+        name: SegmentName,
+        peers: u64,
     },
     /// The end of a segment is written.
     Close {
@@ -340,6 +350,12 @@ impl Dictionary {
             Work::Fetch { key, place, name } => {
                 self.fetched(key, place, &name, completion.result);
             }
+            Work::Rescue {
+                key,
+                offset,
+                name,
+                peers,
+            } => self.rescued(key, offset, &name, peers, &completion.result),
             Work::Append {
                 segment,
                 length,
@@ -546,23 +562,75 @@ impl Dictionary {
     }
 
     fn drop_segment(&mut self, number: u32) {
-        let Some(segment) = self.log.segments.remove(&number) else {
+        let name = self.log.name(number, self.generation);
+        let (Some(name), Some(segment)) = (name, self.log.segments.remove(&number)) else {
             return;
         };
-        self.log.delete(number, segment.bytes + segment.excess);
         self.log.lists_bytes -= list_bytes(&segment.chunks);
+        let mut room = segment.bytes / RESCUED_PART;
         for slot in segment.chunks {
-            let here = self.index.at(slot).filter(
-                |known| matches!(known.place, Place::At { segment, .. } if segment == number),
-            );
-            let Some(known) = here else { continue };
+            let Some(known) = self.index.at(slot) else {
+                continue;
+            };
+            let Place::At { segment, offset } = known.place else {
+                continue;
+            };
+            if segment != number {
+                continue;
+            }
             let used = self.index.take_used(slot);
+            let resident = self.memory.contains(known.key);
             self.unplace(known.key);
-            if used && self.memory.contains(known.key) {
+            if used && resident {
                 self.enqueue(known.key);
+            } else if used && known.length as u64 <= room {
+                room -= known.length as u64;
+                self.rescue(&known, offset, name);
             }
         }
         self.index.release_segment(number);
+        // Behind the reads of what is rescued.
+        self.log.delete(number, segment.bytes + segment.excess);
+    }
+
+    /// Has a chunk read that is still used, while its segment is there.
+    fn rescue(&mut self, known: &Known, offset: u32, name: SegmentName) {
+        let operation = DiskOperation::Read {
+            segment: name.number,
+            offset: u64::from(offset),
+            length: (RECORD_OVERHEAD + CHUNK_HEAD + known.length) as u32,
+        };
+        let work = Work::Rescue {
+            key: known.key,
+            offset,
+            name,
+            peers: known.peers,
+        };
+        self.log.ask(operation, work);
+    }
+
+    /// Takes a rescued chunk in again, unless the dictionary was cleared meanwhile.
+    fn rescued(
+        &mut self,
+        key: Key,
+        offset: u32,
+        name: &SegmentName,
+        peers: u64,
+        result: &Result<DiskAnswer, DiskFault>,
+    ) {
+        let (Ok(DiskAnswer::Bytes(bytes)), Some(master)) = (result, &self.log.key) else {
+            return;
+        };
+        let chunk = chunk_of(bytes, &master.records(name), offset, key);
+        let Some((fingerprint, bytes)) = chunk.filter(|_| name.generation == self.generation)
+        else {
+            return;
+        };
+        let previous = self.previous(key);
+        self.insert(&fingerprint, &bytes, previous);
+        if let Some(known) = self.index.get(key) {
+            self.index.set_peers(known.slot, known.peers | peers);
+        }
     }
 }
 
