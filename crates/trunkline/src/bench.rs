@@ -14,6 +14,7 @@ use lab::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
 use crate::bench_peers::EmulatorPeers;
+use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
 use crate::lab::{environment, progress};
 use crate::output::Output;
@@ -35,6 +36,11 @@ enum Part {
     /// A WAN session on emulated paths: what of the line its flows get, with and without forward
     /// error correction.
     Session(BenchSession),
+    // Its own text says more.
+    Reduction(BenchReduction),
+    /// One end of a transfer of the reduction bench. Started by the bench itself.
+    #[command(hide = true)]
+    ReductionEnd(ReductionEnd),
 }
 
 #[derive(Debug, Args)]
@@ -71,6 +77,8 @@ impl Bench {
             Part::Emulator(emulator) => emulator.run(),
             Part::EmulatorPeers(peers) => peers.run(),
             Part::Session(session) => session.run(),
+            Part::Reduction(reduction) => reduction.run(),
+            Part::ReductionEnd(end) => end.run(),
         }
     }
 }

@@ -119,16 +119,21 @@ fn disks(directory: &Path) -> Result<([Disk; 2], StateLock)> {
         .create(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
     let lock = StateLock::take(directory)?;
-    let (key, _) = dictionary_key::load_or_make(&directory.join("dictionary.key"))?;
-    let disk = |end: &str| -> Result<Disk> {
-        let mut files = SegmentFiles::new(directory.join(end));
-        Ok(Disk {
-            execute: Box::new(move |request| files.complete(request)),
-            key: key.clone(),
-            seed: dictionary_key::fresh_seed().context("cannot get random numbers")?,
-        })
-    };
-    Ok(([disk("near")?, disk("far")?], lock))
+    let key = directory.join("dictionary.key");
+    let [near, far] = ["near", "far"].map(|end| disk(&directory.join(end), &key));
+    Ok(([near?, far?], lock))
+}
+
+/// A dictionary's files in `directory`, sealed with the key in a file of its own, which is made where
+/// there is none.
+pub(crate) fn disk(directory: &Path, key_file: &Path) -> Result<Disk> {
+    let mut files = SegmentFiles::new(directory.to_owned());
+    let (key, _) = dictionary_key::load_or_make(key_file)?;
+    Ok(Disk {
+        execute: Box::new(move |request| files.complete(request)),
+        key,
+        seed: dictionary_key::fresh_seed().context("cannot get random numbers")?,
+    })
 }
 
 fn document(outcome: &Outcome) -> Value {

@@ -13,6 +13,7 @@ mod output;
 
 mod bench;
 mod bench_peers;
+mod bench_reduction;
 mod bench_session;
 mod completions;
 mod demo;

@@ -6,12 +6,20 @@
 //!                             dictionary                        dictionary ─► segment files
 //! ```
 //! A [`Pair`] is what reduction is in two nodes, with the same settings; nothing about it is
-//! modelled. [`estimate()`] sends somebody's data through one and says what it would cost on the wire.
+//! modelled. [`estimate()`] sends somebody's data through one and says what it would cost on the wire;
+//! [`bench()`] measures the same data everywhere.
 
+mod bench;
+mod data;
+mod ends;
 mod estimate;
 mod files;
 mod pair;
 
+pub use bench::{
+    Captured, Figures, Opener, Part, Plan, Report, Runs, Small, Speed, Speeds, Starter, bench,
+};
+pub use ends::{EndResult, EndTask, Role, run_end};
 pub use estimate::{CaptureNotes, Estimate, Item, Recognition, estimate};
 pub use files::{Input, Skipped, check};
 pub use pair::{Disk, FRAMING, Pair, PairConfig, Side, Stream, Tally};

@@ -210,6 +210,19 @@ impl End {
         Ok(end)
     }
 
+    /// What an encoder has to send now, its disk work done.
+    pub(super) fn encode(&mut self, now: Time, encoder: &mut Encoder) -> Option<Bytes> {
+        let unsent = tunnel::Config::default().unsent_limit.as_usize();
+        loop {
+            let encoded = encoder.poll_encoded(now, &mut self.dictionary, unsent);
+            let requests = self.serve();
+            // What it waited for has been read by now, unless nothing was asked for.
+            if encoded.is_some() || requests == 0 || !encoder.waits_for_disk() {
+                return encoded;
+            }
+        }
+    }
+
     /// Lets the dictionary write down what it has not yet, as it does when time passes.
     pub(super) fn settle(&mut self, now: &mut Time) {
         // A sync may be what writes the rest down, and that has to be synced in turn.
@@ -427,15 +440,11 @@ impl Pair {
 
     /// Encodes and decodes until the encoder gives nothing more.
     fn pump(&mut self, stream: &mut Stream) -> Result<()> {
-        let unsent = tunnel::Config::default().unsent_limit.as_usize();
         loop {
             let now = self.now;
             let began = kernel::thread_time();
-            let end = self.end(stream.from);
-            let encoded = stream
-                .encoder
-                .poll_encoded(now, &mut end.dictionary, unsent);
-            end.serve();
+            let end = &mut self.ends[stream.from as usize];
+            let encoded = end.encode(now, &mut stream.encoder);
             stream.tally.encoding += kernel::thread_time() - began;
             match encoded {
                 Some(encoded) => self.carry(stream, encoded)?,

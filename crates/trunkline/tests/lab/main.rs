@@ -17,4 +17,5 @@ mod full_disk;
 mod leftovers;
 mod many;
 mod peers;
+mod reduction_ends;
 mod setting;

@@ -1,0 +1,701 @@
+//! What reduction makes of the same data everywhere: bytes on the wire, processor time, memory, restarts.
+//!
+//! ```text
+//!  in this process: Pairs over files ─► repeat, edits, text, their speed; a lone write
+//!  processes of their own: send ◄─► receive (1 GiB cold, then warm after a restart),
+//!                          fill ─ kill -9 ─► reopen
+//! ```
+//! Everything has one configuration: dictionaries in memory and in real files, sealed and synced, with the
+//! settings that nodes have when nobody changes them. Speed is of processor time of the end that
+//! encodes or decodes, its disk's work included, so that one core is one core; figures named `gbit_s`
+//! are of the slower end.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use reduce::Encoder;
+use serde::Serialize;
+use vocab::{ByteCount, Segment, Time};
+
+use super::data::{Noise, edited, source};
+use super::ends::{EndResult, EndTask, Role};
+use super::pair::{Disk, End, Pair, PairConfig, Side, Tally};
+use crate::kernel::{self, Signal};
+use crate::progress::Progress;
+use crate::sessions::captured_bytes;
+use crate::wait;
+
+/// Bytes of the small data.
+const SMALL: usize = 16 << 20;
+const PIECE: usize = 64 * 1024;
+/// Bytes of the large warm transfer.
+const LARGE: u64 = 1 << 30;
+/// Bytes in the dictionary that is reopened.
+const STORED: u64 = 10 << 30;
+/// Room beyond them, so that nothing is dropped.
+const SPARE: u64 = 2 << 30;
+/// Lone writes that are measured.
+const WRITES: usize = 1_000;
+/// Bytes of one, as of a keystroke or a small request.
+const WRITE: usize = 100;
+/// Virtual time between them.
+const WRITE_GAP: Duration = Duration::from_secs(1);
+/// How long 10 GiB may take to be written.
+const FILL_LIMIT: Duration = Duration::from_secs(3_600);
+
+/// A part of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// 16 MiB of random bytes: cold, repeated, and with a byte inserted about every 64 KiB.
+    Repeat,
+    /// ... with 8 bytes inserted about every 4 KiB.
+    Edit,
+    /// 16 MiB of source text.
+    Text,
+    /// 1 GiB that both ends have, after a restart with nothing of the files in memory.
+    Warm,
+    /// A dictionary of 10 GiB: opened after kill -9; memory of its index.
+    Reopen,
+    /// Small writes with nothing else to send.
+    Idle,
+}
+
+impl Part {
+    /// The parts by name, in the order in which they are measured.
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("repeat", Self::Repeat),
+        ("edit", Self::Edit),
+        ("text", Self::Text),
+        ("idle", Self::Idle),
+        ("warm", Self::Warm),
+        ("reopen", Self::Reopen),
+    ];
+
+    /// About how long it takes, in seconds.
+    fn weight(self) -> f64 {
+        match self {
+            Self::Repeat | Self::Edit | Self::Text => 3.0,
+            Self::Idle => 1.0,
+            Self::Warm => 40.0,
+            Self::Reopen => 60.0,
+        }
+    }
+}
+
+/// Makes the command of a process for one end, from its task and its dictionary's directory.
+pub type Starter = Box<dyn Fn(&EndTask, &Path) -> Command>;
+
+/// Makes what keeps a dictionary in a directory.
+pub type Opener = Box<dyn Fn(&Path) -> Result<Disk>>;
+
+/// What is to be measured.
+pub struct Plan {
+    /// Which parts.
+    pub parts: Vec<Part>,
+    /// Everything so many times; figures are medians.
+    pub repeat: usize,
+    /// Where dictionaries are while they are measured; what is made there is removed.
+    pub directory: PathBuf,
+    /// Memory of each dictionary.
+    pub memory: ByteCount,
+    /// Text to be taken instead of that of the bench.
+    pub text: Option<Bytes>,
+    /// Starts ends that are processes of their own.
+    pub process: Starter,
+    /// Keeps the dictionaries of this process.
+    pub disk: Opener,
+}
+
+/// The figures, by the names under which they are asked for; `None` was not measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// 16 MiB of random bytes that both ends have.
+    pub repeat_16mib_wire_bytes: Option<u64>,
+    /// The same with a byte inserted about every 64 KiB.
+    pub edit64k_wire_bytes: Option<u64>,
+    /// The same with 8 bytes inserted about every 4 KiB.
+    pub edit4k_wire_bytes: Option<u64>,
+    /// 16 MiB of source text that nobody has.
+    pub text_cold_wire_bytes: Option<u64>,
+    /// The same text by zstd at level 3, as one frame.
+    pub text_zstd3_bytes: Option<u64>,
+    /// 1 GiB of random bytes that both ends have on disk.
+    pub warm_1gib_wire_bytes: Option<u64>,
+    /// The most memory that was resident in either end's process meanwhile.
+    pub warm_1gib_resident_bytes: Option<u64>,
+    /// Random bytes that nobody has: the slower end.
+    pub cold_random_gbit_s: Option<f64>,
+    /// Source text that nobody has: the slower end.
+    pub cold_text_gbit_s: Option<f64>,
+    /// Random bytes that both ends have in memory: the slower end.
+    pub warm_gbit_s: Option<f64>,
+    /// 1 GiB that both ends have on disk, read from there: the slower end.
+    pub warm_1gib_gbit_s: Option<f64>,
+    /// Resident memory that an opened dictionary adds, for each GiB in its files.
+    pub index_bytes_per_stored_gib: Option<u64>,
+    /// From a process's beginning to a dictionary of 10 GiB that is ready, after kill -9 and with
+    /// nothing of its files in memory.
+    pub reopen_10gib_s: Option<f64>,
+    /// From a small write to its encoded bytes, when nothing else is under way.
+    pub idle_write_delay_us: Option<f64>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Medians.
+    pub figures: Figures,
+    /// Bytes of all packets, IP headers included, of a session that carries as many encoded bytes.
+    pub captured: Captured,
+    /// Both ends' speeds, medians.
+    pub speeds: Speeds,
+    /// All runs.
+    pub runs: Runs,
+}
+
+/// By what was sent; see [`captured_bytes`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are those of the figures")]
+pub struct Captured {
+    pub repeat_16mib_captured_bytes: Option<u64>,
+    pub edit64k_captured_bytes: Option<u64>,
+    pub edit4k_captured_bytes: Option<u64>,
+    pub text_cold_captured_bytes: Option<u64>,
+    pub warm_1gib_captured_bytes: Option<u64>,
+}
+
+/// Bits of data for each second of processor time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Speed {
+    /// At the sending end.
+    pub encode_gbit_s: f64,
+    /// At the receiving end.
+    pub decode_gbit_s: f64,
+}
+
+impl Speed {
+    fn least(self) -> f64 {
+        self.encode_gbit_s.min(self.decode_gbit_s)
+    }
+}
+
+/// By what was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the names are those of the figures")]
+pub struct Speeds {
+    pub cold_random: Option<Speed>,
+    pub cold_text: Option<Speed>,
+    pub warm: Option<Speed>,
+    pub warm_1gib: Option<Speed>,
+}
+
+/// What the figures are the medians of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Runs {
+    /// Transfers of 16 MiB.
+    pub small: Vec<Small>,
+    /// Sender and receiver of 1 GiB that nobody had.
+    pub large_cold: Vec<[EndResult; 2]>,
+    /// ... and of the same after a restart.
+    pub large_warm: Vec<[EndResult; 2]>,
+    /// The one that filled a dictionary.
+    pub fill: Vec<EndResult>,
+    /// Those that opened it.
+    pub reopen: Vec<EndResult>,
+    /// Medians of lone writes, in microseconds.
+    pub idle_us: Vec<f64>,
+}
+
+/// A transfer of 16 MiB.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Small {
+    /// What was sent.
+    pub what: &'static str,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Bytes of frames in both directions.
+    pub wire_bytes: u64,
+    /// Bytes that the encoder gave.
+    pub encoded_bytes: u64,
+    /// Repairs asked for.
+    pub repairs: u64,
+    /// Its speed.
+    pub speed: Speed,
+}
+
+/// A bench under way.
+struct Bench<'a> {
+    plan: &'a Plan,
+    progress: &'a dyn Progress,
+    report: Report,
+    done: f64,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When an end fails, the disk is full, or on Ctrl-C. What was made in the plan's directory is gone
+/// then, too.
+pub fn bench(plan: &Plan, progress: &dyn Progress) -> Result<Report> {
+    let mut bench = Bench {
+        plan,
+        progress,
+        report: Report::default(),
+        done: 0.0,
+    };
+    for (name, part) in Part::ALL {
+        if plan.parts.contains(&part) {
+            bench.measure(name, part)?;
+        }
+    }
+    bench.report.conclude();
+    Ok(bench.report)
+}
+
+impl Bench<'_> {
+    fn measure(&mut self, name: &str, part: Part) -> Result<()> {
+        let whole: f64 = self.plan.parts.iter().map(|part| part.weight()).sum();
+        let times = match part {
+            // One dictionary is filled, and opened as often.
+            Part::Reopen => 1,
+            _ => self.plan.repeat,
+        };
+        for _ in 0..times {
+            if kernel::interrupted() {
+                bail!("interrupted");
+            }
+            self.progress.step(self.done / whole, name);
+            let place = Place::new(&self.plan.directory)?;
+            match part {
+                Part::Repeat => self.repeat(&place)?,
+                Part::Edit => self.edit(&place)?,
+                Part::Text => self.text(&place)?,
+                Part::Idle => self.idle(&place)?,
+                Part::Warm => self.warm(&place)?,
+                Part::Reopen => self.reopen(&place)?,
+            }
+            self.done += part.weight() / times as f64;
+        }
+        Ok(())
+    }
+
+    fn pair(&self, place: &Place) -> Result<Pair> {
+        let [near, far] = [Side::Near, Side::Far].map(|side| (self.plan.disk)(&place.end(side)));
+        let config = PairConfig::shipped(self.plan.memory, ByteCount::new(SPARE), 1);
+        Pair::open(&config, Some([near?, far?]))
+    }
+
+    fn transfer(&mut self, pair: &mut Pair, what: &'static str, data: &Bytes) -> Result<()> {
+        let mut stream = pair.start(Side::Near);
+        for start in (0..data.len()).step_by(PIECE) {
+            let end = data.len().min(start + PIECE);
+            pair.send(&mut stream, data.slice(start..end))?;
+        }
+        let tally: Tally = pair.finish(stream)?;
+        self.report.runs.small.push(Small {
+            what,
+            bytes: tally.bytes,
+            wire_bytes: tally.wire_bytes(),
+            encoded_bytes: tally.encoded_bytes,
+            repairs: tally.repairs,
+            speed: Speed {
+                encode_gbit_s: tally.encode_gbit_s(),
+                decode_gbit_s: tally.decode_gbit_s(),
+            },
+        });
+        Ok(())
+    }
+
+    fn repeat(&mut self, place: &Place) -> Result<()> {
+        let data = Noise::new(1).next(SMALL);
+        let mut pair = self.pair(place)?;
+        self.transfer(&mut pair, COLD_RANDOM, &data)?;
+        self.transfer(&mut pair, REPEAT, &data)?;
+        self.transfer(&mut pair, EDIT_64K, &edited(&data, 65_536, 1))
+    }
+
+    fn edit(&mut self, place: &Place) -> Result<()> {
+        let data = Noise::new(1).next(SMALL);
+        let mut pair = self.pair(place)?;
+        self.transfer(&mut pair, COLD_RANDOM, &data)?;
+        self.transfer(&mut pair, EDIT_4K, &edited(&data, 4_096, 8))
+    }
+
+    fn text(&mut self, place: &Place) -> Result<()> {
+        let made;
+        let text = match &self.plan.text {
+            Some(text) => text,
+            None => {
+                made = source(2, SMALL);
+                &made
+            }
+        };
+        let mut frame = Vec::with_capacity(zstd_safe::compress_bound(text.len()));
+        let length = zstd_safe::compress(&mut frame, text, 3)
+            .map_err(|code| anyhow::anyhow!("zstd: {}", zstd_safe::get_error_name(code)))?;
+        self.report.figures.text_zstd3_bytes = Some(length as u64);
+        let text = text.clone();
+        let mut pair = self.pair(place)?;
+        self.transfer(&mut pair, COLD_TEXT, &text)
+    }
+
+    /// The time until a small write's bytes come out, the time that it is held back included.
+    fn idle(&mut self, place: &Place) -> Result<()> {
+        let config = PairConfig::shipped(self.plan.memory, ByteCount::new(SPARE), 1);
+        let disk = (self.plan.disk)(&place.end(Side::Near))?;
+        let mut end = End::open(&config, Side::Near, Some(disk))?;
+        let mut encoder = Encoder::new(config.encoder, end.peer);
+        let mut noise = Noise::new(3);
+        let mut now = Time::ZERO;
+        let mut encoded = 0;
+        let mut delays = Vec::with_capacity(WRITES);
+        for _ in 0..WRITES {
+            now += WRITE_GAP;
+            let written_at = now;
+            let bytes = noise.next(WRITE);
+            let began = Instant::now();
+            encoder.push(now, Segment::payload(bytes));
+            let mut first = encoder.poll_encoded(now, &mut end.dictionary, PIECE);
+            while first.is_none() {
+                now = encoder
+                    .poll_timeout()
+                    .context("a small write stays in the encoder")?;
+                first = encoder.poll_encoded(now, &mut end.dictionary, PIECE);
+            }
+            delays.push((began.elapsed() + now.since(written_at)).as_secs_f64() * 1e6);
+            while let Some(more) = first {
+                encoded += more.len() as u64;
+                first = encoder.poll_encoded(now, &mut end.dictionary, PIECE);
+            }
+            encoder.acknowledged(encoded, &mut end.dictionary);
+            end.serve();
+        }
+        self.report.runs.idle_us.push(median(&delays));
+        Ok(())
+    }
+
+    fn warm(&mut self, place: &Place) -> Result<()> {
+        let cold = self.send_large(place)?;
+        self.report.runs.large_cold.push(cold);
+        place.forget_cached()?;
+        let warm = self.send_large(place)?;
+        self.report.runs.large_warm.push(warm);
+        Ok(())
+    }
+
+    /// Sends 1 GiB from one process to another.
+    fn send_large(&self, place: &Place) -> Result<[EndResult; 2]> {
+        let task = |role: Role| EndTask {
+            role,
+            bytes: LARGE,
+            seed: 4,
+            memory: self.plan.memory,
+            disk: ByteCount::new(LARGE + SPARE),
+            result: place.result(role),
+        };
+        let [send, receive] = [Role::Send, Role::Receive].map(task);
+        let mut receiver = self.start(&receive, &place.end(Side::Far), |command| {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped())
+        })?;
+        let to = receiver.0.stdin.take().context("the receiver's input")?;
+        let from = receiver.0.stdout.take().context("the receiver's output")?;
+        let mut sender = self.start(&send, &place.end(Side::Near), |command| {
+            command.stdin(Stdio::from(from)).stdout(Stdio::from(to))
+        })?;
+        let results = [sender.result(&send)?, receiver.result(&receive)?];
+        for result in &results {
+            ensure!(
+                result.unwritten_chunks == 0,
+                "{} chunks did not get to the disk in {}",
+                result.unwritten_chunks,
+                self.plan.directory.display()
+            );
+        }
+        Ok(results)
+    }
+
+    fn reopen(&mut self, place: &Place) -> Result<()> {
+        let directory = place.end(Side::Near);
+        let task = |role: Role| EndTask {
+            role,
+            bytes: STORED,
+            seed: 5,
+            memory: self.plan.memory,
+            disk: ByteCount::new(STORED + SPARE),
+            result: place.result(role),
+        };
+        let fill = task(Role::Fill);
+        let mut filling = self.start(&fill, &directory, |command| command)?;
+        wait::until(FILL_LIMIT, "a dictionary to hold 10 GiB", || {
+            if let Some(status) = filling.0.try_wait()? {
+                bail!("the process that filled a dictionary ended: {status}");
+            }
+            Ok(fill.result.exists().then_some(()))
+        })?;
+        // It goes on writing: this is kill -9 in the middle of it.
+        kernel::send_signal(filling.0.id(), Signal::Kill)?;
+        filling.0.wait()?;
+        self.report.runs.fill.push(read_result(&fill)?);
+        for _ in 0..self.plan.repeat {
+            place.forget_cached()?;
+            let reopen = task(Role::Reopen);
+            let mut process = self.start(&reopen, &directory, |command| command)?;
+            let result = process.result(&reopen)?;
+            ensure!(
+                result.disk_bytes >= STORED,
+                "of 10 GiB only {} bytes are there again",
+                result.disk_bytes
+            );
+            self.report.runs.reopen.push(result);
+        }
+        Ok(())
+    }
+
+    fn start(
+        &self,
+        task: &EndTask,
+        directory: &Path,
+        prepare: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Result<Running> {
+        let _ = fs::remove_file(&task.result);
+        let mut command = (self.plan.process)(task, directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        kernel::prepare_child(&mut command, None)?;
+        let child = prepare(&mut command).spawn();
+        Ok(Running(child.context("starting an end of a transfer")?))
+    }
+}
+
+/// A process that does not outlive its measurement.
+struct Running(Child);
+
+impl Running {
+    fn result(&mut self, task: &EndTask) -> Result<EndResult> {
+        let status = self.0.wait()?;
+        ensure!(
+            status.success(),
+            "the process that was to {} ended: {status}",
+            task.role.name()
+        );
+        read_result(task)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn read_result(task: &EndTask) -> Result<EndResult> {
+    let file = File::open(&task.result).context("an end of a transfer left no result")?;
+    Ok(serde_json::from_reader(file)?)
+}
+
+/// A directory of our own for one measurement.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(within: &Path) -> Result<Self> {
+        let path = within.join(format!("trunkline-bench-{}", std::process::id()));
+        let failed = || format!("cannot use {}", path.display());
+        fs::create_dir(&path).with_context(failed)?;
+        Ok(Self(path))
+    }
+
+    fn end(&self, side: Side) -> PathBuf {
+        self.0.join(match side {
+            Side::Near => "near",
+            Side::Far => "far",
+        })
+    }
+
+    fn result(&self, role: Role) -> PathBuf {
+        self.0.join(format!("{}.json", role.name()))
+    }
+
+    /// As after a restart of the machine: nothing of the dictionaries' files is in memory.
+    fn forget_cached(&self) -> Result<()> {
+        for side in [Side::Near, Side::Far] {
+            let Ok(entries) = fs::read_dir(self.end(side)) else {
+                continue;
+            };
+            for entry in entries {
+                let file = File::open(entry?.path())?;
+                // What is not on the disk yet cannot be dropped.
+                file.sync_all()?;
+                kernel::forget_cached(&file)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const COLD_RANDOM: &str = "cold_random";
+const REPEAT: &str = "repeat_16mib";
+const EDIT_64K: &str = "edit64k";
+const EDIT_4K: &str = "edit4k";
+const COLD_TEXT: &str = "text_cold";
+
+impl Report {
+    fn conclude(&mut self) {
+        let runs = &self.runs;
+        let bytes = |what| of_small(runs, what, |run| run.wire_bytes as f64).map(whole);
+        let captured = |what| {
+            let encoded = of_small(runs, what, |run| run.encoded_bytes as f64)?;
+            captured_bytes(encoded as u64)
+        };
+        let speed = |what| {
+            Some(Speed {
+                encode_gbit_s: of_small(runs, what, |run| run.speed.encode_gbit_s)?,
+                decode_gbit_s: of_small(runs, what, |run| run.speed.decode_gbit_s)?,
+            })
+        };
+        let large = |figure: &dyn Fn(&[EndResult; 2]) -> f64| {
+            let values: Vec<f64> = runs.large_warm.iter().map(figure).collect();
+            (!values.is_empty()).then(|| median(&values))
+        };
+        let opened = |figure: &dyn Fn(&EndResult) -> f64| {
+            let values: Vec<f64> = runs.reopen.iter().map(figure).collect();
+            (!values.is_empty()).then(|| median(&values))
+        };
+        self.speeds = Speeds {
+            cold_random: speed(COLD_RANDOM),
+            cold_text: speed(COLD_TEXT),
+            warm: speed(REPEAT),
+            warm_1gib: large(&|ends| gbit_s(&ends[0]))
+                .zip(large(&|ends| gbit_s(&ends[1])))
+                .map(|(encode_gbit_s, decode_gbit_s)| Speed {
+                    encode_gbit_s,
+                    decode_gbit_s,
+                }),
+        };
+        self.captured = Captured {
+            repeat_16mib_captured_bytes: captured(REPEAT),
+            edit64k_captured_bytes: captured(EDIT_64K),
+            edit4k_captured_bytes: captured(EDIT_4K),
+            text_cold_captured_bytes: captured(COLD_TEXT),
+            warm_1gib_captured_bytes: large(&|ends| ends[0].encoded_bytes as f64)
+                .and_then(|encoded| captured_bytes(encoded as u64)),
+        };
+        let resident = |ends: &[EndResult; 2]| {
+            let peaks = ends.map(|end| end.resident_peak_bytes);
+            peaks[0].max(peaks[1]) as f64
+        };
+        let per_gib = |end: &EndResult| {
+            let index = end
+                .resident_open_bytes
+                .saturating_sub(end.resident_before_bytes);
+            index as f64 / (end.disk_bytes as f64 / (1 << 30) as f64)
+        };
+        let least = |speed: Option<Speed>| speed.map(Speed::least);
+        self.figures = Figures {
+            repeat_16mib_wire_bytes: bytes(REPEAT),
+            edit64k_wire_bytes: bytes(EDIT_64K),
+            edit4k_wire_bytes: bytes(EDIT_4K),
+            text_cold_wire_bytes: bytes(COLD_TEXT),
+            text_zstd3_bytes: self.figures.text_zstd3_bytes,
+            warm_1gib_wire_bytes: large(&|ends| ends[0].wire_bytes as f64).map(whole),
+            warm_1gib_resident_bytes: large(&resident).map(whole),
+            cold_random_gbit_s: least(self.speeds.cold_random),
+            cold_text_gbit_s: least(self.speeds.cold_text),
+            warm_gbit_s: least(self.speeds.warm),
+            warm_1gib_gbit_s: least(self.speeds.warm_1gib),
+            index_bytes_per_stored_gib: opened(&per_gib).map(whole),
+            reopen_10gib_s: opened(&|end| end.open_s),
+            idle_write_delay_us: (!runs.idle_us.is_empty()).then(|| median(&runs.idle_us)),
+        };
+    }
+}
+
+/// The median over the transfers of this kind.
+fn of_small(runs: &Runs, what: &str, figure: impl Fn(&Small) -> f64) -> Option<f64> {
+    let of_kind = runs.small.iter().filter(|run| run.what == what);
+    let values: Vec<f64> = of_kind.map(figure).collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+fn gbit_s(end: &EndResult) -> f64 {
+    end.bytes as f64 * 8.0 / end.processor_s.max(1e-9) / 1e9
+}
+
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+/// The middle value, or the mean of the two in the middle.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match (sorted.len() % 2, sorted.get(middle)) {
+        (_, None) => 0.0,
+        (1, Some(value)) => *value,
+        (_, Some(value)) => (sorted[middle - 1] + value) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(what: &'static str, wire_bytes: u64, encode_gbit_s: f64) -> Small {
+        Small {
+            what,
+            bytes: SMALL as u64,
+            wire_bytes,
+            encoded_bytes: wire_bytes,
+            repairs: 0,
+            speed: Speed {
+                encode_gbit_s,
+                decode_gbit_s: 5.0,
+            },
+        }
+    }
+
+    #[test]
+    fn figures_are_medians_and_of_the_slower_end() {
+        let mut report = Report::default();
+        report.runs.small = vec![
+            small(REPEAT, 30, 9.0),
+            small(REPEAT, 10, 4.0),
+            small(REPEAT, 20, 3.0),
+            small(COLD_RANDOM, 99, 7.0),
+        ];
+        report.conclude();
+        assert_eq!(report.figures.repeat_16mib_wire_bytes, Some(20));
+        assert_eq!(report.figures.warm_gbit_s, Some(4.0));
+        assert_eq!(report.figures.cold_random_gbit_s, Some(5.0));
+        assert_eq!(report.figures.edit4k_wire_bytes, None);
+        assert_eq!(report.figures.reopen_10gib_s, None);
+        let captured = report.captured.repeat_16mib_captured_bytes.unwrap();
+        assert!(captured > 20 && captured < 5_000, "{captured}");
+    }
+
+    #[test]
+    fn an_index_is_counted_for_each_gibibyte_stored() {
+        let mut report = Report::default();
+        report.runs.reopen = vec![EndResult {
+            resident_before_bytes: 10 << 20,
+            resident_open_bytes: 50 << 20,
+            disk_bytes: 10 << 30,
+            open_s: 1.5,
+            ..EndResult::default()
+        }];
+        report.conclude();
+        assert_eq!(report.figures.index_bytes_per_stored_gib, Some(4 << 20));
+        assert_eq!(report.figures.reopen_10gib_s, Some(1.5));
+    }
+}
