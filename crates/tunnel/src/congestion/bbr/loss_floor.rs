@@ -61,7 +61,7 @@ const STARTUP_ROUNDS: u64 = 12;
 const EVIDENCE_PACKETS: f64 = 50.0;
 
 /// No floor is believed above this: on worse paths the controller slows down.
-const FLOOR_MAX: f64 = 0.3;
+pub(super) const FLOOR_MAX: f64 = 0.3;
 
 /// Epochs whose packets may still be in flight: a cycle has four, and a round trip seldom spans
 /// one. Older packets are not counted.

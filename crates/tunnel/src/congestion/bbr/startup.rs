@@ -19,6 +19,7 @@ use super::super::Remembered;
 use super::super::event::Event;
 use super::super::sample::RateSample;
 use super::congestion::FLOOR_QUEUE;
+use super::loss_floor::FLOOR_MAX;
 use super::{Bbr, State};
 
 /// Packets with which start-up begins when the round-trip time is known, over which it spreads them.
@@ -190,9 +191,12 @@ impl Bbr {
         let rounds = self.full_pipe.rounds_without_growth();
         let has_queue =
             rounds >= PLATEAU_ROUNDS_WITH_QUEUE && self.round_trips.queue() > STARTUP_QUEUE;
-        let loses = self.full_pipe.is_slowing
-            && self.loss_round.was_excessive()
-            && self.loss_round.losses().runs >= STARTUP_RUNS;
+        let losses = self.loss_round.losses();
+        // Nothing is said about growth while the sender lacks data; what it resends may be more
+        // than the path carries all the same.
+        let is_slowing = self.full_pipe.is_slowing
+            || (self.sampler.is_application_limited() && losses.lost > losses.packets * FLOOR_MAX);
+        let loses = is_slowing && self.loss_round.was_excessive() && losses.runs >= STARTUP_RUNS;
         if loses {
             // "Exiting Startup Based on Packet Loss".
             self.saved.state = Some(State::Startup);
