@@ -60,7 +60,7 @@ pub(super) struct Log {
     under_way: BTreeMap<u64, Work>,
     pub(super) segments: BTreeMap<u32, Segment>,
     /// Removals under way.
-    deletions: usize,
+    pub(super) deletions: usize,
     /// Files that could not be removed, with their bytes.
     undeleted: BTreeMap<u32, u64>,
     /// Bytes that their lists of chunks take.
