@@ -22,6 +22,7 @@ pub mod command;
 pub mod host;
 pub mod kernel;
 pub mod link;
+mod median;
 pub mod nodes;
 pub mod peers;
 pub mod preflight;

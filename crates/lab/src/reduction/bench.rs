@@ -25,6 +25,7 @@ use super::data::{Noise, edited, source};
 use super::ends::{EndResult, EndTask, Role};
 use super::pair::{Disk, End, Pair, PairConfig, Side, Tally};
 use crate::kernel::{self, Signal};
+use crate::median::median;
 use crate::progress::Progress;
 use crate::sessions::captured_bytes;
 use crate::wait;
@@ -374,7 +375,7 @@ impl Bench<'_> {
             encoder.acknowledged(encoded, &mut end.dictionary);
             end.serve();
         }
-        self.report.runs.idle_us.push(median(&delays));
+        self.report.runs.idle_us.extend(median(delays));
         Ok(())
     }
 
@@ -563,14 +564,9 @@ impl Report {
                 decode_gbit_s: of_small(runs, what, |run| run.speed.decode_gbit_s)?,
             })
         };
-        let large = |figure: &dyn Fn(&[EndResult; 2]) -> f64| {
-            let values: Vec<f64> = runs.large_warm.iter().map(figure).collect();
-            (!values.is_empty()).then(|| median(&values))
-        };
-        let opened = |figure: &dyn Fn(&EndResult) -> f64| {
-            let values: Vec<f64> = runs.reopen.iter().map(figure).collect();
-            (!values.is_empty()).then(|| median(&values))
-        };
+        let large =
+            |figure: &dyn Fn(&[EndResult; 2]) -> f64| median(runs.large_warm.iter().map(figure));
+        let opened = |figure: &dyn Fn(&EndResult) -> f64| median(runs.reopen.iter().map(figure));
         self.speeds = Speeds {
             cold_random: speed(COLD_RANDOM),
             cold_text: speed(COLD_TEXT),
@@ -615,7 +611,7 @@ impl Report {
             warm_1gib_gbit_s: least(self.speeds.warm_1gib),
             index_bytes_per_stored_gib: opened(&per_gib).map(whole),
             reopen_10gib_s: opened(&|end| end.open_s),
-            idle_write_delay_us: (!runs.idle_us.is_empty()).then(|| median(&runs.idle_us)),
+            idle_write_delay_us: median(runs.idle_us.iter().copied()),
         };
     }
 }
@@ -623,8 +619,7 @@ impl Report {
 /// The median over the transfers of this kind.
 fn of_small(runs: &Runs, what: &str, figure: impl Fn(&Small) -> f64) -> Option<f64> {
     let of_kind = runs.small.iter().filter(|run| run.what == what);
-    let values: Vec<f64> = of_kind.map(figure).collect();
-    (!values.is_empty()).then(|| median(&values))
+    median(of_kind.map(figure))
 }
 
 fn gbit_s(end: &EndResult) -> f64 {
@@ -633,18 +628,6 @@ fn gbit_s(end: &EndResult) -> f64 {
 
 fn whole(value: f64) -> u64 {
     value.round() as u64
-}
-
-/// The middle value, or the mean of the two in the middle.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match (sorted.len() % 2, sorted.get(middle)) {
-        (_, None) => 0.0,
-        (1, Some(value)) => *value,
-        (_, Some(value)) => (sorted[middle - 1] + value) / 2.0,
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::campaign::{Pass, Sample, TestResults};
+use crate::median::median;
 
 /// What was measured of one file, or of all files of a workload, in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,7 +63,7 @@ pub fn rows(test: &TestResults) -> Vec<Row> {
                     let of_pass: Vec<&&Sample> =
                         own.iter().filter(|sample| sample.pass == pass).collect();
                     let median_of = |figure: fn(&Sample) -> f64| {
-                        median(of_pass.iter().map(|sample| figure(sample)).collect())
+                        median(of_pass.iter().map(|sample| figure(sample)))
                     };
                     let figures = Figures {
                         elapsed_s: median_of(|sample| sample.elapsed_s)?,
@@ -115,16 +116,6 @@ pub fn sums(rows: &[Row]) -> Vec<Row> {
             sum
         })
         .collect()
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        length if length % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
-    }
 }
 
 #[cfg(test)]
@@ -199,12 +190,5 @@ pub(super) mod tests {
         let sums = sums(&rows(&test));
         assert!(!sums[0].figures.contains_key(&Pass::Warm));
         assert!(sums[0].figures.contains_key(&Pass::Edited));
-    }
-
-    #[test]
-    fn medians_of_even_counts_lie_between() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
-        assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
     }
 }

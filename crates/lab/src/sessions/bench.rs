@@ -15,10 +15,11 @@ use tunnel::fec::Mode;
 
 use super::cells::{Cell, all_cells};
 use super::exchanges::{self, Exchanges, FirstByte, Latencies, SmallFlow};
+use super::mode_name;
 use super::real::{self, Cost};
 use super::shares::{self, QUEUES, Rival, Shares};
 use super::transfers::{CellResult, run_cell};
-use super::{median, mode_name};
+use crate::median::median;
 use crate::progress::Progress;
 
 /// The loss of the path on which exchanges are measured, each way.
@@ -274,7 +275,7 @@ impl Report {
                 fec: mode_name(mode),
                 loss,
                 latencies: Latencies::of(first),
-                repair_share: median(repair_shares),
+                repair_share: median(repair_shares).unwrap_or_default(),
             }),
             Job::SmallFlow => {
                 self.small_flow = Some(SmallFlow {
@@ -336,8 +337,7 @@ impl Report {
     /// The median of all seeds.
     #[must_use]
     pub fn jain_16_sessions(&self) -> Option<f64> {
-        let all = &self.jain_16_sessions;
-        (!all.is_empty()).then(|| median(all.iter().copied()))
+        median(self.jain_16_sessions.iter().copied())
     }
 
     /// How much longer the median small flow waits beside bulk flows.

@@ -62,15 +62,3 @@ fn quantile<T: Ord + Copy + Default>(values: &mut [T], share: f64) -> T {
         .copied()
         .unwrap_or_default()
 }
-
-/// The middle value, or the mean of the two in the middle.
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match (sorted.len() % 2, sorted.get(middle)) {
-        (_, None) => 0.0,
-        (1, Some(value)) => *value,
-        (_, Some(value)) => (sorted[middle - 1] + value) / 2.0,
-    }
-}

@@ -11,10 +11,11 @@ use tunnel::congestion::Algorithm;
 use tunnel::fec::Mode;
 use tunnel::transport::Settings;
 
+use super::NEAR;
 use super::cells::PLAIN;
 use super::work::Work;
 use super::world::World;
-use super::{NEAR, median};
+use crate::median::median;
 
 /// Between the starts of two flows.
 const STAGGER: Duration = Duration::from_millis(100);
@@ -126,13 +127,14 @@ impl Shares {
         Self {
             rival,
             queue_bdp,
-            share: median(shares.iter().copied()),
+            share: median(shares.iter().copied()).unwrap_or_default(),
             least: shares.iter().copied().fold(1.0, f64::min),
             greatest: shares.iter().copied().fold(0.0, f64::max),
             used: median(
                 runs.iter()
                     .map(|[ours, theirs]| (ours + theirs) as f64 / line),
-            ),
+            )
+            .unwrap_or_default(),
             shares,
         }
     }

@@ -13,7 +13,8 @@ use super::cells::{Cell, PLAIN};
 use super::pair::Datagrams;
 use super::work::Work;
 use super::world::{HEADERS, Plan, World};
-use super::{FAR, NEAR, median, mode_name, quantile};
+use super::{FAR, NEAR, mode_name, quantile};
+use crate::median::median;
 
 /// What was measured on one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -65,21 +66,20 @@ impl CellResult {
     /// correction.
     pub(super) fn median_of(runs: &[&Self], off: &[&Self]) -> Option<Self> {
         let first = *runs.first()?;
-        let of = |figure: fn(&Self) -> f64| median(runs.iter().map(|run| figure(run)));
+        let of = |figure: fn(&Self) -> f64| {
+            median(runs.iter().map(|run| figure(run))).unwrap_or_default()
+        };
         // What one run has not measured, none has.
         let of_some = |figure: fn(&Self) -> Option<f64>| {
             figure(first)?;
-            Some(median(runs.iter().filter_map(|run| figure(run))))
+            median(runs.iter().filter_map(|run| figure(run)))
         };
         let over_off = |figure: fn(&Self) -> f64| {
-            let ratios: Vec<f64> = runs
-                .iter()
-                .filter_map(|run| {
-                    let pair = off.iter().find(|off| off.seeds == run.seeds)?;
-                    Some(figure(run) / figure(pair).max(1e-9))
-                })
-                .collect();
-            (first.fec != mode_name(Mode::Off) && !ratios.is_empty()).then(|| median(ratios))
+            let ratios = runs.iter().filter_map(|run| {
+                let pair = off.iter().find(|off| off.seeds == run.seeds)?;
+                Some(figure(run) / figure(pair).max(1e-9))
+            });
+            median(ratios).filter(|_| first.fec != mode_name(Mode::Off))
         };
         Some(Self {
             goodput_mbit_s: of(|run| run.goodput_mbit_s),

@@ -21,8 +21,9 @@ use super::cells::{Cell, PLAIN};
 use super::exchanges::{Exchanges, FirstByte, Latencies, SHORT_ANSWER};
 use super::shares::{QUEUES, Rival, Shares};
 use super::transfers::{CellResult, WHOLE, mbit};
-use super::{median, mode_name, quantile};
+use super::{mode_name, quantile};
 use crate::host::ProcessorTime;
+use crate::median::median;
 use crate::preflight::{self, Captures, Interception, Needs};
 use crate::progress::Progress;
 use crate::topology::Site;
@@ -354,7 +355,6 @@ impl Bench<'_> {
 
 /// The median rate of flows that were not reduced.
 pub(super) fn cpu_gbit_s(costs: &[Cost]) -> Option<f64> {
-    let mut rates = costs.iter().filter(|cost| !cost.is_reduced).peekable();
-    rates.peek()?;
-    Some(median(rates.map(|cost| cost.gbit_s)))
+    let costs = costs.iter().filter(|cost| !cost.is_reduced);
+    median(costs.map(|cost| cost.gbit_s))
 }
