@@ -1,7 +1,7 @@
 //! Who may depend on whom, read from the crates' Cargo.toml.
 //!
 //! ```text
-//! vocab ◄─ emulate, reduce, tunnel, accelerate ◄─ engine ◄─ node, lab ◄─ trunkline
+//! vocab ◄─ emulate, reduce, tunnel, accelerate, measure ◄─ engine ◄─ node, lab ◄─ trunkline
 //!            ▲               ▲                                  ▲
 //!            │               └─ simd, path            hostile (fuzzing only)
 //!            └─ testkit (tests only)
@@ -14,7 +14,7 @@ use super::files::Checkout;
 /// Crates without input or output. None of them depends on another, save that all use `vocab`,
 /// that `simd` lies below those with a loop to speed up and `path` below those that send on one, and
 /// that `engine` joins three.
-const CORES: [&str; 8] = [
+const CORES: [&str; 9] = [
     "vocab",
     "simd",
     "path",
@@ -22,11 +22,12 @@ const CORES: [&str; 8] = [
     "reduce",
     "tunnel",
     "accelerate",
+    "measure",
     "engine",
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
@@ -34,6 +35,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("reduce", &["vocab"]),
     ("tunnel", &["vocab", "simd", "path"]),
     ("accelerate", &["vocab"]),
+    ("measure", &["vocab", "path"]),
     ("engine", &["vocab", "reduce", "tunnel", "accelerate"]),
     ("testkit", &["vocab", "emulate"]),
     (
@@ -206,7 +208,7 @@ fn is_below_or_for_tests(user: &str, dependency: &str) -> bool {
         return true;
     }
     !CORES.contains(&user) && CORES.contains(&dependency)
-        || (matches!(user, "engine" | "tunnel") && dependency == "emulate")
+        || (matches!(user, "engine" | "tunnel" | "measure") && dependency == "emulate")
 }
 
 fn present_cores(checkout: &Checkout) -> impl Iterator<Item = &'static str> {

@@ -6,7 +6,7 @@
 //! | state (RFC 8899 §5.2) | may be sent | probed | goes on when |
 //! | --- | --- | --- | --- |
 //! | `Base` | the base size | the base size | a packet of that size is acknowledged: `Searching`; three probes are lost: `Error` |
-//! | `Searching` | the largest acknowledged | the maximum first, then the middle between what got through and what did not | the two are [`SEARCH_GRAIN`] apart, or the maximum got through: `Complete` |
+//! | `Searching` | the largest acknowledged | the maximum first, then the middle between what got through and what did not | the two are a grain ([`SEARCH_GRAIN`]) apart, or the maximum got through: `Complete` |
 //! | `Complete` | the largest acknowledged | – | after [`RAISE_AFTER`]: `Searching`; many losses in a row, or no word of full packets for [`CONFIRM_AFTER`]: `Confirming` |
 //! | `Confirming` | the same, the base size in doubt | the same size | a packet of that size is acknowledged: back; three probes are lost, a black hole: `Base` |
 //! | `Error` | the base size | the base size, every [`RETRY_AFTER`] | a packet of that size is acknowledged: `Searching` |
@@ -59,6 +59,9 @@ pub struct MtuConfig {
     pub base: u16,
     /// The largest size to try: what the interface carries, and the peer takes in.
     pub max: u16,
+    /// How close the search brings what got through and what did not: [`SEARCH_GRAIN`] for a
+    /// transport, 1 where the exact size is asked for.
+    pub grain: u16,
 }
 
 /// Where the search stands; the table is at the head of the file.
@@ -394,7 +397,7 @@ impl PathMtu {
             return Some(self.config.max);
         }
         let between = self.too_large.saturating_sub(self.size);
-        (between > SEARCH_GRAIN).then(|| self.size + between / 2)
+        (between > self.config.grain.max(1)).then(|| self.size + between / 2)
     }
 
     fn confirm(&mut self, now: Time) {

@@ -29,6 +29,7 @@ impl Path {
         let config = MtuConfig {
             base: BASE_SIZE,
             max,
+            grain: SEARCH_GRAIN,
         };
         Self {
             now: Time::ZERO,
@@ -146,7 +147,11 @@ proptest! {
     fn no_order_of_events_breaks_it(
         steps in prop::collection::vec((0_u8..9, 0_u16..2_000, 0_u64..8, 0_u64..400_000), 1..120),
     ) {
-        let config = MtuConfig { base: BASE_SIZE, max: 1_472 };
+        let config = MtuConfig {
+            base: BASE_SIZE,
+            max: 1_472,
+            grain: SEARCH_GRAIN,
+        };
         let mut now = Time::ZERO;
         let mut mtu = PathMtu::new(now, config);
         let mut max = 1_472;

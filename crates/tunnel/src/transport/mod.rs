@@ -559,8 +559,12 @@ fn new_controller(
 
 fn new_search(now: Time, settings: &Settings) -> PathMtu {
     let base = path::BASE_SIZE;
-    let max = settings.datagram_max.max(base);
-    PathMtu::new(now, MtuConfig { base, max })
+    let config = MtuConfig {
+        base,
+        max: settings.datagram_max.max(base),
+        grain: path::SEARCH_GRAIN,
+    };
+    PathMtu::new(now, config)
 }
 
 /// What IP and UDP add to a payload that goes there.

@@ -1,0 +1,22 @@
+//! Turn-up of a circuit by RFC 6349: does it give TCP users what was bought?
+//!
+//! ```text
+//!  path MTU ─► baseline RTT ─► bottleneck rate ─► BDP, windows ─► TCP runs ─► figures
+//!                              (each direction)   metrics         tcp_info    metrics
+//! ```
+//! [`turn_up`] says what is measured next and holds what is known; [`procedure`] has the steps that need
+//! no TCP, as machines; [`run`] makes the figures of a run of TCP connections from what the kernel
+//! counts ([`tcp_info`]), exact to the byte, by the formulas of RFC 6349 and RFC 8337 in [`metrics`].
+//! [`wire`] is what the two ends say to each other.
+//!
+//! It opens no socket and reads no clock: a shell sends, receives, and hands in what was measured.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod metrics;
+pub mod procedure;
+pub mod run;
+pub mod tcp_info;
+pub mod turn_up;
+pub mod wire;

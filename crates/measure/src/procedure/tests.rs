@@ -1,0 +1,453 @@
+//! Client, server and the path between them in virtual time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use emulate::{DirectionConfig, Line, Link, LinkConfig, TokenBucket};
+use testkit::{Clock, earliest};
+use vocab::{Bitrate, ByteCount, Probability, Time};
+
+use super::*;
+use crate::wire::{Direction, Key, Kind, Role, SessionKey};
+
+const SESSION: u64 = 7;
+const HEADERS: usize = UDP_HEADERS_IPV4 as usize;
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+fn mbit(rate: f64) -> Bitrate {
+    Bitrate::from_bits_per_second((rate * 1e6) as u64)
+}
+
+fn key() -> SessionKey {
+    Key::from_words("words").session(&[1; 32], &[2; 32])
+}
+
+fn client_address() -> SocketAddr {
+    "192.0.2.1:5000".parse().unwrap()
+}
+
+fn way(rate: f64, delay: Duration) -> DirectionConfig {
+    DirectionConfig {
+        line: Line::Rate(mbit(rate)),
+        delay,
+        queue: ByteCount::mebibytes(1).into(),
+        ..DirectionConfig::default()
+    }
+}
+
+/// A step of the client's, as the world drives it.
+trait Machine {
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing>;
+    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize);
+    fn poll_timeout(&self) -> Option<Time>;
+    fn handle_timeout(&mut self, now: Time);
+    fn is_over(&mut self, now: Time) -> bool;
+}
+
+impl Machine for PathMtuTest {
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        self.poll_transmit(now)
+    }
+    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
+        self.handle(now, datagram, length);
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.poll_timeout()
+    }
+    fn handle_timeout(&mut self, now: Time) {
+        self.handle_timeout(now);
+    }
+    fn is_over(&mut self, _now: Time) -> bool {
+        self.outcome().is_some()
+    }
+}
+
+impl Machine for BaselineRtt {
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        self.poll_transmit(now)
+    }
+    fn handle(&mut self, now: Time, datagram: &Datagram, _length: usize) {
+        self.handle(now, datagram);
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.poll_timeout()
+    }
+    fn handle_timeout(&mut self, _now: Time) {}
+    fn is_over(&mut self, now: Time) -> bool {
+        self.outcome(now).is_some()
+    }
+}
+
+/// A path with a server at its far end.
+struct World {
+    link: Link,
+    server: Responder,
+    /// Drops larger IP packets in silence.
+    carries: [usize; 2],
+    clock: Clock,
+    sent: usize,
+}
+
+impl World {
+    fn new(up: DirectionConfig, down: DirectionConfig) -> Self {
+        let mut server = Responder::new(SESSION, key(), 99);
+        open(&mut server, client_address());
+        let config = LinkConfig {
+            forward: up,
+            back: down,
+            seed: 1,
+        };
+        Self {
+            link: Link::new(config),
+            server,
+            carries: [65_535; 2],
+            clock: Clock::new(),
+            sent: 0,
+        }
+    }
+
+    fn send(&mut self, direction: Direction, outgoing: &Outgoing) {
+        let (role, way) = match direction {
+            Direction::Up => (Role::Client, &mut self.link.forward),
+            Direction::Down => (Role::Server, &mut self.link.back),
+        };
+        let mut bytes = Vec::new();
+        outgoing
+            .datagram
+            .emit(&key(), role, outgoing.length, &mut bytes);
+        self.sent += 1;
+        if bytes.len() + HEADERS <= self.carries[direction as usize] {
+            bytes.resize(bytes.len() + HEADERS, 0);
+            let _ = way.handle(self.clock.now(), Bytes::from(bytes));
+        }
+    }
+
+    fn run(&mut self, machine: &mut impl Machine) {
+        while !machine.is_over(self.clock.now()) {
+            let now = self.clock.now();
+            if machine.poll_timeout().is_some_and(|due| due <= now) {
+                machine.handle_timeout(now);
+            }
+            while let Some(outgoing) = machine.poll_transmit(now) {
+                self.send(Direction::Up, &outgoing);
+            }
+            while let Some(packet) = self.link.forward.poll_output(now) {
+                let bytes = &packet.packet[..packet.packet.len() - HEADERS];
+                if let Answer::Send(answers) = self.server.handle(now, now, client_address(), bytes)
+                {
+                    for answer in answers {
+                        self.send(Direction::Down, &answer);
+                    }
+                }
+            }
+            while let Some(packet) = self.link.back.poll_output(now) {
+                let bytes = &packet.packet[..packet.packet.len() - HEADERS];
+                let datagram = Datagram::parse(bytes, &key(), Role::Server).unwrap();
+                machine.handle(now, &datagram, bytes.len());
+            }
+            let next = earliest([machine.poll_timeout(), self.link.poll_timeout()]);
+            match next {
+                Some(next) if !machine.is_over(now) => self.clock.jump_to(next),
+                _ => return,
+            };
+        }
+    }
+}
+
+/// Makes an address the client's.
+fn open(server: &mut Responder, address: SocketAddr) {
+    let mut head = Datagram {
+        kind: Kind::Open,
+        session: SESSION,
+        order: 0,
+        number: 0,
+        stamp: 0,
+        extra: 0,
+    };
+    let mut bytes = Vec::new();
+    head.emit(&key(), Role::Client, 0, &mut bytes);
+    let Answer::Send(answers) = server.handle(Time::ZERO, Time::ZERO, address, &bytes) else {
+        panic!("an opening is answered");
+    };
+    assert_eq!(answers[0].datagram.kind, Kind::Cookie);
+    assert!(
+        answers[0].length <= bytes.len(),
+        "no larger than the question"
+    );
+    head.kind = Kind::Confirm;
+    head.extra = answers[0].datagram.extra;
+    head.emit(&key(), Role::Client, 0, &mut bytes);
+    let answer = server.handle(Time::ZERO, Time::ZERO, address, &bytes);
+    assert!(matches!(answer, Answer::Confirmed(_)), "{answer:?}");
+}
+
+fn mtu_test(direction: Direction) -> PathMtuTest {
+    PathMtuTest::new(
+        Time::ZERO,
+        direction,
+        SESSION,
+        1_500,
+        UDP_HEADERS_IPV4,
+        ms(50),
+    )
+}
+
+/// RFC 8899 §4.3, §5: black holes are found without any ICMP message, and to the byte.
+#[test]
+fn the_path_mtu_is_exact_behind_a_silent_drop() {
+    for carries in [1_500_usize, 1_499, 1_492, 1_380, 1_228, 1_006, 576] {
+        for direction in Direction::BOTH {
+            let mut world = World::new(way(10.0, ms(25)), way(10.0, ms(25)));
+            world.carries[direction as usize] = carries;
+            let mut test = mtu_test(direction);
+            world.run(&mut test);
+            let expected = MtuOutcome::Found {
+                mtu: carries as u16,
+                tried: 1_500,
+            };
+            assert_eq!(test.outcome(), Some(expected), "{direction:?}");
+            let took = world.clock.now().since(Time::ZERO);
+            assert!(took < Duration::from_secs(6), "{carries}: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn losses_make_no_path_mtu_smaller() {
+    for seed in 1..10 {
+        let lossy = DirectionConfig {
+            loss: Probability::from_fraction(0.05).unwrap().into(),
+            ..way(10.0, ms(25))
+        };
+        let mut world = World::new(lossy.clone(), lossy.clone());
+        world.link = Link::new(LinkConfig::symmetric(lossy, seed));
+        world.carries = [1_400; 2];
+        let mut test = mtu_test(Direction::Up);
+        world.run(&mut test);
+        // Three losses in a row of the very size that passes are one in eight thousand.
+        let Some(MtuOutcome::Found { mtu, .. }) = test.outcome() else {
+            panic!("{:?}", test.outcome());
+        };
+        assert_eq!(mtu, 1_400);
+    }
+}
+
+#[test]
+fn a_path_that_carries_nothing_and_one_that_carries_little_are_told_apart() {
+    for (carries, expected) in [
+        (0, MtuOutcome::NoAnswer),
+        (300, MtuOutcome::TooSmall { tried: 576 }),
+    ] {
+        let mut world = World::new(way(10.0, ms(25)), way(10.0, ms(25)));
+        world.carries[0] = carries;
+        let mut test = mtu_test(Direction::Up);
+        world.run(&mut test);
+        assert_eq!(test.outcome(), Some(expected));
+    }
+}
+
+/// RFC 6349 §3.2.1: both delays, and the time that a small packet takes on each line.
+#[test]
+fn the_baseline_is_both_delays_and_serialisation() {
+    let lossy = DirectionConfig {
+        loss: Probability::from_fraction(0.02).unwrap().into(),
+        ..way(2.0, ms(30))
+    };
+    let mut world = World::new(lossy, way(10.0, ms(20)));
+    let mut test = BaselineRtt::new(Time::ZERO, SESSION, 5);
+    world.run(&mut test);
+    let outcome = test.outcome(world.clock.now()).unwrap();
+    assert!(outcome.samples.len() >= 100, "{}", outcome.samples.len());
+    let bytes = ByteCount::new((crate::wire::DATAGRAM_HEADER + HEADERS) as u64);
+    let expected = ms(50) + mbit(2.0).time_for(bytes) + mbit(10.0).time_for(bytes);
+    assert_eq!(outcome.baseline(), Some(expected));
+    assert!(outcome.median() >= outcome.baseline());
+}
+
+/// Sends what the search asks for over a path, and says what it found.
+fn search(config: DirectionConfig, bounds: SearchConfig) -> BottleneckSearch {
+    let mut search = BottleneckSearch::new(bounds);
+    let mut link = Link::new(LinkConfig::symmetric(config, 3));
+    let mut clock = Clock::new();
+    while let Step::Stream(plan) = search.next_step() {
+        let mut departures = Departures::new(clock.now(), plan);
+        let mut log = ArrivalLog::new(clock.now());
+        loop {
+            let now = clock.now();
+            while let Some((number, stamp)) = departures.poll_transmit(now) {
+                let mut packet = vec![0; usize::from(plan.ip_bytes)];
+                packet[20..28].copy_from_slice(&number.to_be_bytes());
+                packet[28..36].copy_from_slice(&stamp.to_be_bytes());
+                let _ = link.forward.handle(now, Bytes::from(packet));
+            }
+            while let Some(packet) = link.forward.poll_output(now) {
+                let field = |at: usize| {
+                    let bytes: [u8; 8] = packet.packet[at..at + 8].try_into().unwrap();
+                    u64::from_be_bytes(bytes)
+                };
+                log.arrived(now, field(20), field(28));
+            }
+            let next = earliest([departures.poll_timeout(), link.poll_timeout()]);
+            match next {
+                Some(next) => clock.jump_to(next),
+                None => break,
+            };
+        }
+        search.handle(&StreamRecord {
+            plan,
+            sent: departures.sent(),
+            arrivals: log.into_arrivals(),
+        });
+        clock.advance(ms(200));
+    }
+    search
+}
+
+fn bounds(max: f64, ip_bytes: u16) -> SearchConfig {
+    SearchConfig {
+        max: mbit(max),
+        measure_for: Duration::from_secs(5),
+        ip_bytes,
+    }
+}
+
+fn assert_rate(found: &BottleneckSearch, expected: f64, within: f64) {
+    let outcome = found.outcome().expect("something got through");
+    let rate = outcome.rate.bits_per_second() as f64 / 1e6;
+    let off = (rate / expected - 1.0).abs();
+    assert!(off <= within, "{rate} for {expected}: {outcome:?}");
+    assert_eq!(outcome.limited_by, LimitedBy::Path);
+    assert!(outcome.is_steady);
+}
+
+/// RFC 6349 §3.2.2: the IP-layer rate, over slow and fast lines, with queues of all depths.
+#[test]
+fn the_bottleneck_of_a_line_is_found_within_a_thousandth() {
+    for rate in [0.128, 0.512, 1.536, 10.0, 51.84, 155.52] {
+        let found = search(way(rate, ms(10)), bounds(1_000.0, 1_500));
+        assert_rate(&found, rate, 0.001);
+    }
+    let shallow = DirectionConfig {
+        queue: ByteCount::new(3_000).into(),
+        ..way(44.21, ms(10))
+    };
+    assert_rate(&search(shallow, bounds(1_000.0, 1_500)), 44.21, 0.001);
+}
+
+/// A rate that counts Ethernet's header carries 1500 of 1514 bytes.
+#[test]
+fn a_rate_of_frames_is_told_as_one_of_packets() {
+    let frames = DirectionConfig {
+        overhead: ByteCount::new(14),
+        ..way(10.0, ms(10))
+    };
+    let found = search(frames, bounds(1_000.0, 1_500));
+    assert_rate(&found, 10.0 * 1_500.0 / 1_514.0, 0.001);
+}
+
+#[test]
+fn buckets_are_emptied_before_the_rate_is_read() {
+    let bucket = TokenBucket {
+        rate: mbit(10.0),
+        burst: ByteCount::new(400_000),
+        peak: None,
+    };
+    let shaper = DirectionConfig {
+        line: Line::Shaper(bucket),
+        queue: ByteCount::new(200_000).into(),
+        ..way(100.0, ms(10))
+    };
+    assert_rate(&search(shaper, bounds(1_000.0, 1_500)), 10.0, 0.001);
+    let policer = DirectionConfig {
+        policer: Some(bucket),
+        ..way(100.0, ms(10))
+    };
+    // What a policer passes comes in the rhythm of what is offered: a packet more or less a second.
+    assert_rate(&search(policer, bounds(1_000.0, 1_500)), 10.0, 0.0013);
+}
+
+#[test]
+fn random_loss_is_not_taken_for_a_limit() {
+    let lossy = DirectionConfig {
+        loss: Probability::from_fraction(0.05).unwrap().into(),
+        ..way(20.0, ms(10))
+    };
+    let found = search(lossy, bounds(1_000.0, 1_500));
+    let outcome = found.outcome().unwrap();
+    // What is lost behind the line does not arrive, and is told apart.
+    let rate = outcome.rate.bits_per_second() as f64 / 20e6;
+    assert!((0.93..0.97).contains(&rate), "{outcome:?}");
+    assert!((0.01..0.12).contains(&outcome.loss_below), "{outcome:?}");
+}
+
+#[test]
+fn a_search_stops_at_the_rate_it_may_have_and_says_so() {
+    let found = search(way(100.0, ms(10)), bounds(8.0, 1_500));
+    let outcome = found.outcome().unwrap();
+    assert_eq!(outcome.limited_by, LimitedBy::MaxRate);
+    let rate = outcome.rate.bits_per_second() as f64 / 8e6;
+    assert!((0.995..1.005).contains(&rate), "{outcome:?}");
+}
+
+#[test]
+fn a_path_that_carries_nothing_ends_the_search_without_a_rate() {
+    let dead = DirectionConfig {
+        loss: Probability::from_fraction(1.0).unwrap().into(),
+        ..way(100.0, ms(10))
+    };
+    assert_eq!(search(dead, bounds(100.0, 1_500)).outcome(), None);
+}
+
+/// DESIGN: UDP answers nothing without a valid tag, and no more than it was asked before an address is
+/// believed.
+#[test]
+fn strangers_hear_nothing_and_an_address_is_believed_once_it_answers() {
+    let mut server = Responder::new(SESSION, key(), 99);
+    let stranger: SocketAddr = "198.51.100.9:53".parse().unwrap();
+    let ask = |server: &mut Responder, kind, from, key: &SessionKey| {
+        let head = Datagram {
+            kind,
+            session: SESSION,
+            order: 0,
+            number: 1,
+            stamp: 0,
+            extra: 1_472,
+        };
+        let mut bytes = Vec::new();
+        head.emit(key, Role::Client, 0, &mut bytes);
+        server.handle(Time::ZERO, Time::ZERO, from, &bytes)
+    };
+    let other = Key::from_words("other").session(&[1; 32], &[2; 32]);
+    let silence = Answer::Silence;
+    assert_eq!(ask(&mut server, Kind::Open, stranger, &other), silence);
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Open) {
+        assert_eq!(
+            ask(&mut server, kind, stranger, &key()),
+            silence,
+            "{kind:?}"
+        );
+    }
+    open(&mut server, client_address());
+    assert_eq!(server.client(), Some(client_address()));
+    // Recorded and sent again from elsewhere.
+    assert_eq!(
+        ask(&mut server, Kind::ProbeWanted, stranger, &key()),
+        silence
+    );
+    assert_eq!(ask(&mut server, Kind::Data, stranger, &key()), silence);
+    let answer = ask(&mut server, Kind::ProbeWanted, client_address(), &key());
+    let Answer::Send(answers) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(answers[0].length, 1_472);
+    let mut heard = 0;
+    for _ in 0..2 * ANSWERS_PER_SECOND {
+        let answer = ask(&mut server, Kind::Echo, client_address(), &key());
+        heard += u32::from(answer != Answer::Silence);
+    }
+    assert!(heard < ANSWERS_PER_SECOND);
+}

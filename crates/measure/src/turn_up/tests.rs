@@ -1,0 +1,172 @@
+//! The order of steps and the verdict, with results made up.
+
+use super::*;
+use crate::procedure::LimitedBy;
+use crate::wire::Arrival;
+
+fn profile() -> Profile {
+    Profile {
+        directions: Direction::BOTH.to_vec(),
+        walk_percent: metrics::WALK_PERCENT.to_vec(),
+        windows: vec![ByteCount::new(65_536)],
+        connections: 4,
+        connection_window: None,
+        duration: Duration::from_secs(10),
+        max_rate: Bitrate::from_bits_per_second(1_000_000_000),
+        tcp_headers: metrics::HEADERS_IPV4,
+        target: None,
+        thresholds: Thresholds::default(),
+    }
+}
+
+/// A stream through a line of `limit`, without a queue.
+fn through(limit: u64, plan: StreamPlan) -> StreamRecord {
+    let bits = u64::from(plan.ip_bytes) * 8;
+    let offered = plan.rate.bits_per_second();
+    let span = plan.duration.as_nanos() as u64;
+    let gap = |rate: u64| (u128::from(bits) * 1_000_000_000 / u128::from(rate)) as u64;
+    let sent = span / gap(offered);
+    let passing = span / gap(offered.min(limit));
+    let arrivals = (0..passing)
+        .map(|place| Arrival {
+            number: place * sent / passing,
+            sent_ns: place * sent / passing * gap(offered),
+            arrived_ns: place * gap(offered.min(limit)),
+        })
+        .collect();
+    StreamRecord {
+        plan,
+        sent,
+        arrivals,
+    }
+}
+
+fn figures(throughput: u64, ideal: u64) -> Figures {
+    Figures {
+        connections: 1,
+        effective_window: None,
+        throughput: Bitrate::from_bits_per_second(throughput),
+        ideal: Bitrate::from_bits_per_second(ideal),
+        bytes_sent: ByteCount::new(1_000),
+        bytes_retransmitted: ByteCount::new(20),
+        transfer_time_ratio: Some(ideal as f64 / throughput as f64),
+        efficiency_percent: Some(98.0),
+        average_rtt: None,
+        buffer_delay_percent: Some(10.0),
+        window_limited_percent: None,
+        send_buffer_limited_percent: None,
+    }
+}
+
+/// Runs a whole test over a path of 10 Mbit/s up and 40 down, 50 ms; returns what was done.
+fn whole(profile: Profile) -> (TurnUp, Vec<Task>) {
+    let mut test = TurnUp::new(profile);
+    let mut tasks = Vec::new();
+    let mut progress = 0.0;
+    loop {
+        let task = test.next_task();
+        tasks.push(task);
+        match task {
+            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+                mtu: 1_500,
+                tried: 1_500,
+            }),
+            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+                samples: vec![Duration::from_millis(50); 100],
+                sent: 100,
+            }),
+            Task::Stream(direction, plan) => {
+                let limit = [10_000_000, 40_000_000][direction as usize];
+                test.stream(through(limit, plan));
+            }
+            Task::Run(plan) => {
+                let made = |count: u16| (count > 0).then(|| figures(9_000_000, 9_900_000));
+                test.run(plan.connections.map(made));
+            }
+            Task::Done => return (test, tasks),
+        }
+        assert!(test.progress() >= progress, "{task:?}");
+        progress = test.progress();
+        assert!(tasks.len() < 100, "{tasks:?}");
+    }
+}
+
+/// RFC 6349 §3: path MTU, then baseline RTT and bottleneck, then TCP; §3.3: each direction alone, then
+/// both.
+#[test]
+fn steps_come_in_the_order_of_the_rfc() {
+    let (test, tasks) = whole(profile());
+    assert_eq!(tasks[0], Task::PathMtu(Direction::Up));
+    assert_eq!(tasks[1], Task::PathMtu(Direction::Down));
+    assert_eq!(tasks[2], Task::BaselineRtt);
+    let runs: Vec<RunPlan> = tasks
+        .iter()
+        .filter_map(|task| match task {
+            Task::Run(plan) => Some(*plan),
+            _ => None,
+        })
+        .collect();
+    // Five windows, one listed, many connections, each way; then both.
+    assert_eq!(runs.len(), 15);
+    assert_eq!(runs[0].windows[0], ByteCount::new(15_625));
+    assert_eq!(runs[6].connections, [4, 0]);
+    assert_eq!(runs[6].windows[0], ByteCount::new(15_625));
+    assert_eq!(runs[14].purpose, Purpose::Together);
+    assert_eq!(runs[14].connections, [1, 1]);
+    let last_stream = tasks
+        .iter()
+        .rposition(|task| matches!(task, Task::Stream(..)));
+    let first_run = tasks.iter().position(|task| matches!(task, Task::Run(_)));
+    assert!(last_stream < first_run);
+    let found = test.known(Direction::Down).bottleneck.as_ref().unwrap();
+    assert_eq!(found.limited_by, LimitedBy::Path);
+    let rate = found.rate.bits_per_second() as f64 / 40e6;
+    assert!((0.999..1.001).contains(&rate), "{rate}");
+    let loss = test.known(Direction::Up).loss.unwrap();
+    assert_eq!(loss.lost, 0, "a stream below the rate loses nothing");
+    assert_eq!(test.known(Direction::Up).runs.len(), 8);
+    assert_eq!(test.verdict(), Verdict::Passed(0));
+}
+
+#[test]
+fn only_stated_thresholds_are_judged() {
+    let mut demanding = profile();
+    demanding.thresholds = Thresholds {
+        rate_min: Some(Bitrate::from_bits_per_second(20_000_000)),
+        efficiency_percent_min: Some(99.0),
+        transfer_time_ratio_max: Some(1.2),
+        path_mtu_min: Some(1_500),
+        baseline_rtt_max: Some(Duration::from_millis(60)),
+        buffer_delay_percent_max: Some(20.0),
+    };
+    let (test, _) = whole(demanding);
+    let Verdict::Failed(missed) = test.verdict() else {
+        panic!("{:?}", test.verdict());
+    };
+    let texts: Vec<&str> = missed.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    assert!(texts[0].contains("bottleneck rate up"), "{texts:?}");
+    assert!(texts[1].contains("efficiency up"), "{texts:?}");
+    assert!(texts[2].contains("efficiency down"), "{texts:?}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
+    let mut test = TurnUp::new(profile());
+    test.path_mtu(MtuOutcome::NoAnswer);
+    test.path_mtu(MtuOutcome::NoAnswer);
+    test.baseline_rtt(RttOutcome {
+        samples: Vec::new(),
+        sent: 120,
+    });
+    while let Task::Stream(_, plan) = test.next_task() {
+        test.stream(StreamRecord {
+            plan,
+            sent: 16,
+            arrivals: Vec::new(),
+        });
+    }
+    assert_eq!(test.next_task(), Task::Done);
+    assert!(test.remarks().len() >= 4, "{:?}", test.remarks());
+    assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+}

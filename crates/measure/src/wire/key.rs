@@ -1,0 +1,196 @@
+//! The key that both ends hold, and what they prove with it.
+//!
+//! A key is derived from the words that a person gave both ends (BLAKE3's key derivation, one context
+//! for each use). Each end proves that it holds the key by a keyed hash over both ends' nonces and its
+//! own role, so that neither a recorded proof nor the other end's own is worth anything. The key of a
+//! session comes from both nonces too and authenticates datagrams and further connections.
+//!
+//! Whoever records a proof can try words against it at leisure: the words must not be guessable, which
+//! is why the server makes 128 bits of its own when it is given none. Comparison takes constant time
+//! (`blake3::Hash`).
+
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Bytes of a proof.
+pub const PROOF_BYTES: usize = 32;
+/// Bytes of a datagram's tag: as those of AEADs, far beyond what can be tried against one server.
+pub(super) const TAG_BYTES: usize = 16;
+
+/// Fresh random bytes of one end.
+pub type Nonce = [u8; 32];
+/// What shows that its sender holds the key.
+pub type Proof = [u8; PROOF_BYTES];
+
+const KEY_CONTEXT: &str = "trunkline 2026 turn-up test, key of both ends";
+const SESSION_CONTEXT: &str = "trunkline 2026 turn-up test, key of a session";
+
+/// Which end speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that began.
+    Client,
+    /// The one that was asked.
+    Server,
+}
+
+impl Role {
+    fn byte(self) -> u8 {
+        match self {
+            Role::Client => 1,
+            Role::Server => 2,
+        }
+    }
+}
+
+/// The key that both ends hold.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    /// The key that these words stand for; white space around them does not count.
+    #[must_use]
+    pub fn from_words(words: &str) -> Self {
+        Self(blake3::derive_key(KEY_CONTEXT, words.trim().as_bytes()))
+    }
+
+    fn mac(&self, role: Role, version: u16, client: &Nonce, server: &Nonce) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[role.byte()]);
+        hasher.update(&version.to_be_bytes());
+        hasher.update(client);
+        hasher.update(server);
+        hasher.finalize()
+    }
+
+    /// Shows that `role` holds the key.
+    #[must_use]
+    pub fn prove(&self, role: Role, version: u16, client: &Nonce, server: &Nonce) -> Proof {
+        *self.mac(role, version, client, server).as_bytes()
+    }
+
+    /// Whether a proof is of this role, these nonces and this key.
+    #[must_use]
+    pub fn verify(
+        &self,
+        proof: &Proof,
+        role: Role,
+        version: u16,
+        client: &Nonce,
+        server: &Nonce,
+    ) -> bool {
+        self.mac(role, version, client, server) == blake3::Hash::from_bytes(*proof)
+    }
+
+    /// The key of the session with these nonces.
+    #[must_use]
+    pub fn session(&self, client: &Nonce, server: &Nonce) -> SessionKey {
+        let mut hasher = blake3::Hasher::new_derive_key(SESSION_CONTEXT);
+        hasher.update(&self.0);
+        hasher.update(client);
+        hasher.update(server);
+        SessionKey(*hasher.finalize().as_bytes())
+    }
+}
+
+/// The key of one session.
+#[derive(Clone)]
+pub struct SessionKey([u8; 32]);
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("SessionKey(..)")
+    }
+}
+
+impl SessionKey {
+    /// The tag of a datagram's head, sent by `role`.
+    pub(super) fn tag(&self, role: Role, head: &[u8]) -> [u8; TAG_BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[role.byte()]);
+        hasher.update(head);
+        let mut tag = [0; TAG_BYTES];
+        hasher.finalize_xof().fill(&mut tag);
+        tag
+    }
+
+    /// Whether a datagram's tag is right; in constant time.
+    pub(super) fn is_tag(&self, role: Role, head: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
+        let right = self.tag(role, head);
+        let differences = right
+            .iter()
+            .zip(tag)
+            .fold(0, |all, (one, other)| all | (one ^ other));
+        differences == 0
+    }
+
+    /// What only who receives at `address` can send back, for a server with this secret.
+    pub(crate) fn cookie(&self, secret: u64, address: SocketAddr) -> u64 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(b"cookie");
+        hasher.update(&secret.to_be_bytes());
+        hasher.update(address.to_string().as_bytes());
+        let mut cookie = [0; 8];
+        hasher.finalize_xof().fill(&mut cookie);
+        u64::from_be_bytes(cookie)
+    }
+
+    /// Shows that a further connection, greeted with `nonce`, is of this session.
+    #[must_use]
+    pub fn join(&self, nonce: &Nonce, order: u32, connection: u16) -> Proof {
+        *self.join_mac(nonce, order, connection).as_bytes()
+    }
+
+    /// Whether a further connection is of this session.
+    #[must_use]
+    pub fn verify_join(&self, proof: &Proof, nonce: &Nonce, order: u32, connection: u16) -> bool {
+        self.join_mac(nonce, order, connection) == blake3::Hash::from_bytes(*proof)
+    }
+
+    fn join_mac(&self, nonce: &Nonce, order: u32, connection: u16) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(b"join");
+        hasher.update(nonce);
+        hasher.update(&order.to_be_bytes());
+        hasher.update(&connection.to_be_bytes());
+        hasher.finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: Nonce = [1; 32];
+    const SERVER: Nonce = [2; 32];
+
+    #[test]
+    fn a_proof_is_of_one_key_role_version_and_pair_of_nonces() {
+        let key = Key::from_words("red fox\n");
+        let proof = key.prove(Role::Client, 1, &CLIENT, &SERVER);
+        let same = Key::from_words("red fox");
+        assert!(same.verify(&proof, Role::Client, 1, &CLIENT, &SERVER));
+        assert!(!same.verify(&proof, Role::Server, 1, &CLIENT, &SERVER));
+        assert!(!same.verify(&proof, Role::Client, 2, &CLIENT, &SERVER));
+        assert!(!same.verify(&proof, Role::Client, 1, &SERVER, &CLIENT));
+        let other = Key::from_words("red foxes");
+        assert!(!other.verify(&proof, Role::Client, 1, &CLIENT, &SERVER));
+    }
+
+    #[test]
+    fn a_connection_joins_the_session_it_was_greeted_in() {
+        let key = Key::from_words("red fox").session(&CLIENT, &SERVER);
+        let proof = key.join(&SERVER, 7, 3);
+        assert!(key.verify_join(&proof, &SERVER, 7, 3));
+        assert!(!key.verify_join(&proof, &SERVER, 7, 4));
+        assert!(!key.verify_join(&proof, &CLIENT, 7, 3));
+        let later = Key::from_words("red fox").session(&CLIENT, &CLIENT);
+        assert!(!later.verify_join(&proof, &SERVER, 7, 3));
+    }
+}
