@@ -9,11 +9,14 @@
 //! counts ([`tcp_info`]), exact to the byte, by the formulas of RFC 6349 and RFC 8337 in [`metrics`].
 //! [`wire`] is what the two ends say to each other.
 //!
+//! [`diagnosis`] names what holds a transfer back.
+//!
 //! It opens no socket and reads no clock: a shell sends, receives, and hands in what was measured.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod diagnosis;
 pub mod metrics;
 pub mod procedure;
 pub mod run;

@@ -1,0 +1,247 @@
+//! What a diagnosis says: a cause by its documented name, how sure it is, why, and what to do.
+
+use std::time::Duration;
+
+use vocab::{Bitrate, ByteCount, Probability};
+
+/// The causes by the names that reports and `--json` use; the list is part of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// A token bucket drops what comes faster than its rate.
+    Policer,
+    /// A token bucket lets wait what comes faster than its rate, once its burst is spent.
+    Shaper,
+    /// The bottleneck's queue holds less than half a BDP.
+    ShallowBuffer,
+    /// A queue that drops what finds no room.
+    DropTailQueue,
+    /// A queue that drops before it is full.
+    Aqm,
+    /// Packets are lost whatever the rate and the queue.
+    RandomLoss,
+    /// The receiver's window, or the sender's buffer, is smaller than the path needs.
+    HostWindow,
+    /// The two directions differ in rate.
+    AsymmetricPath,
+    /// Packets above some size vanish without a word.
+    MtuBlackHole,
+    /// The testing host could not send as fast as it was asked to.
+    TestHostLimited,
+    /// Somebody else's packets share the bottleneck.
+    CrossTraffic,
+    /// Something between the ends answers TCP in their place.
+    Middlebox,
+    /// Nothing held the transfer back.
+    None,
+    /// The measurement cannot tell.
+    Unknown,
+}
+
+impl Cause {
+    /// Every cause, in the order of the documentation.
+    pub const ALL: [Cause; 14] = [
+        Cause::Policer,
+        Cause::Shaper,
+        Cause::ShallowBuffer,
+        Cause::DropTailQueue,
+        Cause::Aqm,
+        Cause::RandomLoss,
+        Cause::HostWindow,
+        Cause::AsymmetricPath,
+        Cause::MtuBlackHole,
+        Cause::TestHostLimited,
+        Cause::CrossTraffic,
+        Cause::Middlebox,
+        Cause::None,
+        Cause::Unknown,
+    ];
+
+    /// Its name in reports and in `--json`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::Policer => "policer",
+            Cause::Shaper => "shaper",
+            Cause::ShallowBuffer => "shallow-buffer",
+            Cause::DropTailQueue => "drop-tail-queue",
+            Cause::Aqm => "aqm",
+            Cause::RandomLoss => "random-loss",
+            Cause::HostWindow => "host-window",
+            Cause::AsymmetricPath => "asymmetric-path",
+            Cause::MtuBlackHole => "mtu-black-hole",
+            Cause::TestHostLimited => "test-host-limited",
+            Cause::CrossTraffic => "cross-traffic",
+            Cause::Middlebox => "middlebox",
+            Cause::None => "none",
+            Cause::Unknown => "unknown",
+        }
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Cause::Policer => {
+                "Shape to the policed rate before the policer (its burst and a queue of one BDP), or \
+                 ask the provider to shape instead of policing or to allow a burst of one BDP."
+            }
+            Cause::Shaper => {
+                "Compare the rate with the contract, at the layer the contract counts at. If it is \
+                 what was bought, nothing is wrong; a short test sees the burst and not the rate."
+            }
+            Cause::ShallowBuffer => {
+                "Give the bottleneck's queue one BDP of this path, or use a congestion control that \
+                 paces; more connections hide it only in part."
+            }
+            Cause::DropTailQueue => {
+                "If the queue is longer than the delay that users bear, limit it to about one BDP or \
+                 use active queue management; if it is about one BDP, leave it."
+            }
+            Cause::Aqm => {
+                "Active queue management keeps the delay short on purpose; check that its target \
+                 suits this RTT before calling its drops a fault."
+            }
+            Cause::RandomLoss => {
+                "Look for the errors on the way: duplex mismatch, optics, cabling, radio. Error \
+                 counters of the interfaces tell where; forward error correction hides it."
+            }
+            Cause::HostWindow => {
+                "Raise the receive and send buffers (on Linux the third value of net.ipv4.tcp_rmem \
+                 and tcp_wmem) to at least the BDP, and check that window scaling gets through."
+            }
+            Cause::AsymmetricPath => {
+                "Judge each direction against its own contract and size its window by its own BDP; a \
+                 slow way back also holds acknowledgements up."
+            }
+            Cause::MtuBlackHole => {
+                "Let ICMP \"fragmentation needed\" and \"packet too big\" through, or clamp the MSS to \
+                 the path MTU found; net.ipv4.tcp_mtu_probing=1 lets Linux hosts find it themselves."
+            }
+            Cause::TestHostLimited => {
+                "Use a faster host, or fewer tests at once: what was measured is the tester and not \
+                 the path."
+            }
+            Cause::CrossTraffic => {
+                "Measure again off-peak or with the circuit taken out of service; what is missing is \
+                 in use by others."
+            }
+            Cause::Middlebox => {
+                "Find the device that answers TCP (accelerator, firewall proxy, PEP) and measure on \
+                 either side of it; figures of TCP across it describe two connections."
+            }
+            Cause::None => "Nothing to do. To learn more, offer more than was offered.",
+            Cause::Unknown => {
+                "Measure again, longer, from an idle path and above the expected rate; a capture at \
+                 the sender with SACK and timestamps tells most."
+            }
+        }
+    }
+}
+
+/// Numbers of a cause; those that it does not have are [`None`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Parameters {
+    /// The IP-layer rate of a bucket or a bottleneck.
+    pub rate: Option<Bitrate>,
+    /// The bucket of a policer or shaper.
+    pub burst: Option<ByteCount>,
+    /// What the queue holds, the packet on the line included.
+    pub queue: Option<ByteCount>,
+    /// The longest delay in the queue.
+    pub queue_delay: Option<Duration>,
+    /// The loss that does not depend on rate or queue.
+    pub loss: Option<Probability>,
+    /// The window that held the transfer back, and the one that the path needs.
+    pub window: Option<ByteCount>,
+    /// The BDP.
+    pub window_needed: Option<ByteCount>,
+    /// The rate of the other direction.
+    pub reverse_rate: Option<Bitrate>,
+    /// The largest IP packet that gets through.
+    pub path_mtu: Option<ByteCount>,
+    /// The round trip to whoever answers TCP.
+    pub answered_after: Option<Duration>,
+}
+
+impl Parameters {
+    /// Those that are there, by the name that `--json` uses; the name ends in the unit.
+    #[must_use]
+    pub fn named(&self) -> Vec<(&'static str, f64)> {
+        let rate = |rate: Option<Bitrate>| rate.map(|rate| rate.bits_per_second() as f64);
+        let bytes = |bytes: Option<ByteCount>| bytes.map(|bytes| bytes.bytes() as f64);
+        let milliseconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64() * 1e3);
+        let all = [
+            ("rate_bit_s", rate(self.rate)),
+            ("burst_bytes", bytes(self.burst)),
+            ("queue_bytes", bytes(self.queue)),
+            ("queue_delay_ms", milliseconds(self.queue_delay)),
+            (
+                "loss_percent",
+                self.loss.map(|loss| loss.as_fraction() * 100.0),
+            ),
+            ("window_bytes", bytes(self.window)),
+            ("window_needed_bytes", bytes(self.window_needed)),
+            ("reverse_rate_bit_s", rate(self.reverse_rate)),
+            ("path_mtu_bytes", bytes(self.path_mtu)),
+            ("answered_after_ms", milliseconds(self.answered_after)),
+        ];
+        all.into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
+    }
+}
+
+/// One cause, found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What it is.
+    pub cause: Cause,
+    /// How sure it is, from 0 to 1: how far the evidence lies beyond what decides, not a frequency.
+    pub confidence: f64,
+    /// Why: what was seen, with the numbers.
+    pub evidence: Vec<String>,
+    /// Its numbers.
+    pub parameters: Parameters,
+}
+
+impl Finding {
+    /// What to do next.
+    #[must_use]
+    pub fn advice(&self) -> &'static str {
+        self.cause.advice()
+    }
+
+    pub(super) fn new(cause: Cause, confidence: f64, evidence: String) -> Self {
+        Self {
+            cause,
+            confidence: confidence.clamp(0.05, 0.99),
+            evidence: vec![evidence],
+            parameters: Parameters::default(),
+        }
+    }
+
+    pub(super) fn with(mut self, parameters: Parameters) -> Self {
+        self.parameters = parameters;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_documented_ones_and_each_has_advice() {
+        let names: Vec<&str> = Cause::ALL.into_iter().map(Cause::name).collect();
+        assert_eq!(
+            names.join(" "),
+            "policer shaper shallow-buffer drop-tail-queue aqm random-loss host-window \
+             asymmetric-path mtu-black-hole test-host-limited cross-traffic middlebox none unknown"
+        );
+        assert!(
+            Cause::ALL
+                .into_iter()
+                .all(|cause| cause.advice().len() > 40)
+        );
+    }
+}

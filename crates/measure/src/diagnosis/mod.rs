@@ -1,0 +1,27 @@
+//! What holds a transfer back: the causes found in a measurement, each with its evidence.
+//!
+//! ```text
+//!  two-ended: stages of a stateless stream ─► stream ─┐
+//!             TCP_INFO series, size probes ───────────┴─► two_ended ─┐
+//!                                                                    ├─► Vec<Finding>
+//!  one-ended: segments of a capture ─► transfer ─► one_ended ────────┘
+//! ```
+//!
+//! Two-ended, every packet's fate and delay is known, and the bottleneck is read off directly: what
+//! waits raises the delay, what is dropped at the delay of an empty path was policed, and the first
+//! bytes of a bucket arrive faster than the rest. One-ended, the same is told from segments and
+//! acknowledgements, with the sender's congestion control in the way.
+//!
+//! Several causes can hold at once. [`Cause::None`] and [`Cause::Unknown`] stand alone: the first says
+//! that nothing held the transfer back, the second that the measurement cannot tell.
+//! docs/guides/diagnosis.md has the definitions, and how often the answers are right.
+
+mod finding;
+mod observation;
+mod statistics;
+mod stream;
+mod two_ended;
+
+pub use finding::{Cause, Finding, Parameters};
+pub use observation::{SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded};
+pub use two_ended::diagnose;

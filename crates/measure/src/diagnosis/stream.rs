@@ -1,0 +1,359 @@
+//! One stage of a stateless stream, read for what its bottleneck does.
+//!
+//! ```text
+//!  bytes served
+//!    │            ╱ burst + rate × time: a backlogged bucket (a plain line: burst = one packet)
+//!    │     ____.╱'
+//!    │  .╱'   ↑ the bucket is empty: from here packets wait (shaper) or are dropped (policer)
+//!    │╱ as fast as they were sent
+//!    └──────────────────────────► departure = time sent + delay above the least
+//! ```
+//! Departures of a backlogged line lie on a straight line whose slope is the rate and whose height at
+//! time zero is the burst (the two parameters of ShaperProbe's `σ + ρτ`, Kanuparthy and Dovrolis, IMC
+//! 2011). With a policer nothing waits; its bucket holds less than a packet whenever one is dropped, so
+//! the bytes passed by then give rate and burst. The delay at which packets are dropped, times the rate,
+//! is what the queue holds.
+//!
+//! Clocks need not agree: delays are taken above the least of the stage.
+
+use super::observation::Stage;
+use super::statistics::{Fit, quantile};
+
+/// Packets that a stage must have delivered for anything to be read from it.
+const LEAST_RECEIVED: usize = 30;
+/// A stage is overloaded when less than this share of what is sent gets on.
+const OVERLOADED: f64 = 0.97;
+/// Packets over which a bucket's level is averaged, right behind the point where it ran empty.
+const LEVEL_PACKETS: usize = 50;
+/// Packets that follow each other faster than all of them by this share have others in between.
+const MIXED: f64 = 0.1;
+/// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
+const LOSS_FLOOR: f64 = 0.001;
+
+/// A stage in seconds and bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    /// Bytes of each packet.
+    pub(super) packet: f64,
+    /// When each was sent, since the first was.
+    pub(super) sent: Vec<f64>,
+    /// How much later than at the least delay each came; `None` for a lost one.
+    pub(super) delay: Vec<Option<f64>>,
+}
+
+impl Series {
+    /// `None` when too little was received.
+    pub(super) fn of(stage: &Stage) -> Option<Self> {
+        let first = stage.packets.first()?.sent;
+        let seconds = |packet: &super::StreamPacket| {
+            let sent = packet.sent.since(first).as_secs_f64();
+            // The clocks' difference is in here, and goes with the least delay.
+            let came = packet.received.map(|at| at.as_nanos() as i128);
+            let took = came.map(|came| (came - packet.sent.as_nanos() as i128) as f64 / 1e9);
+            (sent, took)
+        };
+        let (sent, took): (Vec<f64>, Vec<Option<f64>>) = stage.packets.iter().map(seconds).unzip();
+        let received = took.iter().flatten().count();
+        let least = took.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        (received >= LEAST_RECEIVED).then(|| Self {
+            packet: stage.packet.bytes() as f64,
+            sent,
+            delay: took
+                .into_iter()
+                .map(|took| took.map(|took| took - least))
+                .collect(),
+        })
+    }
+
+    /// Bytes per second sent over the whole stage.
+    pub(super) fn sent_rate(&self) -> f64 {
+        let span = self.sent.last().copied().unwrap_or_default();
+        (self.sent.len() - 1) as f64 * self.packet / span
+    }
+
+    pub(super) fn lost(&self) -> usize {
+        self.delay.iter().filter(|delay| delay.is_none()).count()
+    }
+
+    /// Losses that no queue explains: not next to packets that waited about as long as any did.
+    pub(super) fn lost_anyhow(&self) -> usize {
+        let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
+        let longest = quantile(&mut delays, 0.999).unwrap_or_default();
+        let gap = self.packet / self.sent_rate();
+        if longest < f64::max(0.5 * gap, 20.0 * self.noise()) {
+            return self.lost();
+        }
+        let waited = |index: usize| self.delay.get(index).copied().flatten().unwrap_or_default();
+        let lost = (0..self.delay.len()).filter(|index| self.delay[*index].is_none());
+        lost.filter(|index| waited(index.wrapping_sub(1)).max(waited(index + 1)) < 0.5 * longest)
+            .count()
+    }
+
+    /// Whether nothing came any more in the last fifth of the stage.
+    pub(super) fn died(&self) -> bool {
+        let from = self.delay.len() * 4 / 5;
+        self.delay[from..].iter().all(Option::is_none)
+    }
+
+    /// The delay that all but a quarter of the packets exceed: what clocks and hosts add, as long as
+    /// nobody waits in a queue.
+    pub(super) fn noise(&self) -> f64 {
+        let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
+        quantile(&mut delays, 0.25).unwrap_or_default()
+    }
+
+    /// What got through, in order: index, departure, bytes served with it.
+    fn departures(&self) -> impl Iterator<Item = Departure> + Clone + '_ {
+        let mut served = 0.0;
+        let received = self.delay.iter().enumerate();
+        received
+            .filter_map(|(index, delay)| Some((index, (*delay)?)))
+            .map(move |(index, delay)| {
+                served += self.packet;
+                Departure {
+                    index,
+                    at: self.sent[index] + delay,
+                    delay,
+                    served,
+                }
+            })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Departure {
+    index: usize,
+    at: f64,
+    delay: f64,
+    served: f64,
+}
+
+/// What was learned below the bottleneck's rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Quiet {
+    /// The loss there.
+    pub(super) loss: f64,
+    /// The spread of delay there, in seconds.
+    pub(super) noise: f64,
+}
+
+/// What an overloaded bottleneck shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Overload {
+    /// Bytes per second.
+    pub(super) rate: f64,
+    /// Bytes that a bucket let through beyond the rate; one packet for a plain line.
+    pub(super) burst: f64,
+    /// Bytes that wait, or zero where nothing does.
+    pub(super) queue: f64,
+    /// The longest wait, in seconds.
+    pub(super) longest_wait: f64,
+    /// Packets dropped by the bottleneck or behind it.
+    pub(super) lost: usize,
+    /// Packets dropped although the queue was shorter than at other times, beyond what is lost anyhow.
+    pub(super) dropped_early: f64,
+    /// The number that chance could explain of those.
+    pub(super) early_by_chance: f64,
+    /// How far the service strays from a straight line, in bytes, and how far chance takes it.
+    pub(super) straying: f64,
+    pub(super) straying_by_chance: f64,
+    /// Where packets follow each other faster than all of them do: bytes per second at which they do,
+    /// when nobody's come between them.
+    pub(super) mixed_at: Option<f64>,
+    /// Bytes per second that got through.
+    pub(super) carried: f64,
+    /// Bytes per second offered.
+    pub(super) offered: f64,
+}
+
+/// Reads an overloaded stage; `None` when what was offered got through.
+pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
+    let packet = series.packet;
+    let survives = 1.0 - quiet.loss;
+    let last = *series.sent.last()?;
+    let tail = || {
+        series
+            .departures()
+            .filter(|d| series.sent[d.index] >= last / 2.0)
+    };
+    let line = Fit::of(tail().map(|d| (d.at, d.served)))?;
+    let offered = series.sent_rate();
+    if line.slope > OVERLOADED * offered * survives {
+        return None;
+    }
+    let count = tail().count();
+    let mut delays: Vec<f64> = tail().map(|d| d.delay).collect();
+    let usual_wait = quantile(&mut delays, 0.5)?;
+    let longest_wait = {
+        let mut all: Vec<f64> = series.delay.iter().flatten().copied().collect();
+        quantile(&mut all, 0.999)?
+    };
+    let waits = line.slope * usual_wait > 0.8 * packet + 3.0 * line.slope * quiet.noise;
+    let straying = tail()
+        .map(|d| (d.served - line.at(d.at)).abs())
+        .fold(0.0, f64::max);
+    let by_chance = (count as f64 * quiet.loss * survives).sqrt();
+    let straying_by_chance = packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise;
+    let gap = packet / line.slope;
+    let back_to_back = run_rate(series, last / 2.0, 1.0 + 150.0 * quiet.noise / gap)?;
+    // Somebody else's share comes and goes; what is there without them is seen when they pause, or
+    // between two packets that none of theirs has come between.
+    let best_rate = || run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
+    let is_mixed = waits && back_to_back > (1.0 + MIXED) * line.slope / survives;
+    let rate = match waits {
+        _ if straying > straying_by_chance => {
+            best_rate().unwrap_or(line.slope) / if waits { 1.0 } else { survives }
+        }
+        _ if is_mixed => back_to_back,
+        true => busy_rate(series, last / 2.0, quiet).unwrap_or(line.slope / survives),
+        false => line.slope / survives,
+    };
+    let burst = match waits {
+        true => shaped_burst(series, rate, survives),
+        false => policed_burst(series, rate, survives),
+    };
+    let (dropped_early, early_by_chance) = early_drops(series, rate, longest_wait, quiet);
+    Some(Overload {
+        rate,
+        burst,
+        queue: match waits {
+            true => rate * longest_wait,
+            false => 0.0,
+        },
+        longest_wait,
+        lost: series.lost(),
+        dropped_early,
+        early_by_chance,
+        straying,
+        straying_by_chance,
+        mixed_at: is_mixed.then_some(back_to_back),
+        carried: line.slope,
+        offered,
+    })
+}
+
+/// The rate of a line that is never idle: of packets that came right behind the one sent before
+/// them. Losses behind the line do not bias it, as they do the count of what arrives.
+fn busy_rate(series: &Series, from: f64, quiet: Quiet) -> Option<f64> {
+    /// Pairs below which the count is the better measure.
+    const LEAST_PAIRS: usize = 100;
+    if quiet.loss < LOSS_FLOOR {
+        return None;
+    }
+    let (mut pairs, mut span) = (0, 0.0);
+    for index in 1..series.sent.len() {
+        if series.sent[index] < from {
+            continue;
+        }
+        if let (Some(before), Some(this)) = (series.delay[index - 1], series.delay[index]) {
+            pairs += 1;
+            span += series.sent[index] + this - series.sent[index - 1] - before;
+        }
+    }
+    (pairs >= LEAST_PAIRS).then(|| pairs as f64 * series.packet / span)
+}
+
+/// The rate that only the fastest tenth of all runs of so many packets exceeds.
+fn run_rate(series: &Series, from: f64, packets: f64) -> Option<f64> {
+    let departures: Vec<Departure> = series
+        .departures()
+        .filter(|d| series.sent[d.index] >= from)
+        .collect();
+    let run = (packets as usize).clamp(1, (departures.len() / 4).max(1));
+    let mut rates: Vec<f64> = departures
+        .windows(run + 1)
+        .step_by((run / 4).max(1))
+        .map(|departures| {
+            let (first, last) = (departures[0], departures[run]);
+            (last.served - first.served) / (last.at - first.at)
+        })
+        .collect();
+    quantile(&mut rates, 0.9)
+}
+
+/// The height of the line of departures where it begins: bytes served less rate × time, which rises
+/// until the bucket is empty and then stays.
+fn shaped_burst(series: &Series, rate: f64, survives: f64) -> f64 {
+    let levels: Vec<f64> = series
+        .departures()
+        .map(|d| d.served / survives - rate * d.at)
+        .collect();
+    let mut steady = levels[levels.len() / 2..].to_vec();
+    let Some(high) = quantile(&mut steady, 0.5) else {
+        return 0.0;
+    };
+    let near = series.packet.max(0.03 * high);
+    let found = match survives < 1.0 - LOSS_FLOOR {
+        true => waits_from(series, rate),
+        false => levels.iter().position(|level| *level >= high - near),
+    };
+    let Some(start) = found else {
+        return high;
+    };
+    let end = levels.len().min(start + LEVEL_PACKETS);
+    quantile(&mut levels[start..end].to_vec(), 0.5).unwrap_or(high)
+}
+
+/// The first departure from which on packets wait; with loss behind the line, whose count strays, the
+/// level is best read there.
+fn waits_from(series: &Series, rate: f64) -> Option<usize> {
+    /// Departures that must wait, half of them at least.
+    const SUSTAINED: usize = 30;
+    let waits: Vec<bool> = series
+        .departures()
+        .map(|d| rate * d.delay > 1.2 * series.packet)
+        .collect();
+    let mut windows = waits.windows(SUSTAINED);
+    windows.position(|window| 10 * window.iter().filter(|waits| **waits).count() >= 9 * SUSTAINED)
+}
+
+/// What had passed when the first packet found no tokens, less what the rate had brought by then.
+///
+/// That packet is where the loss changes from what it always is to what the rate leaves over, found
+/// as the change that makes what was seen most likely.
+fn policed_burst(series: &Series, rate: f64, survives: f64) -> f64 {
+    let before = (1.0 - survives).max(LOSS_FLOOR);
+    let after = (1.0 - survives * rate / series.sent_rate()).clamp(2.0 * before, 0.999);
+    let on_loss = (before / after).ln();
+    let on_pass = ((1.0 - before) / (1.0 - after)).ln();
+    let (mut score, mut best, mut change) = (0.0, 0.0, 0);
+    for (index, delay) in series.delay.iter().enumerate() {
+        score += if delay.is_none() { on_loss } else { on_pass };
+        if score > best {
+            (best, change) = (score, index + 1);
+        }
+    }
+    let passed = series.delay[..change].iter().flatten().count() as f64 * series.packet;
+    let at = series.sent.get(change).copied().unwrap_or_default();
+    // There were tokens, but less than for a packet: half of one on average.
+    passed / survives - rate * at + series.packet / 2.0
+}
+
+/// Packets that were lost while the queue was well below its longest, beyond what the loss that is
+/// always there explains; and what chance adds to that.
+fn early_drops(series: &Series, rate: f64, longest_wait: f64, quiet: Quiet) -> (f64, f64) {
+    let margin = (0.1 * longest_wait).max(3.0 * series.packet / rate + 4.0 * quiet.noise);
+    let full = longest_wait - margin;
+    if full <= 0.0 {
+        return (0.0, 0.0);
+    }
+    let (mut early, mut seen) = (0.0, 0.0);
+    let mut before = 0.0;
+    // The wait behind a lost packet: of the next one that came.
+    let mut behind = vec![0.0; series.delay.len()];
+    let mut next = longest_wait;
+    for (index, delay) in series.delay.iter().enumerate().rev() {
+        next = delay.unwrap_or(next);
+        behind[index] = next;
+    }
+    for (delay, behind) in series.delay.iter().zip(behind) {
+        let around: f64 = delay.unwrap_or(f64::max(before, behind));
+        if around < full {
+            seen += 1.0;
+            early += f64::from(u8::from(delay.is_none()));
+        }
+        before = delay.unwrap_or(before);
+    }
+    let by_chance = 4.0 * (seen * quiet.loss).sqrt() + 4.0;
+    (early - seen * quiet.loss, by_chance)
+}

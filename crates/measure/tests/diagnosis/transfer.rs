@@ -1,0 +1,245 @@
+//! TCP connections over a path in virtual time: what the kernel would count of them, and what a
+//! capture would hold at either end or in between.
+
+// Captures are read by the one-ended cases.
+#![allow(dead_code)]
+
+use std::time::Duration;
+
+use measure::diagnosis::{TcpRun, TcpSample};
+use vocab::{ByteCount, Time};
+
+use crate::tcp::{Ack, Receiver, Sender, Settings};
+use crate::world::Way;
+
+/// The time stamps' IP packet of an acknowledgement without and with its blocks.
+const ACK_BYTES: usize = 52;
+/// How often TCP_INFO is read.
+const SAMPLE_EVERY: Duration = Duration::from_millis(20);
+
+/// Where a capture is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tap {
+    Sender,
+    /// Between the bottleneck and the receiver, or before the bottleneck: behind this hop.
+    Behind(usize),
+    Receiver,
+}
+
+/// What a capture holds of a packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) at: Time,
+    pub(crate) connection: usize,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Segment(u64),
+    Ack(Ack),
+}
+
+/// Connections to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) settings: Settings,
+    pub(crate) connections: usize,
+    /// Between one connection's beginning and the next one's.
+    pub(crate) stagger: Duration,
+    pub(crate) duration: Duration,
+    pub(crate) tap: Option<Tap>,
+}
+
+struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+    start: Time,
+    samples: Vec<TcpSample>,
+}
+
+struct Transfer<'a> {
+    forward: &'a mut Way,
+    reverse: &'a mut Way,
+    plan: Plan,
+    connections: Vec<Connection>,
+    /// By the name that a packet has on the way.
+    segments: Vec<(usize, u64)>,
+    acks: Vec<(usize, Ack)>,
+    seen: Vec<Seen>,
+}
+
+/// Runs connections from `start` on.
+pub(crate) fn run(
+    forward: &mut Way,
+    reverse: &mut Way,
+    start: Time,
+    plan: Plan,
+) -> (TcpRun, Vec<Seen>, Time) {
+    let connections = (0..plan.connections).map(|index| Connection {
+        sender: Sender::new(plan.settings),
+        receiver: Receiver::default(),
+        start: start + plan.stagger * index as u32,
+        samples: Vec::new(),
+    });
+    let mut transfer = Transfer {
+        forward,
+        reverse,
+        plan,
+        connections: connections.collect(),
+        segments: Vec::new(),
+        acks: Vec::new(),
+        seen: Vec::new(),
+    };
+    let mut received = Vec::new();
+    let end = start + plan.duration;
+    let mut now = start;
+    let mut sample_at = start + SAMPLE_EVERY;
+    loop {
+        transfer.step(now);
+        if now >= sample_at {
+            sample_at = now + SAMPLE_EVERY;
+            received.push((now, transfer.sample(now)));
+        }
+        let done = transfer
+            .connections
+            .iter()
+            .all(|connection| connection.sender.is_done());
+        let next = transfer.next(now).unwrap_or(sample_at).min(sample_at);
+        if done || next > end {
+            break;
+        }
+        now = next;
+    }
+    received.push((now, transfer.sample(now)));
+    let run = TcpRun {
+        connections: transfer
+            .connections
+            .into_iter()
+            .map(|connection| connection.samples)
+            .collect(),
+        received,
+    };
+    (run, transfer.seen, now)
+}
+
+impl Transfer<'_> {
+    fn step(&mut self, now: Time) {
+        for index in 0..self.connections.len() {
+            let connection = &mut self.connections[index];
+            if connection.start > now {
+                continue;
+            }
+            connection.sender.on_timeout(now);
+            if connection.receiver.ack_at.is_some_and(|at| at <= now) {
+                let ack = connection.receiver.acknowledge();
+                self.answer(now, index, ack);
+            }
+            self.send(now, index);
+        }
+        while let Some(name) = {
+            let (segments, seen, tap) = (&self.segments, &mut self.seen, self.plan.tap);
+            self.forward.poll(now, |hop, name| {
+                if tap == Some(Tap::Behind(hop))
+                    && let Some((connection, number)) = segments.get(name as usize)
+                {
+                    let what = What::Segment(*number);
+                    seen.push(Seen {
+                        at: now,
+                        connection: *connection,
+                        what,
+                    });
+                }
+            })
+        } {
+            let Some((index, number)) = self.segments.get(name as usize).copied() else {
+                continue;
+            };
+            self.see(Tap::Receiver, now, index, What::Segment(number));
+            if let Some(ack) = self.connections[index].receiver.on_segment(now, number) {
+                self.answer(now, index, ack);
+            }
+        }
+        while let Some(name) = {
+            let (acks, seen, tap) = (&self.acks, &mut self.seen, self.plan.tap);
+            self.reverse.poll(now, |_, name| {
+                if matches!(tap, Some(Tap::Behind(_)))
+                    && let Some((connection, ack)) = acks.get(name as usize)
+                {
+                    let what = What::Ack(ack.clone());
+                    seen.push(Seen {
+                        at: now,
+                        connection: *connection,
+                        what,
+                    });
+                }
+            })
+        } {
+            let Some((index, ack)) = self.acks.get(name as usize).cloned() else {
+                continue;
+            };
+            self.connections[index].sender.on_ack(now, &ack);
+            self.see(Tap::Sender, now, index, What::Ack(ack));
+            self.send(now, index);
+        }
+    }
+
+    fn send(&mut self, now: Time, index: usize) {
+        let bytes = self.plan.settings.packet as usize;
+        while let Some((number, _)) = self.connections[index].sender.poll(now) {
+            let name = self.segments.len() as u64;
+            self.segments.push((index, number));
+            self.see(Tap::Sender, now, index, What::Segment(number));
+            self.forward.send(now, bytes, name);
+        }
+    }
+
+    fn answer(&mut self, now: Time, index: usize, ack: Ack) {
+        let bytes = ACK_BYTES
+            + if ack.blocks.is_empty() {
+                0
+            } else {
+                4 + 8 * ack.blocks.len()
+            };
+        let name = self.acks.len() as u64;
+        self.see(Tap::Receiver, now, index, What::Ack(ack.clone()));
+        self.acks.push((index, ack));
+        self.reverse.send(now, bytes, name);
+    }
+
+    fn see(&mut self, at: Tap, now: Time, connection: usize, what: What) {
+        if self.plan.tap == Some(at) {
+            self.seen.push(Seen {
+                at: now,
+                connection,
+                what,
+            });
+        }
+    }
+
+    fn sample(&mut self, now: Time) -> ByteCount {
+        let mut received = 0;
+        let payload = self.plan.settings.packet - crate::tcp::HEADERS;
+        for connection in &mut self.connections {
+            received += connection.receiver.next * payload;
+            if connection.start <= now {
+                let info = connection.sender.info(now);
+                connection.samples.push(TcpSample { at: now, info });
+            }
+        }
+        ByteCount::new(received)
+    }
+
+    fn next(&self, now: Time) -> Option<Time> {
+        let ends = self.connections.iter().flat_map(|connection| {
+            let start = Some(connection.start).filter(|start| *start > now);
+            [
+                start,
+                connection.sender.timeout(),
+                connection.receiver.ack_at,
+            ]
+        });
+        let ways = [self.forward.next(), self.reverse.next()];
+        ends.chain(ways).flatten().min().map(|next| next.max(now))
+    }
+}

@@ -1,0 +1,196 @@
+//! A path in virtual time: hops one after the other each way, and somebody else's packets.
+//!
+//! ```text
+//!  sender ─► access line ─► bottleneck ─► (a further line) ─► receiver
+//!                 cross traffic ─┘  └► gone with it
+//!  sender ◄──────────────── the way back ◄─────────────────── receiver
+//! ```
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use emulate::{Direction, DirectionConfig};
+use measure::diagnosis::{Stage, StreamPacket};
+use vocab::{Bitrate, ByteCount, Random, Time};
+
+/// The bytes of every packet: the models look at nothing but the length.
+static ZEROS: [u8; 9_000] = [0; 9_000];
+/// Marks packets that belong to nobody who is measured.
+const FOREIGN: u64 = u64::MAX;
+
+/// Hops in a row; what leaves one enters the next.
+pub(crate) struct Way {
+    hops: Vec<Hop>,
+    cross: Option<Cross>,
+}
+
+struct Hop {
+    direction: Direction,
+    /// Whose each packet is, by the number that the direction gives it.
+    names: Vec<u64>,
+}
+
+/// Somebody else's packets at one hop: on for a while, off for a while, Poisson while on.
+pub(crate) struct Cross {
+    pub(crate) hop: usize,
+    pub(crate) rate: Bitrate,
+    pub(crate) packet: usize,
+    pub(crate) on: Duration,
+    pub(crate) off: Duration,
+    pub(crate) random: Random,
+    pub(crate) next: Time,
+    pub(crate) until: Time,
+}
+
+impl Way {
+    pub(crate) fn new(hops: Vec<DirectionConfig>, seed: u64, cross: Option<Cross>) -> Self {
+        let hops = hops.into_iter().enumerate().map(|(index, config)| {
+            config
+                .check()
+                .expect("the models hold what a case asks for");
+            Hop {
+                direction: Direction::new(config, seed.wrapping_add(index as u64)),
+                names: Vec::new(),
+            }
+        });
+        Self {
+            hops: hops.collect(),
+            cross,
+        }
+    }
+
+    pub(crate) fn send(&mut self, now: Time, bytes: usize, name: u64) {
+        self.hops[0].take(now, Bytes::from_static(&ZEROS[..bytes]), name);
+    }
+
+    /// What arrives at `now`; `passed` hears of what leaves each hop but the last.
+    pub(crate) fn poll(&mut self, now: Time, mut passed: impl FnMut(usize, u64)) -> Option<u64> {
+        while let Some(cross) = self.cross.as_mut().filter(|cross| cross.next <= now) {
+            let (hop, packet) = (cross.hop, cross.packet);
+            cross.advance(now);
+            self.hops[hop].take(now, Bytes::from_static(&ZEROS[..packet]), FOREIGN);
+        }
+        for index in 0..self.hops.len() {
+            while let Some(delivery) = self.hops[index].direction.poll_output(now) {
+                let name = self.hops[index].names[delivery.index as usize];
+                if name == FOREIGN {
+                    continue;
+                }
+                if index + 1 == self.hops.len() {
+                    return Some(name);
+                }
+                passed(index, name);
+                self.hops[index + 1].take(now, delivery.packet, name);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        let hops = self
+            .hops
+            .iter()
+            .filter_map(|hop| hop.direction.poll_timeout());
+        hops.chain(self.cross.as_ref().map(|cross| cross.next))
+            .min()
+    }
+}
+
+impl Hop {
+    fn take(&mut self, now: Time, packet: Bytes, name: u64) {
+        self.names.push(name);
+        self.direction.handle(now, packet);
+    }
+}
+
+impl Cross {
+    fn advance(&mut self, now: Time) {
+        let mean = self
+            .rate
+            .time_for(ByteCount::new(self.packet as u64))
+            .as_secs_f64();
+        let gap = -mean * (1.0 - self.random.next_f64()).ln();
+        self.next = now + Duration::from_secs_f64(gap.max(1e-9));
+        if self.next > self.until {
+            let pause = self.off.mul_f64(0.5 + self.random.next_f64());
+            self.next += pause;
+            self.until = self.next + self.on.mul_f64(0.5 + self.random.next_f64());
+        }
+    }
+}
+
+/// The hosts' clocks: a constant between them, and what waking up adds to a stamp.
+#[derive(Clone, Debug)]
+pub(crate) struct Clocks {
+    pub(crate) ahead: Duration,
+    /// The mean of what is added to each receive stamp.
+    pub(crate) lateness: Duration,
+    pub(crate) random: Random,
+}
+
+impl Clocks {
+    fn stamp(&mut self, at: Time) -> Time {
+        let late = -self.lateness.as_secs_f64() * (1.0 - self.random.next_f64()).ln();
+        at + self.ahead + Duration::from_secs_f64(late)
+    }
+}
+
+/// How a stage is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) offered: Bitrate,
+    pub(crate) packet: ByteCount,
+    pub(crate) count: usize,
+    /// What the sending host manages at most.
+    pub(crate) host: Bitrate,
+}
+
+/// Sends a stage from `start` on, over a path that is idle then, and waits for what comes.
+pub(crate) fn stage(way: &mut Way, clocks: &mut Clocks, start: Time, plan: Plan) -> (Stage, Time) {
+    let rate = plan.offered.min(plan.host);
+    let gap = |index: usize| rate.time_for(ByteCount::new(plan.packet.bytes() * index as u64));
+    let mut packets: Vec<StreamPacket> = Vec::with_capacity(plan.count);
+    let mut latest = Time::ZERO;
+    let end = start + gap(plan.count) + Duration::from_secs(15);
+    let mut now = start;
+    loop {
+        while let Some(name) = way.poll(now, |_, _| {}) {
+            let Some(packet) = packets.get_mut(name as usize) else {
+                continue;
+            };
+            // A host stamps in the order in which packets come.
+            latest = latest.max(clocks.stamp(now));
+            packet.received = Some(latest);
+        }
+        if packets.len() < plan.count && start + gap(packets.len()) <= now {
+            way.send(now, plan.packet.as_usize(), packets.len() as u64);
+            packets.push(StreamPacket {
+                sent: now,
+                received: None,
+            });
+            continue;
+        }
+        let send = (packets.len() < plan.count).then(|| start + gap(packets.len()));
+        let under_way = packets.len() < plan.count || way.hops_hold();
+        match [send, way.next()].into_iter().flatten().min() {
+            Some(next) if under_way && next <= end => now = next,
+            _ => break,
+        }
+    }
+    // Names are used again by the next stage: nothing of this one may still arrive.
+    let stage = Stage {
+        offered: plan.offered,
+        packet: plan.packet,
+        packets,
+    };
+    (stage, now)
+}
+
+impl Way {
+    fn hops_hold(&self) -> bool {
+        self.hops.iter().any(|hop| {
+            let counters = hop.direction.counters();
+            counters.queued.packets + counters.in_flight.packets > 0
+        })
+    }
+}
