@@ -63,6 +63,38 @@ fn cold_text_is_no_larger_than_zstd_in_blocks() {
     assert!(cold * 100 <= blocks * 102, "{cold} against {blocks}");
 }
 
+/// A record is delivered when all of it is there, so the first record of an answer decides when
+/// its first byte is.
+#[test]
+fn an_answer_begins_with_a_short_record_and_a_bulk_flow_gets_long_ones() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let mut flow = Flow::new();
+    let mut sizes = |flow: &mut Flow, now: u64, bytes: usize| -> Vec<usize> {
+        let now = Time::from_nanos(now * 1_000_000);
+        flow.encoder
+            .push(now, Segment::payload(noise(now.as_nanos(), bytes)));
+        let mut sizes = Vec::new();
+        while let Some(record) = flow
+            .encoder
+            .poll_encoded(now, &mut near.dictionary, 1 << 20)
+        {
+            sizes.push(record.len());
+            flow.decoder.push(record);
+        }
+        flow.receive(&mut far);
+        sizes
+    };
+    let answer = sizes(&mut flow, 0, 64 * 1024);
+    assert!(answer[0] < 17_000, "{answer:?}");
+    assert!(answer.len() <= 4, "{answer:?}");
+    let bulk = sizes(&mut flow, 1, 1 << 20);
+    assert!(bulk[4..].iter().any(|size| *size > 120_000), "{bulk:?}");
+    // The next answer, after a pause in which the tail left, begins anew.
+    sizes(&mut flow, 10, 0);
+    let next = sizes(&mut flow, 200, 64 * 1024);
+    assert!(next[0] < 17_000, "{next:?}");
+}
+
 #[test]
 fn a_small_write_leaves_at_once() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
