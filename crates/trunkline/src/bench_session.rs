@@ -1,20 +1,24 @@
 //! `trunkline bench session`: what a WAN session makes of each kind of path, by two nodes over the
 //! emulator or in virtual time.
 //!
-//! Every measurement has a name (`20Mbit-100ms-1%`, `exchanges`); `--cells` takes those whose name
-//! holds one of its words. Forward error correction off, on and auto share seeds, so that pairs can
-//! be compared. Figures are medians over seeds; what they are the medians of is in the result too.
+//! Every measurement has a name (`20Mbit-100ms-1%`, `exchanges`); `--cells` takes the one that is
+//! called so, or those whose names hold the word. Forward error correction off, on and auto share
+//! seeds, so that pairs can be compared. Figures are medians over seeds; what they are the medians of
+//! is in the result too. In real time a run that fails costs no other, and an interrupted bench gives
+//! what it has: what is missing is named, with its reason.
 
 use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use lab::host::Machine;
+use lab::kernel;
+use lab::link::Refused;
 use lab::sessions::{
-    self, CellResult, Choice, Cost, Exchanges, FirstByte, Measurement, Report, Rival, Shares,
-    SmallFlow,
+    self, CellResult, Choice, Cost, Exchanges, FirstByte, Measurement, NotMeasured, Report, Rival,
+    Shares, SmallFlow,
 };
 use serde_json::{Value, json};
 use tunnel::fec::Mode;
@@ -29,7 +33,8 @@ pub(crate) struct BenchSession {
     /// otherwise two nodes over the emulator in namespaces, as root or not.
     #[arg(long)]
     r#virtual: bool,
-    /// Only measurements whose name holds one of these, as in `500Mbit,jitter,exchanges`.
+    /// Only measurements that are called so, or else whose name holds the word, as in
+    /// `500Mbit,jitter,exchanges`.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
     /// Modes of forward error correction on the paths [default: off,auto in virtual time, else
@@ -61,16 +66,10 @@ impl BenchSession {
     /// Measures and prints.
     ///
     /// # Errors
-    /// When nothing is chosen, or the result cannot be written.
+    /// When a word chooses nothing ([`Refused`]), the result cannot be written, or something was not
+    /// measured; what was is printed then all the same.
     pub(crate) fn run(self) -> Result<()> {
-        let chosen = self.chosen();
-        let names: Vec<String> = Measurement::all().iter().map(Measurement::name).collect();
-        ensure!(
-            !chosen.is_empty(),
-            "nothing is called so; there are: {}",
-            names.join(", ")
-        );
-        let choice = self.choice(chosen);
+        let choice = self.choice(self.chosen()?);
         let display = progress();
         let began = Instant::now();
         let report = match self.r#virtual {
@@ -99,7 +98,10 @@ impl BenchSession {
                 began.elapsed().as_secs_f64()
             )?;
         }
-        Ok(())
+        match report.not_measured.len() {
+            0 => Ok(()),
+            count => bail!("{count} runs gave no figure; the result says which and why"),
+        }
     }
 
     fn choice(&self, measurements: Vec<Measurement>) -> Choice {
@@ -116,19 +118,37 @@ impl BenchSession {
         }
     }
 
-    fn chosen(&self) -> Vec<Measurement> {
-        let is_chosen = |measurement: &Measurement| {
-            let name = measurement.name();
-            self.cells.is_empty() || self.cells.iter().any(|word| name.contains(word.as_str()))
-        };
-        Measurement::all().into_iter().filter(is_chosen).collect()
+    /// Each in its place, however many words it is meant by.
+    fn chosen(&self) -> Result<Vec<Measurement>> {
+        let all = Measurement::all();
+        let names: Vec<String> = all.iter().map(Measurement::name).collect();
+        let mut is_chosen = vec![self.cells.is_empty(); all.len()];
+        for word in &self.cells {
+            // A path's name is the beginning of its variations' names.
+            let is_name = names.contains(word);
+            let is_meant = |name: &String| match is_name {
+                true => name == word,
+                false => name.contains(word.as_str()),
+            };
+            if !names.iter().any(is_meant) {
+                return Err(Refused::because(anyhow!(
+                    "no measurement is called `{word}` or has it in its name; there are: {}",
+                    names.join(", ")
+                )));
+            }
+            for (chosen, name) in is_chosen.iter_mut().zip(&names) {
+                *chosen |= is_meant(name);
+            }
+        }
+        let chosen = all.into_iter().zip(is_chosen);
+        Ok(chosen.filter_map(|(one, is)| is.then_some(one)).collect())
     }
 }
 
 /// Measures with nodes, and adds from virtual time what is counted there alone: exchanges by the
 /// thousand, and many sessions on one path.
 fn in_real_time(choice: &Choice, display: &Display) -> Result<Report> {
-    lab::kernel::catch_interruptions();
+    kernel::catch_interruptions();
     let mut report = sessions::measure_in_real_time(&environment()?, choice, display)?;
     let of_virtual_time = |measurement: &Measurement| {
         matches!(
@@ -149,6 +169,7 @@ fn in_real_time(choice: &Choice, display: &Display) -> Result<Report> {
     report.exchanges_in_real_time = std::mem::replace(&mut report.exchanges, counted.exchanges);
     report.small_flow = counted.small_flow;
     report.jain_16_sessions = counted.jain_16_sessions;
+    report.not_measured.extend(counted.not_measured);
     Ok(report)
 }
 
@@ -199,6 +220,7 @@ fn document(report: &Report, is_virtual: bool) -> Value {
             // Of which virtual time decides, whatever else was measured in real time.
             "always_virtual": ["exchange_64k_p99_ratio", "jain_16_sessions", "small_flow_ratio"],
         },
+        "not_measured": report.not_measured,
         "raw": {
             "cells": report.runs,
             "first_byte": report.first_byte,
@@ -241,6 +263,9 @@ fn table(report: &Report, is_virtual: bool) -> String {
     }
     if !report.costs.is_empty() {
         costs(&mut text, &report.costs);
+    }
+    if !report.not_measured.is_empty() {
+        not_measured(&mut text, &report.not_measured);
     }
     text
 }
@@ -396,6 +421,18 @@ fn costs(text: &mut String, all: &[Cost]) {
     let _ = writeln!(text, "  near to server: processor seconds for 10^9 bytes");
 }
 
+fn not_measured(text: &mut String, all: &[NotMeasured]) {
+    let _ = writeln!(text, "\nNot measured");
+    for NotMeasured {
+        measurement,
+        run,
+        why,
+    } in all
+    {
+        let _ = writeln!(text, "  {measurement}, {run}\n    {why}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lab::progress::Silent;
@@ -536,11 +573,55 @@ mod tests {
         }
     }
 
+    fn chosen(words: &[&str]) -> Vec<String> {
+        let chosen = bench(words).chosen().unwrap();
+        chosen.iter().map(Measurement::name).collect()
+    }
+
     #[test]
     fn a_word_of_its_name_chooses_a_measurement() {
-        assert_eq!(bench(&["policer"]).chosen().len(), 1);
-        assert_eq!(bench(&["beside", "first"]).chosen().len(), 3);
-        assert_eq!(bench(&["nothing"]).chosen().len(), 0);
-        assert_eq!(bench(&[]).chosen().len(), Measurement::all().len());
+        assert_eq!(chosen(&["policer"]), ["20Mbit-100ms-policer"]);
+        assert_eq!(chosen(&["beside", "first"]).len(), 3);
+        assert_eq!(chosen(&["first", "first-byte"]), ["first-byte"]);
+        assert_eq!(chosen(&[]).len(), Measurement::all().len());
+    }
+
+    #[test]
+    fn a_whole_name_chooses_that_measurement_alone() {
+        for name in Measurement::all().iter().map(Measurement::name) {
+            assert_eq!(chosen(&[&name]), [name]);
+        }
+    }
+
+    #[test]
+    fn a_word_in_no_name_is_refused_with_all_names() {
+        let error = bench(&["policer", "exchnges"]).chosen().unwrap_err();
+        assert!(Refused::is_why(&error));
+        let text = error.to_string();
+        for part in ["`exchnges`", "20Mbit-100ms-policer", "exchanges", "cpu"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_beside_what_there_is() {
+        let mut report = report();
+        report.not_measured = vec![NotMeasured {
+            measurement: "beside-bbr".to_owned(),
+            run: "queue of 4 BDP, seed 1".to_owned(),
+            why: "a node ended".to_owned(),
+        }];
+        let text = table(&report, false);
+        for part in [
+            "12345.68",
+            "beside-bbr, queue of 4 BDP, seed 1",
+            "a node ended",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        let document = document(&report, false);
+        assert_eq!(document["not_measured"][0]["measurement"], "beside-bbr");
+        assert_eq!(document["not_measured"][0]["why"], "a node ended");
+        assert_eq!(document["figures"]["cpu_gbit_s"], 1.5);
     }
 }

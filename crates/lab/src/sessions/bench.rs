@@ -19,11 +19,12 @@ use super::mode_name;
 use super::real::{self, Cost};
 use super::shares::{self, QUEUES, Rival, Shares};
 use super::transfers::{CellResult, run_cell};
+use crate::kernel;
 use crate::median::median;
 use crate::progress::Progress;
 
 /// The loss of the path on which exchanges are measured, each way.
-const EXCHANGE_LOSS: f64 = 0.01;
+pub(super) const EXCHANGE_LOSS: f64 = 0.01;
 
 /// Something that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,6 +90,22 @@ pub struct Choice {
     pub seed: u64,
 }
 
+/// A run that gave no figure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotMeasured {
+    /// The measurement's name.
+    pub measurement: String,
+    /// Which of its runs: `auto, seed 3`.
+    pub run: String,
+    /// Why.
+    pub why: String,
+}
+
+impl NotMeasured {
+    /// Why nothing more was begun.
+    pub const INTERRUPTED: &str = "interrupted";
+}
+
 /// What came of it. What was not asked for is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
@@ -110,6 +127,8 @@ pub struct Report {
     pub shares: Vec<Shares>,
     /// What flows cost, by run.
     pub costs: Vec<Cost>,
+    /// What was asked for and gave nothing.
+    pub not_measured: Vec<NotMeasured>,
 }
 
 /// One run.
@@ -149,6 +168,19 @@ impl Job {
         }
     }
 
+    /// Which run of its measurement it is with this seed.
+    fn run_name(self, seed: u64) -> String {
+        match self {
+            Self::Cell(_, mode) => format!("{}, seed {seed}", mode_name(mode)),
+            Self::Exchanges(loss, mode) => {
+                let (mode, percent) = (mode_name(mode), loss * 100.0);
+                format!("{mode}, {percent}% loss, seed {seed}")
+            }
+            Self::Beside(_, queue_bdp) => format!("queue of {queue_bdp} BDP, seed {seed}"),
+            Self::FirstByte | Self::SmallFlow | Self::Sessions => format!("seed {seed}"),
+        }
+    }
+
     /// How much it has to carry, in Mbit, roughly.
     fn weight(self) -> f64 {
         match self {
@@ -182,9 +214,18 @@ impl Measurement {
     }
 }
 
-/// Measures all that was chosen.
+/// Measures all that was chosen, until the lab is interrupted: what was begun is then finished, and
+/// the rest named in the report.
 #[must_use]
 pub fn measure(choice: &Choice, progress: &dyn Progress) -> Report {
+    measure_until(choice, progress, &kernel::interrupted)
+}
+
+fn measure_until(
+    choice: &Choice,
+    progress: &dyn Progress,
+    is_over: &(dyn Fn() -> bool + Sync),
+) -> Report {
     let variants: Vec<(String, Job)> = choice
         .measurements
         .iter()
@@ -197,23 +238,34 @@ pub fn measure(choice: &Choice, progress: &dyn Progress) -> Report {
     let runs: Vec<(usize, u64)> = (0..variants.len())
         .flat_map(|variant| seeds.clone().map(move |seed| (variant, seed)))
         .collect();
-    let outcomes = run_all(&variants, &runs, progress);
+    let outcomes = run_all(&variants, &runs, progress, is_over);
     let mut report = Report::default();
     let mut rest = outcomes.into_iter();
-    for (_, job) in &variants {
-        let outcomes: Vec<Outcome> = rest.by_ref().take(choice.repeat as usize).collect();
-        report.take(*job, outcomes);
+    for (name, job) in &variants {
+        let mut measured = Vec::new();
+        for (seed, outcome) in seeds.clone().zip(&mut rest) {
+            match outcome {
+                Some(outcome) => measured.push(outcome),
+                None => report.not_measured.push(NotMeasured {
+                    measurement: name.clone(),
+                    run: job.run_name(seed),
+                    why: NotMeasured::INTERRUPTED.to_owned(),
+                }),
+            }
+        }
+        report.take(*job, measured);
     }
     report.set_medians();
     report
 }
 
-/// The outcomes of all runs, in their order.
+/// The outcomes of all runs, in their order; `None` of those that were not begun.
 fn run_all(
     variants: &[(String, Job)],
     runs: &[(usize, u64)],
     progress: &dyn Progress,
-) -> Vec<Outcome> {
+    is_over: &(dyn Fn() -> bool + Sync),
+) -> Vec<Option<Outcome>> {
     let weight = |run: usize| variants[runs[run].0].1.weight();
     let mut order: Vec<usize> = (0..runs.len()).collect();
     order.sort_by(|a, b| weight(*b).total_cmp(&weight(*a)));
@@ -226,7 +278,9 @@ fn run_all(
         for _ in 0..threads {
             let (done, next, order) = (done.clone(), &next, &order);
             scope.spawn(move || {
-                while let Some(run) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while !is_over()
+                    && let Some(run) = order.get(next.fetch_add(1, Ordering::Relaxed))
+                {
                     let (variant, seed) = runs[*run];
                     // Nobody listens any more when another thread has panicked.
                     let _ = done.send((*run, variants[variant].1.run(seed)));
@@ -242,13 +296,13 @@ fn run_all(
         }
     });
     outcomes
-        .into_iter()
-        .map(|outcome| outcome.expect("a thread that panics takes this one along"))
-        .collect()
 }
 
 impl Report {
     fn take(&mut self, job: Job, outcomes: Vec<Outcome>) {
+        if outcomes.is_empty() {
+            return;
+        }
         let mut waits = [Vec::new(), Vec::new()];
         let mut repair_shares = Vec::new();
         let mut bytes = Vec::new();
@@ -389,6 +443,30 @@ mod tests {
         };
         assert_eq!(report.exchange_p99_ratio("off"), Some(2.0));
         assert_eq!(report.exchange_p99_ratio("auto"), None);
+    }
+
+    #[test]
+    fn what_was_not_begun_when_it_was_interrupted_is_named() {
+        let choice = Choice {
+            measurements: vec![Measurement::FirstByte, Measurement::Exchanges],
+            modes: vec![],
+            repeat: 2,
+            seed: 5,
+        };
+        let report = measure_until(&choice, &Silent, &|| true);
+        let names: Vec<String> = report
+            .not_measured
+            .iter()
+            .map(|run| format!("{}: {}: {}", run.measurement, run.run, run.why))
+            .collect();
+        assert_eq!(names.len(), 2 + 2 * 6);
+        assert_eq!(names[1], "first-byte: seed 6: interrupted");
+        assert_eq!(names[13], "exchanges: auto, 1% loss, seed 6: interrupted");
+        let nothing = Report {
+            not_measured: report.not_measured.clone(),
+            ..Report::default()
+        };
+        assert_eq!(report, nothing, "no figure of no runs");
     }
 
     fn run(fec: &'static str, seed: u64, goodput_mbit_s: f64) -> CellResult {

@@ -26,7 +26,7 @@ mod transfers;
 mod work;
 mod world;
 
-pub use bench::{Choice, Measurement, Report, measure};
+pub use bench::{Choice, Measurement, NotMeasured, Report, measure};
 pub use cells::{Cell, PLAIN, Shape, all_cells};
 pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
 pub use pair::{Datagrams, Pair, Passage};

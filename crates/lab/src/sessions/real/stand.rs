@@ -51,6 +51,8 @@ pub(super) struct Stand {
     topology: Topology,
     logs: PathBuf,
     run: Run,
+    /// A pair of devices joins the nodes, for good.
+    is_direct: bool,
 }
 
 /// A port of the server's.
@@ -60,6 +62,16 @@ pub(super) enum Flow {
     Carried,
     /// Reduced.
     Reduced,
+}
+
+impl Flow {
+    /// The word for it in results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Carried => "carried",
+            Self::Reduced => "reduced",
+        }
+    }
 }
 
 impl Stand {
@@ -85,6 +97,7 @@ impl Stand {
             topology,
             logs,
             run,
+            is_direct: false,
         })
     }
 
@@ -118,9 +131,13 @@ impl Stand {
     /// # Errors
     /// When the kernel refuses.
     pub(super) fn join_directly(&mut self) -> Result<()> {
-        self.nodes.stop()?;
-        self.emulator = None;
-        self.topology.join_directly(Site::Near, Site::Far)
+        if !self.is_direct {
+            self.nodes.stop()?;
+            self.emulator = None;
+            self.topology.join_directly(Site::Near, Site::Far)?;
+            self.is_direct = true;
+        }
+        Ok(())
     }
 
     /// Starts the nodes anew, and waits until they serve each other and have settled on a path.

@@ -1,0 +1,194 @@
+//! What is done at the stand: one run of each kind.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tunnel::fec::Mode;
+
+use super::super::cells::{Cell, PLAIN};
+use super::super::exchanges::{FirstByte, SHORT_ANSWER};
+use super::super::shares::Rival;
+use super::super::transfers::{CellResult, WHOLE, mbit};
+use super::super::{mode_name, quantile};
+use super::Cost;
+use super::hosts::Bulk;
+use super::stand::{Flow, Stand};
+use crate::host::ProcessorTime;
+use crate::topology::Site;
+
+/// Exchanges in real time; those of the figures are counted in virtual time.
+const EXCHANGES: usize = 100;
+const QUESTION: u64 = 100;
+const ANSWER: u64 = 64 << 10;
+
+/// A rival and a flow of ours share a queue for so long before bytes count, and then for so long.
+pub(super) const SHARE_FROM: Duration = Duration::from_secs(20);
+pub(super) const SHARE_SPAN: Duration = Duration::from_secs(60);
+const STAGGER: Duration = Duration::from_millis(100);
+
+/// One run without an emulator: its beginning does not count for the rate.
+pub(super) const CPU_FROM: Duration = Duration::from_secs(2);
+pub(super) const CPU_SPAN: Duration = Duration::from_secs(8);
+
+impl Stand {
+    /// One path with one mode and seed.
+    pub(super) fn cell(&mut self, cell: &Cell, fec: Mode, seed: u64) -> Result<CellResult> {
+        self.set_link(cell, cell.queue_bdp(), seed)?;
+        self.start_nodes(fec)?;
+        let whole = self.whole_transfer()?;
+        let (from, to) = cell.steady();
+        let bulk = self.connect(Flow::Carried)?.take_all(QUESTION)?;
+        self.pause_until(&bulk, from)?;
+        let (before, line_before) = (bulk.received()?, self.offered_and_dropped()?);
+        let (began, busy) = (bulk.age(), ProcessorTime::now()?);
+        self.pause_until(&bulk, to)?;
+        let (received, line) = (bulk.received()? - before, self.offered_and_dropped()?);
+        let span = bulk.age().saturating_sub(began);
+        let idle = 1.0 - ProcessorTime::now()?.busy_since(busy);
+        let path = self.path()?;
+        let udp = self.status(Site::Far)?["peers"][0]["path"]["udp"].clone();
+        drop(bulk);
+        // Only the plain path tells it: a second start of a node on each would take too long.
+        let remembered = match *cell == PLAIN {
+            true => {
+                self.restart_near_node()?;
+                Some(self.whole_transfer()?)
+            }
+            false => None,
+        };
+        let offered = line.0.saturating_sub(line_before.0);
+        let dropped = line.1.saturating_sub(line_before.1);
+        Ok(CellResult {
+            cell: *cell,
+            fec: mode_name(fec),
+            goodput_mbit_s: mbit(received) / span.as_secs_f64(),
+            whole_transfer_mbit_s: whole,
+            cpu_idle_percent: Some(idle * 100.0),
+            r#virtual: false,
+            whole_transfer_remembered_mbit_s: remembered,
+            path,
+            steady_from_s: from.as_secs_f64(),
+            steady_to_s: to.as_secs_f64(),
+            rate_integral_mbit: cell.rate_integral_mbit(),
+            policed_mbit_s: cell.policed_mbit_s(),
+            queueing_p95_ms: None,
+            lost_share: dropped as f64 / offered.max(1) as f64,
+            // Since the link came up, which is what a node tells.
+            repair_share: udp["repair_percent"].as_f64().unwrap_or_default() / 100.0,
+            spurious_share: None,
+            goodput_over_off: None,
+            whole_transfer_over_off: None,
+            seeds: vec![seed],
+        })
+    }
+
+    fn whole_transfer(&self) -> Result<f64> {
+        let client = self.connect(Flow::Carried)?;
+        let (_, last) = client.first_and_last_byte(QUESTION, WHOLE)?;
+        Ok(mbit(WHOLE) / last.as_secs_f64())
+    }
+
+    fn pause_until(&mut self, bulk: &Bulk, age: Duration) -> Result<()> {
+        self.pause(age.saturating_sub(bulk.age()))
+    }
+
+    /// When first bytes come.
+    pub(super) fn first_byte(&mut self, seed: u64) -> Result<FirstByte> {
+        const OPENS: usize = 20;
+        self.set_link(&PLAIN, PLAIN.queue_bdp(), seed)?;
+        self.start_nodes(Mode::Auto)?;
+        let new_session = self.first_byte_of(ANSWER)?;
+        let mut times = Vec::new();
+        let mut of_short_answers = Duration::ZERO;
+        for _ in 0..OPENS {
+            self.pause(Duration::from_millis(300))?;
+            times.push(self.first_byte_of(ANSWER)?);
+            let short = self.first_byte_of(SHORT_ANSWER)?;
+            of_short_answers = of_short_answers.max(short);
+        }
+        self.pause(Duration::from_secs(10))?;
+        let after_silence = self.first_byte_of(ANSWER)?;
+        let in_rtt = |span: Duration| span.as_secs_f64() / PLAIN.rtt().as_secs_f64();
+        let longest = times.iter().copied().max().unwrap_or_default();
+        Ok(FirstByte {
+            longest_rtt: in_rtt(longest.max(new_session).max(after_silence)),
+            median_rtt: in_rtt(quantile(&mut times, 0.5)),
+            new_session_rtt: in_rtt(new_session),
+            after_silence_rtt: in_rtt(after_silence),
+            short_answer_rtt: in_rtt(of_short_answers),
+            opens: 2 * OPENS + 2,
+        })
+    }
+
+    fn first_byte_of(&self, answer: u64) -> Result<Duration> {
+        let client = self.connect(Flow::Carried)?;
+        let (first, _) = client.first_and_last_byte(QUESTION, answer)?;
+        Ok(first)
+    }
+
+    /// What exchanges waited, and the share of repair symbols.
+    pub(super) fn exchanges(&mut self, loss: f64, seed: u64) -> Result<(Vec<Duration>, f64)> {
+        let cell = Cell { loss, ..PLAIN };
+        self.set_link(&cell, cell.queue_bdp(), seed)?;
+        self.start_nodes(Mode::Auto)?;
+        let client = self.connect(Flow::Carried)?;
+        let times = client.exchanges(QUESTION, ANSWER, EXCHANGES)?;
+        let udp = self.status(Site::Far)?["peers"][0]["path"]["udp"].clone();
+        let repairs = udp["repair_percent"].as_f64().unwrap_or_default() / 100.0;
+        Ok((times, repairs))
+    }
+
+    /// Bytes of ours and of a kernel's flow that passes by both nodes.
+    pub(super) fn beside(&mut self, rival: Rival, queue_bdp: f64, seed: u64) -> Result<[u64; 2]> {
+        self.set_link(&PLAIN, queue_bdp, seed)?;
+        self.start_nodes(Mode::Auto)?;
+        let ours = self.connect(Flow::Carried)?.take_all(QUESTION)?;
+        self.pause(STAGGER)?;
+        let theirs = self.connect_rival(rival.name())?.take_all(QUESTION)?;
+        self.pause_until(&ours, SHARE_FROM)?;
+        let before = [ours.received()?, theirs.received()?];
+        self.pause_until(&ours, SHARE_FROM + SHARE_SPAN)?;
+        let after = [ours.received()?, theirs.received()?];
+        Ok([after[0] - before[0], after[1] - before[1]])
+    }
+
+    /// What a flow costs where nothing is between the nodes.
+    pub(super) fn cost(&mut self, flow: Flow) -> Result<Cost> {
+        self.join_directly()?;
+        self.start_nodes(Mode::Auto)?;
+        let sites = [Site::Near, Site::Far];
+        let mut nodes_before = [Duration::ZERO; 2];
+        for (time, site) in nodes_before.iter_mut().zip(sites) {
+            *time = self.processor_time(site)?;
+        }
+        let server_before = self.server_processor_time(flow);
+        let bulk = self.connect(flow)?.take_all(QUESTION)?;
+        self.pause_until(&bulk, CPU_FROM)?;
+        let (before, began, busy) = (bulk.received()?, bulk.age(), ProcessorTime::now()?);
+        self.pause_until(&bulk, CPU_FROM + CPU_SPAN)?;
+        let received = bulk.received()? - before;
+        let span = bulk.age().saturating_sub(began);
+        let idle = 1.0 - ProcessorTime::now()?.busy_since(busy);
+        let path = self.path()?;
+        let (all, client) = bulk.finish();
+        ensure!(all > 0, "nothing came through the nodes");
+        // The server's thread ends when it hears that the client hung up.
+        self.pause(Duration::from_secs(1))?;
+        let server = self.server_processor_time(flow) - server_before;
+        let mut nodes = [Duration::ZERO; 2];
+        for ((time, site), before) in nodes.iter_mut().zip(sites).zip(nodes_before) {
+            *time = self.processor_time(site)?.saturating_sub(before);
+        }
+        let per_gb = |time: Duration| time.as_secs_f64() / (all as f64 / 1e9);
+        Ok(Cost {
+            is_reduced: flow == Flow::Reduced,
+            gbit_s: mbit(received) / 1e3 / span.as_secs_f64(),
+            path,
+            near_cpu_s_per_gb: per_gb(nodes[0]),
+            far_cpu_s_per_gb: per_gb(nodes[1]),
+            client_cpu_s_per_gb: per_gb(client),
+            server_cpu_s_per_gb: per_gb(server),
+            cpu_idle_percent: idle * 100.0,
+        })
+    }
+}
