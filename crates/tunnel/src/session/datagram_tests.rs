@@ -12,7 +12,9 @@ use crate::packet::{
     ChallengeSeed, ConnectionId, ConnectionIds, KeyLimits, PathSecret, Sealer, Suite,
 };
 use crate::transport::{Codepoint, Keys, Settings, SuspendReason};
-use crate::wire::{DATAGRAM_VERSION, Data, DatagramOffer, Frame, OpenFrame, Resume, Series};
+use crate::wire::{
+    DATAGRAM_VERSION, Data, DatagramOffer, Frame, OpenFrame, Resume, Series, split_frame,
+};
 use crate::{Error, LinkId};
 
 const NEAR: usize = 0;
@@ -283,7 +285,8 @@ fn a_path_that_is_closed_takes_no_frames_at_either_end_and_the_link_does() {
     pair.sessions[NEAR].write(flow, bytes(5_000));
     pair.run(Duration::from_secs(60));
     assert!(pair.events[FAR].contains(&Event::Readable { flow }));
-    assert_eq!(pair.datagrams, before);
+    // The end itself is said again, and nothing else goes there.
+    assert_eq!(pair.datagrams, [before[NEAR] + 2, before[FAR]]);
 }
 
 /// A link that is given up takes its path along, and the peer hears of it before it could miss
@@ -310,6 +313,42 @@ fn a_path_ends_with_its_link_and_the_peer_is_told() {
     pair.run(Duration::from_secs(1));
     assert!(pair.sessions.iter().all(Session::is_in_packets));
     assert!(pair.events[NEAR].contains(&Event::Readable { flow }));
+}
+
+/// The answer to a sign of life says nothing of what is on the link.
+#[test]
+fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    pair.sessions[NEAR].write(flow, bytes(5_000));
+    pair.run(Duration::from_secs(1));
+    let (mut now, link) = (pair.now, pair.link.unwrap());
+    let near = &mut pair.sessions[NEAR];
+    let choice = &mut near.link.as_mut().unwrap().datagrams.choice;
+    while !choice.is_trial() {
+        now += ONE_WAY;
+        choice.sent(now, choice::Left::Data);
+        choice.delivered(10_000);
+        choice.judge(now, ONE_WAY);
+    }
+    near.write(flow, bytes(5_000));
+    near.liveness.restart();
+    let on_link = near.poll_transmit(now, link, 64 << 10).unwrap();
+    let (mut packet, mut carried) = (vocab::Writer::new(), Vec::new());
+    near.poll_packet(now, 1_200, &mut packet, &mut carried);
+    let stamps = |bytes: &[u8]| -> Vec<u32> {
+        let mut bytes = BytesMut::from(bytes);
+        let frames = std::iter::from_fn(|| split_frame(&mut bytes).unwrap());
+        let frames = frames.map(|frame| Frame::parse(&frame).unwrap());
+        let stamp = |frame| match frame {
+            Frame::Ping(ping) => Some(ping.stamp_us),
+            _ => None,
+        };
+        frames.filter_map(stamp).collect()
+    };
+    let stamps = [stamps(&on_link), stamps(packet.as_slice())];
+    assert_eq!(stamps.each_ref().map(Vec::len), [1, 1]);
+    assert_ne!(stamps[0], stamps[1]);
 }
 
 /// A peer that breaks the rules in a packet is told that the path ends.

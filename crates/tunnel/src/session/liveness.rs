@@ -103,7 +103,7 @@ impl Liveness {
 
     /// The stamp of a ping that goes out now.
     pub(super) fn ping(&mut self, now: Time) -> u32 {
-        let stamp = stamp_us(now);
+        let stamp = stamp_us(now, Asker::Liveness);
         self.ping_waiting = false;
         self.ping_sent = Some((stamp, now));
         stamp
@@ -166,9 +166,23 @@ impl Liveness {
     }
 }
 
-/// What a ping is told from others by.
-pub(super) fn stamp_us(now: Time) -> u32 {
-    (now.as_nanos() / 1_000) as u32
+/// Who asks by a ping. They ask by different ways, at the same moment perhaps, and the answer to one
+/// says nothing of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Whether the peer lives.
+    Liveness,
+    /// Whether what went on the link in a trial is there.
+    Mark,
+}
+
+/// What a ping is told from others by: the time, even or odd.
+pub(super) fn stamp_us(now: Time, asker: Asker) -> u32 {
+    let stamp = (now.as_nanos() / 1_000) as u32;
+    match asker {
+        Asker::Liveness => stamp & !1,
+        Asker::Mark => stamp | 1,
+    }
 }
 
 /// The interval and up to a quarter more.

@@ -12,7 +12,7 @@ use super::Session;
 use super::choice::{Left, Piece};
 use super::flow::Flow;
 use super::link::{Link, Phase, ResumeOut};
-use super::liveness::stamp_us;
+use super::liveness::{Asker, stamp_us};
 use super::packets::Carried;
 use super::schedule::After;
 use super::send::Ending;
@@ -296,7 +296,7 @@ impl Session {
         };
         let choice = &mut link.datagrams.choice;
         if choice.wants_mark(self.now, round_trip) {
-            let stamp_us = stamp_us(self.now);
+            let stamp_us = stamp_us(self.now, Asker::Mark);
             choice.marked(self.now, stamp_us);
             self.put(&Frame::Ping(Ping { stamp_us }), bundle);
         }
@@ -385,7 +385,9 @@ impl Session {
         if let Some(link) = self.link.as_mut().filter(|_| sent) {
             link.datagrams.choice.sent(self.now, left);
         }
-        if sent && self.liveness.refresh_due(self.now) && bundle.has_room() {
+        // In a trial the link's round trip is not what is asked for.
+        let is_usual = bundle.is_packet() || self.travels_by(Way::Link);
+        if sent && is_usual && self.liveness.refresh_due(self.now) && bundle.has_room() {
             self.put_ping(bundle);
         }
     }

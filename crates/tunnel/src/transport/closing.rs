@@ -1,13 +1,18 @@
 //! The end of a path in good order: the peer is told, and told again while it goes on sending
-//! (RFC 9000 §10.2.1, Closing Connection State).
+//! (RFC 9000 §10.2.1, Closing Connection State), and after each probe timeout in any case: a peer
+//! with nothing to say would not hear of it otherwise when the first word is lost.
 //!
 //! ```text
 //!  close() ── Close ═► … a packet comes: Close ═► … two more: Close ═► … 3 probe timeouts: forgotten
+//!                └─ a probe timeout: Close ═► ─ another: Close ═► ──────────────────┘
 //! ```
 //!
 //! What comes is opened, so that a stranger makes nobody speak, and otherwise not looked at. A peer
 //! that hears Close says nothing more (§10.2.2, Draining Connection State), and one that never does
 //! finds out for itself that nothing is answered.
+
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use vocab::Time;
@@ -28,6 +33,9 @@ const CLOSES_MAX: u32 = 8;
 pub(super) struct Closing {
     frame: Close,
     until: Time,
+    /// When it is said again, and how long after that again.
+    repeat_at: Time,
+    repeat_every: Duration,
     /// Packets that came since it was closed.
     heard: u32,
     said: u32,
@@ -36,11 +44,16 @@ pub(super) struct Closing {
 
 impl Closing {
     pub(super) fn poll_timeout(&self) -> Time {
-        self.until
+        self.until.min(self.repeat_at)
     }
 
-    pub(super) fn is_over(&self, now: Time) -> bool {
-        self.until <= now
+    /// Does what is due; whether there is still something to wait for.
+    pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
+        if self.repeat_at <= now {
+            self.is_due |= self.said < CLOSES_MAX;
+            self.repeat_at += self.repeat_every;
+        }
+        now < self.until
     }
 
     /// A packet of the peer's came, who has not heard of the end: it is told again after one, two,
@@ -84,9 +97,12 @@ impl<T: Clone> Transport<T> {
         // Nobody was heard who could be told.
         if self.addresses.current().is_some() {
             let reason = reason.to_owned();
+            let probe_timeout = self.sent.probe_timeout();
             self.closing = Some(Closing {
                 frame: Close { code, reason },
-                until: now + self.sent.probe_timeout() * REMEMBERED_PROBE_TIMEOUTS,
+                until: now + probe_timeout * REMEMBERED_PROBE_TIMEOUTS,
+                repeat_at: now + probe_timeout,
+                repeat_every: probe_timeout,
                 heard: 0,
                 said: 0,
                 is_due: true,
@@ -95,13 +111,15 @@ impl<T: Clone> Transport<T> {
     }
 
     /// Takes in what comes for a path that has ended.
-    pub(super) fn handle_closed(&mut self, now: Time, datagram: &mut BytesMut) {
+    pub(super) fn handle_closed(&mut self, now: Time, from: SocketAddr, datagram: &mut BytesMut) {
         if self.closing.is_none() {
             return;
         }
         let Ok(opened) = self.opener.open(now, datagram) else {
             return;
         };
+        let bytes = datagram.len() as u64;
+        self.addresses.on_packet(now, from, &opened, bytes);
         let payload = datagram.split().freeze().slice(opened.payload());
         let is_close = |frame| matches!(frame, Ok(PacketFrame::Close(_)));
         if frames(payload).any(is_close) {
@@ -115,13 +133,14 @@ impl<T: Clone> Transport<T> {
     pub(super) fn send_close(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
         let to = self.addresses.current()?;
         let closing = self.closing.as_mut().filter(|closing| closing.is_due)?;
-        closing.is_due = false;
-        closing.said += 1;
-        let frame = PacketFrame::Close(closing.frame.clone());
         let length = LEAST_CHALLENGE + closing.frame.reason.len() as u64;
+        // What may not go now goes when a packet of the peer's gives room for it.
         if !self.addresses.may_send(length) || !self.sent.has_room() {
             return None;
         }
+        closing.is_due = false;
+        closing.said += 1;
+        let frame = PacketFrame::Close(closing.frame.clone());
         // Never expanded: nothing is to come back.
         self.send_alone(now, to, &frame, 0, Kind::Silent, out)
     }

@@ -406,7 +406,7 @@ impl<T: Clone> Transport<T> {
     /// Does what has become due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.has_ended() {
-            self.closing = self.closing.take().filter(|closing| !closing.is_over(now));
+            (self.closing).take_if(|closing| !closing.handle_timeout(now));
             return;
         }
         self.opener.handle_timeout(now);

@@ -28,7 +28,7 @@ impl<T: Clone> Transport<T> {
         mut datagram: BytesMut,
     ) -> Result<(), Error> {
         if self.has_ended() {
-            self.handle_closed(now, &mut datagram);
+            self.handle_closed(now, from, &mut datagram);
             return Ok(());
         }
         let opened = match self.opener.open(now, &mut datagram) {

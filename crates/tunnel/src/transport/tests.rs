@@ -596,7 +596,7 @@ fn a_path_that_is_closed_is_closed_for_the_peer_at_once() {
     );
     let before = pair.sent;
     pair.run(Duration::from_secs(60));
-    assert_eq!(pair.sent, before, "nothing is sent on a closed path");
+    assert_eq!(pair.sent, before + 2, "the end alone, said again");
     assert_eq!(pair.ends.each_ref().map(Transport::poll_timeout), [None; 2]);
 }
 
@@ -616,6 +616,42 @@ fn an_end_that_is_lost_is_told_again_to_a_peer_that_goes_on() {
     assert!(pair.came[NEAR].is_empty());
 }
 
+/// A peer with nothing to say gives no occasion.
+#[test]
+fn an_end_that_is_lost_is_told_again_to_a_peer_that_says_nothing() {
+    let mut pair = carrying(Settings::default());
+    pair.run(Duration::from_secs(1));
+    let now = pair.now;
+    pair.ends[NEAR].close(now, CloseCode::Finished, "");
+    assert_eq!(pair.taken(NEAR).len(), 1, "the first word is lost");
+    let before = pair.datagrams[FAR];
+    pair.run(Duration::from_millis(200));
+    let there = Change::Suspended(SuspendReason::ClosedByPeer);
+    assert_eq!(pair.changes[FAR].last(), Some(&there));
+    assert_eq!(pair.datagrams[FAR], before);
+}
+
+/// What an unvalidated address may get is used up, so the end cannot be told at once.
+#[test]
+fn an_end_that_may_not_go_yet_goes_when_the_peer_is_heard() {
+    let mut pair = carrying(Settings::default());
+    let elsewhere = SocketAddr::from(([10, 0, 9, 9], 4_000));
+    let probe = pair.sealed(NEAR, &PacketFrame::Probe(Probe));
+    pair.deliver(FAR, elsewhere, probe);
+    while !pair.taken(FAR).is_empty() {}
+    let now = pair.now;
+    let left = pair.ends[FAR].addresses.allowance();
+    pair.ends[FAR].addresses.on_sent(left);
+    pair.ends[FAR].close(now, CloseCode::Finished, "");
+    assert!(pair.taken(FAR).is_empty(), "nothing may go there");
+    for _ in 0..3 {
+        let probe = pair.sealed(NEAR, &PacketFrame::Probe(Probe));
+        pair.deliver(FAR, elsewhere, probe);
+    }
+    let to: Vec<_> = pair.taken(FAR).iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [elsewhere]);
+}
+
 /// Who never hears it makes nobody speak for ever.
 #[test]
 fn the_end_is_told_a_few_times_and_forgotten() {
@@ -630,9 +666,13 @@ fn the_end_is_told_a_few_times_and_forgotten() {
         told += pair.taken(NEAR).len();
     }
     assert_eq!(told, 8);
-    let forgotten = pair.ends[NEAR].poll_timeout().unwrap();
+    let mut forgotten = pair.now;
+    while let Some(at) = pair.ends[NEAR].poll_timeout() {
+        pair.ends[NEAR].handle_timeout(at);
+        assert!(pair.taken(NEAR).is_empty(), "it was told often enough");
+        forgotten = at;
+    }
     assert!(forgotten < pair.now + Duration::from_secs(1));
-    pair.ends[NEAR].handle_timeout(forgotten);
     assert!(!pair.ends[NEAR].is_closing());
     assert_eq!(pair.ends[NEAR].poll_timeout(), None);
 }
