@@ -19,7 +19,8 @@
 //!
 //! `LetGo` works from either half. The half that lets go has put out everything it held before
 //! it says so. The engine drops it, tells the other side with a [`FrameKind::Released`] frame in
-//! its place in the order, and the engine there does the same with the other half.
+//! its place in the order, and the engine there does the same with the other half. The frame's
+//! second byte, which releases before 0.2 did not send, says why ([`LetGoReason::to_byte`]).
 
 use std::time::Duration;
 
@@ -113,6 +114,30 @@ pub enum LetGoReason {
 }
 
 impl LetGoReason {
+    /// Every reason, in the order of its byte.
+    const ALL: [Self; 7] = [
+        Self::NoAccelerator,
+        Self::Encrypted,
+        Self::Signed,
+        Self::Unsupported,
+        Self::Violation,
+        Self::Limit,
+        Self::Policy,
+    ];
+
+    /// The byte that stands for it between nodes.
+    #[must_use]
+    pub fn to_byte(self) -> u8 {
+        let place = Self::ALL.iter().position(|reason| *reason == self);
+        place.map_or(0, |place| place as u8)
+    }
+
+    /// The reason that a byte stands for; `None` for one of a later release.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+
     /// What happened, as a clause for people.
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -184,5 +209,28 @@ pub trait Accelerator: Send {
     /// When the half wants [`Input::Timeout`]; not later than `now` while output waits.
     fn poll_timeout(&self) -> Option<Time> {
         None
+    }
+
+    /// Bytes that the half holds in memory, for the node's account.
+    fn buffered(&self) -> usize {
+        0
+    }
+
+    /// Requests of its host that the half has answered itself, for the operator.
+    fn answered(&self) -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_read_back_from_their_bytes() {
+        for reason in LetGoReason::ALL {
+            assert_eq!(LetGoReason::from_byte(reason.to_byte()), Some(reason));
+        }
+        assert_eq!(LetGoReason::from_byte(200), None);
     }
 }

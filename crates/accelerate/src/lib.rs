@@ -22,11 +22,12 @@
 //! It does no I/O, keeps no state between flows and knows nothing of chunks or sessions.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(any(test, feature = "testing"), allow(clippy::unwrap_used))]
 
 mod contract;
 pub mod detect;
 pub mod passthrough;
 pub mod registry;
+pub mod smb;
 
 pub use contract::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo, Output};

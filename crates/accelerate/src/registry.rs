@@ -5,10 +5,18 @@
 //! refuses the open; the client sees a reset, and its next try goes past the node.
 
 use crate::passthrough::Passthrough;
+use crate::smb::{self, Consistency};
 use crate::{Accelerator, Half};
 
 /// The number of the accelerator that every node has.
 pub const PASSTHROUGH: u8 = 0;
+
+/// What the operator can set of accelerators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Of file shares.
+    pub smb: smb::Settings,
+}
 
 /// One registered accelerator.
 #[derive(Clone, Copy)]
@@ -19,24 +27,37 @@ pub struct Entry {
     pub name: &'static str,
     /// The server ports that it serves unless the policy says otherwise.
     pub ports: &'static [u16],
+    /// Whether it is switched on.
+    pub is_on: fn(&Settings) -> bool,
     /// Makes one half for one flow.
-    pub build: fn(Half) -> Box<dyn Accelerator>,
+    pub build: fn(Half, &Settings) -> Box<dyn Accelerator>,
 }
 
 /// Every accelerator of this release. A new one is one line here.
-pub const ENTRIES: &[Entry] = &[Entry {
-    number: PASSTHROUGH,
-    name: "passthrough",
-    ports: &[],
-    build: |half| Box::new(Passthrough::new(half)),
-}];
+pub const ENTRIES: &[Entry] = &[
+    Entry {
+        number: PASSTHROUGH,
+        name: "passthrough",
+        ports: &[],
+        is_on: |_| true,
+        build: |half, _| Box::new(Passthrough::new(half)),
+    },
+    Entry {
+        number: 1,
+        name: "smb",
+        ports: &[445],
+        is_on: |settings| settings.smb.consistency != Consistency::Off,
+        build: |half, settings| smb::build(half, settings.smb),
+    },
+];
 
-/// The accelerator for flows to this server port; passthrough where none is registered.
+/// The accelerator for flows to this server port; passthrough where none is registered, or it is
+/// switched off.
 #[must_use]
-pub fn for_port(port: u16) -> &'static Entry {
+pub fn for_port(port: u16, settings: &Settings) -> &'static Entry {
     ENTRIES
         .iter()
-        .find(|entry| entry.ports.contains(&port))
+        .find(|entry| entry.ports.contains(&port) && (entry.is_on)(settings))
         .unwrap_or(&ENTRIES[0])
 }
 
@@ -63,7 +84,17 @@ mod tests {
 
     #[test]
     fn an_unknown_port_passes_and_an_unknown_number_is_nothing() {
-        assert_eq!(for_port(65_000).number, PASSTHROUGH);
+        let settings = Settings::default();
+        assert_eq!(for_port(65_000, &settings).number, PASSTHROUGH);
         assert!(by_number(255).is_none());
+    }
+
+    #[test]
+    fn an_accelerator_that_is_switched_off_serves_no_port() {
+        let mut settings = Settings::default();
+        settings.smb.consistency = Consistency::Strict;
+        assert_eq!(for_port(445, &settings).name, "smb");
+        settings.smb.consistency = Consistency::Off;
+        assert_eq!(for_port(445, &settings).number, PASSTHROUGH);
     }
 }

@@ -147,6 +147,7 @@ pub(crate) struct Birth {
     pub(crate) keep_client_address: bool,
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static accelerate::registry::Entry,
+    pub(crate) settings: accelerate::registry::Settings,
     pub(crate) encoder: Encoder,
     pub(crate) decoder: Decoder,
     pub(crate) carry_only: bool,
@@ -179,7 +180,7 @@ impl Flow {
             accounted: 0,
             timer: None,
             waits_for_disk: false,
-            stage: Stage::Running((birth.accelerator.build)(birth.half)),
+            stage: Stage::Running((birth.accelerator.build)(birth.half, &birth.settings)),
             lan: Lan {
                 connection: birth.connection,
                 connected: birth.half == Half::Near,
@@ -219,6 +220,18 @@ impl Flow {
             + self.decoder.buffered()
             + self.lan.queued
             + self.lan.waiting_bytes
+            + match &self.stage {
+                Stage::Running(accelerator) => accelerator.buffered(),
+                Stage::Released => 0,
+            }
+    }
+
+    /// Requests of its host that the accelerator has answered on this side.
+    pub(crate) fn answered_here(&self) -> u64 {
+        match &self.stage {
+            Stage::Running(accelerator) => accelerator.answered(),
+            Stage::Released => 0,
+        }
     }
 
     /// When a stage wants to be woken.
@@ -425,6 +438,14 @@ impl Flow {
         // The other half has let go; this one puts out what it still holds and goes too.
         self.drain_accelerator(turn)?;
         self.stage = Stage::Released;
+        if let Some(reason) = segment
+            .bytes
+            .get(1)
+            .copied()
+            .and_then(LetGoReason::from_byte)
+        {
+            self.letting_go = Some(LettingGo::LetGo { reason });
+        }
         Ok(())
     }
 
@@ -462,8 +483,9 @@ impl Flow {
     fn let_go(&mut self, turn: &mut Turn<'_>, letting_go: LettingGo) -> Result<(), Broken> {
         self.letting_go = Some(letting_go);
         match letting_go {
-            LettingGo::LetGo { .. } => {
-                let frame = Bytes::copy_from_slice(&[FrameKind::Released.to_byte()]);
+            LettingGo::LetGo { reason } => {
+                let released = [FrameKind::Released.to_byte(), reason.to_byte()];
+                let frame = Bytes::copy_from_slice(&released);
                 self.encoder.push(turn.now, Segment::frame(frame));
                 self.stage = Stage::Released;
                 Ok(())

@@ -163,9 +163,16 @@ fn accelerate(flow: &Flow) -> StageReport {
         ),
         None => (None, None),
     };
+    let did = match flow.answered_here() {
+        0 => flow.accelerator_name.to_owned(),
+        count => format!(
+            "{}: {count} requests answered on this side of the WAN",
+            flow.accelerator_name
+        ),
+    };
     StageReport {
         stage: "accelerate",
-        did: flow.accelerator_name.to_owned(),
+        did,
         saved_bytes: None,
         why_not,
         remedy,

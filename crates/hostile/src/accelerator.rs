@@ -1,8 +1,8 @@
 //! Entries of `accelerate`: naming a protocol by its first bytes, and every registered half.
 
-use accelerate::{Half, Input, LettingGo, Output, detect, registry};
+use accelerate::{Half, Input, LettingGo, Output, detect, registry, smb};
 use bytes::Bytes;
-use vocab::{Segment, Time};
+use vocab::{Segment, SegmentKind, Time};
 
 use crate::Script;
 use crate::seed::{Seed, seed, sized};
@@ -31,7 +31,7 @@ pub(crate) fn halves(bytes: &[u8]) {
     } else {
         Half::Far
     };
-    let mut half = (entry.build)(side);
+    let mut half = (entry.build)(side, &settings());
     let mut now = Time::default();
     half.handle(now, Input::Start);
     while let Some(step) = script.step() {
@@ -57,6 +57,69 @@ pub(crate) fn halves(bytes: &[u8]) {
         half.handle(now, input);
     }
     drain(half.as_mut());
+}
+
+/// Bytes as every structure of SMB 2.
+pub(crate) fn smb_structures(bytes: &[u8]) {
+    smb::testing::structures(bytes);
+}
+
+/// Both halves of the SMB accelerator back to back, between a client and a server that may say
+/// anything. However that ends, nothing panics and nothing goes round in a circle.
+pub(crate) fn smb_pair(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let mut halves = [Half::Near, Half::Far].map(|half| smb::build(half, settings().smb));
+    let mut now = Time::default();
+    for half in &mut halves {
+        half.handle(now, Input::Start);
+    }
+    while let Some(step) = script.step() {
+        if !settle(&mut halves, now) {
+            return;
+        }
+        let (at, input) = match step % 8 {
+            0..=2 => (0, Input::Lan(Bytes::copy_from_slice(script.bytes()))),
+            3..=5 => (1, Input::Lan(Bytes::copy_from_slice(script.bytes()))),
+            6 => {
+                let Some(at) = halves.iter().filter_map(|half| half.poll_timeout()).min() else {
+                    continue;
+                };
+                now = now.max(at);
+                halves[0].handle(now, Input::Timeout);
+                (1, Input::Timeout)
+            }
+            _ => (usize::from(script.byte() % 2), Input::LanFinished),
+        };
+        halves[at].handle(now, input);
+    }
+    settle(&mut halves, now);
+}
+
+/// Carries what the halves say to each other until both are silent; false once one has let go.
+fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool {
+    for _ in 0..MOST_OUTPUTS {
+        let from = match halves[0].poll_output() {
+            Some(output) => Some((0, output)),
+            None => halves[1].poll_output().map(|output| (1, output)),
+        };
+        let Some((from, output)) = from else {
+            return true;
+        };
+        match output {
+            Output::ToWan(segment) => halves[1 - from].handle(now, Input::Wan(segment)),
+            Output::FinishWan => halves[1 - from].handle(now, Input::WanFinished),
+            Output::LettingGo(_) => return false,
+            Output::OpenServer | Output::ToLan(_) | Output::FinishLan => {}
+        }
+    }
+    panic!("more than {MOST_OUTPUTS} outputs after one input");
+}
+
+/// Everything switched on.
+fn settings() -> registry::Settings {
+    registry::Settings {
+        smb: smb::Settings::STRICT,
+    }
 }
 
 /// Takes all outputs; whether the half let go.
@@ -104,9 +167,72 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
     let near = [&[0, 0, 0][..], &request, &[5, 2], &answer, &[6]].concat();
     let far = [&[0, 1, 2][..], &request, &[6, 0], &answer, &[5]].concat();
     let released = [&[0, 0, 4][..], &released, &[0], &request].concat();
+    let [smb_near, smb_far] = smb::testing::conversation();
     vec![
         seed("near", near),
         seed("far", far),
         seed("released", released),
+        seed("smb-near", [&[1, 0][..], &scripted(&smb_near)].concat()),
+        seed("smb-far", [&[1, 1][..], &scripted(&smb_far)].concat()),
     ]
+}
+
+/// Inputs as the steps of [`halves`].
+fn scripted(inputs: &[Input]) -> Vec<u8> {
+    let mut script = Vec::new();
+    for input in inputs {
+        let (step, bytes) = match input {
+            Input::Lan(bytes) => (0, bytes),
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Payload => (2, &segment.bytes),
+                SegmentKind::Control => (3, &segment.bytes),
+                SegmentKind::Frame => (4, &segment.bytes),
+            },
+            _ => continue,
+        };
+        script.push(step);
+        script.extend(sized(bytes));
+    }
+    script
+}
+
+/// Good inputs for [`smb_structures`].
+pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
+    let names = [
+        "said-0", "said-1", "said-2", "said-3", "said-4", "said-5", "said-6", "said-7",
+    ];
+    let [near, far] = smb::testing::conversation();
+    let said = near.iter().chain(&far).filter_map(|input| match input {
+        Input::Lan(bytes) => Some(bytes.to_vec()),
+        _ => None,
+    });
+    names
+        .into_iter()
+        .zip(said)
+        .map(|(name, bytes)| seed(name, bytes))
+        .collect()
+}
+
+/// Good inputs for [`smb_pair`].
+pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
+    // What both hosts say, turn by turn: the client asks, the server answers.
+    let [near, far] = smb::testing::conversation();
+    let said = |inputs: &[Input]| -> Vec<Vec<u8>> {
+        let bytes = inputs.iter().filter_map(|input| match input {
+            Input::Lan(bytes) => Some(sized(bytes)),
+            _ => None,
+        });
+        bytes.collect()
+    };
+    let mut script = Vec::new();
+    let (asked, answered) = (said(&near), said(&far));
+    for turn in 0..asked.len().max(answered.len()) {
+        for (step, side) in [(0, &asked), (3, &answered)] {
+            if let Some(bytes) = side.get(turn) {
+                script.push(step);
+                script.extend(bytes);
+            }
+        }
+    }
+    vec![seed("conversation", script)]
 }

@@ -72,6 +72,16 @@ pub const ENTRIES: &[Entry] = &[
         seeds: accelerator::halves_seeds,
     },
     Entry {
+        name: "accelerate_smb_structures",
+        run: accelerator::smb_structures,
+        seeds: accelerator::smb_structures_seeds,
+    },
+    Entry {
+        name: "accelerate_smb_pair",
+        run: accelerator::smb_pair,
+        seeds: accelerator::smb_pair_seeds,
+    },
+    Entry {
         name: "tunnel_frame",
         run: tunnel_wire::frame,
         seeds: tunnel_wire::frame_seeds,

@@ -44,6 +44,8 @@ replays! {
     vocab_units,
     accelerate_first_bytes,
     accelerate_halves,
+    accelerate_smb_structures,
+    accelerate_smb_pair,
     tunnel_frame,
     tunnel_session,
     tunnel_correction,

@@ -64,7 +64,7 @@ impl Engine {
         let carry_only = self.config.policy.carry_only(server);
         let accelerator = match carry_only {
             true => &registry::ENTRIES[0],
-            false => registry::for_port(server.port()),
+            false => registry::for_port(server.port(), &self.config.policy.accelerators),
         };
         let open = Open {
             client,
@@ -145,6 +145,7 @@ impl Engine {
             keep_client_address: open.keep_client_address,
             connection,
             accelerator,
+            settings: self.config.policy.accelerators,
             encoder: Encoder::new(encoder, slot),
             decoder: Decoder::new(DecoderConfig::default(), slot),
             carry_only,

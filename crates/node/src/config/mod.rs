@@ -24,7 +24,7 @@ use vocab::ByteCount;
 
 pub use located::ConfigError;
 pub use sections::InterceptMode;
-use sections::{FecMode, File, PeerSection, UdpCongestionControl, UdpMode, WanSection};
+use sections::{FecMode, File, PeerSection, SmbPolicy, UdpCongestionControl, UdpMode, WanSection};
 
 /// The least grace is none; more than this would outlast every service manager's patience.
 const GREATEST_GRACE: Duration = Duration::from_secs(600);
@@ -247,10 +247,22 @@ fn check(
             carry_only_ports: policy.carry_only_ports,
             never_store_prefixes: policy.never_store,
             never_store_ports: policy.never_store_ports,
+            accelerators: accelerators(policy.smb),
         },
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
     })
+}
+
+fn accelerators(smb: SmbPolicy) -> accelerate::registry::Settings {
+    accelerate::registry::Settings {
+        smb: accelerate::smb::Settings {
+            consistency: match smb {
+                SmbPolicy::Off => accelerate::smb::Consistency::Off,
+                SmbPolicy::Strict => accelerate::smb::Consistency::Strict,
+            },
+        },
+    }
 }
 
 fn datagrams(wan: &WanSection) -> tunnel::transport::Settings {

@@ -53,6 +53,7 @@ pub(super) const KEYS: &[&str] = &[
     "never_store",
     "never_store_ports",
     "serve",
+    "smb",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -264,4 +265,16 @@ pub(super) struct PolicySection {
     pub(super) never_store: Vec<Prefix>,
     pub(super) never_store_ports: Vec<u16>,
     pub(super) serve: Vec<Prefix>,
+    pub(super) smb: SmbPolicy,
+}
+
+/// Which answers may be given in a file server's place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SmbPolicy {
+    /// None.
+    #[default]
+    Off,
+    /// Only such that a client beside the server could have got at the same moment.
+    Strict,
 }

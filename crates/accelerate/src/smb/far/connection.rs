@@ -1,0 +1,133 @@
+//! What the far half learns of the connection while everything passes: dialect, sessions, trees.
+//!
+//! From this alone follows whether an open may be served: the share must hold files, requests must
+//! go unsigned, and no other connection may be able to work on the same open.
+
+use std::collections::{HashMap, HashSet};
+
+use super::super::config::TREES_MAX;
+use super::super::wire::create::{CreateRequest, oplock_level};
+use super::super::wire::header::{Header, command, status};
+use super::super::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, dialect};
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    negotiated: Option<NegotiateAnswer>,
+    /// Sessions that stand, and whether they are without a key.
+    sessions: HashMap<u64, bool>,
+    /// Trees of disk shares, by session.
+    disks: HashSet<(u64, u32)>,
+}
+
+/// Create options that an oplock asked for beside the client's back would change the meaning of,
+/// or that ask for more care than a cache gives ([MS-SMB2] §2.2.13, CreateOptions).
+const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
+    | 0x0000_0002 // FILE_WRITE_THROUGH
+    | 0x0000_0008 // FILE_NO_INTERMEDIATE_BUFFERING
+    | 0x0000_0100 // FILE_COMPLETE_IF_OPLOCKED
+    | 0x0000_1000 // FILE_DELETE_ON_CLOSE
+    | 0x0001_0000 // FILE_OPEN_REQUIRING_OPLOCK
+    | 0x0010_0000 // FILE_RESERVE_OPFILTER
+    | 0x0020_0000; // FILE_OPEN_REPARSE_POINT
+
+/// Create contexts that go with an oplock that the client did not ask for. Durable handles and
+/// leases do not: what the server stores with them would change ([MS-SMB2] §3.3.5.9.6).
+const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"];
+
+impl Connection {
+    /// Learns from an answer, in the order in which they come.
+    pub(crate) fn learn(&mut self, header: &Header, body: &[u8]) {
+        if header.status != status::SUCCESS {
+            return;
+        }
+        match header.command {
+            command::NEGOTIATE => {
+                self.negotiated = NegotiateAnswer::parse(body)
+                    .ok()
+                    .filter(|answer| answer.dialect != dialect::WILDCARD);
+            }
+            command::SESSION_SETUP => {
+                if let Ok(answer) = SessionSetupAnswer::parse(body)
+                    && self.sessions.len() < TREES_MAX
+                {
+                    self.sessions
+                        .insert(header.session, answer.is_without_key());
+                }
+            }
+            command::TREE_CONNECT => {
+                if let Ok(answer) = TreeConnectAnswer::parse(body)
+                    && answer.is_disk()
+                    && self.disks.len() < TREES_MAX
+                {
+                    self.disks.insert((header.session, header.tree));
+                }
+            }
+            command::TREE_DISCONNECT => {
+                self.disks.remove(&(header.session, header.tree));
+            }
+            command::LOGOFF => {
+                self.sessions.remove(&header.session);
+                self.disks.retain(|(session, _)| *session != header.session);
+            }
+            _ => {}
+        }
+    }
+
+    /// What was agreed in NEGOTIATE.
+    pub(crate) fn negotiated(&self) -> Option<&NegotiateAnswer> {
+        self.negotiated.as_ref()
+    }
+
+    /// Whether a session that is set up now derives keys from the bytes of its messages, which
+    /// then must not be altered ([MS-SMB2] §3.2.5.3, pre-authentication integrity).
+    pub(crate) fn hashes_set_up(&self) -> bool {
+        self.negotiated
+            .is_none_or(|agreed| agreed.dialect >= dialect::SMB_3_0)
+    }
+
+    /// Whether opens in this tree may be served at all.
+    fn serves(&self, session: u64, tree: u32) -> bool {
+        let (Some(agreed), Some(without_key)) = (&self.negotiated, self.sessions.get(&session))
+        else {
+            return false;
+        };
+        // With several channels another connection could write to the same open. Binding one
+        // wants the session's key.
+        let is_alone =
+            agreed.dialect < dialect::SMB_3_0 || *without_key || !agreed.is_multichannel();
+        is_alone && self.disks.contains(&(session, tree))
+    }
+
+    /// What to do with the oplock of a request to open a file.
+    pub(crate) fn judge(&self, header: &Header, request: &CreateRequest<'_>) -> Asking {
+        let is_served = self.serves(header.session, header.tree)
+            && request.options & OPTIONS_NOT_SERVED == 0
+            && (request.may_read() || request.may_write());
+        match request.oplock_level {
+            _ if !is_served => Asking::NotServed,
+            oplock_level::NONE => {
+                let fits = request
+                    .context_names()
+                    .is_ok_and(|names| names.iter().all(|name| CONTEXTS_SERVED.contains(name)));
+                match fits {
+                    true => Asking::ForUs,
+                    false => Asking::NotServed,
+                }
+            }
+            oplock_level::EXCLUSIVE | oplock_level::BATCH => Asking::ForItself,
+            _ => Asking::NotServed,
+        }
+    }
+}
+
+/// Who asks for an open's oplock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// Nobody, or in a way that gives no licence.
+    NotServed,
+    /// The client.
+    ForItself,
+    /// We, in a request of the client's that asks for none.
+    ForUs,
+}

@@ -1,0 +1,58 @@
+//! The window of message ids towards the server ([MS-SMB2] §3.2.4.1.2, Associating the Message
+//! with a MessageId; §3.2.4.1.5, Sending Multi-Credit Requests).
+//!
+//! As long as nothing was sent but what the client sent, the ids are the client's own. From then
+//! on they are given out here, one after the other.
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    next: u64,
+    /// Ids that were used; less than `next` when the client left some out.
+    used: u64,
+    /// Credits that the server gave and nothing has taken. Below zero when more was sent than
+    /// allowed, which is the client's doing.
+    credits: i64,
+}
+
+impl Ids {
+    /// A new connection has one credit, for its NEGOTIATE.
+    pub(crate) fn new() -> Self {
+        Self {
+            next: 0,
+            used: 0,
+            credits: 1,
+        }
+    }
+
+    /// The client has used these ids itself.
+    pub(crate) fn pass(&mut self, id: u64, charge: u16) {
+        self.next = self.next.max(id.saturating_add(u64::from(charge)));
+        self.used += u64::from(charge);
+        self.credits -= i64::from(charge);
+    }
+
+    /// Whether all ids below the next are used, so that from now on they can be given out here.
+    pub(crate) fn is_without_gap(&self) -> bool {
+        self.used == self.next
+    }
+
+    /// Whether the server takes a message of this charge now.
+    pub(crate) fn can_take(&self, charge: u32) -> bool {
+        self.credits >= i64::from(charge)
+    }
+
+    /// The id of the next message.
+    pub(crate) fn take(&mut self, charge: u16) -> u64 {
+        let id = self.next;
+        self.next += u64::from(charge);
+        self.used += u64::from(charge);
+        self.credits -= i64::from(charge);
+        id
+    }
+
+    /// The server gave credits.
+    pub(crate) fn granted(&mut self, credits: u16) {
+        self.credits += i64::from(credits);
+    }
+}

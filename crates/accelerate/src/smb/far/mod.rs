@@ -1,0 +1,321 @@
+//! The far half: the server's client.
+//!
+//! It gathers each frame of the client's, learns from what passes, and asks the server for an
+//! exclusive oplock with every open that it may serve. Under such an oplock it reads ahead, tells
+//! the near half what it may answer, and sees to it that nothing is given back to the server
+//! before the near half has stopped.
+//!
+//! ```text
+//!              SIGNED, 0xfd, SMB1, limit ──► LetGo: bytes pass for ever
+//!   Watching ─┤
+//!              an open may be served ──► Engaged ── the same ──► Close
+//! ```
+//! While Watching every byte passes as it came, message ids included. Engaged, requests get ids of
+//! the server's window here; answers are given the client's id back. Letting go is not safe then,
+//! and translating would not help a client whose signed messages name ids that the server has
+//! seen, so what cannot go on ends the flow.
+//!
+//! Requests reach the server in the client's order. One waits, with all behind it, while the server
+//! has given no credit, or while WRITEs are under way that the client may hold for done (only
+//! further WRITEs pass then): no request of the client's overtakes what it was told is written.
+
+mod answers;
+mod connection;
+mod ids;
+pub(crate) mod message;
+mod open;
+mod oplocks;
+mod pace;
+pub(crate) mod read_ahead;
+mod requests;
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use vocab::{Segment, SegmentKind, Time};
+
+use super::config::{Consistency, Settings};
+use super::frames::Frame;
+use super::wire::FileId;
+use super::wire::split::{Foreign, Splitter};
+use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use connection::Connection;
+use ids::Ids;
+use message::Message;
+use open::Open;
+use pace::Pace;
+
+/// Where the half stands; see the drawing above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Watching,
+    Engaged,
+    /// It has let go or closed; the engine drops it.
+    Gone,
+}
+
+/// Where the end of the client's stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    Open,
+    Wanted,
+    Done,
+}
+
+/// What a request under way was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Nothing is to be learned from the answer but what [`Connection`] does.
+    Plain,
+    /// To open a file.
+    Create {
+        is_ours: bool,
+        may_read: bool,
+        may_write: bool,
+    },
+    /// It may change this open's file.
+    Changes { file: FileId, is_write: bool },
+    /// It ends this open.
+    Closes(FileId),
+    /// It ends the opens of a tree, or of a session.
+    Ends { session: u64, tree: Option<u32> },
+    /// Our own READ.
+    Ahead {
+        file: FileId,
+        offset: u64,
+        length: u32,
+        position: u64,
+        at: Time,
+    },
+    /// Our own answer to a break.
+    GivesBack,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    /// The client's id; `None` for our own.
+    client_id: Option<u64>,
+    purpose: Purpose,
+    charge: u16,
+    /// A WRITE that the client may hold for done.
+    is_early: bool,
+}
+
+/// What is done with the rest of the server's message that is coming in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Pass,
+    Swallow,
+    /// Its payload is sent ahead.
+    Ahead {
+        file: FileId,
+        offset: u64,
+        length: u32,
+        count: u32,
+    },
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Far {
+    settings: Settings,
+    state: State,
+    outputs: VecDeque<Output>,
+    connection: Connection,
+
+    requests: Splitter,
+    gathering: Message,
+    /// Frames of the client's, up to the last one gathered.
+    position: u64,
+    queue: VecDeque<Message>,
+    queue_bytes: usize,
+
+    answers: Splitter,
+    rest: Rest,
+
+    ids: Ids,
+    outstanding: HashMap<u64, Outstanding>,
+    /// CREATEs under way with an oplock of ours; while there are any, a break of an open that is
+    /// not known yet may belong to one.
+    creating: usize,
+    early_breaks: Vec<FileId>,
+    opens: HashMap<FileId, Open>,
+    /// The opens that are read ahead for, the one that was read last at the end.
+    reading: VecDeque<FileId>,
+    pace: Pace,
+    ahead_credits: u32,
+    /// WRITEs under way that the client may hold for done.
+    early_writes: usize,
+
+    client_finish: Finish,
+}
+
+impl Far {
+    /// A half that has not started.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Watching,
+            outputs: VecDeque::new(),
+            connection: Connection::default(),
+            requests: Splitter::new(),
+            gathering: Message::default(),
+            position: 0,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            answers: Splitter::new(),
+            rest: Rest::Pass,
+            ids: Ids::new(),
+            outstanding: HashMap::new(),
+            creating: 0,
+            early_breaks: Vec::new(),
+            opens: HashMap::new(),
+            reading: VecDeque::new(),
+            pace: Pace::new(),
+            ahead_credits: 0,
+            early_writes: 0,
+            client_finish: Finish::Open,
+        }
+    }
+
+    fn tell_near(&mut self, frame: Frame) {
+        self.outputs.push_back(Output::ToWan(frame.emit()));
+    }
+
+    fn send_server(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.outputs.push_back(Output::ToLan(bytes));
+        }
+    }
+
+    fn send_client(&mut self, kind: SegmentKind, bytes: Bytes) {
+        if !bytes.is_empty() {
+            let segment = Segment { kind, bytes };
+            self.outputs.push_back(Output::ToWan(segment));
+        }
+    }
+
+    /// Stops, in the form that is safe where the half stands.
+    fn stop(&mut self, reason: LetGoReason) {
+        let letting_go = match self.state {
+            State::Watching => {
+                let gathered = std::mem::take(&mut self.gathering);
+                for bytes in gathered.into_bytes() {
+                    self.send_server(bytes);
+                }
+                let held = self.requests.give_back();
+                self.send_server(held);
+                let held = self.answers.give_back();
+                self.send_client(SegmentKind::Payload, held);
+                LettingGo::LetGo { reason }
+            }
+            State::Engaged => LettingGo::Close { reason },
+            State::Gone => return,
+        };
+        self.state = State::Gone;
+        self.outputs.push_back(Output::LettingGo(letting_go));
+    }
+
+    fn stop_for(&mut self, foreign: Foreign) {
+        self.stop(match foreign {
+            Foreign::Encrypted => LetGoReason::Encrypted,
+            Foreign::Smb1 | Foreign::Compressed => LetGoReason::Unsupported,
+            Foreign::TooLong => LetGoReason::Limit,
+            Foreign::Unknown => LetGoReason::Violation,
+        });
+    }
+
+    /// From here on hosts' messages are altered.
+    fn engage(&mut self) {
+        if self.state == State::Watching {
+            self.state = State::Engaged;
+            self.tell_near(Frame::Engaged {
+                version: super::frames::VERSION,
+            });
+        }
+    }
+
+    fn frame(&mut self, now: Time, bytes: &[u8]) {
+        match Frame::parse(bytes) {
+            Ok(Some(Frame::Beat { number })) => self.tell_near(Frame::Heard { number }),
+            Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),
+            Ok(Some(Frame::Again { header, request })) => self.read_again(&header, &request),
+            Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
+            // A later release's; or one that only this half sends.
+            Ok(_) => {}
+            Err(_) => self.stop(LetGoReason::Violation),
+        }
+    }
+
+    /// The client's stream has ended: nothing is served any more. What waits still goes to the
+    /// server, and then the stream towards it ends (see [`Self::pump`]).
+    fn client_finished(&mut self) {
+        self.client_finish = Finish::Wanted;
+        self.stop_serving_all();
+        if self.state == State::Watching {
+            // The beginning of a message that never came whole.
+            let gathered = std::mem::take(&mut self.gathering);
+            for bytes in gathered.into_bytes() {
+                self.send_server(bytes);
+            }
+            let held = self.requests.give_back();
+            self.send_server(held);
+        }
+    }
+}
+
+impl Accelerator for Far {
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.state == State::Gone {
+            return;
+        }
+        match input {
+            Input::Start => {
+                self.outputs.push_back(Output::OpenServer);
+                match self.settings.consistency {
+                    Consistency::Off => self.stop(LetGoReason::Policy),
+                    Consistency::Strict => {}
+                }
+            }
+            Input::Lan(bytes) => self.answer_bytes(now, bytes),
+            Input::LanFinished => {
+                let held = self.answers.give_back();
+                self.send_client(SegmentKind::Control, held);
+                self.outputs.push_back(Output::FinishWan);
+            }
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Payload | SegmentKind::Control => {
+                    self.request_bytes(now, segment.bytes);
+                }
+                SegmentKind::Frame => self.frame(now, &segment.bytes),
+            },
+            Input::WanFinished => self.client_finished(),
+            Input::WanSilent(_) => {}
+            Input::Timeout => self.give_back_overdue(now),
+        }
+        self.pump(now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next_overdue()
+    }
+
+    fn buffered(&self) -> usize {
+        let waiting: usize = self
+            .opens
+            .values()
+            .flat_map(|open| &open.waiting)
+            .map(|waiting| waiting.message.bytes())
+            .sum();
+        self.queue_bytes
+            + self.gathering.bytes()
+            + self.requests.held()
+            + self.answers.held()
+            + waiting
+    }
+}

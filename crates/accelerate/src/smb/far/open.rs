@@ -1,0 +1,88 @@
+//! What the far half knows of one open that it serves, or served.
+//!
+//! ```text
+//!            break          near has confirmed, or did not in time        CLOSE
+//!   Held ───────────► Breaking ────────────────────────────────► Given ──────► gone
+//!     └──────────────────────────── CLOSE ──────────────────────────────────►
+//! ```
+
+use vocab::Time;
+
+use super::message::Message;
+use super::read_ahead::ReadAhead;
+
+/// Where an open's licence stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// The oplock is held: every other client waits for us before it sees or changes anything.
+    Held,
+    /// The server wants it back.
+    Breaking {
+        /// The near half has stopped, and all it has answered lies before.
+        confirmed: bool,
+        /// When it is given back in any case.
+        at_latest: Time,
+    },
+    /// It was given back, or never given.
+    Given,
+}
+
+/// One open.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) session: u64,
+    pub(crate) tree: u32,
+    /// The oplock was asked for by us, and the client does not know of it.
+    pub(crate) is_ours: bool,
+    pub(crate) grant: Grant,
+    pub(crate) may_write: bool,
+    pub(crate) reads: Option<ReadAhead>,
+    /// READs of the client's that what is on its way will answer.
+    pub(crate) waiting: Vec<Waiting>,
+    /// Requests under way that may change the file, and WRITEs among them.
+    pub(crate) changing: usize,
+    pub(crate) writing: usize,
+    /// WRITEs were refused because the oplock was given back before they came; until the near
+    /// half has confirmed, further ones are.
+    pub(crate) refuses_writes: bool,
+    /// A CLOSE was sent.
+    pub(crate) is_closing: bool,
+}
+
+/// A READ that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) message_id: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) message: Message,
+}
+
+impl Open {
+    /// An open without a licence.
+    pub(crate) fn new(session: u64, tree: u32, is_ours: bool) -> Self {
+        Self {
+            session,
+            tree,
+            is_ours,
+            grant: Grant::Given,
+            may_write: false,
+            reads: None,
+            waiting: Vec::new(),
+            changing: 0,
+            writing: 0,
+            refuses_writes: false,
+            is_closing: false,
+        }
+    }
+
+    /// Whether the near half may answer for this open.
+    pub(crate) fn is_held(&self) -> bool {
+        self.grant == Grant::Held && !self.is_closing
+    }
+
+    /// Whether WRITEs under way may have been answered already.
+    pub(crate) fn has_early_writes(&self) -> bool {
+        self.may_write && self.grant != Grant::Given
+    }
+}

@@ -1,0 +1,185 @@
+//! Giving oplocks back.
+//!
+//! ```text
+//!  server          far half             near half
+//!    │── break ──────►│── Revoke ──────────►│  stops answering for this open
+//!    │                │◄───────── Revoked ──│  (behind every WRITE that it has answered)
+//!    │◄─ WRITEs ──────│
+//!    │◄─ acknowledge ─│  once all of them are answered, or CONFIRM_WITHIN after the break
+//! ```
+//! The near half stops by itself [`FRESH_FOR`](crate::smb::config::FRESH_FOR) after it last heard
+//! that its licences hold, so that an oplock given back without its word gives back nothing that
+//! it still uses. WRITEs that come later, from before the path broke, are refused and reported.
+
+use vocab::{SegmentKind, Time};
+
+use super::open::Grant;
+use super::{Far, Finish, Purpose, Rest, State};
+use crate::LetGoReason;
+use crate::smb::config::CONFIRM_WITHIN;
+use crate::smb::frames::Frame;
+use crate::smb::wire::FileId;
+use crate::smb::wire::create::oplock_level;
+use crate::smb::wire::header::{Header, command};
+use crate::smb::wire::oplock::OplockBreak;
+use crate::smb::wire::split::Head;
+use crate::smb::wire::target::touch;
+
+/// Breaks of opens that are not known yet; a server has no reason to send more of them than there
+/// are CREATEs under way.
+const EARLY_BREAKS_MAX: usize = 64;
+
+impl Far {
+    /// Something that the server sends unasked.
+    pub(super) fn unasked(&mut self, now: Time, head: Head) {
+        let is_for_the_client = match OplockBreak::parse(head.body()) {
+            Ok(notice) if head.header.command == command::OPLOCK_BREAK => {
+                self.break_of(now, notice.file)
+            }
+            // A break of a lease, which only a client has asked for.
+            Ok(_) | Err(_) => true,
+        };
+        if self.state == State::Gone {
+            return;
+        }
+        if is_for_the_client {
+            self.send_client(SegmentKind::Control, head.bytes.freeze());
+        } else if head.is_single() {
+            self.rest = Rest::Swallow;
+        } else {
+            self.stop(LetGoReason::Violation);
+        }
+    }
+
+    /// The server wants an oplock back; whether the client shall hear of it.
+    fn break_of(&mut self, now: Time, file: FileId) -> bool {
+        if let Some(open) = self.opens.get(&file) {
+            let is_ours = open.is_ours;
+            self.broken(now, file);
+            return !is_ours;
+        }
+        if self.creating == 0 {
+            return true;
+        }
+        // Of an open whose CREATE was answered in another order, perhaps.
+        if self.early_breaks.len() == EARLY_BREAKS_MAX {
+            self.stop(LetGoReason::Violation);
+            return false;
+        }
+        self.early_breaks.push(file);
+        false
+    }
+
+    /// Begins to give an open's oplock back.
+    pub(super) fn broken(&mut self, now: Time, file: FileId) {
+        self.forget_ahead(file);
+        let is_alone = self.client_finish != Finish::Open;
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        // A CLOSE under way gives it back as well.
+        if open.grant != Grant::Held || open.is_closing {
+            return;
+        }
+        open.grant = Grant::Breaking {
+            confirmed: is_alone,
+            at_latest: match open.is_ours {
+                true => now + CONFIRM_WITHIN,
+                // The client gives it back itself, and hears of the break after the near half.
+                false => Time::NEVER,
+            },
+        };
+        self.reading.retain(|reading| *reading != file);
+        self.tell_near(Frame::Revoke { file });
+    }
+
+    /// The near half has stopped.
+    pub(super) fn confirmed(&mut self, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.refuses_writes = false;
+        if let Grant::Breaking { confirmed, .. } = &mut open.grant {
+            *confirmed = true;
+        }
+    }
+
+    /// Gives back without the near half's word what is overdue.
+    pub(super) fn give_back_overdue(&mut self, now: Time) {
+        for open in self.opens.values_mut() {
+            if let Grant::Breaking {
+                confirmed,
+                at_latest,
+            } = &mut open.grant
+                && !*confirmed
+                && *at_latest <= now
+            {
+                *confirmed = true;
+                open.refuses_writes = true;
+            }
+        }
+    }
+
+    /// When the next one is overdue.
+    pub(super) fn next_overdue(&self) -> Option<Time> {
+        self.opens
+            .values()
+            .filter_map(|open| match open.grant {
+                Grant::Breaking {
+                    confirmed: false,
+                    at_latest,
+                } if at_latest < Time::NEVER => Some(at_latest),
+                Grant::Held | Grant::Breaking { .. } | Grant::Given => None,
+            })
+            .min()
+    }
+
+    /// Gives back what the near half has confirmed and no WRITE is under way for.
+    pub(super) fn give_back_confirmed(&mut self) {
+        for file in self.files() {
+            let open = &self.opens[&file];
+            let Grant::Breaking {
+                confirmed: true, ..
+            } = open.grant
+            else {
+                continue;
+            };
+            let has_credit = self.ids.can_take(1) || self.outstanding.is_empty();
+            if open.writing > 0 || !has_credit || self.is_queued(file) {
+                continue;
+            }
+            let (session, tree, is_ours) = (open.session, open.tree, open.is_ours);
+            if let Some(open) = self.opens.get_mut(&file) {
+                open.grant = Grant::Given;
+                open.reads = None;
+            }
+            if is_ours {
+                let header = Header::request(command::OPLOCK_BREAK, 0, session, tree);
+                let acknowledgement = OplockBreak {
+                    level: oplock_level::NONE,
+                    file,
+                };
+                self.send_own(header, &acknowledgement.emit(), Purpose::GivesBack);
+            }
+        }
+    }
+
+    /// Whether a WRITE to this open waits.
+    fn is_queued(&self, file: FileId) -> bool {
+        self.queue.iter().any(|message| {
+            message.heads().any(|head| {
+                head.header.command == command::WRITE
+                    && touch(&head.header, head.body(), None).file() == Some(file)
+            })
+        })
+    }
+
+    /// The client is gone: nothing is served, and what breaks is given back at once.
+    pub(super) fn stop_serving_all(&mut self) {
+        for file in self.files() {
+            self.forget_ahead(file);
+            self.confirmed(file);
+        }
+        self.reading.clear();
+    }
+}

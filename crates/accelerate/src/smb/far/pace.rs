@@ -1,0 +1,172 @@
+//! How much may be on its way ahead: what keeps the path busy, and little more.
+//!
+//! What is read ahead shares the path with what the client asks for next, and must not make that
+//! wait behind megabytes that are perhaps never wanted. So the bytes between the server and the
+//! near half are kept within a window, which grows while they arrive about as fast as the first
+//! ones did, and shrinks when they take longer: then they stand in a queue.
+//!
+//! ```text
+//!   delay ≤ base + base / 4 + SLACK   →  window + 3 × what arrived
+//!   delay ≥ base + base / 2 + 2·SLACK →  window × (base + base / 4 + SLACK) / delay, once for each window
+//! ```
+//! What the near half holds for the client does not count: it makes nobody wait.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::super::config::AHEAD_MAX;
+
+/// The first window: four reads of the largest size that SMB 2.0.2 knows.
+const FIRST_WINDOW: u64 = 256 << 10;
+/// The least: two of them, so that one can be under way while one arrives.
+const LEAST_WINDOW: u64 = 128 << 10;
+/// Delay beyond the base that does not count as queueing: jitter of a busy path.
+const SLACK: Duration = Duration::from_millis(100);
+/// After this time the base is measured anew, because routes change.
+const BASE_LASTS: Duration = Duration::from_secs(60);
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    window: u64,
+    /// Bytes asked of the server and not yet answered.
+    asked: u64,
+    /// Bytes sent ahead, and bytes of those that have arrived.
+    sent: u64,
+    received: u64,
+    /// For each block sent: the count after it, and when it was asked for.
+    blocks: VecDeque<(u64, Time)>,
+    base: Option<(Duration, Time)>,
+    /// The window does not shrink again before this much has arrived.
+    shrunk_until: u64,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self {
+            window: FIRST_WINDOW,
+            asked: 0,
+            sent: 0,
+            received: 0,
+            blocks: VecDeque::new(),
+            base: None,
+            shrunk_until: 0,
+        }
+    }
+
+    /// Whether `bytes` more may be asked for.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let under_way = self.asked + (self.sent - self.received);
+        under_way == 0 || under_way + bytes <= self.window
+    }
+
+    /// `bytes` are asked of the server.
+    pub(crate) fn asked(&mut self, bytes: u64) {
+        self.asked += bytes;
+    }
+
+    /// What was asked for at `asked_at` came as `bytes` (0: nothing was sent on).
+    pub(crate) fn answered(&mut self, asked_at: Time, asked: u64, bytes: u64) {
+        self.asked = self.asked.saturating_sub(asked);
+        if bytes > 0 {
+            self.sent += bytes;
+            self.blocks.push_back((self.sent, asked_at));
+        }
+    }
+
+    /// The near half has `total` bytes, of all that were ever sent. What it cannot have is ignored.
+    pub(crate) fn received(&mut self, now: Time, total: u64) {
+        if total <= self.received || total > self.sent {
+            return;
+        }
+        let arrived = total - self.received;
+        self.received = total;
+        let mut delay = None;
+        while let Some((end, asked_at)) = self.blocks.front() {
+            if *end > total {
+                break;
+            }
+            delay = Some(now.since(*asked_at));
+            self.blocks.pop_front();
+        }
+        if let Some(delay) = delay {
+            self.judge(now, delay, arrived);
+        }
+    }
+
+    fn judge(&mut self, now: Time, delay: Duration, arrived: u64) {
+        let base = match self.base {
+            Some((base, since)) if delay >= base && now.since(since) < BASE_LASTS => base,
+            _ => {
+                self.base = Some((delay, now));
+                return;
+            }
+        };
+        let wanted = base + base / 4 + SLACK;
+        if delay <= wanted {
+            self.window = (self.window + 3 * arrived).min(AHEAD_MAX);
+        } else if delay >= base + base / 2 + 2 * SLACK && self.received >= self.shrunk_until {
+            let share = wanted.as_secs_f64() / delay.as_secs_f64();
+            self.window = ((self.window as f64 * share) as u64).max(LEAST_WINDOW);
+            self.shrunk_until = self.sent;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path of `rate` bytes a second and `delay` there and back, asked for blocks of 64 KiB for
+    /// `seconds`; what arrived, and the longest time that a block was under way.
+    fn run(rate: f64, delay: Duration, seconds: f64) -> (u64, Duration) {
+        const BLOCK: u64 = 65_536;
+        let mut pace = Pace::new();
+        let mut now = Time::ZERO;
+        let mut free_at = Time::ZERO;
+        let mut under_way: VecDeque<(Time, Time)> = VecDeque::new();
+        let (mut total, mut longest) = (0, Duration::ZERO);
+        while now.since(Time::ZERO).as_secs_f64() < seconds {
+            while pace.has_room(BLOCK) {
+                pace.asked(BLOCK);
+                pace.answered(now, BLOCK, BLOCK);
+                free_at = free_at.max(now) + Duration::from_secs_f64(BLOCK as f64 / rate);
+                under_way.push_back((free_at + delay, now));
+            }
+            let (arrives, asked_at) = under_way.pop_front().expect("there is always one");
+            now = arrives;
+            total += BLOCK;
+            longest = longest.max(now.since(asked_at));
+            pace.received(now, total);
+        }
+        (total, longest)
+    }
+
+    #[test]
+    fn a_long_fat_path_is_filled_within_three_seconds() {
+        let (bytes, _) = run(6_480_000.0, Duration::from_millis(500), 30.0);
+        assert!(bytes as f64 > 0.93 * 30.0 * 6_480_000.0, "{bytes}");
+    }
+
+    #[test]
+    fn a_slow_path_is_kept_busy_with_two_blocks() {
+        let (bytes, longest) = run(193_000.0, Duration::from_millis(60), 30.0);
+        assert!(bytes as f64 > 0.97 * 30.0 * 193_000.0, "{bytes}");
+        // Four blocks of the first window are the most that anything ever waits for.
+        assert!(longest <= Duration::from_millis(60 + 1_400), "{longest:?}");
+    }
+
+    #[test]
+    fn a_count_that_cannot_be_is_ignored() {
+        let mut pace = Pace::new();
+        pace.asked(10);
+        pace.answered(Time::ZERO, 10, 10);
+        pace.received(Time::ZERO, 11);
+        assert_eq!(pace.received, 0);
+        pace.received(Time::ZERO, 10);
+        pace.received(Time::ZERO, 4);
+        assert_eq!(pace.received, 10);
+    }
+}

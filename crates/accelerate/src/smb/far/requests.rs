@@ -1,0 +1,488 @@
+//! The client's requests on their way to the server, and our own.
+
+use bytes::{Bytes, BytesMut};
+use vocab::{SegmentKind, Time};
+
+use super::connection::Asking;
+use super::message::Message;
+use super::open::{Grant, Waiting};
+use super::read_ahead::Verdict;
+use super::{Far, Finish, Outstanding, Purpose, State};
+use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::frames::Frame;
+use crate::smb::wire::FileId;
+use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
+use crate::smb::wire::header::{self, Header, command, flag, status};
+use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
+use crate::smb::wire::target::{Touch, touch};
+use crate::smb::wire::transfer::ReadRequest;
+use crate::{LetGoReason, Output};
+
+impl Far {
+    /// Bytes of the client's.
+    pub(super) fn request_bytes(&mut self, now: Time, bytes: Bytes) {
+        self.requests.push(bytes);
+        while self.state != State::Gone {
+            match self.requests.next() {
+                Ok(Some(piece)) => {
+                    if self.gathering.push(piece) {
+                        let message = std::mem::take(&mut self.gathering);
+                        self.arrived(now, message);
+                    }
+                }
+                Ok(None) => return,
+                Err(Foreign::Smb1) if self.position == 0 => {
+                    // The only SMB1 message that an SMB2 client sends: its first NEGOTIATE, which
+                    // takes id 0 ([MS-SMB2] §3.3.5.3.1, SMB 2.??? Support).
+                    self.ids.pass(0, 1);
+                    let negotiate = Outstanding {
+                        client_id: Some(0),
+                        purpose: Purpose::Plain,
+                        charge: 1,
+                        is_early: false,
+                    };
+                    self.outstanding.insert(0, negotiate);
+                    self.requests.skip_frame();
+                }
+                Err(foreign) => self.stop_for(foreign),
+            }
+        }
+    }
+
+    /// A frame of the client's is complete.
+    fn arrived(&mut self, now: Time, message: Message) {
+        self.position += 1;
+        if let Some(reason) = self.objection(&message) {
+            // Put back, so that letting go passes it on.
+            self.gathering = message;
+            self.stop(reason);
+            return;
+        }
+        self.note_touches(&message);
+        if let Some(message) = self.answer_ahead(message) {
+            self.enqueue(message);
+        }
+        self.pump(now);
+    }
+
+    /// Why the client's message cannot be handled, if so.
+    fn objection(&self, message: &Message) -> Option<LetGoReason> {
+        if self.outstanding.len() > OUTSTANDING_MAX || self.queue.len() > OUTSTANDING_MAX {
+            return Some(LetGoReason::Limit);
+        }
+        for head in message.heads() {
+            let header = &head.header;
+            if header.has(flag::FROM_SERVER) {
+                return Some(LetGoReason::Violation);
+            }
+            if header.has(flag::SIGNED) {
+                return Some(LetGoReason::Signed);
+            }
+            // Keys of SMB 3 come out of the very bytes of a session's set-up; with other message
+            // ids the two ends would derive different ones.
+            if self.state == State::Engaged
+                && (header.command == command::NEGOTIATE
+                    || header.command == command::SESSION_SETUP && self.connection.hashes_set_up())
+            {
+                return Some(LetGoReason::Unsupported);
+            }
+        }
+        None
+    }
+
+    /// What the frame does to what is known of opens.
+    fn note_touches(&mut self, message: &Message) {
+        if self.opens.is_empty() {
+            return;
+        }
+        let mut before = None;
+        let touches: Vec<(Touch, u64, u32)> = message
+            .heads()
+            .map(|head| {
+                let touch = touch(&head.header, head.body(), before);
+                before = touch.file();
+                (touch, head.header.session, head.header.tree)
+            })
+            .collect();
+        for (touch, session, tree) in touches {
+            match touch {
+                Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
+                Touch::Changes(file) => self.forget_ahead(file),
+                Touch::Closes(file) => {
+                    self.forget_ahead(file);
+                    if let Some(open) = self.opens.get_mut(&file) {
+                        open.is_closing = true;
+                    }
+                }
+                Touch::EndsTree => self.end_opens(|open| open == (session, tree)),
+                Touch::EndsSession => self.end_opens(|open| open.0 == session),
+                Touch::Anything => {
+                    for file in self.files() {
+                        self.forget_ahead(file);
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_opens(&mut self, is_meant: impl Fn((u64, u32)) -> bool) {
+        for file in self.files() {
+            let Some(open) = self.opens.get_mut(&file) else {
+                continue;
+            };
+            if is_meant((open.session, open.tree)) {
+                open.is_closing = true;
+                self.forget_ahead(file);
+            }
+        }
+    }
+
+    pub(super) fn files(&self) -> Vec<FileId> {
+        self.opens.keys().copied().collect()
+    }
+
+    /// What was read ahead of this open is out of date; READs that wait for it go to the server.
+    pub(super) fn forget_ahead(&mut self, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        if let Some(reads) = &mut open.reads {
+            reads.forget();
+        }
+        for waiting in std::mem::take(&mut open.waiting) {
+            self.enqueue(waiting.message);
+        }
+    }
+
+    /// Takes a READ alone in its frame that is, or will be, answered by what is read ahead; gives
+    /// back what is not.
+    fn answer_ahead(&mut self, message: Message) -> Option<Message> {
+        let Some((header, request)) = served_read(&message) else {
+            return Some(message);
+        };
+        let Some(open) = self.opens.get_mut(&request.file) else {
+            return Some(message);
+        };
+        let is_its = (open.session, open.tree) == (header.session, header.tree);
+        let is_held = open.is_held();
+        let Some(reads) = open.reads.as_mut().filter(|_| is_held && is_its) else {
+            return Some(message);
+        };
+        if self.reading.back() != Some(&request.file) {
+            self.reading.retain(|file| *file != request.file);
+            self.reading.push_back(request.file);
+        }
+        match reads.read(request.offset, request.length) {
+            Verdict::Settled => {
+                self.tell_near(Frame::Settled {
+                    message_id: header.message_id,
+                });
+                None
+            }
+            Verdict::Wait => {
+                open.waiting.push(Waiting {
+                    message_id: header.message_id,
+                    offset: request.offset,
+                    length: request.length,
+                    message,
+                });
+                None
+            }
+            Verdict::Forward => {
+                // It may have ended the run that others wait for.
+                self.judge_waiting(request.file);
+                Some(message)
+            }
+        }
+    }
+
+    /// The near half does not have what answered this READ any more.
+    pub(super) fn read_again(&mut self, header: &Header, request: &ReadRequest) {
+        let mut bytes = BytesMut::from(&frame_header(header::LENGTH + 49)[..]);
+        bytes.extend_from_slice(&header.emit());
+        bytes.extend_from_slice(&request.emit());
+        let mut message = Message::default();
+        message.push(Piece::Head(Head {
+            bytes,
+            start: FRAME_HEADER,
+            header: *header,
+            length: header::LENGTH + 49,
+        }));
+        let is_one = header.command == command::READ && header.next == 0;
+        if is_one && self.state == State::Engaged && self.queue.len() <= OUTSTANDING_MAX {
+            self.enqueue(message);
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, message: Message) {
+        self.queue_bytes += message.bytes();
+        self.queue.push_back(message);
+    }
+
+    /// Sends all that may be sent now.
+    pub(super) fn pump(&mut self, now: Time) {
+        if self.state == State::Gone {
+            return;
+        }
+        self.give_back_confirmed();
+        while let Some(message) = self.queue.front() {
+            if !self.may_pass(message) {
+                break;
+            }
+            let message = self.queue.pop_front().expect("it has a front");
+            self.queue_bytes -= message.bytes();
+            self.dispatch(message);
+        }
+        if self.client_finish == Finish::Wanted && self.queue.is_empty() {
+            self.client_finish = Finish::Done;
+            self.outputs.push_back(Output::FinishLan);
+        }
+        self.read_ahead(now);
+    }
+
+    fn may_pass(&self, message: &Message) -> bool {
+        if self.state == State::Watching {
+            return true;
+        }
+        let is_write = message
+            .single()
+            .is_some_and(|head| head.header.command == command::WRITE);
+        let is_barred = self.early_writes > 0
+            && !is_write
+            && !message
+                .first()
+                .is_some_and(|header| matches!(header.command, command::CANCEL | command::ECHO));
+        // With nothing under way no credit will come; then the server may judge.
+        !is_barred && (self.ids.can_take(message.charge()) || self.outstanding.is_empty())
+    }
+
+    /// Gives a frame of the client's ids of the server's window and sends it.
+    fn dispatch(&mut self, mut message: Message) {
+        if self.refuse_late_write(&message) {
+            return;
+        }
+        let asking = self.judge_create(&message);
+        let mut before = None;
+        for head in message.heads_mut() {
+            let header = head.header;
+            if header.command == command::CANCEL {
+                // It names a request under way and takes no id ([MS-SMB2] §3.2.4.24).
+                let meant = self
+                    .outstanding
+                    .iter()
+                    .find(|(_, request)| request.client_id == Some(header.message_id));
+                if let Some((id, _)) = meant {
+                    head.set_message_id(*id);
+                }
+                continue;
+            }
+            let touch = touch(&header, head.body(), before);
+            before = touch.file();
+            let purpose = match (header.command, asking) {
+                (command::CREATE, Some(purpose)) => purpose,
+                _ => purpose(&header, touch),
+            };
+            let mut is_early = false;
+            if let Purpose::Changes { file, is_write } = purpose
+                && let Some(open) = self.opens.get_mut(&file)
+            {
+                open.changing += 1;
+                open.writing += usize::from(is_write);
+                is_early = is_write && open.has_early_writes();
+                self.early_writes += usize::from(is_early);
+            }
+            if let Purpose::Create { is_ours: true, .. } = purpose {
+                self.creating += 1;
+                head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
+            }
+            let id = match self.state {
+                State::Watching => {
+                    self.ids.pass(header.message_id, header.charge());
+                    header.message_id
+                }
+                State::Engaged | State::Gone => self.ids.take(header.charge()),
+            };
+            head.set_message_id(id);
+            let request = Outstanding {
+                client_id: Some(header.message_id),
+                purpose,
+                charge: header.charge(),
+                is_early,
+            };
+            self.outstanding.insert(id, request);
+        }
+        for bytes in message.into_bytes() {
+            self.send_server(bytes);
+        }
+    }
+
+    /// What a CREATE alone in its frame is for, if its open may be served.
+    fn judge_create(&mut self, message: &Message) -> Option<Purpose> {
+        let header = message.single()?.header;
+        let may_engage =
+            self.state == State::Engaged || self.ids.is_without_gap() && self.answers.at_boundary();
+        if header.command != command::CREATE || !may_engage || self.opens.len() >= OPENS_MAX {
+            return None;
+        }
+        let joined = message.joined()?;
+        let request = CreateRequest::parse(&joined).ok()?;
+        let is_ours = match self.connection.judge(&header, &request) {
+            Asking::NotServed => return None,
+            Asking::ForItself => false,
+            Asking::ForUs => true,
+        };
+        self.engage();
+        Some(Purpose::Create {
+            is_ours,
+            may_read: request.may_read(),
+            may_write: request.may_write(),
+        })
+    }
+
+    /// Sends a request of our own.
+    pub(super) fn send_own(&mut self, mut header: Header, body: &[u8], purpose: Purpose) {
+        header.message_id = self.ids.take(header.charge());
+        let mut bytes = frame_header(header::LENGTH + body.len()).to_vec();
+        bytes.extend(header.emit());
+        bytes.extend(body);
+        self.outstanding.insert(
+            header.message_id,
+            Outstanding {
+                client_id: None,
+                purpose,
+                charge: header.charge(),
+                is_early: false,
+            },
+        );
+        self.send_server(bytes.into());
+    }
+
+    /// Asks the server for what clients will probably ask for.
+    fn read_ahead(&mut self, now: Time) {
+        if !self.queue.is_empty() || self.client_finish != Finish::Open {
+            return;
+        }
+        let mut index = self.reading.len();
+        while index > 0 {
+            index -= 1;
+            let file = self.reading[index];
+            if !self.read_ahead_of(now, file) {
+                self.reading.remove(index);
+            }
+        }
+    }
+
+    /// The same for one open; false when it is not read ahead for any more.
+    fn read_ahead_of(&mut self, now: Time, file: FileId) -> bool {
+        let large = self
+            .connection
+            .negotiated()
+            .is_some_and(|agreed| agreed.is_large_mtu());
+        loop {
+            let ahead: u64 = self
+                .reading
+                .iter()
+                .filter_map(|file| self.opens.get(file)?.reads.as_ref())
+                .map(|reads| reads.ahead())
+                .sum();
+            let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_held()) else {
+                return false;
+            };
+            let (0, Some(reads)) = (open.changing, &mut open.reads) else {
+                return true;
+            };
+            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {
+                return true;
+            };
+            // [MS-SMB2] §3.1.5.2 (Calculating the CreditCharge).
+            let charge = length.div_ceil(65_536);
+            let fits = self.pace.has_room(u64::from(length))
+                && self.ids.can_take(charge)
+                && (self.ahead_credits == 0 || self.ahead_credits + charge <= AHEAD_CREDITS);
+            if !fits {
+                return true;
+            }
+            reads.asked(offset, length);
+            let mut header = Header::request(command::READ, 0, open.session, open.tree);
+            header.credit_charge = if large { charge as u16 } else { 0 };
+            // As many as are taken, and some that the client does not know of, so that its own
+            // requests need not wait for those given back.
+            let more = match self.ids.can_take(4 * AHEAD_CREDITS) {
+                true => 0,
+                false => AHEAD_CREDITS,
+            };
+            header.credits = (charge + more) as u16;
+            let request = ReadRequest {
+                flags: 0,
+                length,
+                offset,
+                file,
+                minimum: 0,
+                channel: 0,
+            };
+            self.pace.asked(u64::from(length));
+            self.ahead_credits += charge;
+            let purpose = Purpose::Ahead {
+                file,
+                offset,
+                length,
+                position: self.position,
+                at: now,
+            };
+            self.send_own(header, &request.emit(), purpose);
+        }
+    }
+
+    /// A WRITE that the client may hold for done, to a file that another client has been given
+    /// since: it is refused, and the near half reports it.
+    fn refuse_late_write(&mut self, message: &Message) -> bool {
+        let Some(head) = message.single() else {
+            return false;
+        };
+        if head.header.command != command::WRITE {
+            return false;
+        }
+        let Some(file) = touch(&head.header, head.body(), None).file() else {
+            return false;
+        };
+        let is_refused = self
+            .opens
+            .get(&file)
+            .is_some_and(|open| open.refuses_writes && open.grant == Grant::Given);
+        if is_refused {
+            let refusal = header::error_answer(&head.header, status::UNEXPECTED_IO_ERROR);
+            self.send_client(SegmentKind::Control, refusal.into());
+        }
+        is_refused
+    }
+}
+
+/// What a request's answer will tell.
+fn purpose(header: &Header, touch: Touch) -> Purpose {
+    match touch {
+        Touch::Changes(file) => Purpose::Changes {
+            file,
+            is_write: header.command == command::WRITE,
+        },
+        Touch::Closes(file) => Purpose::Closes(file),
+        Touch::EndsTree => Purpose::Ends {
+            session: header.session,
+            tree: Some(header.tree),
+        },
+        Touch::EndsSession => Purpose::Ends {
+            session: header.session,
+            tree: None,
+        },
+        Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) | Touch::Anything => Purpose::Plain,
+    }
+}
+
+/// A plain READ alone in its frame.
+fn served_read(message: &Message) -> Option<(Header, ReadRequest)> {
+    let head = message.single()?;
+    if head.header.command != command::READ {
+        return None;
+    }
+    let request = ReadRequest::parse(head.body()).ok()?;
+    request.is_plain().then_some((head.header, request))
+}

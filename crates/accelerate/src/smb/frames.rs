@@ -1,0 +1,263 @@
+//! What the halves say to each other, beside the hosts' messages (docs/formats/smb-frames.md).
+//!
+//! ```text
+//!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
+//!  near ──► far   Beat · Received · Again · Revoked
+//! ```
+//! A frame is the content of one frame segment. Numbers are never used again.
+
+use vocab::{Reader, Segment, Truncated, Writer};
+
+use super::wire::FileId;
+use super::wire::header::{self, Header};
+use super::wire::transfer::ReadRequest;
+
+/// The version of these frames, said once in [`Frame::Engaged`].
+pub(crate) const VERSION: u8 = 1;
+
+const ENGAGED: u8 = 1;
+const LICENCE: u8 = 2;
+const AHEAD: u8 = 3;
+const END_OF_FILE: u8 = 4;
+const SETTLED: u8 = 5;
+const REVOKE: u8 = 6;
+const HEARD: u8 = 7;
+const BEAT: u8 = 8;
+const RECEIVED: u8 = 9;
+const AGAIN: u8 = 10;
+const REVOKED: u8 = 11;
+
+/// What the near half may answer for one open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Licence {
+    pub(crate) file: FileId,
+    pub(crate) session: u64,
+    pub(crate) tree: u32,
+    /// READs from data that was read ahead.
+    pub(crate) may_read: bool,
+    /// WRITEs before the server has.
+    pub(crate) may_write: bool,
+    /// The longest READ and WRITE that the server takes, in bytes.
+    pub(crate) read_max: u32,
+    pub(crate) write_max: u32,
+}
+
+/// One frame. A position counts the client's frames since the flow began: data is out of date
+/// when it was read before a later message of the client's changed the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The far half has begun to alter what hosts say and will never let go without closing.
+    Engaged {
+        /// See [`VERSION`].
+        version: u8,
+    },
+    /// An open may be served.
+    Licence(Licence),
+    /// `length` bytes of payload follow: the file's contents from `offset` on.
+    Ahead {
+        file: FileId,
+        position: u64,
+        offset: u64,
+        length: u32,
+    },
+    /// The file ends here.
+    EndOfFile {
+        file: FileId,
+        position: u64,
+        offset: u64,
+    },
+    /// The READ with this message id is answered by what was sent ahead.
+    Settled { message_id: u64 },
+    /// Nothing may be answered for this open any more.
+    Revoke { file: FileId },
+    /// All up to this [`Frame::Beat`] was heard.
+    Heard { number: u64 },
+    /// Numbered, so that the near half knows how fresh its licences are.
+    Beat { number: u64 },
+    /// Bytes of [`Frame::Ahead`] payload that have arrived, in all.
+    Received { bytes: u64 },
+    /// What was to answer this READ is not there any more; ask the server.
+    Again {
+        /// The READ as the client sent it.
+        header: Header,
+        request: ReadRequest,
+    },
+    /// Nothing is answered for this open any more, and all that was answered stands before this.
+    Revoked { file: FileId },
+}
+
+impl Frame {
+    /// The frame as a segment.
+    pub(crate) fn emit(&self) -> Segment {
+        let mut writer = Writer::with_capacity(48);
+        match *self {
+            Frame::Engaged { version } => writer.u8(ENGAGED).u8(version),
+            Frame::Licence(licence) => writer
+                .u8(LICENCE)
+                .bytes(&licence.file.0)
+                .u64(licence.session)
+                .u32(licence.tree)
+                .u8(u8::from(licence.may_read) | u8::from(licence.may_write) << 1)
+                .u32(licence.read_max)
+                .u32(licence.write_max),
+            Frame::Ahead {
+                file,
+                position,
+                offset,
+                length,
+            } => writer
+                .u8(AHEAD)
+                .bytes(&file.0)
+                .u64(position)
+                .u64(offset)
+                .u32(length),
+            Frame::EndOfFile {
+                file,
+                position,
+                offset,
+            } => writer
+                .u8(END_OF_FILE)
+                .bytes(&file.0)
+                .u64(position)
+                .u64(offset),
+            Frame::Settled { message_id } => writer.u8(SETTLED).u64(message_id),
+            Frame::Revoke { file } => writer.u8(REVOKE).bytes(&file.0),
+            Frame::Heard { number } => writer.u8(HEARD).u64(number),
+            Frame::Beat { number } => writer.u8(BEAT).u64(number),
+            Frame::Received { bytes } => writer.u8(RECEIVED).u64(bytes),
+            Frame::Again { header, request } => writer
+                .u8(AGAIN)
+                .bytes(&header.emit())
+                .bytes(&request.emit()),
+            Frame::Revoked { file } => writer.u8(REVOKED).bytes(&file.0),
+        };
+        Segment::frame(writer.finish())
+    }
+
+    /// Reads a frame segment; `None` for a kind that this release does not know.
+    ///
+    /// # Errors
+    /// When a known frame ends early.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Truncated> {
+        let mut reader = Reader::new(bytes);
+        let file = |reader: &mut Reader<'_>| reader.array().map(FileId);
+        let frame = match reader.u8()? {
+            ENGAGED => Frame::Engaged {
+                version: reader.u8()?,
+            },
+            LICENCE => {
+                let (file, session, tree) = (file(&mut reader)?, reader.u64()?, reader.u32()?);
+                let rights = reader.u8()?;
+                Frame::Licence(Licence {
+                    file,
+                    session,
+                    tree,
+                    may_read: rights & 1 != 0,
+                    may_write: rights & 2 != 0,
+                    read_max: reader.u32()?,
+                    write_max: reader.u32()?,
+                })
+            }
+            AHEAD => Frame::Ahead {
+                file: file(&mut reader)?,
+                position: reader.u64()?,
+                offset: reader.u64()?,
+                length: reader.u32()?,
+            },
+            END_OF_FILE => Frame::EndOfFile {
+                file: file(&mut reader)?,
+                position: reader.u64()?,
+                offset: reader.u64()?,
+            },
+            SETTLED => Frame::Settled {
+                message_id: reader.u64()?,
+            },
+            REVOKE => Frame::Revoke {
+                file: file(&mut reader)?,
+            },
+            HEARD => Frame::Heard {
+                number: reader.u64()?,
+            },
+            BEAT => Frame::Beat {
+                number: reader.u64()?,
+            },
+            RECEIVED => Frame::Received {
+                bytes: reader.u64()?,
+            },
+            AGAIN => Frame::Again {
+                header: Header::parse(reader.bytes(header::LENGTH)?).map_err(|_| Truncated)?,
+                request: ReadRequest::parse(reader.bytes(49)?).map_err(|_| Truncated)?,
+            },
+            REVOKED => Frame::Revoked {
+                file: file(&mut reader)?,
+            },
+            _ => return Ok(None),
+        };
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every() -> Vec<Frame> {
+        let file = FileId([5; 16]);
+        vec![
+            Frame::Engaged { version: VERSION },
+            Frame::Licence(Licence {
+                file,
+                session: 7,
+                tree: 3,
+                may_read: false,
+                may_write: true,
+                read_max: 65_536,
+                write_max: 1 << 20,
+            }),
+            Frame::Ahead {
+                file,
+                position: 9,
+                offset: 1 << 33,
+                length: 65_536,
+            },
+            Frame::EndOfFile {
+                file,
+                position: 9,
+                offset: 12,
+            },
+            Frame::Settled { message_id: 4 },
+            Frame::Revoke { file },
+            Frame::Heard { number: 1 },
+            Frame::Beat { number: 2 },
+            Frame::Received { bytes: 3 },
+            Frame::Again {
+                header: Header::request(header::command::READ, 5, 1, 1),
+                request: ReadRequest {
+                    flags: 0,
+                    length: 10,
+                    offset: 20,
+                    file,
+                    minimum: 0,
+                    channel: 0,
+                },
+            },
+            Frame::Revoked { file },
+        ]
+    }
+
+    #[test]
+    fn frames_read_back_as_written_and_cut_ones_are_errors() {
+        for frame in every() {
+            let bytes = frame.emit().bytes;
+            assert_eq!(Frame::parse(&bytes), Ok(Some(frame)));
+            for cut in 0..bytes.len() {
+                assert_eq!(Frame::parse(&bytes[..cut]), Err(Truncated));
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_a_later_release_is_nothing() {
+        assert_eq!(Frame::parse(&[200, 1, 2]), Ok(None));
+    }
+}

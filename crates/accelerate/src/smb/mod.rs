@@ -1,0 +1,51 @@
+//! SMB 2 and 3: file shares at the speed of the link instead of one block each round trip.
+//!
+//! What it saves: a client that asks for one block and waits for it before it asks for the next is
+//! limited to a block each round trip. Here the half beside the server asks ahead of such a client,
+//! and the half beside the client answers its READs, and its WRITEs, as fast as the path carries
+//! the data. Specification: [MS-SMB2]; the consistency it keeps is docs/decisions/0044.
+//!
+//! ```text
+//!  client ── near half ═════════ WAN ═════════ far half ── server
+//!            answers READ      all of the        window of message ids,
+//!            and WRITE under   client's          oplocks, READs ahead
+//!            a licence         messages
+//! ```
+//! A *licence* is what allows it: an exclusive or batch oplock that the server gave to the open.
+//! Where the client does not ask for one, the far half does, in the client's CREATE, and takes
+//! back what breaks it without the client's knowing. As long as it is held, the server lets no
+//! other client read or write the file before it was given back; and it is given back only when
+//! the near half has stopped and all it has answered stands at the server.
+//!
+//! It lets go, while it has altered nothing, of what is signed, encrypted, compressed, SMB1 or not
+//! SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
+//! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
+//!
+//! What it does not do yet: signed and encrypted sessions with a delegated key, leases as licences,
+//! directories and small files ahead, SMB1.
+
+mod config;
+mod far;
+mod frames;
+mod near;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use config::{Consistency, Settings};
+
+use far::Far;
+use near::Near;
+
+use crate::{Accelerator, Half};
+
+/// One half, for one flow.
+#[must_use]
+pub fn build(half: Half, settings: Settings) -> Box<dyn Accelerator> {
+    match half {
+        Half::Near => Box::new(Near::new()),
+        Half::Far => Box::new(Far::new(settings)),
+    }
+}

@@ -1,0 +1,163 @@
+//! What the near half has of one open's file: blocks that were read ahead, and where the file ends.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX};
+
+/// More than the far half may have sent; at this much it does not keep to its own limit, and
+/// everything is dropped.
+const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
+
+/// What answers a READ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// These bytes, fewer than asked for only at the file's end.
+    Data { pieces: Vec<Bytes>, length: u32 },
+    /// The file ends before.
+    End,
+}
+
+#[derive(Debug)]
+struct Block {
+    pieces: Vec<Bytes>,
+    length: u64,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    blocks: BTreeMap<u64, Block>,
+    bytes: u64,
+    end: Option<u64>,
+}
+
+impl Contents {
+    /// Bytes kept.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The file ends here.
+    pub(crate) fn set_end(&mut self, end: u64) {
+        self.end = Some(end);
+    }
+
+    /// Keeps a block. One at the same place is replaced.
+    pub(crate) fn insert(&mut self, offset: u64, pieces: Vec<Bytes>) {
+        let length = pieces.iter().map(|piece| piece.len() as u64).sum();
+        if let Some(old) = self.blocks.insert(offset, Block { pieces, length }) {
+            self.bytes -= old.length;
+        }
+        self.bytes += length;
+        if self.bytes > BYTES_MAX {
+            self.blocks.clear();
+            self.bytes = 0;
+        }
+    }
+
+    /// What answers a READ of `length` bytes at `offset`, if all of it is here.
+    pub(crate) fn find(&self, offset: u64, length: u32) -> Option<Found> {
+        let mut end = offset.checked_add(u64::from(length))?;
+        if let Some(file_end) = self.end {
+            if offset >= file_end {
+                return Some(Found::End);
+            }
+            end = end.min(file_end);
+        }
+        let mut pieces = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let (start, block) = self.blocks.range(..=at).next_back()?;
+            if at >= start + block.length {
+                return None;
+            }
+            let mut skip = (at - start) as usize;
+            for piece in &block.pieces {
+                if skip >= piece.len() {
+                    skip -= piece.len();
+                    continue;
+                }
+                let take = (piece.len() - skip).min((end - at) as usize);
+                pieces.push(piece.slice(skip..skip + take));
+                skip = 0;
+                at += take as u64;
+                if at == end {
+                    break;
+                }
+            }
+        }
+        Some(Found::Data {
+            pieces,
+            length: (end - offset) as u32,
+        })
+    }
+
+    /// Forgets the blocks wholly before `offset`: a serial reader does not come back to them.
+    pub(crate) fn drop_before(&mut self, offset: u64) {
+        while let Some(entry) = self.blocks.first_entry() {
+            if entry.key() + entry.get().length > offset {
+                return;
+            }
+            self.bytes -= entry.remove().length;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(found: Option<Found>) -> Option<Vec<u8>> {
+        match found? {
+            Found::Data { pieces, length } => {
+                let bytes = pieces.concat();
+                assert_eq!(bytes.len(), length as usize);
+                Some(bytes)
+            }
+            Found::End => Some(Vec::new()),
+        }
+    }
+
+    #[test]
+    fn every_range_of_blocks_in_pieces_is_found_and_no_other() {
+        let file: Vec<u8> = (0..60).collect();
+        let mut contents = Contents::default();
+        for (offset, cut) in [(40, 45), (0, 7), (20, 20)] {
+            let pieces = [&file[offset..cut], &file[cut..offset + 20]];
+            let pieces = pieces.map(Bytes::copy_from_slice);
+            contents.insert(offset as u64, pieces.to_vec());
+        }
+        for offset in 0..60u64 {
+            for length in 1..=(60 - offset) {
+                let found = data(contents.find(offset, length as u32));
+                let wanted = &file[offset as usize..(offset + length) as usize];
+                assert_eq!(found.as_deref(), Some(wanted));
+            }
+            assert_eq!(contents.find(offset, 61), None);
+        }
+        contents.set_end(60);
+        assert_eq!(data(contents.find(50, 100)).unwrap(), &file[50..]);
+        assert_eq!(contents.find(60, 1), Some(Found::End));
+        contents.drop_before(25);
+        assert_eq!(contents.bytes(), 40);
+        assert_eq!(contents.find(10, 5), None);
+        assert!(contents.find(20, 5).is_some());
+    }
+
+    #[test]
+    fn more_than_was_agreed_is_dropped() {
+        let mut contents = Contents::default();
+        let block = Bytes::from(vec![0; 1 << 20]);
+        for index in 0..64 {
+            contents.insert(index << 20, vec![block.clone()]);
+            assert!(contents.bytes() <= BYTES_MAX);
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The near half: the client's server, for what it has a licence to answer.
+//!
+//! All that the client sends passes to the far half at once and unaltered, READs and WRITEs that are
+//! answered here too; so the far half sees everything in order, and this half never holds a byte
+//! back that way. What the server sends passes as well, but for answers to what was answered here.
+//!
+//! ```text
+//!             Engaged, from the far half
+//!   Passing ─────────────────────────────► Serving ── bytes that cannot be ──► Close
+//! ```
+//! Passing, bytes of the server's go on as they came, so that the far half may still let go.
+//!
+//! A READ is answered when all of it has come ahead (`contents`), a WRITE as soon as it has passed,
+//! both only for opens with a licence, while licences are fresh (`freshness`), and as the server
+//! would. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its
+//! open: the data is lost, and nobody must take it for kept.
+
+mod contents;
+mod freshness;
+mod replies;
+mod requests;
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use vocab::{SegmentKind, Time};
+
+use super::config::OPENS_MAX;
+use super::frames::{Frame, Licence, VERSION};
+use super::wire::FileId;
+use super::wire::header::Header;
+use super::wire::split::{Head, Splitter};
+use super::wire::transfer::{ReadRequest, WriteRequest};
+use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use contents::Contents;
+use freshness::Freshness;
+
+/// Where the half stands; see the drawing above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Passing,
+    Serving,
+    /// Closed; the engine drops it.
+    Gone,
+}
+
+/// An open with a licence.
+#[derive(Debug)]
+struct Open {
+    licence: Licence,
+    /// Revoked, or closed by the client.
+    is_over: bool,
+    contents: Contents,
+    /// Data that was read before this frame of the client's is out of date.
+    changed_at: u64,
+    /// READs that are not answered, by message id.
+    waiting: Vec<u64>,
+    /// What went wrong with a WRITE that was answered.
+    lost: Option<u32>,
+}
+
+/// A request of the client's on a licensed open, under way to the server.
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    Read {
+        header: Header,
+        request: ReadRequest,
+        /// The client has its answer from here.
+        is_answered: bool,
+        /// The client was told to wait for the server.
+        is_servers: bool,
+    },
+    Write {
+        file: FileId,
+        length: u32,
+        is_answered: bool,
+    },
+    /// A FLUSH or CLOSE, with which a loss is reported.
+    Reports { file: FileId, is_close: bool },
+}
+
+/// A block that is coming in.
+#[derive(Debug)]
+struct Incoming {
+    file: FileId,
+    position: u64,
+    offset: u64,
+    left: usize,
+    pieces: Vec<Bytes>,
+}
+
+/// What is done with the rest of the message that the far half is passing on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Pass,
+    Swallow,
+}
+
+/// The client's message that is passing.
+#[derive(Debug)]
+enum Passing {
+    Read(Header, ReadRequest),
+    Write(Header, WriteRequest, usize),
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Near {
+    state: State,
+    outputs: VecDeque<Output>,
+
+    requests: Splitter,
+    /// The client's bytes are not SMB2 (any more) and are not looked at.
+    is_blind: bool,
+    /// Frames of the client's that have passed.
+    position: u64,
+    /// The open that the message before in the compound worked on.
+    before: Option<FileId>,
+    passing: Option<Passing>,
+
+    answers: Splitter,
+    rest: Rest,
+    /// Answers from here that wait for the end of one that is passing.
+    ready: VecDeque<Bytes>,
+
+    opens: HashMap<FileId, Open>,
+    pending: HashMap<u64, Pending>,
+    incoming: Option<Incoming>,
+    received: u64,
+    /// Bytes of WRITEs that were answered and not confirmed.
+    behind: u64,
+    fresh: Freshness,
+    /// Requests answered here.
+    answered: u64,
+    client_finished: bool,
+}
+
+impl Near {
+    /// A half that has not started.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Passing,
+            outputs: VecDeque::new(),
+            requests: Splitter::new(),
+            is_blind: false,
+            position: 0,
+            before: None,
+            passing: None,
+            answers: Splitter::new(),
+            rest: Rest::Pass,
+            ready: VecDeque::new(),
+            opens: HashMap::new(),
+            pending: HashMap::new(),
+            incoming: None,
+            received: 0,
+            behind: 0,
+            fresh: Freshness::default(),
+            answered: 0,
+            client_finished: false,
+        }
+    }
+
+    fn tell_far(&mut self, frame: Frame) {
+        if !self.client_finished {
+            self.outputs.push_back(Output::ToWan(frame.emit()));
+        }
+    }
+
+    fn send_client(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.outputs.push_back(Output::ToLan(bytes));
+        }
+    }
+
+    fn close(&mut self, reason: LetGoReason) {
+        self.state = State::Gone;
+        let closing = LettingGo::Close { reason };
+        self.outputs.push_back(Output::LettingGo(closing));
+    }
+
+    fn frame(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(frame) = Frame::parse(bytes) else {
+            return self.close(LetGoReason::Violation);
+        };
+        match frame {
+            Some(Frame::Engaged { version: VERSION }) if self.state == State::Passing => {
+                self.state = State::Serving;
+            }
+            Some(Frame::Engaged { .. }) => self.close(LetGoReason::Unsupported),
+            Some(Frame::Licence(licence)) => self.licensed(licence),
+            Some(Frame::Ahead {
+                file,
+                position,
+                offset,
+                length,
+            }) => self.ahead(file, position, offset, length as usize),
+            Some(Frame::EndOfFile {
+                file,
+                position,
+                offset,
+            }) => {
+                if let Some(open) = self.opens.get_mut(&file)
+                    && position >= open.changed_at
+                    && !open.is_over
+                {
+                    open.contents.set_end(offset);
+                    self.answer_waiting(now, file);
+                }
+            }
+            Some(Frame::Settled { message_id }) => self.settled(now, message_id),
+            Some(Frame::Revoke { file }) => {
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.is_over = true;
+                    open.contents.clear();
+                }
+                self.tell_far(Frame::Revoked { file });
+            }
+            Some(Frame::Heard { number }) => self.fresh.heard(number),
+            // What only this half sends, or a later release.
+            Some(
+                Frame::Beat { .. }
+                | Frame::Received { .. }
+                | Frame::Again { .. }
+                | Frame::Revoked { .. },
+            )
+            | None => {}
+        }
+    }
+
+    fn licensed(&mut self, licence: Licence) {
+        // The far half has the same limit; one that does not keep it gets no more served.
+        if self.opens.len() >= OPENS_MAX || self.state != State::Serving {
+            return;
+        }
+        let open = Open {
+            licence,
+            is_over: false,
+            contents: Contents::default(),
+            changed_at: 0,
+            waiting: Vec::new(),
+            lost: None,
+        };
+        self.opens.insert(licence.file, open);
+    }
+
+    fn ahead(&mut self, file: FileId, position: u64, offset: u64, length: usize) {
+        if self.incoming.is_some() || length == 0 || self.state != State::Serving {
+            return self.close(LetGoReason::Violation);
+        }
+        self.incoming = Some(Incoming {
+            file,
+            position,
+            offset,
+            left: length,
+            pieces: Vec::new(),
+        });
+    }
+
+    /// Payload of a block; what is left when the block is complete.
+    fn incoming(&mut self, now: Time, mut bytes: Bytes) -> Bytes {
+        let Some(incoming) = &mut self.incoming else {
+            return bytes;
+        };
+        let piece = bytes.split_to(incoming.left.min(bytes.len()));
+        incoming.left -= piece.len();
+        self.received += piece.len() as u64;
+        incoming.pieces.push(piece);
+        if incoming.left > 0 {
+            return bytes;
+        }
+        let block = self.incoming.take().expect("it was there just now");
+        let received = self.received;
+        self.tell_far(Frame::Received { bytes: received });
+        if let Some(open) = self.opens.get_mut(&block.file)
+            && block.position >= open.changed_at
+            && !open.is_over
+        {
+            open.contents.insert(block.offset, block.pieces);
+            self.answer_waiting(now, block.file);
+        }
+        bytes
+    }
+
+    /// Whether answers may be given for this open, by the request's own session and tree.
+    fn serves(&self, now: Time, file: FileId, header: &Header) -> Option<&Open> {
+        let open = self.opens.get(&file)?;
+        let is_its = (open.licence.session, open.licence.tree) == (header.session, header.tree);
+        (is_its && !open.is_over && self.fresh.is_fresh(now)).then_some(open)
+    }
+}
+
+impl Accelerator for Near {
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.state == State::Gone {
+            return;
+        }
+        match input {
+            Input::Start | Input::Timeout => {}
+            Input::Lan(bytes) => self.request_bytes(now, bytes),
+            Input::LanFinished => {
+                self.outputs.push_back(Output::FinishWan);
+                self.client_finished = true;
+            }
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Frame => self.frame(now, &segment.bytes),
+                SegmentKind::Payload => {
+                    let rest = self.incoming(now, segment.bytes);
+                    self.answer_bytes(rest);
+                }
+                SegmentKind::Control if self.incoming.is_some() => {
+                    self.close(LetGoReason::Violation);
+                }
+                SegmentKind::Control => self.answer_bytes(segment.bytes),
+            },
+            Input::WanFinished => {
+                let held = self.answers.give_back();
+                self.send_client(held);
+                self.outputs.push_back(Output::FinishLan);
+            }
+            Input::WanSilent(_) => self.fresh.expire(),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn buffered(&self) -> usize {
+        let contents: u64 = self.opens.values().map(|open| open.contents.bytes()).sum();
+        let incoming = self
+            .incoming
+            .iter()
+            .flat_map(|incoming| &incoming.pieces)
+            .map(Bytes::len)
+            .sum::<usize>();
+        contents as usize + incoming + self.answers.held()
+    }
+
+    fn answered(&self) -> u64 {
+        self.answered
+    }
+}
+
+/// What a message alone in its frame is, if it may be answered here.
+fn passing(head: &Head) -> Option<Passing> {
+    use super::wire::header::command;
+    if !head.is_single() {
+        return None;
+    }
+    match head.header.command {
+        command::READ => {
+            let request = ReadRequest::parse(head.body()).ok()?;
+            request
+                .is_plain()
+                .then_some(Passing::Read(head.header, request))
+        }
+        command::WRITE => {
+            let request = WriteRequest::parse(head.body()).ok()?;
+            Some(Passing::Write(head.header, request, head.length))
+        }
+        _ => None,
+    }
+}

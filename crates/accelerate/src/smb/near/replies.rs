@@ -1,0 +1,146 @@
+//! The server's messages as they pass to the client: answers to what was answered here are kept
+//! back, and losses are reported.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Near, Pending, Rest, State};
+use crate::LetGoReason;
+use crate::smb::wire::FileId;
+use crate::smb::wire::header::{self, ERROR_BODY, Header, flag, status};
+use crate::smb::wire::split::{Head, Piece, frame_header};
+use crate::smb::wire::transfer::written;
+
+impl Near {
+    /// Bytes of the server's.
+    pub(super) fn answer_bytes(&mut self, bytes: Bytes) {
+        if self.state == State::Passing {
+            return self.send_client(bytes);
+        }
+        self.answers.push(bytes);
+        while self.state == State::Serving {
+            match self.answers.next() {
+                Ok(Some(Piece::Head(head))) => self.answer(head),
+                Ok(Some(Piece::Rest(_, bytes))) => {
+                    if self.rest == Rest::Pass {
+                        self.send_client(bytes);
+                    }
+                }
+                Ok(Some(Piece::End)) => self.rest = Rest::Pass,
+                Ok(None) => break,
+                Err(_) => return self.close(LetGoReason::Violation),
+            }
+            if self.answers.is_between() {
+                self.give_ready();
+            }
+        }
+    }
+
+    /// Answers from here that waited for the end of one that was passing.
+    fn give_ready(&mut self) {
+        for bytes in std::mem::take(&mut self.ready) {
+            self.send_client(bytes);
+        }
+    }
+
+    /// An answer begins to pass.
+    fn answer(&mut self, head: Head) {
+        let header = head.header;
+        self.rest = Rest::Pass;
+        let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
+        let Some(pending) = self.pending.get_mut(&header.message_id) else {
+            return self.send_client(head.bytes.freeze());
+        };
+        match *pending {
+            Pending::Read {
+                is_answered: true, ..
+            } => {
+                if !is_interim {
+                    self.pending.remove(&header.message_id);
+                }
+                self.keep_back(&head);
+            }
+            Pending::Read { .. } if is_interim => {
+                if let Pending::Read { is_servers, .. } = pending {
+                    *is_servers = true;
+                }
+                self.send_client(head.bytes.freeze());
+            }
+            Pending::Read { .. } => {
+                self.pending.remove(&header.message_id);
+                self.send_client(head.bytes.freeze());
+            }
+            Pending::Write {
+                file,
+                length,
+                is_answered: true,
+            } => {
+                if !is_interim {
+                    self.pending.remove(&header.message_id);
+                    self.behind = self.behind.saturating_sub(u64::from(length));
+                    self.note_loss(file, &head, length);
+                }
+                self.keep_back(&head);
+            }
+            Pending::Write { .. } | Pending::Reports { .. } if is_interim => {
+                self.send_client(head.bytes.freeze());
+            }
+            Pending::Write { file, .. } => {
+                self.pending.remove(&header.message_id);
+                self.report(file, head);
+            }
+            Pending::Reports { file, is_close } => {
+                self.pending.remove(&header.message_id);
+                self.report(file, head);
+                if is_close && header.status == status::SUCCESS {
+                    self.opens.remove(&file);
+                }
+            }
+        }
+    }
+
+    fn keep_back(&mut self, head: &Head) {
+        if head.is_single() {
+            self.rest = Rest::Swallow;
+        } else {
+            // An answer among others, to a request that was alone.
+            self.close(LetGoReason::Violation);
+        }
+    }
+
+    /// Remembers that a WRITE that was answered did not arrive, or not all of it.
+    fn note_loss(&mut self, file: FileId, head: &Head, length: u32) {
+        let lost = match head.header.status {
+            status::SUCCESS if written(head.body()) == Ok(length) => return,
+            status::SUCCESS => status::UNEXPECTED_IO_ERROR,
+            status => status,
+        };
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.lost.get_or_insert(lost);
+        }
+    }
+
+    /// Passes an answer on, with what was lost before in place of its own status.
+    fn report(&mut self, file: FileId, mut head: Head) {
+        let lost = self.opens.get(&file).and_then(|open| open.lost);
+        let Some(lost) = lost else {
+            return self.send_client(head.bytes.freeze());
+        };
+        if head.is_single() {
+            self.rest = Rest::Swallow;
+            let header = Header {
+                status: lost,
+                signature: [0; 16],
+                ..head.header
+            };
+            let mut bytes = BytesMut::from(&frame_header(header::LENGTH + ERROR_BODY.len())[..]);
+            bytes.extend_from_slice(&header.emit());
+            bytes.extend_from_slice(&ERROR_BODY);
+            return self.send_client(bytes.freeze());
+        }
+        header::set_status(head.message_mut(), lost);
+        let body = head.body_mut();
+        let length = body.len().min(ERROR_BODY.len());
+        body[..length].copy_from_slice(&ERROR_BODY[..length]);
+        self.send_client(head.bytes.freeze());
+    }
+}

@@ -1,0 +1,339 @@
+//! The client's requests as they pass, and the answers that are given to them here.
+
+use bytes::Bytes;
+use vocab::{Segment, SegmentKind, Time};
+
+use super::contents::Found;
+use super::{Near, Passing, Pending, State, passing};
+use crate::Output;
+use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
+use crate::smb::frames::Frame;
+use crate::smb::wire::FileId;
+use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::split::{Foreign, Head, Piece, frame_header};
+use crate::smb::wire::target::{Touch, touch};
+use crate::smb::wire::transfer::{
+    READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
+};
+
+/// What a credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
+const CREDIT_BYTES: u32 = 65_536;
+
+impl Near {
+    /// Bytes of the client's: they go on at once, payload apart, and then are looked at.
+    pub(super) fn request_bytes(&mut self, now: Time, bytes: Bytes) {
+        if self.is_blind {
+            let segment = Segment::payload(bytes);
+            self.outputs.push_back(Output::ToWan(segment));
+            return;
+        }
+        if let Some(number) = self.fresh.beat(now) {
+            self.tell_far(Frame::Beat { number });
+        }
+        let mut rest = bytes.clone();
+        let (runs, pieces) = self.split(bytes);
+        for (kind, length) in runs {
+            let bytes = rest.split_to(length);
+            self.outputs
+                .push_back(Output::ToWan(Segment { kind, bytes }));
+        }
+        for piece in pieces {
+            match piece {
+                Piece::Head(head) => self.passes(&head),
+                Piece::Rest(..) => {}
+                Piece::End => self.passed(now),
+            }
+        }
+    }
+
+    /// Cuts bytes into runs of payload and of the rest, and into what they mean.
+    fn split(&mut self, bytes: Bytes) -> (Vec<(SegmentKind, usize)>, Vec<Piece>) {
+        let mut runs = Runs {
+            passed: self.requests.held(),
+            left: bytes.len(),
+            runs: Vec::new(),
+        };
+        let mut pieces = Vec::new();
+        self.requests.push(bytes);
+        loop {
+            match self.requests.next() {
+                Ok(Some(piece)) => {
+                    match &piece {
+                        Piece::Head(head) => runs.add(SegmentKind::Control, head.bytes.len()),
+                        Piece::Rest(kind, bytes) => runs.add(*kind, bytes.len()),
+                        Piece::End => {}
+                    }
+                    pieces.push(piece);
+                }
+                Ok(None) => {
+                    runs.add_left(SegmentKind::Control);
+                    break;
+                }
+                // The far half passes the same one frame (see `far::requests`).
+                Err(Foreign::Smb1) if self.position == 0 && pieces.is_empty() => {
+                    self.requests.skip_frame();
+                }
+                Err(_) => {
+                    self.is_blind = true;
+                    self.requests.give_back();
+                    runs.add_left(SegmentKind::Payload);
+                    break;
+                }
+            }
+        }
+        (runs.runs, pieces)
+    }
+
+    /// A message of the client's begins to pass.
+    fn passes(&mut self, head: &Head) {
+        if self.opens.is_empty() {
+            return;
+        }
+        if head.start > 0 {
+            self.before = None;
+            self.passing = None;
+        }
+        let touch = touch(&head.header, head.body(), self.before);
+        self.before = touch.file();
+        let at = self.position + 1;
+        match touch {
+            Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
+            Touch::Changes(file) => self.change(file, at),
+            Touch::Closes(file) => {
+                self.change(file, at);
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.is_over = true;
+                }
+            }
+            Touch::EndsTree | Touch::EndsSession | Touch::Anything => {
+                let of_tree = touch == Touch::EndsTree;
+                for open in self.opens.values_mut() {
+                    let is_meant = touch == Touch::Anything
+                        || open.licence.session == head.header.session
+                            && (!of_tree || open.licence.tree == head.header.tree);
+                    if is_meant {
+                        open.contents.clear();
+                        open.changed_at = at;
+                        open.is_over |= touch != Touch::Anything;
+                    }
+                }
+            }
+        }
+        self.expect_answer(head, touch);
+    }
+
+    fn change(&mut self, file: FileId, at: u64) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.contents.clear();
+            open.changed_at = at;
+        }
+    }
+
+    /// Notes a request whose answer this half gives, or has something to say to.
+    fn expect_answer(&mut self, head: &Head, touch: Touch) {
+        let Some(file) = touch.file().filter(|file| self.opens.contains_key(file)) else {
+            return;
+        };
+        if self.pending.len() >= OUTSTANDING_MAX {
+            return;
+        }
+        self.passing = passing(head);
+        let pending = match (&self.passing, touch) {
+            (Some(Passing::Read(header, request)), _) => Pending::Read {
+                header: *header,
+                request: *request,
+                is_answered: false,
+                is_servers: false,
+            },
+            (Some(Passing::Write(_, request, _)), _) => Pending::Write {
+                file,
+                length: request.length,
+                is_answered: false,
+            },
+            (None, Touch::Closes(_)) => Pending::Reports {
+                file,
+                is_close: true,
+            },
+            (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports {
+                file,
+                is_close: false,
+            },
+            (None, _) => return,
+        };
+        self.pending.insert(head.header.message_id, pending);
+    }
+
+    /// A frame of the client's has passed.
+    fn passed(&mut self, now: Time) {
+        self.position += 1;
+        self.before = None;
+        match self.passing.take() {
+            Some(Passing::Read(header, request)) => {
+                if !self.answer_read(now, &header, &request)
+                    && let Some(open) = self.opens.get_mut(&request.file)
+                {
+                    open.waiting.push(header.message_id);
+                }
+            }
+            Some(Passing::Write(header, request, length)) => {
+                self.answer_write(now, &header, &request, length);
+            }
+            None => {}
+        }
+    }
+
+    /// Answers the READs of an open that what has come since allows to answer.
+    pub(super) fn answer_waiting(&mut self, now: Time, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        let mut waiting = std::mem::take(&mut open.waiting);
+        waiting.retain(|id| match self.pending.get(id).copied() {
+            Some(Pending::Read {
+                header,
+                request,
+                is_answered: false,
+                is_servers: false,
+            }) => !self.answer_read(now, &header, &request),
+            _ => false,
+        });
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.waiting = waiting;
+        }
+    }
+
+    /// The far half counts a READ as answered by what it sent.
+    pub(super) fn settled(&mut self, now: Time, message_id: u64) {
+        let Some(Pending::Read {
+            header,
+            request,
+            is_answered,
+            ..
+        }) = self.pending.get(&message_id).copied()
+        else {
+            return;
+        };
+        if is_answered || self.answer_read(now, &header, &request) {
+            self.pending.remove(&message_id);
+        } else {
+            self.tell_far(Frame::Again { header, request });
+        }
+    }
+
+    /// Answers a READ if all of it is here; whether it was.
+    fn answer_read(&mut self, now: Time, header: &Header, request: &ReadRequest) -> bool {
+        let Some(open) = self.serves(now, request.file, header) else {
+            return false;
+        };
+        let fits = open.licence.may_read
+            && request.length <= open.licence.read_max
+            && is_paid(header, request.length);
+        if !fits {
+            return false;
+        }
+        let found = match open.contents.find(request.offset, request.length) {
+            Some(Found::Data { length, .. }) if length < request.minimum => return false,
+            Some(found) => found,
+            None => return false,
+        };
+        match found {
+            Found::End => {
+                let answer = header::error_answer(header, status::END_OF_FILE);
+                self.reply(answer.into());
+            }
+            Found::Data { pieces, length } => {
+                let mut front = frame_header(READ_DATA_AT + length as usize).to_vec();
+                front.extend(header.answer(status::SUCCESS).emit());
+                front.extend(read_answer_body(length));
+                self.reply(front.into());
+                for piece in pieces {
+                    self.reply(piece);
+                }
+            }
+        }
+        if let Some(open) = self.opens.get_mut(&request.file) {
+            open.contents.drop_before(request.offset);
+        }
+        if let Some(Pending::Read { is_answered, .. }) = self.pending.get_mut(&header.message_id) {
+            *is_answered = true;
+        }
+        self.answered += 1;
+        true
+    }
+
+    /// Answers a WRITE that has passed, if it may be.
+    fn answer_write(
+        &mut self,
+        now: Time,
+        header: &Header,
+        request: &WriteRequest,
+        message_length: usize,
+    ) {
+        let Some(open) = self.serves(now, request.file, header) else {
+            return;
+        };
+        let fits = open.licence.may_write
+            && open.lost.is_none()
+            && request.is_plain(message_length)
+            && request.length <= open.licence.write_max.min(BEHIND_BLOCK_MAX)
+            && is_paid(header, request.length)
+            && self.behind + u64::from(request.length) <= BEHIND_MAX;
+        if !fits {
+            return;
+        }
+        let Some(Pending::Write { is_answered, .. }) = self.pending.get_mut(&header.message_id)
+        else {
+            return;
+        };
+        *is_answered = true;
+        self.answered += 1;
+        self.behind += u64::from(request.length);
+        let body = write_answer_body(request.length);
+        let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
+        answer.extend(header.answer(status::SUCCESS).emit());
+        answer.extend(body);
+        self.reply(answer.into());
+    }
+
+    /// Gives the client bytes of an answer from here, behind what is passing.
+    fn reply(&mut self, bytes: Bytes) {
+        if self.answers.at_boundary() && self.state == State::Serving {
+            self.send_client(bytes);
+        } else {
+            self.ready.push_back(bytes);
+        }
+    }
+}
+
+/// How the bytes of one input divide into payload and the rest.
+struct Runs {
+    /// Bytes of the first pieces that have passed with an earlier input.
+    passed: usize,
+    /// Bytes of this input that are in no run yet.
+    left: usize,
+    runs: Vec<(SegmentKind, usize)>,
+}
+
+impl Runs {
+    fn add(&mut self, kind: SegmentKind, length: usize) {
+        let passed = length.min(self.passed);
+        self.passed -= passed;
+        let length = (length - passed).min(self.left);
+        self.left -= length;
+        match self.runs.last_mut() {
+            _ if length == 0 => {}
+            Some((last, total)) if *last == kind => *total += length,
+            _ => self.runs.push((kind, length)),
+        }
+    }
+
+    fn add_left(&mut self, kind: SegmentKind) {
+        self.passed = 0;
+        self.add(kind, self.left);
+    }
+}
+
+/// Whether the client paid for so many bytes; one that did not shall hear it from the server.
+fn is_paid(header: &Header, bytes: u32) -> bool {
+    bytes <= CREDIT_BYTES * u32::from(header.charge())
+}

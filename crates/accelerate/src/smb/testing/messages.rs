@@ -1,0 +1,212 @@
+//! What clients say, byte for byte.
+
+use crate::smb::wire::FileId;
+use crate::smb::wire::header::{Header, LENGTH, command};
+use crate::smb::wire::oplock::OplockBreak;
+use crate::smb::wire::split::frame_header;
+use crate::smb::wire::transfer::ReadRequest;
+
+/// A message: its header's fields that differ, and its body.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) command: u16,
+    pub(crate) flags: u32,
+    pub(crate) charge: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    fn new(command: u16, body: Vec<u8>) -> Self {
+        Self {
+            command,
+            flags: 0,
+            charge: 1,
+            body,
+        }
+    }
+
+    pub(crate) fn with_flags(mut self, flags: u32) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    pub(crate) fn header(&self, message_id: u64, session: u64, tree: u32) -> Header {
+        Header {
+            credit_charge: self.charge,
+            credits: 64,
+            flags: self.flags,
+            ..Header::request(self.command, message_id, session, tree)
+        }
+    }
+}
+
+/// Messages in one frame, padded to multiples of 8 when there are several.
+pub(crate) fn frame(messages: &[(Header, &[u8])]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (index, (header, body)) in messages.iter().enumerate() {
+        let is_last = index + 1 == messages.len();
+        let length = LENGTH + body.len();
+        let padded = length.next_multiple_of(8);
+        let mut header = *header;
+        header.next = if is_last { 0 } else { padded as u32 };
+        bytes.extend(header.emit());
+        bytes.extend_from_slice(body);
+        if !is_last {
+            bytes.resize(bytes.len() + padded - length, 0);
+        }
+    }
+    let mut framed = frame_header(bytes.len()).to_vec();
+    framed.extend(bytes);
+    framed
+}
+
+pub(crate) fn negotiate() -> Request {
+    let mut body = vec![0; 38];
+    body[0] = 36;
+    body[2] = 1;
+    Request::new(command::NEGOTIATE, body)
+}
+
+pub(crate) fn session_setup() -> Request {
+    let mut body = vec![0; 25];
+    body[0] = 25;
+    Request::new(command::SESSION_SETUP, body)
+}
+
+pub(crate) fn tree_connect() -> Request {
+    let mut body = vec![0; 16];
+    body[0] = 9;
+    Request::new(command::TREE_CONNECT, body)
+}
+
+/// What a CREATE asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Create<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) oplock: u8,
+    pub(crate) access: u32,
+    pub(crate) disposition: u32,
+    pub(crate) options: u32,
+    pub(crate) context: Option<&'a [u8; 4]>,
+}
+
+impl<'a> Create<'a> {
+    /// To read and write, a file that may be there.
+    pub(crate) fn open(name: &'a str) -> Self {
+        Self {
+            name,
+            oplock: 0,
+            access: 0x3,
+            disposition: 3,
+            options: 0x40,
+            context: None,
+        }
+    }
+
+    pub(crate) fn request(&self) -> Request {
+        let mut body = vec![0; 56];
+        body[0] = 57;
+        body[3] = self.oplock;
+        body[24..28].copy_from_slice(&self.access.to_le_bytes());
+        body[36..40].copy_from_slice(&self.disposition.to_le_bytes());
+        body[40..44].copy_from_slice(&self.options.to_le_bytes());
+        body[44..46].copy_from_slice(&120u16.to_le_bytes());
+        let name: Vec<u8> = self
+            .name
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        body[46..48].copy_from_slice(&(name.len() as u16).to_le_bytes());
+        body.extend(&name);
+        if let Some(context) = self.context {
+            let at = body.len().next_multiple_of(8);
+            body.resize(at, 0);
+            body[48..52].copy_from_slice(&((LENGTH + at) as u32).to_le_bytes());
+            body[52..56].copy_from_slice(&24u32.to_le_bytes());
+            body.extend([0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            body.extend(context);
+            body.extend([0; 4]);
+        }
+        Request::new(command::CREATE, body)
+    }
+}
+
+pub(crate) fn read(file: FileId, offset: u64, length: u32) -> Request {
+    let request = ReadRequest {
+        flags: 0,
+        length,
+        offset,
+        file,
+        minimum: 0,
+        channel: 0,
+    };
+    Request {
+        charge: length.div_ceil(65_536).max(1) as u16,
+        ..Request::new(command::READ, request.emit().to_vec())
+    }
+}
+
+pub(crate) fn write(file: FileId, offset: u64, data: &[u8]) -> Request {
+    let mut body = vec![0; 48];
+    body[0] = 49;
+    body[2..4].copy_from_slice(&((LENGTH + 48) as u16).to_le_bytes());
+    body[4..8].copy_from_slice(&(data.len() as u32).to_le_bytes());
+    body[8..16].copy_from_slice(&offset.to_le_bytes());
+    body[16..32].copy_from_slice(&file.0);
+    body.extend(data);
+    Request {
+        charge: data.len().div_ceil(65_536).max(1) as u16,
+        ..Request::new(command::WRITE, body)
+    }
+}
+
+/// A request whose body is its size, flags and a file: CLOSE, FLUSH, LOCK (of nothing).
+fn on_file(command: u16, size: u8, length: usize, file: FileId) -> Request {
+    let mut body = vec![0; length];
+    body[0] = size;
+    body[8..24].copy_from_slice(&file.0);
+    Request::new(command, body)
+}
+
+pub(crate) fn close(file: FileId) -> Request {
+    on_file(command::CLOSE, 24, 24, file)
+}
+
+pub(crate) fn flush(file: FileId) -> Request {
+    on_file(command::FLUSH, 24, 24, file)
+}
+
+pub(crate) fn lock(file: FileId) -> Request {
+    on_file(command::LOCK, 48, 48, file)
+}
+
+/// SET_INFO of the file's end.
+pub(crate) fn set_end(file: FileId, end: u64) -> Request {
+    let mut body = vec![0; 32];
+    body[0] = 33;
+    body[2] = 1;
+    body[3] = 20;
+    body[4] = 8;
+    body[8] = 96;
+    body[16..32].copy_from_slice(&file.0);
+    body.extend(end.to_le_bytes());
+    Request::new(command::SET_INFO, body)
+}
+
+pub(crate) fn echo() -> Request {
+    Request::new(command::ECHO, vec![4, 0, 0, 0])
+}
+
+pub(crate) fn cancel() -> Request {
+    Request::new(command::CANCEL, vec![4, 0, 0, 0])
+}
+
+/// A request that the server answers at once with "pending", and only when cancelled in the end.
+pub(crate) fn change_notify(file: FileId) -> Request {
+    on_file(command::CHANGE_NOTIFY, 32, 32, file)
+}
+
+pub(crate) fn acknowledge(file: FileId, level: u8) -> Request {
+    let body = OplockBreak { level, file }.emit();
+    Request::new(command::OPLOCK_BREAK, body.to_vec())
+}

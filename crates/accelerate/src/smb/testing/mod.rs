@@ -1,0 +1,45 @@
+//! For tests: a small SMB2 server in memory, clients that follow a script, and the path between.
+//!
+//! ```text
+//!  Client ── near half ══ delay, rate ══ far half ── Server ── a second client beside it
+//! ```
+//! The server is strict: a message id out of its window or an unknown open is a failed test, because
+//! nothing that a client says through the halves may become wrong on the way.
+
+// Each of the crates that use this uses some of it.
+#![cfg_attr(not(test), allow(dead_code))]
+
+mod probe;
+
+pub(crate) mod messages;
+pub(crate) mod server;
+pub(crate) mod world;
+
+use std::time::Duration;
+
+use crate::Input;
+use messages::Create;
+use world::World;
+
+pub use probe::structures;
+
+/// What the near and the far half are told while a client opens a file, reads and writes it, and
+/// another client beside the server opens it too: good inputs to start from.
+#[must_use]
+pub fn conversation() -> [Vec<Input>; 2] {
+    let mut world = World::new(Duration::from_millis(10));
+    world.told = Some([Vec::new(), Vec::new()]);
+    world.server.files.insert("a".to_owned(), vec![7; 3_000]);
+    world.set_up(0);
+    let other = world.beside();
+    let file = world.create(0, &Create::open("a"));
+    for offset in [0, 1_000, 2_000] {
+        world.ask(0, &messages::read(file, offset, 1_000));
+    }
+    world.ask(0, &messages::write(file, 500, b"written"));
+    world.ask(0, &messages::flush(file));
+    world.create(other, &Create::open("a"));
+    world.ask(0, &messages::read(file, 0, 1_000));
+    world.ask(0, &messages::close(file));
+    world.told.take().expect("it was to be kept")
+}

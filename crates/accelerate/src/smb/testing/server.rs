@@ -1,0 +1,435 @@
+//! A server of one share in memory, for any number of connections.
+//!
+//! It knows what the tactics depend on: windows of message ids, exclusive oplocks and their breaks,
+//! which the opener waits for, pending requests, and a disk that can be full. It answers at once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
+use crate::smb::wire::oplock::OplockBreak;
+use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter, frame_header};
+use crate::smb::wire::transfer::{ReadRequest, WriteRequest, read_answer_body, write_answer_body};
+use crate::smb::wire::{FileId, array, u8_at, u16_at, u32_at, u64_at};
+
+pub(crate) const DISK_FULL: u32 = 0xc000_007f;
+pub(crate) const NO_SUCH_FILE: u32 = 0xc000_0034;
+pub(crate) const CANCELLED: u32 = 0xc000_0120;
+
+/// One connection to the server.
+struct Connection {
+    requests: Splitter,
+    frame: Vec<u8>,
+    out: Vec<u8>,
+    /// Ids that may be used: those below `top` that were not.
+    top: u64,
+    used: BTreeSet<u64>,
+    /// Requests that are pending: their headers.
+    pending: Vec<Header>,
+}
+
+struct Open {
+    connection: usize,
+    name: String,
+    oplock: u8,
+    session: u64,
+    tree: u32,
+}
+
+/// A CREATE that waits for an oplock to come back.
+struct Waiting {
+    connection: usize,
+    header: Header,
+    body: Vec<u8>,
+}
+
+/// See the head of this file.
+pub(crate) struct Server {
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
+    pub(crate) dialect: u16,
+    /// Bytes that all files may hold together.
+    pub(crate) disk: usize,
+    /// What each answer gives at most.
+    pub(crate) credits_max: u16,
+    /// Every request: connection and header.
+    pub(crate) log: Vec<(usize, Header)>,
+    connections: Vec<Connection>,
+    opens: BTreeMap<FileId, Open>,
+    next_file: u64,
+    waiting: VecDeque<Waiting>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self {
+            files: BTreeMap::new(),
+            dialect: 0x0210,
+            disk: usize::MAX,
+            credits_max: 64,
+            log: Vec::new(),
+            connections: Vec::new(),
+            opens: BTreeMap::new(),
+            next_file: 1,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn connect(&mut self) -> usize {
+        self.connections.push(Connection {
+            requests: Splitter::new(),
+            frame: Vec::new(),
+            out: Vec::new(),
+            top: 1,
+            used: BTreeSet::new(),
+            pending: Vec::new(),
+        });
+        self.connections.len() - 1
+    }
+
+    /// How many requests of this command came over this connection.
+    pub(crate) fn count(&self, connection: usize, command: u16) -> usize {
+        self.log
+            .iter()
+            .filter(|(from, header)| *from == connection && header.command == command)
+            .count()
+    }
+
+    /// Takes bytes of a client's.
+    pub(crate) fn receive(&mut self, connection: usize, bytes: &[u8]) {
+        let from = &mut self.connections[connection];
+        from.requests.push(Bytes::copy_from_slice(bytes));
+        let mut frames = Vec::new();
+        while let Some(piece) = from.requests.next().expect("a client speaks SMB2") {
+            match piece {
+                Piece::Head(head) => from.frame.extend_from_slice(&head.bytes),
+                Piece::Rest(_, bytes) => from.frame.extend_from_slice(&bytes),
+                Piece::End => frames.push(std::mem::take(&mut from.frame)),
+            }
+        }
+        for frame in frames {
+            self.frame(connection, &frame[FRAME_HEADER..]);
+        }
+    }
+
+    /// What the server says to a client.
+    pub(crate) fn take(&mut self, connection: usize) -> Vec<u8> {
+        std::mem::take(&mut self.connections[connection].out)
+    }
+
+    fn frame(&mut self, connection: usize, mut rest: &[u8]) {
+        let mut before = None;
+        loop {
+            let header = Header::parse(rest).expect("a message of a client's has a header");
+            let length = match header.next as usize {
+                0 => rest.len(),
+                next => next,
+            };
+            let message = &rest[..length];
+            before = self.message(connection, &header, message, before);
+            rest = &rest[length..];
+            if header.next == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Handles one message; the open that it worked on.
+    fn message(
+        &mut self,
+        connection: usize,
+        header: &Header,
+        message: &[u8],
+        before: Option<FileId>,
+    ) -> Option<FileId> {
+        self.log.push((connection, *header));
+        if header.command == command::CANCEL {
+            self.cancel(connection, header);
+            return None;
+        }
+        let from = &mut self.connections[connection];
+        for id in header.message_id..header.message_id + u64::from(header.charge()) {
+            assert!(id < from.top, "message id {id} is beyond the window");
+            assert!(from.used.insert(id), "message id {id} is used again");
+        }
+        let body = &message[LENGTH..];
+        let file = |at| {
+            let file = FileId(array(body, at).expect("a body holds its file"));
+            match (file == FileId::RELATED, before) {
+                (true, Some(before)) => before,
+                _ => file,
+            }
+        };
+        match header.command {
+            command::NEGOTIATE => {
+                let mut answer = vec![0; 65];
+                answer[0] = 65;
+                answer[2] = 1;
+                answer[4..6].copy_from_slice(&self.dialect.to_le_bytes());
+                answer[24] = if self.dialect > 0x0202 { 4 } else { 0 };
+                for at in [28, 32, 36] {
+                    let most = if self.dialect > 0x0202 {
+                        8u32 << 20
+                    } else {
+                        65_536
+                    };
+                    answer[at..at + 4].copy_from_slice(&most.to_le_bytes());
+                }
+                self.answer(connection, header, &answer);
+            }
+            command::SESSION_SETUP => {
+                let header = Header {
+                    session: 77 + connection as u64,
+                    ..*header
+                };
+                self.answer(connection, &header, &[9, 0, 0, 0, 0, 0, 0, 0, 0]);
+            }
+            command::TREE_CONNECT => {
+                let header = Header { tree: 5, ..*header };
+                let mut answer = vec![0; 16];
+                answer[0] = 16;
+                answer[2] = 1;
+                self.answer(connection, &header, &answer);
+            }
+            command::CREATE => return self.create(connection, header, message),
+            command::CLOSE => {
+                let file = file(8);
+                self.open(connection, header, file);
+                self.opens.remove(&file);
+                let mut answer = vec![0; 60];
+                answer[0] = 60;
+                self.answer(connection, header, &answer);
+                self.retry_waiting();
+                return Some(file);
+            }
+            command::FLUSH | command::LOCK => {
+                self.open(connection, header, file(8));
+                self.answer(connection, header, &[4, 0, 0, 0]);
+            }
+            command::SET_INFO => {
+                let name = self.open(connection, header, file(16));
+                let end = u64_at(message, usize::from(u16_at(body, 8).unwrap())).unwrap();
+                self.files.get_mut(&name).unwrap().resize(end as usize, 0);
+                self.answer(connection, header, &[2, 0]);
+            }
+            command::READ => {
+                self.read(connection, header, body, file(16));
+                return Some(file(16));
+            }
+            command::WRITE => {
+                self.write(connection, header, message, file(16));
+                return Some(file(16));
+            }
+            command::ECHO => self.answer(connection, header, &[4, 0, 0, 0]),
+            command::CHANGE_NOTIFY => {
+                let interim = Header {
+                    process: header.message_id as u32,
+                    tree: 0xa5,
+                    flags: flag::ASYNC,
+                    ..*header
+                };
+                self.connections[connection].pending.push(interim);
+                self.error(connection, &interim, status::PENDING);
+            }
+            command::OPLOCK_BREAK => {
+                let notice = OplockBreak::parse(body).expect("an acknowledgement");
+                self.open(connection, header, notice.file);
+                let open = self.opens.get_mut(&notice.file).unwrap();
+                assert!(
+                    open.oplock >= 8,
+                    "an acknowledgement that was not asked for"
+                );
+                open.oplock = notice.level;
+                self.answer(connection, header, body);
+                self.retry_waiting();
+            }
+            other => panic!("command {other:#x} is not known"),
+        }
+        before
+    }
+
+    /// The name of an open's file, after checking that it is the connection's own.
+    fn open(&self, connection: usize, header: &Header, file: FileId) -> String {
+        let open = self.opens.get(&file).expect("the open exists");
+        assert_eq!(
+            (open.connection, open.session, open.tree),
+            (connection, header.session, header.tree)
+        );
+        open.name.clone()
+    }
+
+    fn create(&mut self, connection: usize, header: &Header, message: &[u8]) -> Option<FileId> {
+        let body = &message[LENGTH..];
+        let at = usize::from(u16_at(body, 44).unwrap());
+        let length = usize::from(u16_at(body, 46).unwrap());
+        let name: Vec<u16> = message[at..at + length]
+            .chunks(2)
+            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+            .collect();
+        let name = String::from_utf16(&name).unwrap();
+        // Every exclusive oplock on the file must come back first.
+        let mut broken = Vec::new();
+        for (file, open) in &self.opens {
+            if open.name == name && open.oplock >= 8 {
+                broken.push((*file, open.connection));
+            }
+        }
+        if !broken.is_empty() {
+            let is_new = !self.waiting.iter().any(|waiting| {
+                waiting.connection == connection && waiting.header.message_id == header.message_id
+            });
+            if is_new {
+                for (file, holder) in broken {
+                    let notice = OplockBreak { level: 1, file };
+                    let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+                    header.credits = 0;
+                    header.flags = flag::FROM_SERVER;
+                    self.say(holder, &header, &notice.emit());
+                }
+            }
+            self.waiting.push_back(Waiting {
+                connection,
+                header: *header,
+                body: message.to_vec(),
+            });
+            return None;
+        }
+        let disposition = u32_at(body, 36).unwrap();
+        match disposition {
+            1 if !self.files.contains_key(&name) => {
+                self.error(connection, header, NO_SUCH_FILE);
+                return None;
+            }
+            5 => {
+                self.files.insert(name.clone(), Vec::new());
+            }
+            _ => {}
+        }
+        let contents = self.files.entry(name.clone()).or_default();
+        let is_shared = self.opens.values().any(|open| open.name == name);
+        let oplock = match u8_at(body, 3).unwrap() {
+            8 | 9 if is_shared => 1,
+            oplock => oplock,
+        };
+        let mut file = [0xcc; 16];
+        file[..8].copy_from_slice(&self.next_file.to_le_bytes());
+        let file = FileId(file);
+        self.next_file += 1;
+        let mut answer = vec![0; 88];
+        answer[0] = 89;
+        answer[2] = oplock;
+        answer[48..56].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        answer[64..80].copy_from_slice(&file.0);
+        self.opens.insert(
+            file,
+            Open {
+                connection,
+                name,
+                oplock,
+                session: header.session,
+                tree: header.tree,
+            },
+        );
+        self.answer(connection, header, &answer);
+        Some(file)
+    }
+
+    fn retry_waiting(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            // Its id is used up already, and its break was sent.
+            self.waiting.push_back(waiting);
+            let index = self.waiting.len() - 1;
+            let (connection, header, body) = {
+                let waiting = &self.waiting[index];
+                (waiting.connection, waiting.header, waiting.body.clone())
+            };
+            let before = self.waiting.len();
+            self.create(connection, &header, &body);
+            if self.waiting.len() > before {
+                self.waiting.pop_back();
+            } else {
+                self.waiting.remove(index);
+            }
+        }
+    }
+
+    fn read(&mut self, connection: usize, header: &Header, body: &[u8], file: FileId) {
+        let request = ReadRequest::parse(body).expect("a READ");
+        let name = self.open(connection, header, file);
+        let contents = &self.files[&name];
+        let start = (request.offset as usize).min(contents.len());
+        let end = (start + request.length as usize).min(contents.len());
+        if start == end {
+            return self.error(connection, header, status::END_OF_FILE);
+        }
+        let mut answer = read_answer_body((end - start) as u32).to_vec();
+        answer.extend_from_slice(&contents[start..end]);
+        self.answer(connection, header, &answer);
+    }
+
+    fn write(&mut self, connection: usize, header: &Header, message: &[u8], file: FileId) {
+        let request = WriteRequest::parse(&message[LENGTH..]).expect("a WRITE");
+        let name = self.open(connection, header, file);
+        let at = usize::from(request.data_at);
+        let data = &message[at..at + request.length as usize];
+        let used: usize = self.files.values().map(Vec::len).sum();
+        let contents = self.files.get_mut(&name).unwrap();
+        let end = request.offset as usize + data.len();
+        if used + end.saturating_sub(contents.len()) > self.disk {
+            return self.error(connection, header, DISK_FULL);
+        }
+        if contents.len() < end {
+            contents.resize(end, 0);
+        }
+        contents[request.offset as usize..end].copy_from_slice(data);
+        self.answer(connection, header, &write_answer_body(request.length));
+    }
+
+    fn cancel(&mut self, connection: usize, header: &Header) {
+        let from = &mut self.connections[connection];
+        let meant = from
+            .pending
+            .iter()
+            .position(|pending| match header.has(flag::ASYNC) {
+                true => (pending.process, pending.tree) == (header.process, header.tree),
+                false => pending.message_id == header.message_id,
+            });
+        if let Some(index) = meant {
+            let pending = from.pending.remove(index);
+            self.error(connection, &pending, CANCELLED);
+        }
+    }
+
+    fn error(&mut self, connection: usize, header: &Header, status: u32) {
+        let message = error_answer(header, status);
+        let (answer, body) = message[FRAME_HEADER..].split_at(LENGTH);
+        let mut answer = Header::parse(answer).unwrap();
+        answer.flags |= header.flags & flag::ASYNC;
+        answer.credits = self.grant(connection, header);
+        self.say(connection, &answer, body);
+    }
+
+    fn answer(&mut self, connection: usize, header: &Header, body: &[u8]) {
+        let mut answer = header.answer(status::SUCCESS);
+        answer.credits = self.grant(connection, header);
+        self.say(connection, &answer, body);
+    }
+
+    fn grant(&mut self, connection: usize, header: &Header) -> u16 {
+        let to = &mut self.connections[connection];
+        // What is not used and not taken back stays within the limit; one is always given.
+        let open = to.top - to.used.len() as u64;
+        let room = u64::from(self.credits_max).saturating_sub(open);
+        let least = u64::from(open == 0);
+        let credits = u64::from(header.credits).min(room).max(least) as u16;
+        to.top += u64::from(credits);
+        credits
+    }
+
+    fn say(&mut self, connection: usize, header: &Header, body: &[u8]) {
+        let out = &mut self.connections[connection].out;
+        out.extend(frame_header(LENGTH + body.len()));
+        out.extend(header.emit());
+        out.extend_from_slice(body);
+    }
+}

@@ -1,0 +1,456 @@
+//! A client behind the pair, a server, and clients beside the server, in virtual time.
+//!
+//! Only the path takes time, so what a user waits for, in round trips, is the time it took divided
+//! by the round trip. The halves are run as an engine runs them, letting go included.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use vocab::{Segment, SegmentKind, Time};
+
+use super::messages::{self, Create, Request, frame};
+use super::server::Server;
+use crate::smb::wire::create::CreateAnswer;
+use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
+use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter};
+use crate::smb::wire::{FileId, u32_at};
+use crate::smb::{self, Settings};
+use crate::{Accelerator, FrameKind, Half, Input, LettingGo, Output};
+
+/// Longer than any test's user waits.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// An answer: its header, and its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) header: Header,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The data of a READ.
+    pub(crate) fn data(&self) -> &[u8] {
+        assert_eq!(self.header.status, status::SUCCESS);
+        let length = u32_at(&self.body, 4).unwrap() as usize;
+        &self.body[16..16 + length]
+    }
+}
+
+/// What crosses the path.
+enum Item {
+    Segment(Segment),
+    Finish,
+}
+
+/// One direction of the path.
+struct Way {
+    items: VecDeque<(Time, Item)>,
+    free_at: Time,
+}
+
+/// A half, or what is left of it.
+enum Stage {
+    Running(Box<dyn Accelerator>),
+    Released,
+}
+
+/// A client's end of a connection.
+pub(crate) struct Client {
+    next_id: u64,
+    credits: u64,
+    pub(crate) session: u64,
+    pub(crate) tree: u32,
+    answers: Splitter,
+    frame: BytesMut,
+    /// Answers by message id; interim ones apart.
+    pub(crate) answered: BTreeMap<u64, Answer>,
+    pub(crate) interim: Vec<Answer>,
+    /// What came unasked.
+    pub(crate) unasked: Vec<Answer>,
+    /// All bytes that came.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self {
+            next_id: 0,
+            credits: 1,
+            session: 0,
+            tree: 0,
+            answers: Splitter::new(),
+            frame: BytesMut::new(),
+            answered: BTreeMap::new(),
+            interim: Vec::new(),
+            unasked: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.answers.push(Bytes::copy_from_slice(bytes));
+        while let Some(piece) = self.answers.next().expect("a server speaks SMB2") {
+            match piece {
+                Piece::Head(head) => self.frame.extend_from_slice(&head.bytes),
+                Piece::Rest(_, bytes) => self.frame.extend_from_slice(&bytes),
+                Piece::End => {
+                    let frame = self.frame.split();
+                    self.message(&frame[FRAME_HEADER..]);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, message: &[u8]) {
+        let header = Header::parse(message).expect("an answer has a header");
+        assert!(header.has(flag::FROM_SERVER));
+        self.credits += u64::from(header.credits);
+        let answer = Answer {
+            header,
+            body: message[LENGTH..].to_vec(),
+        };
+        if header.message_id == u64::MAX {
+            self.unasked.push(answer);
+        } else if header.status == status::PENDING {
+            self.interim.push(answer);
+        } else {
+            let again = self.answered.insert(header.message_id, answer);
+            assert!(again.is_none(), "{} is answered twice", header.message_id);
+        }
+    }
+
+    /// The next message's id, paid for.
+    fn take_id(&mut self, charge: u16) -> u64 {
+        assert!(
+            self.credits >= u64::from(charge),
+            "the client has no credit left"
+        );
+        self.credits -= u64::from(charge);
+        let id = self.next_id;
+        self.next_id += u64::from(charge);
+        id
+    }
+}
+
+/// See the head of this file.
+pub(crate) struct World {
+    pub(crate) now: Time,
+    pub(crate) server: Server,
+    /// Client 0 is behind the pair, the others are beside the server.
+    pub(crate) clients: Vec<Client>,
+    pub(crate) delay: Duration,
+    /// Bytes a second of each direction.
+    pub(crate) rate: Option<f64>,
+    /// Nothing crosses the path while it is cut; it keeps what is under way.
+    pub(crate) is_cut: bool,
+    /// Bytes that hosts and the path hand over at a time.
+    pub(crate) piece: usize,
+    pub(crate) let_go: Option<LettingGo>,
+    /// Bytes that crossed the path to the near half, without frames' own few.
+    pub(crate) wan_bytes: u64,
+    /// What each half was told, if it is to be kept.
+    pub(crate) told: Option<[Vec<Input>; 2]>,
+    halves: [Stage; 2],
+    ways: [Way; 2],
+}
+
+/// Index of a half, and of the way that leads to it.
+const NEAR: usize = 0;
+const FAR: usize = 1;
+
+impl World {
+    pub(crate) fn new(delay: Duration) -> Self {
+        Self::with_settings(delay, Settings::STRICT)
+    }
+
+    pub(crate) fn with_settings(delay: Duration, settings: Settings) -> Self {
+        let mut server = Server::new();
+        server.connect();
+        let half = |half| Stage::Running(smb::build(half, settings));
+        let way = || Way {
+            items: VecDeque::new(),
+            free_at: Time::ZERO,
+        };
+        let mut world = Self {
+            now: Time::ZERO,
+            server,
+            clients: vec![Client::new()],
+            delay,
+            rate: None,
+            is_cut: false,
+            piece: usize::MAX,
+            let_go: None,
+            wan_bytes: 0,
+            told: None,
+            halves: [half(Half::Near), half(Half::Far)],
+            ways: [way(), way()],
+        };
+        world.input(NEAR, Input::Start);
+        world.input(FAR, Input::Start);
+        world
+    }
+
+    /// A client beside the server, with a session and a tree.
+    pub(crate) fn beside(&mut self) -> usize {
+        let connection = self.server.connect();
+        self.clients.push(Client::new());
+        self.set_up(connection);
+        connection
+    }
+
+    /// Connects client `who` to the share.
+    pub(crate) fn set_up(&mut self, who: usize) {
+        self.ask(who, &messages::negotiate());
+        let answer = self.ask(who, &messages::session_setup());
+        self.clients[who].session = answer.header.session;
+        let answer = self.ask(who, &messages::tree_connect());
+        self.clients[who].tree = answer.header.tree;
+    }
+
+    /// Opens a file.
+    pub(crate) fn create(&mut self, who: usize, create: &Create<'_>) -> FileId {
+        self.created(who, create).file
+    }
+
+    pub(crate) fn created(&mut self, who: usize, create: &Create<'_>) -> CreateAnswer {
+        let answer = self.ask(who, &create.request());
+        assert_eq!(answer.header.status, status::SUCCESS);
+        CreateAnswer::parse(&answer.body).unwrap()
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) fn ask(&mut self, who: usize, request: &Request) -> Answer {
+        let id = self.send(who, request);
+        self.wait(who, id)
+    }
+
+    /// Sends a request; its id.
+    pub(crate) fn send(&mut self, who: usize, request: &Request) -> u64 {
+        self.send_chain(who, std::slice::from_ref(request))[0]
+    }
+
+    /// Sends requests in one frame; their ids.
+    pub(crate) fn send_chain(&mut self, who: usize, requests: &[Request]) -> Vec<u64> {
+        let client = &mut self.clients[who];
+        let (session, tree) = (client.session, client.tree);
+        let headers: Vec<Header> = requests
+            .iter()
+            .map(|request| {
+                let id = client.take_id(request.charge);
+                request.header(id, session, tree)
+            })
+            .collect();
+        let bodies = requests.iter().map(|request| &request.body[..]);
+        let messages: Vec<(Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
+        self.send_bytes(who, &frame(&messages));
+        headers.iter().map(|header| header.message_id).collect()
+    }
+
+    /// Cancels a request under way, by its own id.
+    pub(crate) fn cancel(&mut self, who: usize, message_id: u64) {
+        let client = &self.clients[who];
+        let header = messages::cancel().header(message_id, client.session, client.tree);
+        self.send_bytes(who, &frame(&[(header, &messages::cancel().body)]));
+    }
+
+    pub(crate) fn send_bytes(&mut self, who: usize, bytes: &[u8]) {
+        if who == 0 {
+            for piece in bytes.chunks(self.piece) {
+                self.input(NEAR, Input::Lan(Bytes::copy_from_slice(piece)));
+            }
+        } else {
+            self.server.receive(who, bytes);
+        }
+        self.exchange();
+    }
+
+    /// Runs until this request is answered.
+    pub(crate) fn wait(&mut self, who: usize, id: u64) -> Answer {
+        let is_there = self.run_until(PATIENCE, |world| {
+            world.clients[who].answered.contains_key(&id)
+        });
+        assert!(is_there, "request {id} is never answered");
+        self.clients[who].answered.remove(&id).unwrap()
+    }
+
+    /// Runs until `reached`, for at most `span`; whether it was.
+    pub(crate) fn run_until(&mut self, span: Duration, reached: impl Fn(&World) -> bool) -> bool {
+        let end = self.now + span;
+        loop {
+            self.exchange();
+            if reached(self) {
+                return true;
+            }
+            match self.next_time() {
+                Some(next) if next <= end => self.now = self.now.max(next),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
+            }
+            self.deliver_due();
+        }
+    }
+
+    pub(crate) fn run_for(&mut self, span: Duration) {
+        self.run_until(span, |_| false);
+    }
+
+    /// How many round trips fit into the time since `start`.
+    pub(crate) fn round_trips(&self, start: Time) -> f64 {
+        self.now.since(start).as_secs_f64() / (2.0 * self.delay.as_secs_f64())
+    }
+
+    fn next_time(&self) -> Option<Time> {
+        let arrivals = self
+            .ways
+            .iter()
+            .filter(|_| !self.is_cut)
+            .filter_map(|way| way.items.front().map(|(at, _)| *at));
+        let timers = self.halves.iter().filter_map(|stage| match stage {
+            Stage::Running(half) => half.poll_timeout(),
+            Stage::Released => None,
+        });
+        arrivals.chain(timers).min()
+    }
+
+    fn deliver_due(&mut self) {
+        for half in [NEAR, FAR] {
+            while !self.is_cut
+                && self.ways[half]
+                    .items
+                    .front()
+                    .is_some_and(|(at, _)| *at <= self.now)
+            {
+                let (_, item) = self.ways[half].items.pop_front().unwrap();
+                match item {
+                    Item::Finish => self.input(half, Input::WanFinished),
+                    Item::Segment(segment) => self.arrive(half, segment),
+                }
+            }
+            let is_due = match &self.halves[half] {
+                Stage::Running(running) => running.poll_timeout().is_some_and(|at| at <= self.now),
+                Stage::Released => false,
+            };
+            if is_due {
+                self.input(half, Input::Timeout);
+            }
+        }
+    }
+
+    fn arrive(&mut self, half: usize, segment: Segment) {
+        if segment.kind == SegmentKind::Frame {
+            if FrameKind::of(&segment.bytes) == Some(FrameKind::Released) {
+                self.drain(half);
+                self.halves[half] = Stage::Released;
+                return;
+            }
+            self.input(half, Input::Wan(segment));
+            return;
+        }
+        if half == NEAR {
+            self.wan_bytes += segment.bytes.len() as u64;
+        }
+        for piece in segment.bytes.chunks(self.piece) {
+            let bytes = segment.bytes.slice_ref(piece);
+            let kind = segment.kind;
+            self.input(half, Input::Wan(Segment { kind, bytes }));
+        }
+    }
+
+    /// Lets the hosts say what they have to say.
+    fn exchange(&mut self) {
+        loop {
+            let mut moved = false;
+            for connection in 0..self.clients.len() {
+                let said = self.server.take(connection);
+                if said.is_empty() {
+                    continue;
+                }
+                moved = true;
+                if connection == 0 {
+                    for piece in said.chunks(self.piece) {
+                        self.input(FAR, Input::Lan(Bytes::copy_from_slice(piece)));
+                    }
+                } else {
+                    self.clients[connection].receive(&said);
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn input(&mut self, half: usize, input: Input) {
+        if let Some(told) = &mut self.told {
+            told[half].push(input.clone());
+        }
+        match &mut self.halves[half] {
+            Stage::Running(running) => {
+                running.handle(self.now, input);
+                self.drain(half);
+            }
+            Stage::Released => match input {
+                Input::Lan(bytes) => self.send_segment(half, Segment::payload(bytes)),
+                Input::Wan(segment) if segment.kind != SegmentKind::Frame => {
+                    self.give_host(half, &segment.bytes);
+                }
+                Input::LanFinished => self.push(1 - half, Item::Finish, 0),
+                _ => {}
+            },
+        }
+    }
+
+    fn drain(&mut self, half: usize) {
+        while let Stage::Running(running) = &mut self.halves[half] {
+            let Some(output) = running.poll_output() else {
+                return;
+            };
+            match output {
+                Output::OpenServer | Output::FinishLan => {}
+                Output::ToLan(bytes) => self.give_host(half, &bytes),
+                Output::ToWan(segment) => self.send_segment(half, segment),
+                Output::FinishWan => self.push(1 - half, Item::Finish, 0),
+                Output::LettingGo(letting_go) => {
+                    assert!(self.let_go.is_none(), "it lets go twice");
+                    self.let_go = Some(letting_go);
+                    if let LettingGo::LetGo { .. } = letting_go {
+                        let released = Bytes::from_static(&[0]);
+                        self.send_segment(half, Segment::frame(released));
+                        self.halves[half] = Stage::Released;
+                    }
+                }
+            }
+        }
+    }
+
+    fn give_host(&mut self, half: usize, bytes: &[u8]) {
+        if half == NEAR {
+            self.clients[0].receive(bytes);
+        } else {
+            self.server.receive(0, bytes);
+        }
+    }
+
+    fn send_segment(&mut self, half: usize, segment: Segment) {
+        let bytes = segment.bytes.len();
+        self.push(1 - half, Item::Segment(segment), bytes);
+    }
+
+    fn push(&mut self, to: usize, item: Item, bytes: usize) {
+        let way = &mut self.ways[to];
+        way.free_at = way.free_at.max(self.now);
+        if let Some(rate) = self.rate {
+            way.free_at += Duration::from_secs_f64(bytes as f64 / rate);
+        }
+        way.items.push_back((way.free_at + self.delay, item));
+    }
+}
+
+/// The command of an answer, for tests that look at what passed.
+pub(crate) fn is_notice(answer: &Answer) -> bool {
+    answer.header.command == command::OPLOCK_BREAK
+}

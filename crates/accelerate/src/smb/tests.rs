@@ -1,0 +1,46 @@
+//! The two halves between a client and a server, in virtual time.
+
+mod breaks;
+mod letting_go;
+mod model;
+mod passing;
+mod reading;
+mod writing;
+
+use std::time::Duration;
+
+use super::testing::messages::{self, Create};
+use super::testing::world::World;
+use super::wire::FileId;
+
+/// One way of the path: 100 ms round trip.
+const DELAY: Duration = Duration::from_millis(50);
+
+/// `length` bytes that are nowhere alike.
+fn contents(length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect()
+}
+
+/// A world whose client is connected, with one file of that many bytes.
+fn world_with(length: usize) -> World {
+    let mut world = World::new(DELAY);
+    world.server.files.insert("a".to_owned(), contents(length));
+    world.set_up(0);
+    world
+}
+
+/// Opens the file "a".
+fn open(world: &mut World, who: usize) -> FileId {
+    world.create(who, &Create::open("a"))
+}
+
+/// Reads one block; its data, empty at the file's end.
+fn read(world: &mut World, who: usize, file: FileId, offset: u64, length: u32) -> Vec<u8> {
+    let answer = world.ask(who, &messages::read(file, offset, length));
+    match answer.header.status {
+        super::wire::header::status::END_OF_FILE => Vec::new(),
+        _ => answer.data().to_vec(),
+    }
+}

@@ -1,0 +1,192 @@
+//! A second client beside the server wants the file too.
+
+use std::time::Duration;
+
+use super::super::config::CONFIRM_WITHIN;
+use super::super::testing::messages::{self, Create};
+use super::super::testing::world::{World, is_notice};
+use super::super::wire::header::{command, status};
+use super::super::wire::oplock::OplockBreak;
+use super::{contents, open, read, world_with};
+
+/// Client 1 opens "a" and waits for it; how many round trips.
+fn open_beside(world: &mut World, who: usize) -> (super::FileId, f64) {
+    let start = world.now;
+    let file = open(world, who);
+    (file, world.round_trips(start))
+}
+
+#[test]
+fn a_breaker_waits_one_round_trip_and_then_writes_what_the_reader_sees() {
+    let mut world = world_with(500_000);
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    let mut expected = contents(500_000);
+    for block in 0..4 {
+        read(&mut world, 0, file, block * 10_000, 10_000);
+    }
+    let (theirs, waited) = open_beside(&mut world, other);
+    assert!(waited <= 1.01, "{waited}");
+    world.ask(other, &messages::write(theirs, 40_000, &[9; 100]));
+    expected[40_000..40_100].fill(9);
+    assert_eq!(
+        read(&mut world, 0, file, 40_000, 10_000),
+        &expected[40_000..50_000]
+    );
+    // The client that never asked for an oplock never hears of it.
+    assert!(world.clients[0].unasked.is_empty());
+    assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 1);
+}
+
+#[test]
+fn what_was_written_stands_at_the_server_before_the_breaker_sees_the_file() {
+    let mut world = world_with(0);
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    for block in 0..20 {
+        world.ask(0, &messages::write(file, block * 10, &[block as u8; 10]));
+    }
+    let (theirs, _) = open_beside(&mut world, other);
+    for block in 0..20 {
+        let data = read(&mut world, other, theirs, block * 10, 10);
+        assert_eq!(data, [block as u8; 10]);
+    }
+    world.ask(0, &messages::write(file, 0, b"after"));
+    assert_eq!(read(&mut world, other, theirs, 0, 5), b"after");
+}
+
+#[test]
+fn a_break_at_every_moment_of_a_read_leaves_nothing_stale() {
+    for moment in 0..60 {
+        let mut world = world_with(300_000);
+        let other = world.beside();
+        let file = open(&mut world, 0);
+        let mut expected = contents(300_000);
+        let first = world.send(0, &messages::read(file, 0, 20_000));
+        let second = world.send(0, &messages::read(file, 20_000, 20_000));
+        world.run_for(Duration::from_millis(moment * 5));
+        let wanted = Create::open("a").request();
+        let created = world.send(other, &wanted);
+        let (first, second) = (world.wait(0, first), world.wait(0, second));
+        assert_eq!(first.data(), &expected[..20_000]);
+        assert_eq!(second.data(), &expected[20_000..40_000]);
+        let answer = world.wait(other, created);
+        let theirs = super::super::wire::create::CreateAnswer::parse(&answer.body).unwrap();
+        world.ask(other, &messages::write(theirs.file, 0, &[1; 300_000]));
+        expected.fill(1);
+        for block in 0..15 {
+            let data = read(&mut world, 0, file, block * 20_000, 20_000);
+            assert!(data == expected[..20_000], "at {moment}, block {block}");
+        }
+        world.ask(0, &messages::close(file));
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
+fn a_break_while_the_path_is_cut_is_given_back_in_time_and_late_writes_are_refused() {
+    let mut world = world_with(100_000);
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 1_000);
+    world.is_cut = true;
+    let late = world.ask(0, &messages::write(file, 0, b"held for written"));
+    assert_eq!(late.header.status, status::SUCCESS);
+    let start = world.now;
+    let theirs = open(&mut world, other);
+    let waited = world.now.since(start);
+    assert!(waited <= CONFIRM_WITHIN, "{waited:?}");
+    world.ask(other, &messages::write(theirs, 0, b"theirs"));
+    // Nothing is answered from what came ahead any more.
+    let stale = world.send(0, &messages::read(file, 1_000, 1_000));
+    world.run_for(Duration::from_secs(1));
+    assert!(!world.clients[0].answered.contains_key(&stale));
+    world.is_cut = false;
+    world.wait(0, stale);
+    assert_eq!(&world.server.files["a"][..6], b"theirs");
+    let answer = world.ask(0, &messages::close(file));
+    assert_eq!(answer.header.status, status::UNEXPECTED_IO_ERROR);
+}
+
+#[test]
+fn a_licence_that_is_not_heard_of_runs_out_before_it_is_given_back() {
+    let mut world = world_with(1_000_000);
+    let file = open(&mut world, 0);
+    for block in 0..5 {
+        read(&mut world, 0, file, block * 10_000, 10_000);
+    }
+    world.run_for(Duration::from_secs(1));
+    world.is_cut = true;
+    let mut offset = 50_000;
+    let start = world.now;
+    // As long as the licence is fresh, blocks that came ahead are given out.
+    while world.now.since(start) < CONFIRM_WITHIN {
+        let id = world.send(0, &messages::read(file, offset, 1_000));
+        if !world.clients[0].answered.contains_key(&id) {
+            break;
+        }
+        offset += 1_000;
+        world.run_for(Duration::from_millis(250));
+    }
+    let served_for = world.now.since(start);
+    assert!(offset > 60_000, "{offset}");
+    assert!(served_for < CONFIRM_WITHIN, "{served_for:?}");
+}
+
+#[test]
+fn a_client_that_asks_for_the_oplock_itself_hears_of_the_break_and_answers_it() {
+    let mut world = world_with(200_000);
+    let other = world.beside();
+    let create = Create {
+        oplock: 9,
+        ..Create::open("a")
+    };
+    let answer = world.created(0, &create);
+    assert_eq!(answer.oplock_level, 9);
+    let file = answer.file;
+    world.ask(0, &messages::write(file, 0, b"early"));
+    let wanted = world.send(other, &Create::open("a").request());
+    let heard = world.run_until(Duration::from_secs(1), |world| {
+        world.clients[0].unasked.iter().any(is_notice)
+    });
+    assert!(heard);
+    let notice = OplockBreak::parse(&world.clients[0].unasked[0].body).unwrap();
+    assert_eq!(notice.file, file);
+    // What comes after the break is the server's to answer.
+    let start = world.now;
+    world.ask(0, &messages::write(file, 10, b"late"));
+    assert!(world.round_trips(start) >= 1.0);
+    world.ask(0, &messages::acknowledge(file, 0));
+    world.wait(other, wanted);
+    assert_eq!(&world.server.files["a"][..5], b"early");
+}
+
+#[test]
+fn the_same_client_may_open_its_file_twice() {
+    let mut world = world_with(100_000);
+    let first = open(&mut world, 0);
+    world.ask(0, &messages::write(first, 0, b"first"));
+    let second = open(&mut world, 0);
+    assert_eq!(read(&mut world, 0, second, 0, 5), b"first");
+    world.ask(0, &messages::write(second, 0, b"other"));
+    assert_eq!(read(&mut world, 0, first, 0, 5), b"other");
+    world.ask(0, &messages::close(second));
+    world.ask(0, &messages::close(first));
+    assert!(world.clients[0].unasked.is_empty());
+}
+
+#[test]
+fn a_break_that_crosses_a_close_is_nobodys() {
+    for moment in 0..30 {
+        let mut world = world_with(100_000);
+        let other = world.beside();
+        let file = open(&mut world, 0);
+        world.ask(0, &messages::write(file, 0, b"written"));
+        let closed = world.send(0, &messages::close(file));
+        world.run_for(Duration::from_millis(moment * 10));
+        let theirs = open(&mut world, other);
+        assert_eq!(read(&mut world, other, theirs, 0, 7), b"written");
+        assert_eq!(world.wait(0, closed).header.status, status::SUCCESS);
+        assert!(world.clients[0].unasked.is_empty());
+    }
+}

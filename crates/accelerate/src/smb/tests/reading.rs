@@ -1,0 +1,183 @@
+//! Serial readers: what they wait for, counted in round trips.
+
+use std::time::Duration;
+
+use super::super::testing::messages::{self, Create};
+use super::super::testing::world::World;
+use super::super::wire::header::command;
+use super::{DELAY, contents, open, read, world_with};
+
+const BLOCK: u32 = 60_000;
+
+/// Reads the file "a" block by block until it ends, and checks every byte.
+fn read_all(world: &mut World, length: usize, block: u32) {
+    let file = open(world, 0);
+    let mut got = Vec::new();
+    loop {
+        let data = read(world, 0, file, got.len() as u64, block);
+        if data.is_empty() {
+            break;
+        }
+        got.extend(data);
+    }
+    assert!(got == contents(length), "the contents differ");
+    world.ask(0, &messages::close(file));
+}
+
+#[test]
+fn a_serial_reader_of_a_hundred_blocks_waits_for_a_few_round_trips() {
+    let length = 100 * BLOCK as usize;
+    let mut world = world_with(length);
+    let start = world.now;
+    read_all(&mut world, length, BLOCK);
+    let round_trips = world.round_trips(start);
+    // The open, the close, and the window of what is ahead as it opens: it doubles.
+    assert!(round_trips <= 8.01, "{round_trips}");
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn the_link_and_not_its_delay_limits_a_serial_reader() {
+    // T1 and OC-1 with the delays of the published tables, 15 s of data.
+    for (rate, delay) in [(193_000.0, 30), (193_000.0, 250), (6_480_000.0, 250)] {
+        let length = (15.0 * rate) as u64;
+        let mut world = World::new(Duration::from_millis(delay));
+        world.rate = Some(rate);
+        let whole = vec![1; length as usize];
+        world.server.files.insert("a".to_owned(), whole);
+        world.set_up(0);
+        let file = open(&mut world, 0);
+        let start = world.now;
+        for offset in (0..length).step_by(BLOCK as usize) {
+            let answer = world.ask(0, &messages::read(file, offset, BLOCK));
+            assert!(!answer.data().is_empty());
+        }
+        let seconds = world.now.since(start).as_secs_f64();
+        let share = length as f64 / seconds / rate;
+        assert!(
+            share > 0.9,
+            "{share} of {rate} bytes a second at {delay} ms"
+        );
+    }
+}
+
+#[test]
+fn no_block_crosses_the_path_twice() {
+    let length = 3_000_000;
+    let mut world = world_with(length);
+    read_all(&mut world, length, 65_536);
+    assert!(
+        world.wan_bytes < length as u64 + 20_000,
+        "{}",
+        world.wan_bytes
+    );
+}
+
+#[test]
+fn a_small_file_is_read_in_the_round_trips_of_its_open_and_close() {
+    let mut world = world_with(10_000);
+    let start = world.now;
+    let file = open(&mut world, 0);
+    assert_eq!(read(&mut world, 0, file, 0, 65_536), contents(10_000));
+    assert_eq!(read(&mut world, 0, file, 10_000, 65_536), []);
+    world.ask(0, &messages::close(file));
+    assert!(world.round_trips(start) <= 2.01);
+}
+
+#[test]
+fn every_cut_of_the_streams_gives_the_same() {
+    for piece in [1, 3, 64, 67, 68, 69, 84, 100, 4_096] {
+        let mut world = world_with(150_000);
+        world.piece = piece;
+        read_all(&mut world, 150_000, 10_000);
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
+fn a_server_that_gives_one_credit_is_read_ahead_of_too() {
+    let length = 50 * BLOCK as usize;
+    let mut world = World::new(DELAY);
+    world.server.credits_max = 1;
+    world.server.dialect = 0x0202;
+    world.server.files.insert("a".to_owned(), contents(length));
+    world.set_up(0);
+    let start = world.now;
+    read_all(&mut world, length, BLOCK);
+    let round_trips = world.round_trips(start);
+    assert!(round_trips <= 9.01, "{round_trips}");
+}
+
+#[test]
+fn a_reader_that_jumps_about_gets_what_it_asks_for() {
+    let length = 400_000;
+    let mut world = world_with(length);
+    let whole = contents(length);
+    let file = open(&mut world, 0);
+    let mut seed = 1u64;
+    for _ in 0..200 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let offset = (seed >> 33) % 410_000;
+        let count = 1 + (seed >> 20) % 50_000;
+        for step in 0..(seed >> 60) % 4 {
+            let at = offset + step * count;
+            let data = read(&mut world, 0, file, at, count as u32);
+            let start = (at as usize).min(length);
+            let end = (start + count as usize).min(length);
+            assert_eq!(data, &whole[start..end]);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_pipelines_gets_everything_once() {
+    let length = 3_000_000;
+    let mut world = world_with(length);
+    let file = open(&mut world, 0);
+    let ids: Vec<u64> = (0..30)
+        .map(|index| world.send(0, &messages::read(file, index * 100_000, 100_000)))
+        .collect();
+    let start = world.now;
+    let mut got = Vec::new();
+    for id in ids {
+        got.extend_from_slice(world.wait(0, id).data());
+    }
+    assert!(got == contents(length));
+    assert!(world.round_trips(start) <= 3.01);
+}
+
+#[test]
+fn opens_that_ask_for_more_care_are_not_served() {
+    let cases: [Create<'_>; 5] = [
+        Create {
+            context: Some(b"DHnQ"),
+            ..Create::open("a")
+        },
+        Create {
+            options: 0x2,
+            ..Create::open("a")
+        },
+        Create {
+            options: 0x1000,
+            ..Create::open("a")
+        },
+        Create {
+            // To read attributes.
+            access: 0x80,
+            ..Create::open("a")
+        },
+        Create {
+            oplock: 1,
+            ..Create::open("a")
+        },
+    ];
+    for create in cases {
+        let mut world = world_with(100_000);
+        let answer = world.created(0, &create);
+        assert_eq!(answer.oplock_level, create.oplock);
+        read(&mut world, 0, answer.file, 0, 10_000);
+        read(&mut world, 0, answer.file, 10_000, 10_000);
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(world.server.count(0, command::READ), 2, "{create:?}");
+    }
+}

@@ -1,0 +1,171 @@
+//! CREATE: opening a file ([MS-SMB2] §2.2.13, CREATE Request; §2.2.14, CREATE Response).
+
+use super::header::LENGTH;
+use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at, u64_at};
+
+/// Oplock levels ([MS-SMB2] §2.2.13, RequestedOplockLevel).
+pub(crate) mod oplock_level {
+    pub(crate) const NONE: u8 = 0x00;
+    pub(crate) const EXCLUSIVE: u8 = 0x08;
+    pub(crate) const BATCH: u8 = 0x09;
+}
+
+/// Where the oplock level stands in a request's body and in an answer's.
+pub(crate) const REQUEST_OPLOCK_AT: usize = 3;
+pub(crate) const ANSWER_OPLOCK_AT: usize = 2;
+/// Create contexts that one request may hold before it is not looked at further: Windows sends
+/// seven at most.
+const CONTEXTS_MAX: usize = 16;
+
+/// Access rights ([MS-SMB2] §2.2.13.1.1, File_Pipe_Printer_Access_Mask).
+mod access {
+    pub(super) const READ_DATA: u32 = 0x1;
+    pub(super) const WRITE_DATA: u32 = 0x2;
+    pub(super) const GENERIC_ALL: u32 = 0x1000_0000;
+    pub(super) const GENERIC_WRITE: u32 = 0x4000_0000;
+    pub(super) const GENERIC_READ: u32 = 0x8000_0000;
+}
+
+/// A request to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreateRequest<'a> {
+    pub(crate) oplock_level: u8,
+    pub(crate) access: u32,
+    pub(crate) options: u32,
+    contexts: &'a [u8],
+}
+
+impl<'a> CreateRequest<'a> {
+    /// Reads a whole message, header included.
+    pub(crate) fn parse(message: &'a [u8]) -> Result<Self, WireError> {
+        let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
+        expect_structure(body, 57)?;
+        let (offset, length) = (u32_at(body, 48)? as usize, u32_at(body, 52)? as usize);
+        let contexts = match length {
+            0 => &[],
+            _ => message
+                .get(offset..)
+                .and_then(|rest| rest.get(..length))
+                .ok_or(WireError::Truncated)?,
+        };
+        Ok(Self {
+            oplock_level: u8_at(body, REQUEST_OPLOCK_AT)?,
+            access: u32_at(body, 24)?,
+            options: u32_at(body, 40)?,
+            contexts,
+        })
+    }
+
+    /// Whether the right to read contents is asked for by name. MAXIMUM_ALLOWED is not: what it
+    /// gave is not in the answer.
+    pub(crate) fn may_read(&self) -> bool {
+        self.access & (access::READ_DATA | access::GENERIC_READ | access::GENERIC_ALL) != 0
+    }
+
+    /// The same for writing anywhere in the file; appending alone does not count.
+    pub(crate) fn may_write(&self) -> bool {
+        self.access & (access::WRITE_DATA | access::GENERIC_WRITE | access::GENERIC_ALL) != 0
+    }
+
+    /// The names of the create contexts ([MS-SMB2] §2.2.13.2, SMB2_CREATE_CONTEXT Request Values).
+    pub(crate) fn context_names(&self) -> Result<Vec<&'a [u8]>, WireError> {
+        let mut names = Vec::new();
+        let mut rest = self.contexts;
+        while !rest.is_empty() {
+            if names.len() == CONTEXTS_MAX {
+                return Err(WireError::Invalid("CreateContexts"));
+            }
+            let next = u32_at(rest, 0)? as usize;
+            let (at, length) = (usize::from(u16_at(rest, 4)?), usize::from(u16_at(rest, 6)?));
+            let name = rest
+                .get(at..)
+                .and_then(|rest| rest.get(..length))
+                .ok_or(WireError::Truncated)?;
+            names.push(name);
+            if next == 0 {
+                break;
+            }
+            rest = rest.get(next..).ok_or(WireError::Truncated)?;
+        }
+        Ok(names)
+    }
+}
+
+/// A file that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreateAnswer {
+    pub(crate) oplock_level: u8,
+    pub(crate) end_of_file: u64,
+    pub(crate) attributes: u32,
+    pub(crate) file: FileId,
+}
+
+impl CreateAnswer {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
+        expect_structure(body, 89)?;
+        Ok(Self {
+            oplock_level: u8_at(body, ANSWER_OPLOCK_AT)?,
+            end_of_file: u64_at(body, 48)?,
+            attributes: u32_at(body, 56)?,
+            file: FileId(array(body, 64)?),
+        })
+    }
+
+    /// [MS-FSCC] §2.6 (File Attributes): FILE_ATTRIBUTE_DIRECTORY.
+    pub(crate) fn is_directory(&self) -> bool {
+        self.attributes & 0x10 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A CREATE with two contexts: a maximal access request and a durable handle request.
+    fn message() -> Vec<u8> {
+        let mut message = vec![0; LENGTH];
+        let mut body = vec![0; 56];
+        body[0] = 57;
+        body[3] = oplock_level::BATCH;
+        body[24..28].copy_from_slice(&0x0012_0089u32.to_le_bytes());
+        body[48..52].copy_from_slice(&128u32.to_le_bytes());
+        message.extend(body);
+        message.extend([0; 8]);
+        let context = |next: u32, name: &[u8; 4]| {
+            let mut context = next.to_le_bytes().to_vec();
+            context.extend([16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            context.extend(name);
+            context.extend([0; 4]);
+            context
+        };
+        message.extend(context(24, b"MxAc"));
+        message.extend(context(0, b"DHnQ"));
+        message[LENGTH + 52..LENGTH + 56].copy_from_slice(&48u32.to_le_bytes());
+        message
+    }
+
+    #[test]
+    fn a_request_names_its_rights_and_contexts() {
+        let message = message();
+        let request = CreateRequest::parse(&message).unwrap();
+        assert_eq!(request.oplock_level, oplock_level::BATCH);
+        assert!(request.may_read() && !request.may_write());
+        assert_eq!(
+            request.context_names().unwrap(),
+            [&b"MxAc"[..], &b"DHnQ"[..]]
+        );
+    }
+
+    #[test]
+    fn contexts_that_point_outside_or_in_a_circle_end() {
+        let mut message = message();
+        message[128..132].copy_from_slice(&400u32.to_le_bytes());
+        let request = CreateRequest::parse(&message).unwrap();
+        assert_eq!(request.context_names(), Err(WireError::Truncated));
+        for cut in 0..message.len() {
+            if let Ok(request) = CreateRequest::parse(&message[..cut]) {
+                let _ = request.context_names();
+            }
+        }
+    }
+}

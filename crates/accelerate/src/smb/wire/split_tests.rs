@@ -1,0 +1,133 @@
+//! Streams of SMB2 messages, cut anywhere.
+
+use bytes::Bytes;
+use vocab::SegmentKind;
+
+use super::super::header::{Header, command, flag};
+use super::*;
+
+/// A READ answer with 100 bytes of data, two bytes of padding before and one behind it; then a
+/// compound of ECHO and CLOSE.
+fn stream() -> Vec<u8> {
+    let mut answer = Header::request(command::READ, 5, 1, 1);
+    answer.flags = flag::FROM_SERVER;
+    let mut body = vec![17, 0, 82, 0];
+    body.extend(100u32.to_le_bytes());
+    body.extend([0; 8]);
+    body.extend([0xee; 2]);
+    body.extend([0xda; 100]);
+    body.push(0xff);
+    let mut bytes = frame_header(64 + body.len()).to_vec();
+    bytes.extend(answer.emit());
+    bytes.extend(body);
+
+    let mut echo = Header::request(command::ECHO, 6, 1, 1);
+    echo.next = 72;
+    let close = Header::request(command::CLOSE, 7, 1, 1);
+    bytes.extend(frame_header(72 + 64 + 24));
+    bytes.extend(echo.emit());
+    bytes.extend([4, 0, 0, 0, 0, 0, 0, 0]);
+    bytes.extend(close.emit());
+    bytes.extend([24; 24]);
+    bytes
+}
+
+fn pieces(splitter: &mut Splitter, bytes: &[u8]) -> Vec<Piece> {
+    splitter.push(Bytes::copy_from_slice(bytes));
+    std::iter::from_fn(|| splitter.next().unwrap()).collect()
+}
+
+/// What the pieces say: every head, the joined bytes of each kind, and all bytes in order.
+fn summary(pieces: &[Piece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
+    let (mut ids, mut payload, mut all, mut ends) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for piece in pieces {
+        match piece {
+            Piece::Head(head) => {
+                ids.push(head.header.message_id);
+                all.extend_from_slice(&head.bytes);
+            }
+            Piece::Rest(kind, bytes) => {
+                if *kind == SegmentKind::Payload {
+                    payload.extend_from_slice(bytes);
+                }
+                all.extend_from_slice(bytes);
+            }
+            Piece::End => ends += 1,
+        }
+    }
+    (ids, payload, all, ends)
+}
+
+#[test]
+fn a_stream_cut_at_every_byte_gives_the_same_heads_and_payload() {
+    let stream = stream();
+    for cut in 0..=stream.len() {
+        let mut splitter = Splitter::new();
+        let mut out = pieces(&mut splitter, &stream[..cut]);
+        out.extend(pieces(&mut splitter, &stream[cut..]));
+        let (ids, payload, all, ends) = summary(&out);
+        assert_eq!(ids, [5, 6, 7], "cut at {cut}");
+        assert_eq!(payload, vec![0xda; 100], "cut at {cut}");
+        assert_eq!(all, stream, "cut at {cut}");
+        assert_eq!(ends, 2);
+        assert!(splitter.at_boundary());
+    }
+}
+
+#[test]
+fn one_byte_at_a_time_is_as_good() {
+    let stream = stream();
+    let mut splitter = Splitter::new();
+    let mut out = Vec::new();
+    for byte in &stream {
+        out.extend(pieces(&mut splitter, &[*byte]));
+    }
+    let (ids, payload, all, _) = summary(&out);
+    assert_eq!((ids, payload), (vec![5, 6, 7], vec![0xda; 100]));
+    assert_eq!(all, stream);
+}
+
+#[test]
+fn what_is_not_smb2_is_named_and_given_back() {
+    let cases: [(&[u8], Foreign); 5] = [
+        (b"\0\0\0\x60\xffSMBr", Foreign::Smb1),
+        (b"\0\0\0\x60\xfdSMB.", Foreign::Encrypted),
+        (b"\0\0\0\x60\xfcSMB.", Foreign::Compressed),
+        (b"\0\xff\xff\xff\xfeSMB", Foreign::TooLong),
+        (b"\x85\0\0\0", Foreign::Unknown),
+    ];
+    for (bytes, foreign) in cases {
+        let mut splitter = Splitter::new();
+        splitter.push(Bytes::copy_from_slice(bytes));
+        assert_eq!(splitter.next(), Err(foreign));
+        assert_eq!(&splitter.give_back()[..], bytes);
+    }
+}
+
+#[test]
+fn a_compound_that_points_outside_or_into_a_header_is_foreign() {
+    for next in [8u32, 63, 65, 4_096] {
+        let mut echo = Header::request(command::ECHO, 6, 1, 1);
+        echo.next = next;
+        let mut bytes = frame_header(64 + 200).to_vec();
+        bytes.extend(echo.emit());
+        bytes.extend([0; 200]);
+        let mut splitter = Splitter::new();
+        splitter.push(bytes.into());
+        assert_eq!(splitter.next(), Err(Foreign::Unknown), "next {next}");
+    }
+}
+
+#[test]
+fn an_smb1_negotiate_can_be_skipped() {
+    let mut splitter = Splitter::new();
+    let mut bytes = b"\0\0\0\x08\xffSMBr...".to_vec();
+    bytes.extend(stream());
+    splitter.push(Bytes::from(bytes.clone()));
+    assert_eq!(splitter.next(), Err(Foreign::Smb1));
+    splitter.skip_frame();
+    let out: Vec<Piece> = std::iter::from_fn(|| splitter.next().unwrap()).collect();
+    let (ids, _, all, ends) = summary(&out);
+    assert_eq!((ids, ends), (vec![5, 6, 7], 3));
+    assert_eq!(all, bytes);
+}
