@@ -116,7 +116,7 @@ impl Far {
                     }
                 }
             }
-            Purpose::Ends { .. } | Purpose::Plain | Purpose::Ahead { .. } | Purpose::GivesBack => {}
+            Purpose::Ends { .. } | Purpose::Plain | Purpose::Ahead { .. } | Purpose::Own => {}
         }
     }
 

@@ -92,10 +92,14 @@ impl Connection {
         else {
             return false;
         };
-        // With several channels another connection could write to the same open. Binding one
-        // wants the session's key.
-        let is_alone =
-            agreed.dialect < dialect::SMB_3_0 || *without_key || !agreed.is_multichannel();
+        // With several channels another connection could write to the same open, but sessions of
+        // guests and of nobody have one ([MS-SMB2] §3.3.5.5.2, Receiving a SMB2 SESSION_SETUP
+        // Request for session binding). In SMB 3.1.1 an unsigned TREE_CONNECT shows that a session
+        // is such (§3.3.5.7); a signed one has made us let go.
+        let is_alone = agreed.dialect < dialect::SMB_3_0
+            || agreed.dialect >= dialect::SMB_3_1_1
+            || *without_key
+            || !agreed.is_multichannel();
         is_alone && self.disks.contains(&(session, tree))
     }
 

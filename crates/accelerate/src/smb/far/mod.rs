@@ -87,8 +87,8 @@ enum Purpose {
         position: u64,
         at: Time,
     },
-    /// Our own answer to a break.
-    GivesBack,
+    /// Another request of our own: to give an oplock back, to set a position.
+    Own,
 }
 
 /// A request under way.

@@ -37,6 +37,10 @@ pub(crate) struct Open {
     pub(crate) grant: Grant,
     pub(crate) may_write: bool,
     pub(crate) reads: Option<ReadAhead>,
+    /// Where the client's last READ ended: its position in the file, as the server would tell it.
+    pub(crate) seek: u64,
+    /// The server's may be another: it has seen READs of ours, or not all of the client's.
+    pub(crate) is_moved: bool,
     /// READs of the client's that what is on its way will answer.
     pub(crate) waiting: Vec<Waiting>,
     /// Requests under way that may change the file, and WRITEs among them.
@@ -68,6 +72,8 @@ impl Open {
             grant: Grant::Given,
             may_write: false,
             reads: None,
+            seek: 0,
+            is_moved: false,
             waiting: Vec::new(),
             changing: 0,
             writing: 0,

@@ -159,7 +159,7 @@ impl Far {
                     level: oplock_level::NONE,
                     file,
                 };
-                self.send_own(header, &acknowledgement.emit(), Purpose::GivesBack);
+                self.send_own(header, &acknowledgement.emit(), Purpose::Own);
             }
         }
     }

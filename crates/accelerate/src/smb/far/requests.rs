@@ -13,6 +13,7 @@ use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{self, Header, command, flag, status};
+use crate::smb::wire::set_info::{asks_for_position, set_position_body};
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
 use crate::smb::wire::transfer::ReadRequest;
@@ -165,14 +166,26 @@ impl Far {
         };
         let is_its = (open.session, open.tree) == (header.session, header.tree);
         let is_held = open.is_held();
-        let Some(reads) = open.reads.as_mut().filter(|_| is_held && is_its) else {
+        let end = request.offset + u64::from(request.length);
+        let Some(reads) = open.reads.as_mut().filter(|_| is_its) else {
             return Some(message);
         };
+        // At the file's end a READ stops, and behind it moves nothing.
+        let end = reads.end().map_or(end, |file_end| end.min(file_end));
+        if request.offset < end {
+            open.seek = end;
+        }
+        if !is_held {
+            return Some(message);
+        }
         if self.reading.back() != Some(&request.file) {
             self.reading.retain(|file| *file != request.file);
             self.reading.push_back(request.file);
         }
-        match reads.read(request.offset, request.length) {
+        let verdict = reads.read(request.offset, request.length);
+        // A READ that the server does not see leaves its position behind.
+        open.is_moved |= verdict != Verdict::Forward;
+        match verdict {
             Verdict::Settled => {
                 self.tell_near(Frame::Settled {
                     message_id: header.message_id,
@@ -252,14 +265,45 @@ impl Far {
             && !message
                 .first()
                 .is_some_and(|header| matches!(header.command, command::CANCEL | command::ECHO));
+        let charge = match self.moved_open(message) {
+            // The position is set first, and no READ of ours may move it again meanwhile.
+            Some(_) if self.ahead_credits > 0 => return false,
+            Some(_) => message.charge() + 1,
+            None => message.charge(),
+        };
         // With nothing under way no credit will come; then the server may judge.
-        !is_barred && (self.ids.can_take(message.charge()) || self.outstanding.is_empty())
+        !is_barred && (self.ids.can_take(charge) || self.outstanding.is_empty())
+    }
+
+    /// The open whose position a request asks for, if the server's may be another.
+    fn moved_open(&self, message: &Message) -> Option<FileId> {
+        let head = message
+            .heads()
+            .find(|head| head.header.command == command::QUERY_INFO)?;
+        let asks = asks_for_position(head.body()).unwrap_or(false);
+        let file = touch(&head.header, head.body(), None).file()?;
+        let is_moved = self.opens.get(&file).is_some_and(|open| open.is_moved);
+        (asks && is_moved).then_some(file)
+    }
+
+    /// Puts the server's position of an open where the client's own READs have left it.
+    fn set_position(&mut self, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.is_moved = false;
+        let header = Header::request(command::SET_INFO, 0, open.session, open.tree);
+        let body = set_position_body(file, open.seek);
+        self.send_own(header, &body, Purpose::Own);
     }
 
     /// Gives a frame of the client's ids of the server's window and sends it.
     fn dispatch(&mut self, mut message: Message) {
         if self.refuse_late_write(&message) {
             return;
+        }
+        if let Some(file) = self.moved_open(&message) {
+            self.set_position(file);
         }
         let asking = self.judge_create(&message);
         let mut before = None;
@@ -403,6 +447,7 @@ impl Far {
                 return true;
             }
             reads.asked(offset, length);
+            open.is_moved = true;
             let mut header = Header::request(command::READ, 0, open.session, open.tree);
             header.credit_charge = if large { charge as u16 } else { 0 };
             // As many as are taken, and some that the client does not know of, so that its own

@@ -193,6 +193,17 @@ pub(crate) fn set_end(file: FileId, end: u64) -> Request {
     Request::new(command::SET_INFO, body)
 }
 
+/// QUERY_INFO of where the last READ ended.
+pub(crate) fn query_position(file: FileId) -> Request {
+    let mut body = vec![0; 40];
+    body[0] = 41;
+    body[2] = 1;
+    body[3] = 14;
+    body[4] = 8;
+    body[24..40].copy_from_slice(&file.0);
+    Request::new(command::QUERY_INFO, body)
+}
+
 pub(crate) fn echo() -> Request {
     Request::new(command::ECHO, vec![4, 0, 0, 0])
 }

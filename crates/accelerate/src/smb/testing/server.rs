@@ -35,6 +35,7 @@ struct Open {
     oplock: u8,
     session: u64,
     tree: u32,
+    position: u64,
 }
 
 /// A CREATE that waits for an oplock to come back.
@@ -206,6 +207,19 @@ impl Server {
                 self.open(connection, header, file(8));
                 self.answer(connection, header, &[4, 0, 0, 0]);
             }
+            command::QUERY_INFO => {
+                self.open(connection, header, file(24));
+                let position = self.opens[&file(24)].position;
+                let mut answer = vec![9, 0, 72, 0, 8, 0, 0, 0];
+                answer.extend(position.to_le_bytes());
+                self.answer(connection, header, &answer);
+            }
+            command::SET_INFO if body[3] == 14 => {
+                self.open(connection, header, file(16));
+                let position = u64_at(body, 32).unwrap();
+                self.opens.get_mut(&file(16)).unwrap().position = position;
+                self.answer(connection, header, &[2, 0]);
+            }
             command::SET_INFO => {
                 let name = self.open(connection, header, file(16));
                 let end = u64_at(message, usize::from(u16_at(body, 8).unwrap())).unwrap();
@@ -328,6 +342,7 @@ impl Server {
                 oplock,
                 session: header.session,
                 tree: header.tree,
+                position: 0,
             },
         );
         self.answer(connection, header, &answer);
@@ -362,6 +377,7 @@ impl Server {
         if start == end {
             return self.error(connection, header, status::END_OF_FILE);
         }
+        self.opens.get_mut(&file).unwrap().position = end as u64;
         let mut answer = read_answer_body((end - start) as u32).to_vec();
         answer.extend_from_slice(&contents[start..end]);
         self.answer(connection, header, &answer);

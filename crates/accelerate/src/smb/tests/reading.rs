@@ -147,6 +147,21 @@ fn a_client_that_pipelines_gets_everything_once() {
 }
 
 #[test]
+fn the_position_is_where_the_clients_own_reads_have_left_it() {
+    let mut world = world_with(100_000);
+    let file = open(&mut world, 0);
+    let position = |world: &mut World| {
+        let answer = world.ask(0, &messages::query_position(file));
+        u64::from_le_bytes(answer.body[8..16].try_into().unwrap())
+    };
+    assert_eq!(position(&mut world), 0);
+    for block in 0..6u64 {
+        read(&mut world, 0, file, block * 20_000, 20_000);
+        assert_eq!(position(&mut world), (block * 20_000 + 20_000).min(100_000));
+    }
+}
+
+#[test]
 fn opens_that_ask_for_more_care_are_not_served() {
     let cases: [Create<'_>; 5] = [
         Create {

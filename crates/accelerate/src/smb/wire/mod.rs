@@ -12,6 +12,7 @@
 //! | `create` | CREATE and its contexts |
 //! | `transfer` | READ and WRITE |
 //! | `oplock` | OPLOCK_BREAK |
+//! | `set_info` | QUERY_INFO and SET_INFO of a position |
 //! | `target` | which open, tree or session a request works on, and what it does to it |
 //!
 //! It does not read SMB1, encrypted or compressed messages; `split` names them.
@@ -19,6 +20,7 @@
 pub(crate) mod create;
 pub(crate) mod header;
 pub(crate) mod oplock;
+pub(crate) mod set_info;
 pub(crate) mod set_up;
 pub(crate) mod split;
 pub(crate) mod target;

@@ -8,6 +8,8 @@ use super::{WireError, expect_structure, u8_at, u16_at, u32_at};
 pub(crate) mod dialect {
     /// The first one of SMB 3.
     pub(crate) const SMB_3_0: u16 = 0x0300;
+    /// The first one that demands a signed TREE_CONNECT of users with a key.
+    pub(crate) const SMB_3_1_1: u16 = 0x0311;
     /// "SMB 2 or newer, ask again", to a NEGOTIATE of SMB1.
     pub(crate) const WILDCARD: u16 = 0x02ff;
 }

@@ -1,0 +1,32 @@
+//! QUERY_INFO and SET_INFO, as far as they are about an open's position ([MS-SMB2] §2.2.37,
+//! QUERY_INFO Request; §2.2.39, SET_INFO Request; [MS-FSCC] §2.4, File Information Classes).
+
+use super::header::LENGTH;
+use super::{FileId, WireError, expect_structure, u8_at};
+
+/// SMB2_0_INFO_FILE.
+const INFO_FILE: u8 = 1;
+/// FilePositionInformation, and FileAllInformation, which holds it too.
+const POSITION: u8 = 14;
+const ALL: u8 = 18;
+/// Bytes of a SET_INFO's fixed part.
+const FIXED: usize = 32;
+
+/// Whether a QUERY_INFO asks for where the open's last READ ended.
+pub(crate) fn asks_for_position(body: &[u8]) -> Result<bool, WireError> {
+    expect_structure(body, 41)?;
+    Ok(u8_at(body, 2)? == INFO_FILE && matches!(u8_at(body, 3)?, POSITION | ALL))
+}
+
+/// The body of a SET_INFO that sets it.
+pub(crate) fn set_position_body(file: FileId, position: u64) -> [u8; FIXED + 8] {
+    let mut body = [0; FIXED + 8];
+    body[0] = 33;
+    body[2] = INFO_FILE;
+    body[3] = POSITION;
+    body[4..8].copy_from_slice(&8u32.to_le_bytes());
+    body[8..10].copy_from_slice(&((LENGTH + FIXED) as u16).to_le_bytes());
+    body[16..32].copy_from_slice(&file.0);
+    body[32..].copy_from_slice(&position.to_le_bytes());
+    body
+}
