@@ -90,7 +90,8 @@ impl Far {
                 is_ours,
                 may_read,
                 may_write,
-            } => self.opened(now, head, is_ours, (may_read, may_write)),
+                tree,
+            } => self.opened(now, head, is_ours, tree, (may_read, may_write)),
             Purpose::Changes { file, is_write } => {
                 if request.is_early {
                     self.early_writes = self.early_writes.saturating_sub(1);
@@ -121,11 +122,21 @@ impl Far {
     }
 
     /// The server has opened a file, or not.
-    fn opened(&mut self, now: Time, head: &mut Head, is_ours: bool, rights: (bool, bool)) {
+    fn opened(
+        &mut self,
+        now: Time,
+        head: &mut Head,
+        is_ours: bool,
+        tree: u32,
+        rights: (bool, bool),
+    ) {
         if is_ours {
             self.creating -= 1;
         }
-        let header = head.header;
+        let header = Header {
+            tree,
+            ..head.header
+        };
         if header.status != status::SUCCESS {
             return;
         }
@@ -207,6 +218,7 @@ impl Far {
         self.forget_ahead(file);
         self.opens.remove(&file);
         self.reading.retain(|reading| *reading != file);
+        self.breaking.retain(|breaking| *breaking != file);
     }
 
     /// The server has answered a request of ours.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::config::TREES_MAX;
 use super::super::wire::create::{CreateRequest, oplock_level};
-use super::super::wire::header::{Header, command, status};
+use super::super::wire::header::{Header, command, flag, status};
 use super::super::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, dialect};
 
 /// See the head of this file.
@@ -38,7 +38,8 @@ const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"
 impl Connection {
     /// Learns from an answer, in the order in which they come.
     pub(crate) fn learn(&mut self, header: &Header, body: &[u8]) {
-        if header.status != status::SUCCESS {
+        // An answer that was pending does not name its tree.
+        if header.status != status::SUCCESS || header.has(flag::ASYNC) {
             return;
         }
         match header.command {

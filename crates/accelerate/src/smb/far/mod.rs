@@ -72,6 +72,8 @@ enum Purpose {
         is_ours: bool,
         may_read: bool,
         may_write: bool,
+        /// The request's; an answer that was pending does not say it.
+        tree: u32,
     },
     /// It may change this open's file.
     Changes { file: FileId, is_write: bool },
@@ -141,6 +143,8 @@ pub(crate) struct Far {
     creating: usize,
     early_breaks: Vec<FileId>,
     opens: HashMap<FileId, Open>,
+    /// The opens whose oplocks the server wants back.
+    breaking: Vec<FileId>,
     /// The opens that are read ahead for, the one that was read last at the end.
     reading: VecDeque<FileId>,
     pace: Pace,
@@ -171,6 +175,7 @@ impl Far {
             creating: 0,
             early_breaks: Vec::new(),
             opens: HashMap::new(),
+            breaking: Vec::new(),
             reading: VecDeque::new(),
             pace: Pace::new(),
             ahead_credits: 0,

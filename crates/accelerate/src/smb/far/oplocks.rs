@@ -89,6 +89,7 @@ impl Far {
                 false => Time::NEVER,
             },
         };
+        self.breaking.push(file);
         self.reading.retain(|reading| *reading != file);
         self.tell_near(Frame::Revoke { file });
     }
@@ -106,11 +107,12 @@ impl Far {
 
     /// Gives back without the near half's word what is overdue.
     pub(super) fn give_back_overdue(&mut self, now: Time) {
-        for open in self.opens.values_mut() {
-            if let Grant::Breaking {
-                confirmed,
-                at_latest,
-            } = &mut open.grant
+        for file in &self.breaking {
+            if let Some(open) = self.opens.get_mut(file)
+                && let Grant::Breaking {
+                    confirmed,
+                    at_latest,
+                } = &mut open.grant
                 && !*confirmed
                 && *at_latest <= now
             {
@@ -122,9 +124,9 @@ impl Far {
 
     /// When the next one is overdue.
     pub(super) fn next_overdue(&self) -> Option<Time> {
-        self.opens
-            .values()
-            .filter_map(|open| match open.grant {
+        self.breaking
+            .iter()
+            .filter_map(|file| match self.opens.get(file)?.grant {
                 Grant::Breaking {
                     confirmed: false,
                     at_latest,
@@ -136,7 +138,7 @@ impl Far {
 
     /// Gives back what the near half has confirmed and no WRITE is under way for.
     pub(super) fn give_back_confirmed(&mut self) {
-        for file in self.files() {
+        for file in self.breaking.clone() {
             let open = &self.opens[&file];
             let Grant::Breaking {
                 confirmed: true, ..
@@ -153,6 +155,7 @@ impl Far {
                 open.grant = Grant::Given;
                 open.reads = None;
             }
+            self.breaking.retain(|breaking| *breaking != file);
             if is_ours {
                 let header = Header::request(command::OPLOCK_BREAK, 0, session, tree);
                 let acknowledgement = OplockBreak {

@@ -380,6 +380,7 @@ impl Far {
             is_ours,
             may_read: request.may_read(),
             may_write: request.may_write(),
+            tree: header.tree,
         })
     }
 

@@ -301,6 +301,16 @@ impl Server {
                     self.say(holder, &header, &notice.emit());
                 }
             }
+            // Its answer comes later, by an async id that stands where the tree did.
+            let pending = Header {
+                process: header.message_id as u32,
+                tree: 0xa5,
+                flags: flag::ASYNC,
+                ..*header
+            };
+            if is_new {
+                self.error(connection, &pending, status::PENDING);
+            }
             self.waiting.push_back(Waiting {
                 connection,
                 header: *header,
@@ -334,6 +344,9 @@ impl Server {
         answer[2] = oplock;
         answer[48..56].copy_from_slice(&(contents.len() as u64).to_le_bytes());
         answer[64..80].copy_from_slice(&file.0);
+        let was_pending = self.waiting.iter().any(|waiting| {
+            waiting.connection == connection && waiting.header.message_id == header.message_id
+        });
         self.opens.insert(
             file,
             Open {
@@ -345,6 +358,13 @@ impl Server {
                 position: 0,
             },
         );
+        let async_header = Header {
+            process: header.message_id as u32,
+            tree: 0xa5,
+            flags: flag::ASYNC,
+            ..*header
+        };
+        let header = if was_pending { &async_header } else { header };
         self.answer(connection, header, &answer);
         Some(file)
     }
@@ -427,6 +447,7 @@ impl Server {
 
     fn answer(&mut self, connection: usize, header: &Header, body: &[u8]) {
         let mut answer = header.answer(status::SUCCESS);
+        answer.flags |= header.flags & flag::ASYNC;
         answer.credits = self.grant(connection, header);
         self.say(connection, &answer, body);
     }

@@ -190,3 +190,33 @@ fn a_break_that_crosses_a_close_is_nobodys() {
         assert!(world.clients[0].unasked.is_empty());
     }
 }
+
+#[test]
+fn an_open_that_waited_for_another_clients_oplock_is_served_under_its_own_tree() {
+    let mut world = world_with(100_000);
+    let other = world.beside();
+    let theirs = world.create(
+        other,
+        &Create {
+            oplock: 9,
+            ..Create::open("a")
+        },
+    );
+    let wanted = world.send(0, &Create::open("a").request());
+    world.run_for(Duration::from_millis(200));
+    assert_eq!(world.clients[0].interim.len(), 1);
+    world.ask(other, &messages::close(theirs));
+    let answer = world.wait(0, wanted);
+    let file = super::super::wire::create::CreateAnswer::parse(&answer.body)
+        .unwrap()
+        .file;
+    let start = world.now;
+    assert_eq!(
+        read(&mut world, 0, file, 0, 1_000),
+        contents(100_000)[..1_000]
+    );
+    assert!(world.round_trips(start) < 0.01);
+    let (theirs, waited) = open_beside(&mut world, other);
+    assert!(waited <= 1.01, "{waited}");
+    world.ask(other, &messages::close(theirs));
+}
