@@ -35,6 +35,9 @@ const LEAST_CREDIT: usize = 16 * 1024;
 const WRITE_AHEAD: usize = 256 * 1024;
 /// Encoded bytes taken from the session at a time.
 const SESSION_READ: usize = 64 * 1024;
+/// Repairs that the peer may ask for before the first of them is answered: as many as a decoder asks
+/// for together.
+const REPAIRS_ASKED: usize = reduce::REPAIR_AHEAD_RECORDS;
 
 /// The engine's messages between the two ends of a flow, beside its bytes.
 pub(crate) mod message {
@@ -124,6 +127,8 @@ pub(crate) struct Flow {
     lan: Lan,
     encoder: Encoder,
     decoder: Decoder,
+    /// Requests for repairs that wait for room among the session's messages.
+    unanswered: VecDeque<Bytes>,
     /// Our direction over the WAN.
     finish_wan: Finish,
     /// The peer's direction has ended and all of it can be read.
@@ -193,6 +198,7 @@ impl Flow {
             },
             encoder: birth.encoder,
             decoder: birth.decoder,
+            unanswered: VecDeque::new(),
             finish_wan: Finish::Open,
             wan_finished: false,
             wan_finish_told: false,
@@ -310,23 +316,24 @@ impl Flow {
         &mut self,
         turn: &mut Turn<'_>,
         kind: u8,
-        bytes: &[u8],
+        bytes: Bytes,
     ) -> Result<(), Broken> {
-        let broken = |error: reduce::Error| Broken {
-            reset: ResetReason::Reduction,
-            text: format!("repair failed: {error}"),
-        };
         match kind {
             message::REPAIR_REQUEST => {
-                let answer = self.encoder.repair(bytes).map_err(broken)?;
-                turn.session
-                    .send_message(self.id, message::REPAIR_ANSWER, answer);
+                let is_long = bytes.len() > reduce::MAX_REPAIR_REQUEST;
+                if is_long || self.unanswered.len() >= REPAIRS_ASKED {
+                    return Err(Broken {
+                        reset: ResetReason::Reduction,
+                        text: "the peer asks for more repairs than it can use".to_owned(),
+                    });
+                }
+                self.unanswered.push_back(bytes);
                 // The encoder notes what the peer lacks at its next turn; without one, requests
                 // that come again and again would pile that up.
                 self.pump(turn)
             }
             message::REPAIR_ANSWER => {
-                self.decoder.handle_repair(bytes).map_err(broken)?;
+                self.decoder.handle_repair(&bytes).map_err(failed_repair)?;
                 self.pump(turn)
             }
             // A later release may have messages that this one need not understand.
@@ -350,8 +357,21 @@ impl Flow {
     /// Moves what can be moved, in both directions, until nothing more can.
     pub(crate) fn pump(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
         self.restore(turn)?;
+        self.repair(turn)?;
         self.encode(turn);
         self.grant_read_credit(turn);
+        Ok(())
+    }
+
+    /// Answers requests for repairs while answers have room.
+    fn repair(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        while !self.unanswered.is_empty() && turn.session.has_message_room(self.id) {
+            if let Some(request) = self.unanswered.pop_front() {
+                let answer = self.encoder.repair(&request).map_err(failed_repair)?;
+                turn.session
+                    .send_message(self.id, message::REPAIR_ANSWER, answer);
+            }
+        }
         Ok(())
     }
 
@@ -606,5 +626,12 @@ impl Flow {
             }
             None => None,
         }
+    }
+}
+
+fn failed_repair(error: reduce::Error) -> Broken {
+    Broken {
+        reset: ResetReason::Reduction,
+        text: format!("repair failed: {error}"),
     }
 }

@@ -147,7 +147,10 @@ pub enum Input {
         server: SocketAddr,
     },
     /// Empty the dictionary, in memory and on disk.
-    ClearDictionary,
+    ClearDictionary {
+        /// What seals it from now on; the same key as before if there is none.
+        key: Option<reduce::DictionaryKey>,
+    },
     /// The configuration was read again. Flows of peers that are no longer in it are reset.
     Configure(Box<Config>),
     /// No new flows; [`Output::Stopped`] when the last has ended, or after `grace`.

@@ -188,7 +188,9 @@ impl World {
                 self.peer.consumed(flow, u64::from(script.short()));
             }
             21 => self.peer.goaway(self.now),
-            22 => self.give(Input::ClearDictionary),
+            22 => self.give(Input::ClearDictionary {
+                key: Some(DictionaryKey::new([2; 32])),
+            }),
             23 => self.disk.broken = !self.disk.broken,
             24 => self.give(Input::Stop {
                 grace: Duration::from_secs(5),

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use reduce::testing::MemoryDisk;
 use reduce::{
-    AnswerScope, Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, Encoder,
-    EncoderConfig, PeerSlot, RepairAnswer, RepairRequest, RepairScope,
+    AnswerScope, Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey,
+    Encoder, EncoderConfig, PeerSlot, RepairAnswer, RepairRequest, RepairScope,
 };
 use vocab::{ByteCount, NodeId, Random, Segment, SegmentKind, Time};
 
@@ -94,6 +94,8 @@ struct Pair {
     near_disk: MemoryDisk,
     far_disk: MemoryDisk,
     restarts: u64,
+    /// Of the far dictionary.
+    key: u8,
     flow: Flow,
 }
 
@@ -120,8 +122,8 @@ impl Flow {
 
 impl Pair {
     fn new() -> Self {
-        let mut near = Dictionary::new(dictionary_config(), Random::from_seed(1));
-        let mut far = Dictionary::new(dictionary_config(), Random::from_seed(2));
+        let mut near = dictionary(1, 1);
+        let mut far = dictionary(1, 2);
         let mut near_disk = MemoryDisk::new();
         let mut far_disk = MemoryDisk::new();
         near.open();
@@ -136,6 +138,7 @@ impl Pair {
             near_disk,
             far_disk,
             restarts: 0,
+            key: 1,
             flow,
         }
     }
@@ -150,7 +153,9 @@ impl Pair {
             6 => self.new_flow(),
             7 => {
                 // The far node forgets all; the near one still believes what it knew.
-                self.far.clear();
+                // A purge, under another key as in a node.
+                self.key += 1;
+                self.far.clear(Some(DictionaryKey::new([self.key; 32])));
             }
             8 => self.restart_far(),
             9 => {
@@ -283,7 +288,7 @@ impl Pair {
     fn restart_far(&mut self) {
         let before = self.far.generation();
         self.restarts += 1;
-        self.far = Dictionary::new(dictionary_config(), Random::from_seed(100 + self.restarts));
+        self.far = dictionary(self.key, 100 + self.restarts);
         self.far.open();
         self.far_disk.serve(&mut self.far);
         let near_slot = self.near.peer(NodeId([2; 32]));
@@ -294,13 +299,20 @@ impl Pair {
     }
 }
 
-/// Small, so that scripts reach eviction: one MiB of memory, four segments of 64 KiB.
+/// As small as one can be, so that scripts reach eviction: one MiB of memory, and one on disk in
+/// segments of 64 KiB.
 fn dictionary_config() -> DictionaryConfig {
     DictionaryConfig {
         memory: ByteCount::mebibytes(1),
-        disk: ByteCount::kibibytes(256),
+        disk: ByteCount::mebibytes(1),
         segment: ByteCount::kibibytes(64),
     }
+}
+
+/// One that is kept on disk.
+fn dictionary(key: u8, seed: u64) -> Dictionary {
+    let key = DictionaryKey::new([key; 32]);
+    Dictionary::with_key(dictionary_config(), key, Random::from_seed(seed))
 }
 
 /// Bytes that repeat themselves, and the same for the same seed.

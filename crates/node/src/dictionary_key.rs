@@ -67,10 +67,7 @@ pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, Origin), DictionaryKe
     let text = match fs::read(path) {
         Ok(text) => Zeroizing::new(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let mut key = Zeroizing::new([0; 32]);
-            sys::fill_random(key.as_mut_slice()).map_err(failed("make"))?;
-            write_durably(path, &emit(&key)).map_err(failed("make"))?;
-            return Ok((DictionaryKey::new(*key), Origin::Made));
+            return Ok((make(path)?, Origin::Made));
         }
         Err(error) => return Err(failed("read")(error)),
     };
@@ -84,6 +81,23 @@ pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, Origin), DictionaryKe
     }
     let key = parse(&text).ok_or_else(|| DictionaryKeyError::Damaged(path.to_owned()))?;
     Ok((DictionaryKey::new(*key), Origin::Found))
+}
+
+/// Makes a key in this file, durably and in the place of the one that is there: what that one sealed
+/// cannot be read any more.
+///
+/// # Errors
+/// When the file cannot be written; the old key then stays.
+pub fn make(path: &Path) -> Result<DictionaryKey, DictionaryKeyError> {
+    let failed = |cause| DictionaryKeyError::Io {
+        action: "make",
+        path: path.to_owned(),
+        cause,
+    };
+    let mut key = Zeroizing::new([0; 32]);
+    sys::fill_random(key.as_mut_slice()).map_err(failed)?;
+    write_durably(path, &emit(&key)).map_err(failed)?;
+    Ok(DictionaryKey::new(*key))
 }
 
 /// A seed for the salts of a dictionary, which may not be used again under the same key.
@@ -138,6 +152,21 @@ mod tests {
         let (_, origin) = load_or_make(&path).unwrap();
         assert_eq!(origin, Origin::Found);
         assert_eq!(fs::read(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn another_key_takes_the_place_of_the_one_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dictionary.key");
+        load_or_make(&path).unwrap();
+        let before = fs::read(&path).unwrap();
+        make(&path).unwrap();
+        let after = fs::read(&path).unwrap();
+        assert_ne!(before, after);
+        assert_eq!(load_or_make(&path).unwrap().1, Origin::Found);
+        let left: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert!(make(&directory.path().join("none/dictionary.key")).is_err());
     }
 
     #[test]

@@ -343,7 +343,7 @@ impl EventLoop {
             | Input::Disk(_)
             | Input::Avoided { .. }
             | Input::Configure(_)
-            | Input::ClearDictionary
+            | Input::ClearDictionary { .. }
             | Input::Stop { .. } => {}
         }
         self.engine.handle(now, input);

@@ -56,10 +56,22 @@ pub const BULK: usize = 256 * 1024;
 /// Records whose references a decoder looks up ahead of the one it works on, so that the disk
 /// reads of a warm transfer overlap ...
 pub const DECODE_AHEAD_RECORDS: usize = 8;
-/// ... while they have no more raw bytes than this together.
+/// ... while they take no more bytes than this together: raw ones, or of chunks that they are made
+/// from, whichever is more.
 pub const DECODE_AHEAD_BYTES: usize = 2 * 1024 * 1024;
+/// Records that are looked through for what is missing while the first of them waits for a repair,
+/// so that the repairs of all take one round trip ...
+pub const REPAIR_AHEAD_RECORDS: usize = 32;
+/// ... while they take no more bytes than this together, counted in the same way: as much as an
+/// encoder keeps of its own for a flow.
+pub const REPAIR_AHEAD_BYTES: usize = 8 * 1024 * 1024;
 /// References, and runs, in one repair request at most; more are asked for as one.
 pub const MAX_REPAIR_RANGES: usize = 64;
+/// Bytes of one repair request at most: every number in it at its longest.
+pub const MAX_REPAIR_REQUEST: usize = 10 + 2 * 8 * (1 + MAX_REPAIR_RANGES);
+/// Of the dictionary's memory, this part at most holds chunks for flows that may have to send them
+/// again: references of a whole bulk transfer on a long fat line, 64 MiB by default.
+pub(crate) const LENT_PART: usize = 4;
 /// Peers whose holdings can be told apart: one bit each in every index entry. A further peer
 /// still gets compression and references within a flow.
 pub const MAX_TRACKED_PEERS: usize = 64;
@@ -117,7 +129,9 @@ pub enum Storing {
 pub struct EncoderConfig {
     /// zstd's level for what no reference covers, 1 to 19; 3 keeps up with 1 Gbit/s on one core.
     pub level: i32,
-    /// Raw bytes kept for repair until the peer has acknowledged them; encoding pauses there.
+    /// Raw bytes kept for repair until the peer has acknowledged them; encoding pauses there. Chunks
+    /// that were referred to as a whole are kept by the dictionary and do not count, while it has
+    /// memory to lend.
     pub retained: ByteCount,
     /// Literal bytes in one record at most; no more than [`MAX_RECORD_LITERALS`] is used.
     pub record: ByteCount,

@@ -7,8 +7,11 @@
 //! ```
 //! Nothing is delivered before the record's check has been found right. What cannot be resolved
 //! is asked of the encoder again, at first the keys of runs that the links here do not lead
-//! along and the references that are missing, then the whole record; if even that does not verify, the peer is at fault and the flow ends. Every chunk
-//! that ends is put into the dictionary, as the encoder did when it sent it.
+//! along and the references that are missing, then the whole record; if even that does not verify, the
+//! peer is at fault and the flow ends. While one record waits for its repair, those behind it are looked
+//! through and ask for theirs, so that a flow that has lost much waits for one round trip and not for
+//! one for each record. Every chunk that ends is put into the dictionary, as the encoder did when it
+//! sent it.
 
 mod pending;
 
@@ -21,7 +24,7 @@ use crate::anchor::{anchors, thin_out};
 use crate::check::Span;
 use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
-    MAX_RECORD_LITERALS, MIN_CHUNK,
+    MAX_RECORD_LITERALS, MIN_CHUNK, REPAIR_AHEAD_BYTES, REPAIR_AHEAD_RECORDS,
 };
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
 use crate::error::Error;
@@ -29,7 +32,7 @@ use crate::fingerprint::{Fingerprint, Key};
 use crate::record::{End, Operation, Record};
 use crate::repair::{AnswerScope, RepairAnswer};
 use crate::windows::WindowId;
-use pending::{Attempt, Pending, Verified};
+use pending::{Attempt, Outlook, Pending, Verified};
 
 /// What [`Decoder::poll`] has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +59,11 @@ pub struct Decoder {
     /// Where in the encoded stream `input` begins.
     parsed: u64,
     records: VecDeque<Pending>,
-    /// Raw bytes of `records` together.
+    /// Bytes that `records` take together.
     ahead: usize,
+    /// Records at the back whose sources have not been looked up.
+    unread: usize,
+    outlook: Outlook,
     ready: VecDeque<Segment>,
     /// Where the record whose segments are in `ready` ended.
     delivered: u64,
@@ -83,6 +89,8 @@ impl Decoder {
             parsed: 0,
             records: VecDeque::new(),
             ahead: 0,
+            unread: 0,
+            outlook: Outlook::Good,
             ready: VecDeque::new(),
             delivered: 0,
             consumed: 0,
@@ -118,7 +126,7 @@ impl Decoder {
     }
 
     /// About how many bytes it holds, each record that is looked up ahead counted at what it is
-    /// going to be.
+    /// going to be, or at the chunks that it is made from where those are more.
     #[must_use]
     pub fn buffered(&self) -> usize {
         let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
@@ -151,13 +159,13 @@ impl Decoder {
     /// When the answer is malformed or answers nothing that was asked.
     pub fn handle_repair(&mut self, answer: &[u8]) -> Result<(), Error> {
         let answer = RepairAnswer::parse(answer)?;
-        let front = self.records.front_mut();
-        let front = front.filter(|front| front.start == answer.record_start);
+        let mut records = self.records.iter_mut();
+        let record = records.find(|record| record.start == answer.record_start);
         let unasked = Error::PeerMisbehaved("a repair that nobody asked for");
-        let front = front.ok_or(unasked)?;
+        let record = record.ok_or(unasked)?;
         let asked = match answer.scope {
-            AnswerScope::All => front.answered_all(answer.pieces),
-            AnswerScope::Some => front.answered_some(answer.pieces, &answer.keys),
+            AnswerScope::All => record.answered_all(answer.pieces),
+            AnswerScope::Some => record.answered_some(answer.pieces, &answer.keys),
         };
         asked.then_some(()).ok_or(unasked)
     }
@@ -170,21 +178,26 @@ impl Decoder {
                 }
                 return Ok(Decoded::Segment(segment));
             }
-            self.parse_ahead(dictionary)?;
+            self.parse_ahead(DECODE_AHEAD_RECORDS, DECODE_AHEAD_BYTES)?;
+            self.read_ahead(dictionary, DECODE_AHEAD_RECORDS, DECODE_AHEAD_BYTES);
             let Some(front) = self.records.front_mut() else {
                 return Ok(Decoded::NeedMore);
             };
-            match front.attempt(dictionary, &mut self.window)? {
+            let before = front.weight;
+            let attempt = front.attempt(dictionary, &mut self.window, self.outlook)?;
+            self.ahead += front.weight - before;
+            match attempt {
+                Attempt::Waits(Decoded::WaitForRepair) => return self.ask_ahead(dictionary),
                 Attempt::Waits(reason) => return Ok(reason),
                 Attempt::Verified(verified) => self.deliver(dictionary, &verified)?,
             }
         }
     }
 
-    fn parse_ahead(&mut self, dictionary: &mut Dictionary) -> Result<(), Error> {
-        while self.records.is_empty()
-            || self.records.len() < DECODE_AHEAD_RECORDS && self.ahead < DECODE_AHEAD_BYTES
-        {
+    /// Parses records that were pushed, while there are fewer than so many and they take less than so
+    /// many bytes.
+    fn parse_ahead(&mut self, records: usize, bytes: usize) -> Result<(), Error> {
+        while self.records.is_empty() || self.records.len() < records && self.ahead < bytes {
             let Some((record, length)) = Record::parse(&mut self.input)? else {
                 if self.incoming.is_empty() {
                     return Ok(());
@@ -202,12 +215,46 @@ impl Decoder {
             };
             let start = self.parsed;
             self.parsed += length as u64;
-            let mut pending = Pending::new(start, self.parsed, record);
-            pending.start_reads(dictionary);
-            self.ahead += pending.record.raw_length;
+            let pending = Pending::new(start, self.parsed, record);
+            self.ahead += pending.weight;
+            self.unread += 1;
             self.records.push_back(pending);
         }
         Ok(())
+    }
+
+    /// Has the sources looked up of so many records, while they take less than so many bytes.
+    fn read_ahead(&mut self, dictionary: &mut Dictionary, records: usize, bytes: usize) {
+        if self.unread == 0 {
+            return;
+        }
+        let read = self.records.len() - self.unread;
+        let mut taken: usize = self.records.iter().take(read).map(|at| at.weight).sum();
+        for pending in self.records.iter_mut().take(records).skip(read) {
+            if taken >= bytes {
+                return;
+            }
+            let before = pending.weight;
+            pending.start_reads(dictionary);
+            self.ahead += pending.weight - before;
+            self.unread -= 1;
+            taken += pending.weight;
+        }
+    }
+
+    /// While the front record waits for what it lacks, asks for what those behind it lack.
+    fn ask_ahead(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
+        self.parse_ahead(REPAIR_AHEAD_RECORDS, REPAIR_AHEAD_BYTES)?;
+        self.read_ahead(dictionary, REPAIR_AHEAD_RECORDS, REPAIR_AHEAD_BYTES);
+        let mut waits = Decoded::WaitForRepair;
+        for pending in self.records.iter_mut().skip(1) {
+            match pending.ask_ahead(dictionary, &mut self.window, self.outlook) {
+                Some(Decoded::WaitForDisk) => waits = Decoded::WaitForDisk,
+                Some(request) => return Ok(request),
+                None => {}
+            }
+        }
+        Ok(waits)
     }
 
     /// Takes the front record's verified bytes apart, remembers its chunks and queues segments.
@@ -215,7 +262,10 @@ impl Decoder {
         let Some(pending) = self.records.pop_front() else {
             return Ok(());
         };
-        self.ahead -= pending.record.raw_length;
+        self.ahead -= pending.weight;
+        // The front one was looked up when it was tried.
+        self.unread = self.unread.min(self.records.len());
+        self.outlook = pending.outlook(self.outlook);
         if pending.record.literal_length >= MIN_CHUNK {
             self.expansion = pending.record.literal_length / pending.record.coded.len().max(1);
         }

@@ -33,7 +33,7 @@ use crate::chunker::Chunker;
 use crate::config::{
     BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
 };
-use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence, Ticket};
+use crate::dictionary::{Dictionary, Loan, NO_KEY, PeerSlot, Presence, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
 use crate::literals::Experience;
@@ -154,7 +154,10 @@ struct Retained {
     end: u64,
     /// The raw bytes, a piece for each operation.
     pieces: Vec<Bytes>,
-    raw_length: usize,
+    /// How many of them count as kept here.
+    own_length: usize,
+    /// For the others.
+    _loan: Option<Loan>,
     references: Vec<Reference>,
     sources: Vec<Key>,
     /// How many sources each of its groups names.
@@ -327,7 +330,7 @@ impl Encoder {
     pub fn acknowledged(&mut self, offset: u64, dictionary: &mut Dictionary) {
         self.forget_lacking(dictionary);
         while let Some(record) = self.retained.pop_front_if(|record| record.end <= offset) {
-            self.retained_bytes -= record.raw_length;
+            self.retained_bytes -= record.own_length;
             for (key, check) in record.ended {
                 dictionary.mark_held(key, self.peer);
                 if self.in_flight.get(&key) == Some(&check) {
@@ -337,11 +340,11 @@ impl Encoder {
         }
     }
 
-    /// Raw bytes kept for repair.
+    /// Raw bytes kept for repair, those of chunks left out that the dictionary has lent.
     #[must_use]
     pub fn retained(&self) -> usize {
         let collecting = self.collecting.as_ref();
-        self.retained_bytes + collecting.map_or(0, |collecting| collecting.draft.raw_length())
+        self.retained_bytes + collecting.map_or(0, |collecting| collecting.draft.own_length())
     }
 
     /// Answers a decoder's request from what is kept.
@@ -534,9 +537,11 @@ impl Encoder {
         let key = chunk.fingerprint.key();
         let length = chunk.bytes.len();
         draft.ended(dictionary, &chunk.fingerprint, length, self.previous);
-        dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
-        if let Plan::Pieces(edited) = plan {
-            dictionary.add_anchors(key, &edited.anchors);
+        let kept = dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
+        match (plan, kept) {
+            (Plan::Refer, Some(kept)) => draft.share(kept),
+            (Plan::Refer, None) => {}
+            (Plan::Pieces(edited), _) => dictionary.add_anchors(key, &edited.anchors),
         }
         self.previous = key;
         true
@@ -755,12 +760,16 @@ impl Encoder {
         let start = self.encoded;
         self.encoded += closed.bytes.len() as u64;
         self.in_flight.extend(closed.ended.iter().copied());
-        self.retained_bytes += closed.raw_length;
+        let loan = dictionary.lend(closed.shared_length);
+        let lent = loan.as_ref().map_or(0, |_| closed.shared_length);
+        let own_length = closed.raw_length - lent;
+        self.retained_bytes += own_length;
         self.retained.push_back(Retained {
             start,
             end: self.encoded,
             pieces: closed.pieces,
-            raw_length: closed.raw_length,
+            own_length,
+            _loan: loan,
             references: closed.references,
             sources: closed.sources,
             groups: closed.groups,

@@ -81,7 +81,7 @@ fn a_lost_dictionary_costs_repairs_only_once_it_is_told() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
     let file = noise(3, 500_000);
     Flow::new().transfer(&mut near, &mut far, &file);
-    far.dictionary.clear();
+    far.dictionary.clear(None);
     let slot = near.peer();
     near.dictionary.forget_peer(slot);
     let mut flow = Flow::new();
@@ -167,7 +167,7 @@ fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
         let after = again.dictionary.statistics();
         assert!(after.chunks >= expected.chunks + 2, "cut at {cut}");
         assert_eq!(after.damaged_records, 0, "cut at {cut}");
-        near.dictionary.clear();
+        near.dictionary.clear(None);
     }
 }
 
@@ -259,7 +259,7 @@ fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair(
     let due = near.dictionary.poll_timeout().expect("a sync is due");
     near.dictionary.handle_timeout(due);
     near.disk.serve(&mut near.dictionary);
-    far.dictionary.clear();
+    far.dictionary.clear(None);
     let mut again = restarted(&near, 3);
     let slot = again.peer();
     again
@@ -353,7 +353,7 @@ fn clearing_empties_memory_and_disk() {
     let file = noise(3, 1_000_000);
     Flow::new().transfer(&mut Side::new(1), &mut far, &file);
     let generation = far.dictionary.generation();
-    far.dictionary.clear();
+    far.dictionary.clear(None);
     far.disk.serve(&mut far.dictionary);
     assert_ne!(far.dictionary.generation(), generation);
     assert_eq!(far.dictionary.statistics().chunks, 0);
@@ -405,7 +405,7 @@ proptest! {
             match event {
                 Event::Nothing => {}
                 Event::Restart => far = restarted(&far, 10 + number as u64),
-                Event::Clear => far.dictionary.clear(),
+                Event::Clear => far.dictionary.clear(None),
                 Event::Noise => {
                     for number in far.disk.numbers() {
                         let segment = far.disk.segment(number);

@@ -242,7 +242,7 @@ proptest! {
                 apply(&mut file, edit, &mut random);
             }
             match event {
-                0 => far.dictionary.clear(),
+                0 => far.dictionary.clear(None),
                 1 => far = Side::with(number as u64, far.config, far.disk.clone()),
                 2 => near = Side::with(number as u64, near.config, near.disk.clone()),
                 _ => {}

@@ -29,7 +29,7 @@ fn a_wrong_repair_is_refused() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
     let file = noise(3, 100_000);
     Flow::new().transfer(&mut near, &mut far, &file);
-    far.dictionary.clear();
+    far.dictionary.clear(None);
     let mut flow = Flow::new();
     flow.encoder.push(Time::ZERO, Segment::payload(file));
     flow.encoder.finish();
@@ -79,7 +79,7 @@ fn a_whole_repair_is_taken_and_remembered() {
     for byte in edited[50_000..52_000].iter_mut().step_by(12) {
         *byte ^= 1;
     }
-    far.dictionary.clear();
+    far.dictionary.clear(None);
     // Nothing of what it refers to is there: neither links nor chunks.
     let edited = Bytes::from(edited);
     let mut flow = Flow::new();

@@ -122,7 +122,7 @@ fn every_chunk_missing_behind_a_run_is_repaired() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
     let file = noise(7, 3_000_000);
     Flow::new().transfer(&mut near, &mut far, &file);
-    far.dictionary.clear();
+    far.dictionary.clear(None);
     let (flow, _) = send(&mut near, &mut far, &file);
     assert!(flow.repairs > 0);
     let slot = near.dictionary.peer(NodeId([7; 32]));

@@ -146,7 +146,7 @@ pub enum Event {
         /// Why.
         reason: ResetReason,
     },
-    /// There is room to write again after there was little.
+    /// There is room to write again, or for messages, after there was little.
     Writable {
         /// The flow.
         flow: FlowId,

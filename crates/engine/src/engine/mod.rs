@@ -173,7 +173,7 @@ impl Engine {
             Input::LinkDown { link } => self.link_down(now, link),
             Input::Disk(completion) => self.disk(now, completion),
             Input::Avoided { server } => self.avoided(now, server),
-            Input::ClearDictionary => self.dictionary.clear(),
+            Input::ClearDictionary { key } => self.dictionary.clear(key),
             Input::Configure(config) => self.configure(now, *config),
             Input::Stop { grace } => self.stop(now, grace),
         }

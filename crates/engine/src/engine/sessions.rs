@@ -98,7 +98,7 @@ impl Engine {
             }
             Said::Message { flow, kind, bytes } => {
                 self.turn_of(now, node, flow, |flow, turn| {
-                    flow.message(turn, kind, &bytes)
+                    flow.message(turn, kind, bytes)
                 });
             }
             Said::Reset { flow, reason } => {

@@ -31,6 +31,8 @@ pub(super) struct Pending {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) record: Record,
+    /// Bytes that it takes: its raw ones, or of the chunks that it is made from if they are more.
+    pub(super) weight: usize,
     /// The record's sources, in order.
     sources: Vec<Source>,
     /// The sources of runs whose keys the encoder has told, until they are linked here as well.
@@ -42,6 +44,25 @@ pub(super) struct Pending {
     windowed: Option<Option<Vec<u8>>>,
     repair: Repair,
     partial_repairs: usize,
+    /// It was looked through while another record waited, and nothing new is known since.
+    is_looked_through: bool,
+}
+
+/// What a flow's last records say of the next ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outlook {
+    Good,
+    /// What is lost is most of what is referred to, and not a chunk here and there.
+    Bleak,
+}
+
+/// When a record is looked through for what it lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    /// All records before it are delivered.
+    Now,
+    /// Some are not, and may bring what is missing here.
+    Ahead,
 }
 
 /// One of the chunks that a record takes bytes from.
@@ -113,6 +134,7 @@ impl Pending {
         Self {
             start,
             end,
+            weight: record.raw_length,
             record,
             sources,
             named: Vec::new(),
@@ -120,6 +142,7 @@ impl Pending {
             windowed: None,
             repair: Repair::None,
             partial_repairs: 0,
+            is_looked_through: false,
         }
     }
 
@@ -136,6 +159,7 @@ impl Pending {
             if total > MAX_SOURCE_BYTES {
                 return;
             }
+            self.weight = self.weight.max(total);
             if let (State::Unknown, true) = (&source.state, key != NO_KEY) {
                 match dictionary.fetch(key) {
                     Fetch::Ready(bytes) => source.state = State::Chunk(bytes),
@@ -151,6 +175,7 @@ impl Pending {
         &mut self,
         dictionary: &mut Dictionary,
         window: &mut Option<WindowId>,
+        outlook: Outlook,
     ) -> Result<Attempt, Error> {
         self.decode_in_window(dictionary, window);
         match &self.repair {
@@ -164,6 +189,9 @@ impl Pending {
                 ));
             }
             Repair::None => {}
+        }
+        if self.windowed == Some(None) {
+            return Ok(Attempt::Waits(self.ask_for_all()));
         }
         // From now on both sides' links agree there.
         for sources in self.named.drain(..) {
@@ -187,19 +215,60 @@ impl Pending {
         if waits {
             return Ok(Attempt::Waits(Decoded::WaitForDisk));
         }
-        if let Some(request) = self.ask_for_missing(dictionary) {
+        if let Some(request) = self.ask_for_missing(dictionary, Asking::Now, outlook) {
             return Ok(Attempt::Waits(request));
         }
         if let Some(verified) = self.assemble(dictionary) {
             return Ok(Attempt::Verified(verified));
         }
-        self.repair = Repair::AskedAll;
-        Ok(Attempt::Waits(self.request(RepairScope::All)))
+        Ok(Attempt::Waits(self.ask_for_all()))
+    }
+
+    /// Asks for what is known to be missing although records before this one are not delivered, unless
+    /// the disk has yet to say; to be called of one record after the other. A chunk that one of those
+    /// brings may so be sent twice.
+    pub(super) fn ask_ahead(
+        &mut self,
+        dictionary: &mut Dictionary,
+        window: &mut Option<WindowId>,
+        outlook: Outlook,
+    ) -> Option<Decoded> {
+        self.decode_in_window(dictionary, window);
+        if self.is_looked_through || self.repair != Repair::None {
+            return None;
+        }
+        if self.is_reading() {
+            return Some(Decoded::WaitForDisk);
+        }
+        self.is_looked_through = true;
+        if self.windowed == Some(None) {
+            return Some(self.ask_for_all());
+        }
+        self.follow_runs(dictionary);
+        self.ask_for_missing(dictionary, Asking::Ahead, outlook)
+    }
+
+    fn is_reading(&self) -> bool {
+        let reading = |source: &Source| match &source.state {
+            State::Reading(ticket) => ticket.outcome().is_none(),
+            State::Unknown | State::Chunk(_) | State::Missing => false,
+        };
+        self.sources.iter().any(reading)
+    }
+
+    /// What its repair tells of the records to come, of which `before` was expected.
+    pub(super) fn outlook(&self, before: Outlook) -> Outlook {
+        match (&self.repair, self.partial_repairs) {
+            (_, PARTIAL_REPAIRS..) => Outlook::Bleak,
+            (Repair::None, 0) => Outlook::Good,
+            _ => before,
+        }
     }
 
     /// Takes in an answer; says whether it answers what was asked.
     pub(super) fn answered_all(&mut self, pieces: Vec<Bytes>) -> bool {
-        let asked = self.repair == Repair::AskedAll;
+        let length: usize = pieces.iter().map(Bytes::len).sum();
+        let asked = self.repair == Repair::AskedAll && length == self.record.raw_length;
         if asked {
             self.repair = Repair::AnsweredAll(pieces);
         }
@@ -212,7 +281,11 @@ impl Pending {
             return false;
         };
         let named: usize = runs.iter().map(|run| self.record.groups[*run].len()).sum();
-        if references.len() != pieces.len() || named != keys.len() {
+        let length: usize = pieces.iter().map(Bytes::len).sum();
+        if references.len() != pieces.len()
+            || named != keys.len()
+            || length > self.record.raw_length
+        {
             return false;
         }
         self.repaired.extend(references.iter().copied().zip(pieces));
@@ -230,6 +303,7 @@ impl Pending {
             }
         }
         self.repair = Repair::None;
+        self.is_looked_through = false;
         true
     }
 
@@ -254,15 +328,27 @@ impl Pending {
     }
 
     /// The request for what is not here, if anything is.
-    fn ask_for_missing(&mut self, dictionary: &Dictionary) -> Option<Decoded> {
+    fn ask_for_missing(
+        &mut self,
+        dictionary: &Dictionary,
+        asking: Asking,
+        outlook: Outlook,
+    ) -> Option<Decoded> {
         let mut missing = BTreeSet::new();
         let (mut runs, mut first) = (Vec::new(), 0);
+        let mut is_hopeless = false;
         for (number, group) in self.record.groups.iter().enumerate() {
             let sources = first..first + group.len();
             first = sources.end;
             let unnamed = |index: &usize| self.sources[*index].key == NO_KEY;
             match group {
                 Group::Run { first, count, .. } if sources.clone().any(|index| unnamed(&index)) => {
+                    let begins_here = dictionary.length(*first) > 0;
+                    is_hopeless |= outlook == Outlook::Bleak && !begins_here;
+                    if asking == Asking::Ahead && begins_here {
+                        // The links that lead on may come with a record before this one.
+                        continue;
+                    }
                     runs.push(number);
                     // The links to a chunk go with it, so where they end one is most likely lost:
                     // its bytes are asked for together with the keys, which saves a round trip.
@@ -271,7 +357,7 @@ impl Pending {
                     missing.extend(lost.map(|index| sources.start + index));
                 }
                 Group::Run { .. } | Group::Listed(_) => {
-                    let lost = |index: &usize| matches!(self.sources[*index].state, State::Missing);
+                    let lost = |index: &usize| self.sources[*index].is_missing(dictionary);
                     missing.extend(sources.filter(lost));
                 }
             }
@@ -294,9 +380,8 @@ impl Pending {
             return None;
         }
         let many = references.len().max(runs.len()) > MAX_REPAIR_RANGES;
-        if many || baseless || self.partial_repairs == PARTIAL_REPAIRS {
-            self.repair = Repair::AskedAll;
-            return Some(self.request(RepairScope::All));
+        if many || baseless || is_hopeless || self.partial_repairs == PARTIAL_REPAIRS {
+            return Some(self.ask_for_all());
         }
         self.partial_repairs += 1;
         self.repair = Repair::AskedSome {
@@ -320,6 +405,11 @@ impl Pending {
         }
         let decoded = codec.decode_in_window(&record.coded, window, record.literal_length);
         self.windowed = Some(decoded);
+    }
+
+    fn ask_for_all(&mut self) -> Decoded {
+        self.repair = Repair::AskedAll;
+        self.request(RepairScope::All)
     }
 
     fn request(&self, scope: RepairScope) -> Decoded {
@@ -473,6 +563,16 @@ impl Source {
             State::Unknown | State::Reading(_) | State::Missing => None,
         }
     }
+
+    /// Whether the dictionary does not have it. What is unnamed is not said to be missing.
+    fn is_missing(&self, dictionary: &Dictionary) -> bool {
+        match &self.state {
+            State::Missing => true,
+            State::Unknown => self.key != NO_KEY && dictionary.length(self.key) == 0,
+            State::Reading(ticket) => ticket.outcome() == Some(None),
+            State::Chunk(_) => false,
+        }
+    }
 }
 
 /// So many chunks from `first` on, each the one that was last seen after the one before.
@@ -547,7 +647,7 @@ mod tests {
             let mut pending = Pending::new(0, 1, record(vec![run(digest)], Vec::new()));
             pending.start_reads(&mut dictionary);
             assert!(pending.sources.iter().all(|source| source.key == NO_KEY));
-            let asked = pending.attempt(&mut dictionary, &mut None);
+            let asked = pending.attempt(&mut dictionary, &mut None, Outlook::Good);
             assert!(matches!(asked, Ok(Attempt::Waits(Decoded::NeedRepair(_)))));
         }
     }
@@ -564,7 +664,7 @@ mod tests {
         let chunks = (0..8).map(|source| Operation::Chunk { source });
         let mut pending = Pending::new(0, 1, record(vec![beyond], chunks.collect()));
         pending.start_reads(&mut dictionary);
-        let asked = pending.attempt(&mut dictionary, &mut None);
+        let asked = pending.attempt(&mut dictionary, &mut None, Outlook::Good);
         let Ok(Attempt::Waits(Decoded::NeedRepair(request))) = asked else {
             panic!("it asks");
         };

@@ -17,7 +17,10 @@
 
 mod anchors;
 mod contents;
+#[cfg(test)]
+mod damage_tests;
 mod index;
+mod lending;
 mod log;
 mod memory;
 mod recovery;
@@ -26,6 +29,8 @@ mod seeded;
 mod segment;
 #[cfg(test)]
 mod survival_tests;
+#[cfg(test)]
+mod traffic_tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -34,15 +39,17 @@ use bytes::Bytes;
 use vocab::{NodeId, Random};
 
 use crate::anchor::Anchor;
-use crate::config::{DictionaryConfig, MAX_TRACKED_PEERS};
+use crate::config::{DictionaryConfig, LENT_PART, MAX_TRACKED_PEERS};
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Codec;
 use anchors::Anchors;
 use index::{ENTRY_MEMORY, Index, Known};
+use lending::Lending;
 use log::{Fact, Log};
 use memory::{Hold, Memory};
 use seeded::Seeded;
 
+pub(crate) use lending::Loan;
 pub use seal::DictionaryKey;
 pub use segment::{SegmentScan, scan_segment};
 
@@ -107,6 +114,7 @@ pub struct Dictionary {
     index: Index,
     memory: Memory,
     anchors: Anchors,
+    lending: Lending,
     log: Log,
     peers: Vec<Tracked>,
     fetches: BTreeMap<Key, Ticket>,
@@ -200,6 +208,7 @@ impl Dictionary {
             index: Index::new(seed),
             memory: Memory::new(seed),
             anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
+            lending: Lending::default(),
             log: Log::new(&config, key),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
@@ -258,8 +267,14 @@ impl Dictionary {
         self.note(slot.0, Fact::Forget, None);
     }
 
-    /// Empties memory and disk and takes a new generation.
-    pub fn clear(&mut self) {
+    /// Empties memory and disk and takes a new generation. What was on disk can come back as long as
+    /// its key does: its files are only asked to be deleted, and a crash or a loss of power may undo
+    /// that. So who can hands in a new `key`, made durable in the place of the old one; everything is
+    /// sealed with it from here on.
+    pub fn clear(&mut self, key: Option<DictionaryKey>) {
+        if let (Some(key), Some(old)) = (key, &mut self.log.key) {
+            *old = key;
+        }
         self.index.clear();
         self.memory.clear();
         self.anchors.clear();
@@ -305,27 +320,46 @@ impl Dictionary {
         }
     }
 
-    /// Remembers a chunk, or refreshes one that is here, as the successor of `previous`.
-    pub(crate) fn insert(&mut self, fingerprint: &Fingerprint, bytes: &[u8], previous: Key) {
+    /// Remembers a chunk, or refreshes one that is here, as the successor of `previous`; returns its
+    /// own copy of the bytes.
+    pub(crate) fn insert(
+        &mut self,
+        fingerprint: &Fingerprint,
+        bytes: &[u8],
+        previous: Key,
+    ) -> Option<Bytes> {
         let key = fingerprint.key();
-        match self.index.get(key) {
+        let kept = match self.index.get(key) {
             // Another chunk with the same key: an accident or a trick. The older one stays.
-            Some(known) if known.check != fingerprint.check() => return,
+            Some(known) if known.check != fingerprint.check() => return None,
             Some(known) => {
                 self.index.touch(known.slot);
-                if !self.memory.contains(key) {
-                    self.memory.insert(key, bytes);
+                match self.memory.get(key) {
+                    Some(kept) => kept,
+                    None => {
+                        let kept = self.memory.insert(key, bytes);
+                        self.memory.touch(key);
+                        kept
+                    }
                 }
-                self.memory.touch(key);
             }
             None => {
                 self.index.insert(key, fingerprint.check(), bytes.len());
-                self.memory.insert(key, bytes);
+                let kept = self.memory.insert(key, bytes);
                 self.enqueue(key);
+                kept
             }
-        }
+        };
         self.link(previous, key);
         self.keep_within_memory();
+        Some(kept)
+    }
+
+    /// Lends a flow so much memory for chunks that it has referred to, if there is that much to lend.
+    pub(crate) fn lend(&mut self, bytes: usize) -> Option<Loan> {
+        let loan = self.lending.lend(bytes, self.memory_cap() / LENT_PART);
+        self.keep_within_memory();
+        loan
     }
 
     /// Notes that in some flow `key` came right after `previous`.
@@ -417,7 +451,7 @@ impl Dictionary {
     }
 
     fn memory_used(&self) -> usize {
-        self.memory.used() + self.index_bytes() + self.anchors.used()
+        self.memory.used() + self.index_bytes() + self.anchors.used() + self.lending.used()
     }
 
     fn index_bytes(&self) -> usize {

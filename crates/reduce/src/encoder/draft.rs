@@ -26,6 +26,8 @@ pub(super) struct Draft {
     /// The raw bytes, a piece for each operation.
     pieces: Vec<Bytes>,
     raw_length: usize,
+    /// Of them, those that the dictionary holds as well.
+    shared_length: usize,
     literal_length: usize,
     spans: Spans,
     /// The first piece of the open span.
@@ -76,6 +78,8 @@ pub(super) struct Closed {
     /// The raw bytes, a piece for each operation.
     pub(super) pieces: Vec<Bytes>,
     pub(super) raw_length: usize,
+    /// Of them, those that the dictionary holds as well.
+    pub(super) shared_length: usize,
     pub(super) references: Vec<Reference>,
     pub(super) sources: Vec<Key>,
     /// How many sources each group names.
@@ -92,6 +96,7 @@ impl Draft {
         Self {
             pieces: Vec::new(),
             raw_length: 0,
+            shared_length: 0,
             literal_length: 0,
             spans: Spans::new(),
             span_start: 0,
@@ -122,8 +127,9 @@ impl Draft {
         self.literal_room() > 0 && self.operations.len() < MAX_RECORD_OPERATIONS
     }
 
-    pub(super) fn raw_length(&self) -> usize {
-        self.raw_length
+    /// Raw bytes that nobody else holds.
+    pub(super) fn own_length(&self) -> usize {
+        self.raw_length - self.shared_length
     }
 
     pub(super) fn raw_room(&self) -> usize {
@@ -176,6 +182,18 @@ impl Draft {
     pub(super) fn chunk(&mut self, source: usize, bytes: Bytes) {
         self.end_span(None);
         self.refer(source, bytes, Operation::Chunk { source });
+    }
+
+    /// The dictionary has the same bytes as the chunk that was added last: its copy is kept, and the
+    /// host's is not.
+    pub(super) fn share(&mut self, kept: Bytes) {
+        if let (Some(Operation::Chunk { .. }), Some(last)) =
+            (self.operations.last(), self.pieces.last_mut())
+            && last.len() == kept.len()
+        {
+            self.shared_length += kept.len();
+            *last = kept;
+        }
     }
 
     /// Adds bytes of a source, from `offset` on.
@@ -297,6 +315,7 @@ impl Draft {
             bytes: record.emit_with(body),
             pieces: self.pieces,
             raw_length: self.raw_length,
+            shared_length: self.shared_length,
             references: self.references,
             delta_bytes,
             sources: sources.iter().map(|source| source.key).collect(),

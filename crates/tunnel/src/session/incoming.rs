@@ -115,6 +115,7 @@ impl Session {
             Frame::Message(message) => self.on_message(message),
             Frame::MessageAck(ack) => {
                 if self.messages.acknowledge(ack.next) {
+                    self.release_messages();
                     Ok(())
                 } else {
                     Err(Error::PeerMisbehaved(

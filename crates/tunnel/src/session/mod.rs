@@ -30,7 +30,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{FlowId, NodeId, Random, Time};
 
-use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT};
+use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT, MESSAGE_BACKLOG_LIMIT};
 use crate::transport::Transport;
 use crate::wire::Ack;
 use crate::{
@@ -94,6 +94,8 @@ pub struct Session {
     schedule: Schedule,
     /// Flows that wait for the total credit alone.
     stalled: BTreeSet<FlowId>,
+    /// Flows that are to be told when messages have room.
+    message_waiters: BTreeSet<FlowId>,
     /// Whether data is being sent again after a change of links.
     repeating: bool,
     messages: Messages,
@@ -170,6 +172,7 @@ impl Session {
             acknowledged_at: None,
             schedule: Schedule::default(),
             stalled: BTreeSet::new(),
+            message_waiters: BTreeSet::new(),
             repeating: false,
             messages: Messages::default(),
             resets: Resets::default(),
@@ -366,6 +369,17 @@ impl Session {
         }
     }
 
+    /// Whether a message of any length may be sent with much room left for those of other flows.
+    /// When not, [`Event::Writable`] follows once there is: who can wait asks before each message, so
+    /// that no flow is reset for what many want to say at once.
+    pub fn has_message_room(&mut self, flow: FlowId) -> bool {
+        let has_room = self.messages.backlog() <= MESSAGE_BACKLOG_LIMIT / 2;
+        if !has_room && self.flows.contains_key(&flow) {
+            self.message_waiters.insert(flow);
+        }
+        has_room
+    }
+
     /// Sends a message to the peer's engine: no credit, in order over all flows, not lost with
     /// a link. When it is above [`crate::limits::MESSAGE_LIMIT`] or too much is waiting, the
     /// flow is reset instead on both sides ([`ResetReason::Limit`]).
@@ -513,6 +527,16 @@ impl Session {
         }
     }
 
+    /// Messages were acknowledged: flows that waited for room for theirs go on.
+    fn release_messages(&mut self) {
+        if self.messages.backlog() > MESSAGE_BACKLOG_LIMIT / 4 {
+            return;
+        }
+        for flow in std::mem::take(&mut self.message_waiters) {
+            self.events.push_back(Event::Writable { flow });
+        }
+    }
+
     /// Total credit came back: flows that waited for it go on.
     fn release_stalled(&mut self) {
         for id in std::mem::take(&mut self.stalled) {
@@ -554,6 +578,7 @@ impl Session {
         self.control.answers.remove(&id);
         self.control.acknowledgements.remove(&id);
         self.stalled.remove(&id);
+        self.message_waiters.remove(&id);
         let Self {
             schedule, flows, ..
         } = self;
@@ -594,6 +619,7 @@ impl Session {
         (self.outstanding, self.committed, self.unconsumed) = (0, 0, 0);
         self.held_pieces = 0;
         self.stalled.clear();
+        self.message_waiters.clear();
         self.schedule = Schedule::default();
         self.control.opens.clear();
         self.control.answers.clear();

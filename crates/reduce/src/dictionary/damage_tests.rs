@@ -1,0 +1,254 @@
+//! A log that was cut at any byte, that goes on with anything behind the cut, or in which any bit was
+//! flipped: every position of a sample that is small enough for all of them.
+//!
+//! ```text
+//! segment 1: head │ peer │ chunk … │ held, lacking │ contents trailer     ended by a start
+//! segment 2: head │ peer │ chunk … │ held, lacking                        as a crash leaves it
+//! ```
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use vocab::{ByteCount, NodeId, Random, Time};
+
+use super::segment::{LogRecord, SEGMENT_HEAD, Step, parse_segment_head, step};
+use super::{Dictionary, DictionaryKey, Fetch, NO_KEY, Place};
+use crate::config::{DictionaryConfig, SYNC_INTERVAL};
+use crate::fingerprint::{Fingerprint, Key};
+use crate::testing::MemoryDisk;
+
+const CONFIG: DictionaryConfig = DictionaryConfig {
+    memory: ByteCount::mebibytes(1),
+    disk: ByteCount::mebibytes(1),
+    segment: ByteCount::kibibytes(64),
+};
+/// The peer that was said to hold every second chunk, and another one for a while.
+const PEER: NodeId = NodeId([7; 32]);
+
+/// A log and what is in it.
+struct Sample {
+    disk: MemoryDisk,
+    chunks: BTreeMap<Key, Chunk>,
+}
+
+struct Chunk {
+    bytes: Vec<u8>,
+    segment: u32,
+    /// Where its record is.
+    record: Range<usize>,
+    /// The peer was said to hold it, if only for a while.
+    was_held: bool,
+}
+
+fn key() -> DictionaryKey {
+    DictionaryKey::new([3; 32])
+}
+
+/// A process over this disk, recovered, its own disk work done.
+fn started(seed: u64, disk: &mut MemoryDisk) -> Dictionary {
+    let mut dictionary = Dictionary::with_key(CONFIG, key(), Random::from_seed(seed));
+    dictionary.open();
+    disk.serve(&mut dictionary);
+    assert!(dictionary.is_ready());
+    dictionary
+}
+
+fn bytes(number: u64) -> Vec<u8> {
+    let mut random = Random::from_seed(number);
+    let mut bytes = vec![0; 40 + random.below(60) as usize];
+    random.fill(&mut bytes);
+    bytes
+}
+
+impl Sample {
+    /// Both segments, the second without contents.
+    fn new() -> Self {
+        let mut disk = MemoryDisk::new();
+        let mut chunks = BTreeMap::new();
+        for life in 0..2 {
+            let mut dictionary = started(life, &mut disk);
+            let peer = dictionary.peer(PEER);
+            dictionary.peer_generation(peer, [9; 16]);
+            let mut previous = NO_KEY;
+            for number in life * 10..life * 10 + 4 {
+                let bytes = bytes(number);
+                let fingerprint = Fingerprint::of(&bytes);
+                let key = fingerprint.key();
+                dictionary.insert(&fingerprint, &bytes, previous);
+                disk.serve(&mut dictionary);
+                let was_held = number % 2 == 0 || number == 13;
+                if was_held {
+                    dictionary.mark_held(key, peer);
+                }
+                previous = key;
+                let chunk = Chunk {
+                    bytes,
+                    segment: life as u32 + 1,
+                    record: 0..0,
+                    was_held,
+                };
+                chunks.insert(key, chunk);
+            }
+            let wrong = Fingerprint::of(&bytes(13)).key();
+            dictionary.mark_lacking(wrong, peer);
+            dictionary.handle_timeout(Time::ZERO + SYNC_INTERVAL + Duration::from_secs(1));
+            disk.serve(&mut dictionary);
+        }
+        let mut sample = Self { disk, chunks };
+        for number in [1, 2] {
+            sample.find_records(number);
+        }
+        assert!(sample.chunks.values().all(|chunk| !chunk.record.is_empty()));
+        sample
+    }
+
+    /// The same after another start, which gives the second segment its contents.
+    fn ended() -> Self {
+        let mut sample = Self::new();
+        started(5, &mut sample.disk);
+        sample
+    }
+
+    fn find_records(&mut self, number: u32) {
+        let file = self.disk.segment(number).clone();
+        let super::segment::Head::Sound(name) = parse_segment_head(&key(), &file, number) else {
+            panic!("the sample is sound");
+        };
+        let (seal, mut opened) = (key().records(&name), Vec::new());
+        let mut at = SEGMENT_HEAD;
+        while let Step::Record(record, length) = step(&seal, at as u64, &file[at..], &mut opened) {
+            if let LogRecord::Chunk { fingerprint, .. } = record {
+                let chunk = self.chunks.get_mut(&fingerprint.key()).unwrap();
+                chunk.record = at..at + length;
+            }
+            at += length;
+        }
+    }
+
+    /// Starts a process over a damaged copy of the disk. What comes out of it is what was put in;
+    /// everything comes out for which `is_safe`; nobody is said to hold what he does not; and no more
+    /// was read than so many times the disk.
+    fn check(&self, what: &str, mut disk: MemoryDisk, is_safe: impl Fn(&Chunk) -> bool) {
+        let stored = disk.bytes();
+        (disk.read, disk.executed) = (0, 0);
+        let mut dictionary = started(6, &mut disk);
+        assert!(disk.read <= 3 * stored + 1024, "{what}: {} read", disk.read);
+        assert!(disk.executed <= 30, "{what}: {} requests", disk.executed);
+        let peer = dictionary.peer(PEER);
+        for (key, chunk) in &self.chunks {
+            let said = dictionary.is_held_by(*key, peer);
+            assert!(
+                chunk.was_held || !said,
+                "{what}: {key:x} is said to be held"
+            );
+            let found = read(&mut dictionary, &mut disk, *key);
+            assert!(
+                found.is_some() || !is_safe(chunk),
+                "{what}: {key:x} is lost, {:?} of segment {}",
+                chunk.record,
+                chunk.segment
+            );
+            assert!(
+                found.is_none_or(|found| found == chunk.bytes),
+                "{what}: {key:x} has changed"
+            );
+        }
+        // What is written now is there after the next start, and so is what was there before.
+        let more = bytes(99);
+        let fingerprint = Fingerprint::of(&more);
+        dictionary.insert(&fingerprint, &more, NO_KEY);
+        disk.serve(&mut dictionary);
+        let kept: Vec<Key> = self
+            .chunks
+            .keys()
+            .copied()
+            .filter(|key| matches!(place(&dictionary, *key), Some(Place::At { .. })))
+            .collect();
+        let mut again = started(7, &mut disk);
+        for key in kept {
+            assert!(
+                read(&mut again, &mut disk, key).is_some(),
+                "{what}: {key:x} was there once"
+            );
+        }
+        let found = read(&mut again, &mut disk, fingerprint.key());
+        assert_eq!(found, Some(more), "{what}");
+    }
+}
+
+fn place(dictionary: &Dictionary, key: Key) -> Option<Place> {
+    dictionary.index.get(key).map(|known| known.place)
+}
+
+fn read(dictionary: &mut Dictionary, disk: &mut MemoryDisk, key: Key) -> Option<Vec<u8>> {
+    match dictionary.fetch(key) {
+        Fetch::Ready(bytes) => Some(bytes.to_vec()),
+        Fetch::Missing => None,
+        Fetch::Reading(ticket) => {
+            disk.serve(dictionary);
+            let outcome = ticket.outcome().expect("the disk has answered");
+            outcome.map(|bytes| bytes.to_vec())
+        }
+    }
+}
+
+#[test]
+fn a_sound_log_is_found_whole() {
+    for sample in [Sample::new(), Sample::ended()] {
+        sample.check("sound", sample.disk.clone(), |_| true);
+    }
+}
+
+#[test]
+fn a_log_cut_at_any_byte_keeps_what_is_before_the_cut() {
+    for (mut sample, numbers) in [(Sample::new(), 1..=2), (Sample::ended(), 2..=2)] {
+        for number in numbers {
+            let whole = sample.disk.segment(number).clone();
+            for cut in 0..whole.len() {
+                let mut disk = sample.disk.clone();
+                disk.segment(number).truncate(cut);
+                let is_before = |chunk: &Chunk| chunk.segment != number || chunk.record.end <= cut;
+                sample.check(&format!("{number} cut at {cut}"), disk, is_before);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_goes_on_with_anything_behind_a_cut_keeps_what_is_before_it() {
+    let mut sample = Sample::new();
+    let whole = sample.disk.segment(2).clone();
+    let mut random = Random::from_seed(1);
+    for cut in 0..whole.len() {
+        let mut disk = sample.disk.clone();
+        let torn = disk.segment(2);
+        torn[cut..].fill(0);
+        if random.below(2) == 0 {
+            random.fill(&mut torn[cut..]);
+        }
+        torn.resize(whole.len() + random.below(600) as usize, 0);
+        let is_before = |chunk: &Chunk| chunk.segment != 2 || chunk.record.end <= cut;
+        sample.check(&format!("torn at {cut}"), disk, is_before);
+    }
+}
+
+#[test]
+fn a_flipped_bit_costs_no_more_than_what_is_behind_it_in_its_segment() {
+    for (mut sample, numbers) in [(Sample::new(), 1..=2), (Sample::ended(), 2..=2)] {
+        for number in numbers {
+            let whole = sample.disk.segment(number).clone();
+            for at in 0..whole.len() {
+                for bit in 0..8 {
+                    let mut disk = sample.disk.clone();
+                    disk.segment(number)[at] ^= 1 << bit;
+                    // Without a head nothing is known of a segment but what its contents say.
+                    let is_safe = |chunk: &Chunk| {
+                        chunk.segment != number || at >= SEGMENT_HEAD && chunk.record.end <= at
+                    };
+                    sample.check(&format!("{number}: bit {bit} of {at}"), disk, is_safe);
+                }
+            }
+        }
+    }
+}

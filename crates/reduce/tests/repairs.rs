@@ -1,0 +1,115 @@
+//! Repairs: how many round trips a flow waits that has lost something, and what it costs.
+
+mod sides;
+
+use bytes::Bytes;
+use reduce::testing::MemoryDisk;
+use reduce::{Decoded, DictionaryConfig};
+use sides::{Flow, Side, noise};
+use vocab::{ByteCount, Segment, Time};
+
+/// What a warm transfer takes that is all under way before anything is answered.
+struct Cost {
+    round_trips: usize,
+    requests: usize,
+    answered_bytes: usize,
+    /// The most that the decoder held.
+    buffered: usize,
+}
+
+/// Sends a file that both sides once had, all of it before the first word comes back.
+fn send_at_once(near: &mut Side, far: &mut Side, file: &Bytes) -> Cost {
+    let mut flow = Flow::new();
+    flow.encoder
+        .push(Time::ZERO, Segment::payload(file.clone()));
+    flow.encoder.finish();
+    loop {
+        let encoded = flow
+            .encoder
+            .poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 16);
+        match encoded {
+            Some(encoded) => flow.decoder.push(encoded),
+            None if flow.encoder.waits_for_disk() => near.disk.serve(&mut near.dictionary),
+            None => break,
+        }
+    }
+    assert_eq!(flow.encoder.pending(), 0, "all of it is under way");
+    let mut cost = Cost {
+        round_trips: 0,
+        requests: 0,
+        answered_bytes: 0,
+        buffered: 0,
+    };
+    loop {
+        let requests = requests(&mut flow, far, &mut cost);
+        if requests.is_empty() {
+            break;
+        }
+        cost.round_trips += 1;
+        cost.requests += requests.len();
+        for request in requests {
+            let answer = flow.encoder.repair(&request).expect("a repair");
+            cost.answered_bytes += answer.len();
+            flow.decoder.handle_repair(&answer).expect("an answer");
+        }
+    }
+    assert!(flow.payload() == *file);
+    assert!(flow.decoder.is_at_boundary());
+    cost
+}
+
+/// Everything that the decoder asks for before it hears anything.
+fn requests(flow: &mut Flow, far: &mut Side, cost: &mut Cost) -> Vec<Bytes> {
+    let mut requests = Vec::new();
+    loop {
+        let decoded = flow.decoder.poll(&mut far.dictionary);
+        cost.buffered = cost.buffered.max(flow.decoder.buffered());
+        match decoded.expect("a sound stream") {
+            Decoded::Segment(segment) => flow.received.push(segment),
+            Decoded::NeedRepair(request) => requests.push(request),
+            Decoded::WaitForDisk => {
+                let before = far.disk.executed;
+                far.disk.serve(&mut far.dictionary);
+                assert!(far.disk.executed > before, "it waits for nothing");
+            }
+            Decoded::NeedMore | Decoded::WaitForRepair => return requests,
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_has_lost_everything_waits_for_two_round_trips() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let file = noise(3, 6 << 20);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    far.dictionary.clear(None);
+    let cost = send_at_once(&mut near, &mut far, &file);
+    assert!(cost.requests > 10, "{}", cost.requests);
+    // The keys of runs, and then what they name.
+    assert!(cost.round_trips <= 2, "{}", cost.round_trips);
+    assert!(cost.answered_bytes < (6 << 20) / 100 * 105);
+}
+
+#[test]
+fn chunks_lost_here_and_there_are_repaired_in_one_round_trip_altogether() {
+    let config = DictionaryConfig {
+        memory: ByteCount::mebibytes(1),
+        disk: ByteCount::mebibytes(64),
+        segment: ByteCount::mebibytes(4),
+    };
+    let mut near = Side::new(1);
+    let mut far = Side::with(2, config, MemoryDisk::new());
+    let file = noise(3, 4 << 20);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    // A byte in each of a dozen chunks of some eight KiB, all over what is not in memory.
+    for number in far.disk.numbers() {
+        let segment = far.disk.segment(number);
+        for at in (150_000..segment.len().min(3_200_000)).step_by(250_000) {
+            segment[at] ^= 1;
+        }
+    }
+    let cost = send_at_once(&mut near, &mut far, &file);
+    assert!(cost.requests >= 4, "{}", cost.requests);
+    assert_eq!(cost.round_trips, 1);
+    assert!(cost.answered_bytes < 400_000, "{}", cost.answered_bytes);
+}
