@@ -438,6 +438,32 @@ fn what_is_only_carried_is_kept_on_neither_side() {
 }
 
 #[test]
+fn both_nodes_say_why_an_accelerator_let_go() {
+    let mut policy = Policy::default();
+    policy.accelerators.smb = accelerate::smb::Settings::STRICT;
+    let setting = Setting {
+        policy,
+        ..Setting::default()
+    };
+    let answer = random_bytes(10, 300_000);
+    let mut world = World::new(setting);
+    // The far node's policy is the default one, in which file shares are not accelerated.
+    world.servers.insert(445, answering(&answer));
+    download(&mut world, 445, &answer);
+    for own in [NEAR, FAR] {
+        let why = world.nodes[own].engine.why(world.now, 1).unwrap();
+        let stage = why
+            .stages
+            .iter()
+            .find(|stage| stage.stage == "accelerate")
+            .unwrap();
+        assert_eq!(stage.did, "smb");
+        let reason = stage.why_not.as_deref().unwrap();
+        assert!(reason.contains("the policy says not to"), "{reason}");
+    }
+}
+
+#[test]
 fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
     let answer = random_bytes(9, 500_000);
     let mut world = world_with([(80, answering(&answer))]);
