@@ -341,7 +341,6 @@ impl Side {
             }
             Event::LinkAttached { .. }
             | Event::LinkReplaced { .. }
-            | Event::LinkLost { .. }
             | Event::Hello { .. }
             | Event::Answered { .. }
             | Event::Readable { .. }

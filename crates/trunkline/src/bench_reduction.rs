@@ -127,8 +127,7 @@ fn disk(directory: &Path) -> Result<Disk> {
     estimate::disk(directory, &directory.with_extension("key"))
 }
 
-/// The command of a process that is an end of a transfer.
-pub(crate) fn process(program: &Path, task: &EndTask, directory: &Path) -> Command {
+fn process(program: &Path, task: &EndTask, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .args(["bench", "reduction-end", task.role.name()])

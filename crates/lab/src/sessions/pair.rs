@@ -357,7 +357,6 @@ impl Pair {
             | Event::PeerRestarted
             | Event::GoAway
             | Event::LinkReplaced { .. }
-            | Event::LinkLost { .. }
             | Event::Drained => {}
         }
     }
