@@ -288,6 +288,11 @@ pub enum Event {
         /// Who.
         peer: NodeId,
     },
+    /// The link to the peer broke, and its flows go on in packets if those are answered.
+    LinkBroken {
+        /// Which.
+        peer: NodeId,
+    },
     /// Flows to the peer travel in packets by UDP from here on.
     DatagramsUp {
         /// Who.

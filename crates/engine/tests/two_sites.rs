@@ -438,6 +438,32 @@ fn what_is_only_carried_is_kept_on_neither_side() {
 }
 
 #[test]
+fn both_nodes_say_why_an_accelerator_let_go() {
+    let mut policy = Policy::default();
+    policy.accelerators.smb = accelerate::smb::Settings::STRICT;
+    let setting = Setting {
+        policy,
+        ..Setting::default()
+    };
+    let answer = random_bytes(10, 300_000);
+    let mut world = World::new(setting);
+    // The far node's policy is the default one, in which file shares are not accelerated.
+    world.servers.insert(445, answering(&answer));
+    download(&mut world, 445, &answer);
+    for own in [NEAR, FAR] {
+        let why = world.nodes[own].engine.why(world.now, 1).unwrap();
+        let stage = why
+            .stages
+            .iter()
+            .find(|stage| stage.stage == "accelerate")
+            .unwrap();
+        assert_eq!(stage.did, "smb");
+        let reason = stage.why_not.as_deref().unwrap();
+        assert!(reason.contains("the policy says not to"), "{reason}");
+    }
+}
+
+#[test]
 fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
     let answer = random_bytes(9, 500_000);
     let mut world = world_with([(80, answering(&answer))]);
@@ -606,19 +632,85 @@ fn udp_that_the_network_holds_back_is_left_for_tls() {
 /// Otherwise it would go on sending for a second and four probe timeouts, to nobody.
 #[test]
 fn the_peer_hears_at_once_that_a_path_has_ended() {
-    let stop = |world: &mut World| {
-        let grace = Duration::ZERO;
-        world.input(NEAR, Input::Stop { grace });
-    };
-    let ends: [fn(&mut World); 2] = [|world| world.lose_link(NEAR), stop];
-    for end in ends {
-        let mut world = world_with_packets(0.0, []);
-        end(&mut world);
-        world.run_for(world::Path::default().delay + Duration::from_millis(1));
-        let path = world.nodes[FAR].engine.status().peers[0].path.clone();
-        assert_eq!(path.carries, "tls");
-        let why = path.fallback.unwrap();
-        assert!(why.contains("has closed its UDP path"), "{why}");
+    let mut world = world_with_packets(0.0, []);
+    let grace = Duration::ZERO;
+    world.input(NEAR, Input::Stop { grace });
+    world.run_for(world::Path::default().delay + Duration::from_millis(1));
+    let path = world.nodes[FAR].engine.status().peers[0].path.clone();
+    assert_eq!(path.carries, "tls");
+    let why = path.fallback.unwrap();
+    assert!(why.contains("has closed its UDP path"), "{why}");
+}
+
+fn was_down(world: &World, own: usize) -> bool {
+    let is_down = |event: &Event| matches!(event, Event::PeerDown { .. });
+    world.nodes[own].events.iter().any(is_down)
+}
+
+/// DESIGN: UDP outlives a lost control connection by 60 s at most.
+#[test]
+fn flows_go_on_by_udp_when_their_link_breaks_for_a_minute_at_most() {
+    let answer = random_bytes(6, 4 << 20);
+    let mut world = world_with_packets(0.01, [(80, answering(&answer))]);
+    let connection = world.accept(80);
+    world.send(connection, REQUEST, true);
+    world.run_for(Duration::from_secs(1));
+    world.lose_link(NEAR);
+    let began = world.now;
+    // The peer may be dead, and is trusted with new flows when it has answered.
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    world.run_for(2 * ROUND_TRIP);
+    assert_eq!(world.nodes[NEAR].intercepted.len(), 1);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert!(world.client_host(connection).received == answer);
+    // New ones are opened meanwhile.
+    download(&mut world, 80, &answer);
+    let end = began + Duration::from_secs(59);
+    world.run_for(end.since(world.now));
+    assert_eq!(
+        world.nodes[NEAR].engine.status().peers[0].path.carries,
+        "udp"
+    );
+    assert!(!was_down(&world, NEAR));
+    world.run_for(Duration::from_secs(2));
+    assert!(was_down(&world, NEAR));
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    let path = world.nodes[FAR].engine.status().peers[0].path.clone();
+    let why = path.fallback.unwrap();
+    assert!(why.contains("has closed its UDP path"), "{why}");
+}
+
+/// The end of a TCP connection is how a node hears at once that the peer was killed.
+#[test]
+fn a_peer_that_is_killed_gets_no_new_flows_though_packets_might_have_gone_on() {
+    let mut world = world_with_packets(0.0, []);
+    world.set_packets_blocked(true);
+    world.lose_link(NEAR);
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    world.run_for(Duration::from_secs(10));
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    assert!(was_down(&world, NEAR));
+}
+
+/// DESIGN: revoking an identity ends its UDP keys within 5 s.
+#[test]
+fn a_peer_that_is_taken_out_is_neither_heard_nor_told_anything_by_udp() {
+    let answer = random_bytes(7, 4 << 20);
+    for breaks in [false, true] {
+        let mut world = world_with_packets(0.0, [(80, answering(&answer))]);
+        let connection = world.accept(80);
+        world.send(connection, REQUEST, true);
+        world.run_for(Duration::from_secs(1));
+        if breaks {
+            world.lose_link(FAR);
+        }
+        world.forget_peers(FAR);
+        let told = world.wan_bytes[FAR];
+        world.run_for(Duration::from_secs(5));
+        assert_eq!(world.wan_bytes[FAR], told);
+        assert!(world.nodes[FAR].engine.status().peers.is_empty());
+        assert_eq!(world.nodes[FAR].engine.status().flows, 0);
+        assert!(!world.client_host(connection).was_closed);
     }
 }
 

@@ -341,6 +341,7 @@ impl Side {
             }
             Event::LinkAttached { .. }
             | Event::LinkReplaced { .. }
+            | Event::LinkLost { .. }
             | Event::Hello { .. }
             | Event::Answered { .. }
             | Event::Readable { .. }

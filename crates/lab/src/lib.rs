@@ -37,7 +37,6 @@ pub mod sessions;
 pub mod site;
 pub mod terminal;
 pub mod topology;
-pub mod turnup;
 pub mod wait;
 pub mod workload;
 

@@ -15,6 +15,7 @@
 //! It decides nothing about protocols. Its heartbeat is what the watchdog listens for: a node
 //! whose loop hangs must not keep traffic.
 
+mod broken_links;
 mod datagrams;
 
 use std::collections::{BTreeMap, HashMap};
@@ -88,6 +89,8 @@ struct LinkSlot {
     addresses: LinkAddresses,
     exporter: Exporter,
     datagrams: Option<Datagrams>,
+    /// Its TLS connection is gone, and there is something to do for its datagram path.
+    is_broken: bool,
 }
 
 struct PeerSlot {
@@ -109,6 +112,8 @@ pub(crate) struct EventLoop {
     paths: Paths,
     /// The socket at the WAN address.
     udp: Option<ReadSocket>,
+    /// Links that are gone and still used for their datagram paths.
+    broken: Vec<LinkId>,
     /// Room for the packets of one system call.
     packets: BytesMut,
     /// The last note about the paths, perhaps still on its way to the disk.
@@ -147,6 +152,7 @@ impl EventLoop {
             unpaired,
             paths,
             udp,
+            broken: Vec::new(),
             packets: BytesMut::new(),
             saving: None,
             stopped: false,
@@ -199,6 +205,7 @@ impl EventLoop {
             }
             self.serve_links();
             has_more = self.serve_datagrams();
+            self.forget_broken_links();
             if Instant::now() >= next_beat {
                 self.parts.heart.beat();
                 next_beat = Instant::now() + HEARTBEAT;
@@ -242,6 +249,9 @@ impl EventLoop {
     /// Closes the links after what was said last, so that the peers need not find out by
     /// waiting that flows were reset.
     async fn say_goodbye(&mut self, messages: &mut mpsc::Receiver<Message>) {
+        for link in std::mem::take(&mut self.broken) {
+            drop(self.forget_link(link));
+        }
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
             self.close_link(link);
@@ -295,6 +305,7 @@ impl EventLoop {
                     addresses,
                     exporter,
                     datagrams: None,
+                    is_broken: false,
                 };
                 self.link_up(now, link, slot, dialed_by_us);
             }
@@ -380,25 +391,6 @@ impl EventLoop {
             offer,
         };
         self.engine.handle(now, up);
-    }
-
-    fn link_down(&mut self, now: Time, link: LinkId) {
-        self.note_paths();
-        self.engine.handle(now, Input::LinkDown { link });
-        self.drain();
-        // The peer may not know yet, and hears of it by the link's own socket.
-        self.say_last_word(link);
-        if let Some(slot) = self.forget_link(link) {
-            self.count_link(slot.peer, |links| links.up = links.up.saturating_sub(1));
-        }
-    }
-
-    fn forget_link(&mut self, link: LinkId) -> Option<LinkSlot> {
-        let slot = self.links.remove(&link)?;
-        if let Some(datagrams) = &slot.datagrams {
-            self.paths.remove(datagrams.connection_id());
-        }
-        Some(slot)
     }
 
     /// Does everything that the engine wants done by now.
@@ -651,7 +643,8 @@ impl EventLoop {
         let mut value = value.unwrap_or_default();
         if let (Question::Status, Some(fields)) = (question, value.as_object_mut()) {
             fields.insert("unpaired_peers".to_owned(), self.unpaired.clone().into());
-            fields.insert("links".to_owned(), self.links.len().into());
+            let links = self.links.len() - self.broken.len();
+            fields.insert("links".to_owned(), links.into());
             fields.insert("connections".to_owned(), self.connections.len().into());
         }
         value
@@ -703,6 +696,12 @@ impl EventLoop {
             }
             Event::PeerRestarted { peer } => {
                 tracing::warn!(peer = name(peer), "peer was restarted; its flows are reset");
+            }
+            Event::LinkBroken { peer } => {
+                tracing::info!(
+                    peer = name(peer),
+                    "the link to the peer broke; flows go on by UDP as long as that is answered"
+                );
             }
             Event::DatagramsUp { peer } => {
                 tracing::info!(peer = name(peer), "flows to the peer travel by UDP");

@@ -255,3 +255,27 @@ impl ClientCertVerifier for Verifier {
         self.schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_link_has_early_data_resumption_or_a_key_log() {
+        let state = tempfile::tempdir().unwrap();
+        let identity = Identity::load_or_create(state.path()).unwrap();
+        let servers = [
+            session_server(&identity, Trust::default()).unwrap(),
+            pairing_server(&identity).unwrap(),
+        ];
+        for server in servers {
+            let limits = (server.max_early_data_size, server.send_tls13_tickets);
+            assert_eq!(limits, (0, 0));
+            assert!(!server.session_storage.can_cache());
+            assert!(!server.key_log.will_log("EXPORTER_SECRET"));
+        }
+        let client = client(&identity, NodeId([1; 32]), SESSION).unwrap();
+        assert!(!client.enable_early_data);
+        assert!(!client.key_log.will_log("EXPORTER_SECRET"));
+    }
+}

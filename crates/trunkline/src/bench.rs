@@ -13,6 +13,7 @@ use lab::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search}
 use lab::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
+use crate::bench_kill::BenchKill;
 use crate::bench_peers::EmulatorPeers;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
@@ -38,6 +39,8 @@ enum Part {
     Session(BenchSession),
     // Its own text says more.
     Reduction(BenchReduction),
+    // Its own text says more.
+    ReductionKill(BenchKill),
     /// One end of a transfer of the reduction bench. Started by the bench itself.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
@@ -78,6 +81,7 @@ impl Bench {
             Part::EmulatorPeers(peers) => peers.run(),
             Part::Session(session) => session.run(),
             Part::Reduction(reduction) => reduction.run(),
+            Part::ReductionKill(kill) => kill.run(),
             Part::ReductionEnd(end) => end.run(),
         }
     }

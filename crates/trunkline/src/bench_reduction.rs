@@ -127,7 +127,8 @@ fn disk(directory: &Path) -> Result<Disk> {
     estimate::disk(directory, &directory.with_extension("key"))
 }
 
-fn process(program: &Path, task: &EndTask, directory: &Path) -> Command {
+/// The command of a process that is an end of a transfer.
+pub(crate) fn process(program: &Path, task: &EndTask, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command
         .args(["bench", "reduction-end", task.role.name()])

@@ -11,7 +11,7 @@ use clap::Args;
 use lab::kernel;
 use lab::reduction::{
     self, CaptureNotes, Disk, Estimate as Outcome, FRAMING, Input, Item, Pair, PairConfig,
-    Recognition, Skipped, Tally,
+    Recognition, Side, Skipped, Tally,
 };
 use node::{SegmentFiles, StateLock, dictionary_key};
 use serde_json::{Value, json};
@@ -98,10 +98,25 @@ impl Estimate {
         let outcome = reduction::estimate(&mut pair, &inputs, recognition, excluded, &display);
         display.finish();
         let outcome = outcome?;
+        let unwritten: u64 = [Side::Near, Side::Far]
+            .map(|side| pair.statistics(side).unwritten_chunks)
+            .iter()
+            .sum();
         let mut out = Output::new();
         match self.json {
-            true => writeln!(out, "{}", document(&outcome))?,
+            true => {
+                let mut document = document(&outcome);
+                document["unwritten_chunks"] = json!(unwritten);
+                writeln!(out, "{document}")?;
+            }
             false => write!(out, "{}", table(&outcome, self.all))?,
+        }
+        if let (Some(directory), true) = (&self.dictionary, unwritten > 0) {
+            remark!(
+                "{unwritten} chunks could not be written in {}, so the next call will not know all of \
+                 this data; is the disk full?",
+                directory.display()
+            );
         }
         match outcome.losses().count() {
             0 => Ok(()),

@@ -12,6 +12,7 @@
 mod output;
 
 mod bench;
+mod bench_kill;
 mod bench_peers;
 mod bench_reduction;
 mod bench_session;
@@ -21,7 +22,6 @@ mod emulate;
 mod estimate;
 mod lab;
 mod man;
-mod measure;
 mod node;
 mod peer;
 
@@ -74,8 +74,6 @@ enum Command {
     Bench(bench::Bench),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::Emulate),
-    /// Measures a circuit by RFC 6349, from end to end.
-    Measure(measure::Measure),
 }
 
 impl Command {
@@ -90,7 +88,6 @@ impl Command {
             Command::Estimate(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Emulate(command) => command.run(),
-            Command::Measure(command) => command.run(),
         }
     }
 }

@@ -95,6 +95,11 @@ pub enum Event {
         /// The link that must be closed.
         link: LinkId,
     },
+    /// Packets went on beside this link after it had broken, and no longer do: there is no link now.
+    LinkLost {
+        /// The link that broke.
+        link: LinkId,
+    },
     /// Both sides take packets beside this link: ask its TLS connection for keys and call
     /// [`crate::Session::start_datagrams`].
     DatagramsAgreed {

@@ -68,6 +68,10 @@ pub const ACKNOWLEDGE_BYTES: u64 = 128 << 10;
 /// A link without a hello from the peer after this long is given back.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Packets go on for so long when their link has broken, and no longer: the keys are that link's, and
+/// who is revoked meanwhile may not be told. Time enough to dial a few times.
+pub const PACKETS_OUTLIVE_LINK: Duration = Duration::from_secs(60);
+
 /// While the attached link is younger than this, a link dialled by the other side counts as
 /// dialled at the same time and the lower node id decides; later the newer link wins.
 pub const SIMULTANEOUS_DIAL: Duration = Duration::from_secs(3);

@@ -202,6 +202,7 @@ impl World {
                 Event::PeerRestarted => panic!("nobody restarted"),
                 Event::LinkAttached { .. }
                 | Event::LinkReplaced { .. }
+                | Event::LinkLost { .. }
                 | Event::Hello { .. }
                 | Event::Readable { .. }
                 | Event::Writable { .. }

@@ -50,7 +50,6 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "reduce",
             "tunnel",
             "accelerate",
-            "measure",
             "engine",
         ],
     ),
@@ -62,7 +61,6 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "reduce",
             "tunnel",
             "accelerate",
-            "measure",
             "engine",
             "node",
             "lab",
@@ -70,9 +68,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ),
     (
         "trunkline",
-        &[
-            "vocab", "emulate", "tunnel", "measure", "engine", "node", "lab",
-        ],
+        &["vocab", "emulate", "tunnel", "engine", "node", "lab"],
     ),
 ];
 

@@ -226,6 +226,13 @@ impl Engine {
         self.links.get(&link).copied().or_else(former)
     }
 
+    /// Whether packets may still go out beside this link, be it there or not: flows that outlive it, or
+    /// the word that its path has ended.
+    #[must_use]
+    pub fn uses(&self, link: LinkId) -> bool {
+        self.owner(link).is_some()
+    }
+
     /// When [`Self::handle_timeout`] is due; `None` while nothing waits for time to pass.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {

@@ -57,7 +57,7 @@ impl Engine {
 
     pub(super) fn link_down(&mut self, now: Time, link: LinkId) {
         self.offers.remove(&link);
-        let Some(node) = self.links.remove(&link) else {
+        let Some(node) = self.links.get(&link).copied() else {
             return;
         };
         let Some(peer) = self.peers.get_mut(&node) else {
@@ -65,13 +65,27 @@ impl Engine {
         };
         peer.remember_path();
         peer.session.link_down(now, link);
-        if peer.link == Some(link) {
+        self.touched.insert(node);
+        let outlives = peer.session.outlives_link() && peer.session.datagram_link() == Some(link);
+        if !outlives {
+            return self.link_lost(node, link);
+        }
+        // It is known in a round trip whether the peer lives; new flows pass by until then.
+        if self.set_reach(node, Reach::Silent) {
+            self.event(Event::LinkBroken { peer: node });
+        }
+    }
+
+    /// The link is gone, and with it what travelled in packets.
+    fn link_lost(&mut self, node: NodeId, link: LinkId) {
+        self.links.remove(&link);
+        if let Some(peer) = self.peers.get_mut(&node)
+            && peer.link == Some(link)
+        {
             peer.link = None;
             peer.reach = Reach::Down;
-            self.outputs
-                .push_back(Output::Event(Event::PeerDown { peer: node }));
+            self.event(Event::PeerDown { peer: node });
         }
-        self.touched.insert(node);
     }
 
     pub(super) fn session_event(&mut self, now: Time, node: NodeId, event: tunnel::Event) {
@@ -86,6 +100,7 @@ impl Engine {
                     reason: "a newer link took its place".to_owned(),
                 });
             }
+            Said::LinkLost { link } => self.link_lost(node, link),
             Said::Hello { blob } => self.hello(node, &blob),
             Said::Opened { flow, open } => self.opened(now, node, flow, open),
             Said::Answered { flow, answer } => self.answered(now, node, flow, answer),

@@ -85,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) stopped: bool,
     pub(crate) disk: MemoryDisk,
     link: Option<LinkId>,
+    /// The link whose datagrams come and go, though it may have broken.
+    path: Option<LinkId>,
     id: NodeId,
     accepted: u64,
 }
@@ -182,6 +184,7 @@ impl World {
             stopped: false,
             disk: MemoryDisk::default(),
             link: None,
+            path: None,
             id: ids[own],
             accepted: 0,
         };
@@ -209,6 +212,7 @@ impl World {
         for own in [NEAR, FAR] {
             let peer = self.nodes[1 - own].id;
             self.nodes[own].link = Some(link);
+            self.nodes[own].path = Some(link);
             self.input(
                 own,
                 Input::LinkUp {
@@ -223,7 +227,7 @@ impl World {
         self.run_until(up, Duration::from_secs(10));
     }
 
-    /// The link dies at both ends; what is on the path is lost.
+    /// The link dies at both ends; what is on it is lost.
     pub(crate) fn cut(&mut self) {
         for own in [NEAR, FAR] {
             if let Some(link) = self.nodes[own].link.take() {
@@ -238,7 +242,6 @@ impl World {
         if let Some(link) = self.nodes[own].link.take() {
             let now = self.now;
             self.nodes[own].engine.handle(now, Input::LinkDown { link });
-            self.transmit_datagrams(own, link);
         }
         self.pipes = [self.pipe(), self.pipe()];
         self.drain();
@@ -353,6 +356,14 @@ impl World {
         self.drain();
     }
 
+    /// The configuration of a node that has no peer any longer.
+    pub(crate) fn forget_peers(&mut self, own: usize) {
+        let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
+        let mut config = config(&Setting::default(), &ids, own);
+        config.peers.clear();
+        self.input(own, Input::Configure(Box::new(config)));
+    }
+
     fn next_due(&self) -> Time {
         let engines = self
             .nodes
@@ -379,7 +390,7 @@ impl World {
                 self.nodes[own].engine.handle(self.now, input);
             }
             while let Some(packet) = self.arrived_packet(own) {
-                let Some(link) = self.nodes[own].link else {
+                let Some(link) = self.nodes[own].path else {
                     continue;
                 };
                 let input = Input::Datagrams {
@@ -489,10 +500,11 @@ impl World {
     }
 
     fn transmit(&mut self, own: usize) -> bool {
+        let path = self.nodes[own].path;
+        let mut sent = path.is_some_and(|path| self.transmit_datagrams(own, path));
         let Some(link) = self.nodes[own].link else {
-            return false;
+            return sent;
         };
-        let mut sent = self.transmit_datagrams(own, link);
         while self.pipes[own].writable(self.now) >= TRANSMIT {
             let Some(bytes) = self.nodes[own].engine.transmit(self.now, link, TRANSMIT) else {
                 break;

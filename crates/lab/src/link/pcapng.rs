@@ -202,4 +202,85 @@ mod tests {
             [0x45, 0, 0, 0, 1, 0, 0, 0]
         );
     }
+
+    /// An IPv4 packet with a TCP segment; a flag is a bit of its header.
+    fn segment(from: u16, to: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0];
+        packet.extend((40 + payload.len() as u16).to_be_bytes());
+        packet.extend([0, 0, 0, 0, 64, 6, 0, 0]);
+        for port in [from, to] {
+            packet.extend([192, 0, 2, if port == 80 { 2 } else { 1 }]);
+        }
+        packet.extend([from.to_be_bytes(), to.to_be_bytes()].concat());
+        packet.extend([sequence.to_be_bytes(), [0; 4]].concat());
+        packet.extend([0x50, flags, 255, 255, 0, 0, 0, 0]);
+        packet.extend(payload);
+        packet
+    }
+
+    /// A link's capture has each packet that came through twice, at either end, and a lost one once.
+    #[test]
+    fn what_hosts_sent_over_a_link_is_read_out_of_its_capture_once() {
+        use crate::capture::{Event, Frames, Packet, Streams};
+        const FIN_ACK: u8 = 0x11;
+        const SYN: u8 = 2;
+        const ACK: u8 = 16;
+        let (out, back) = ((40_000, 80), (80, 40_000));
+        let answer: Vec<u8> = (0..5_000_u32).map(|byte| byte as u8).collect();
+        let mut packets = vec![
+            (0, segment(out.0, out.1, 9, SYN, b""), true),
+            (1, segment(back.0, back.1, 99, SYN | ACK, b""), true),
+            (2, segment(out.0, out.1, 10, ACK, b"GET"), true),
+        ];
+        for (number, part) in answer.chunks(1_000).enumerate() {
+            let sequence = 100 + 1_000 * number as u32;
+            let packet = segment(back.0, back.1, sequence, ACK, part);
+            packets.push((3 + number as u64, packet, number != 1));
+        }
+        // What was lost comes again, behind what was sent after it.
+        let again = segment(back.0, back.1, 1_100, ACK, &answer[1_000..2_000]);
+        packets.push((300, again, true));
+        packets.push((301, segment(back.0, back.1, 5_100, FIN_ACK, b""), true));
+        packets.push((302, segment(out.0, out.1, 13, FIN_ACK, b""), true));
+        packets.push((303, segment(back.0, back.1, 5_101, ACK, b""), true));
+
+        let mut bytes = Vec::new();
+        let mut capture = Pcapng::begin(&mut bytes, "test", "{}", &[end("a"), end("b")]).unwrap();
+        for (at_ms, packet, came_through) in &packets {
+            let at = 1_700_000_000_000_000_000 + at_ms * 1_000_000;
+            let into = u32::from(packet[15] == 2);
+            capture
+                .packet(into, at, Heading::Inbound, packet, "forward 1")
+                .unwrap();
+            if *came_through {
+                capture
+                    .packet(1 - into, at + 150_000_000, Heading::Outbound, packet, "")
+                    .unwrap();
+            }
+        }
+
+        let mut streams = Streams::default();
+        let mut frames = Frames::open(&bytes[..]).unwrap();
+        while let Some(frame) = frames.next_frame().unwrap() {
+            streams.handle(Packet::of(&frame));
+        }
+        streams.finish();
+        let (mut asked, mut answered) = (Vec::new(), Vec::new());
+        while let Some(event) = streams.poll_event() {
+            if let Event::Data {
+                direction, bytes, ..
+            } = event
+            {
+                match direction {
+                    crate::capture::Direction::FromClient => asked.extend_from_slice(&bytes),
+                    crate::capture::Direction::FromServer => answered.extend_from_slice(&bytes),
+                }
+            }
+        }
+        assert_eq!(asked, b"GET");
+        assert!(answered == answer);
+        let counts = streams.counts();
+        assert_eq!((counts.connections, counts.begun_before), (1, 0));
+        assert_eq!((counts.gaps, counts.bytes), (0, 5_003));
+    }
 }

@@ -27,6 +27,39 @@ impl Noise {
     }
 }
 
+/// Bytes of a block.
+pub(super) const BLOCK: u64 = 1 << 20;
+
+/// Random bytes without end that can be had from any block on: each has a seed of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Blocks {
+    next: u64,
+    noise: Noise,
+    left: usize,
+}
+
+impl Blocks {
+    /// From the block of this number on.
+    pub(super) fn new(number: u64) -> Self {
+        Self {
+            next: number,
+            noise: Noise::new(number),
+            left: 0,
+        }
+    }
+
+    /// The next so many, which has to divide a block.
+    pub(super) fn next(&mut self, length: usize) -> Bytes {
+        if self.left == 0 {
+            self.noise = Noise::new(self.next);
+            self.next += 1;
+            self.left = BLOCK as usize;
+        }
+        self.left -= length;
+        self.noise.next(length)
+    }
+}
+
 /// The data with random bytes inserted about every `period` bytes.
 pub(super) fn edited(data: &Bytes, period: u64, inserted: usize) -> Bytes {
     let mut random = Random::from_seed(period);

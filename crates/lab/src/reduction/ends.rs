@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tunnel::wire::{Data, Frame, MessageAck};
 use vocab::{ByteCount, FlowId, Segment, Time};
 
-use super::data::Noise;
+use super::data::{Blocks, Noise};
 use super::pair::{
     ACKNOWLEDGED_AT_ONCE, BYTE_TIME, Disk, End, PairConfig, READ_AHEAD, Side, acknowledgement,
     length_of, message,
@@ -38,6 +38,8 @@ pub enum Role {
     Send,
     /// Decodes and compares.
     Receive,
+    /// Decodes and compares until it is killed; what it has written down it acknowledges at once.
+    Survive,
     /// Fills a dictionary by encoding for a peer that takes everything, says so in its result, and goes
     /// on until it is killed.
     Fill,
@@ -47,9 +49,10 @@ pub enum Role {
 
 impl Role {
     /// The roles by name.
-    pub const ALL: [(&'static str, Self); 4] = [
+    pub const ALL: [(&'static str, Self); 5] = [
         ("send", Self::Send),
         ("receive", Self::Receive),
+        ("survive", Self::Survive),
         ("fill", Self::Fill),
         ("reopen", Self::Reopen),
     ];
@@ -117,7 +120,7 @@ pub struct EndResult {
 pub fn run_end(task: &EndTask, disk: Disk) -> Result<()> {
     let config = PairConfig::shipped(task.memory, task.disk, 1);
     let side = match task.role {
-        Role::Receive => Side::Far,
+        Role::Receive | Role::Survive => Side::Far,
         Role::Send | Role::Fill | Role::Reopen => Side::Near,
     };
     let resident_before_bytes = resident("VmRSS:")?;
@@ -139,7 +142,8 @@ pub fn run_end(task: &EndTask, disk: Disk) -> Result<()> {
     let began = Instant::now();
     match task.role {
         Role::Send => process.send(task)?,
-        Role::Receive => process.receive(task)?,
+        Role::Receive => process.receive(task, &mut Expected::Noise(Noise::new(task.seed)))?,
+        Role::Survive => process.receive(task, &mut Expected::Blocks(Blocks::new(task.seed)))?,
         Role::Fill => process.fill(task)?,
         Role::Reopen => {}
     }
@@ -157,13 +161,13 @@ struct Process {
 }
 
 /// What the processes say to each other.
-mod kind {
-    pub(super) const DATA: u8 = 1;
-    pub(super) const ACKNOWLEDGE: u8 = 2;
-    pub(super) const REPAIR: u8 = 3;
-    pub(super) const ANSWER: u8 = 4;
-    pub(super) const DONE: u8 = 5;
-    pub(super) const END: u8 = 6;
+pub(super) mod kind {
+    pub(in super::super) const DATA: u8 = 1;
+    pub(in super::super) const ACKNOWLEDGE: u8 = 2;
+    pub(in super::super) const REPAIR: u8 = 3;
+    pub(in super::super) const ANSWER: u8 = 4;
+    pub(in super::super) const DONE: u8 = 5;
+    pub(in super::super) const END: u8 = 6;
 }
 
 impl Process {
@@ -272,9 +276,8 @@ impl Process {
         }
     }
 
-    fn receive(&mut self, task: &EndTask) -> Result<()> {
+    fn receive(&mut self, task: &EndTask, data: &mut Expected) -> Result<()> {
         let mut decoder = Decoder::new(DecoderConfig::default(), self.end.peer);
-        let mut noise = Noise::new(task.seed);
         let mut expected = Bytes::new();
         let mut left = task.bytes;
         let mut acknowledged = 0;
@@ -287,7 +290,7 @@ impl Process {
                         let mut rest = &segment[..];
                         while !rest.is_empty() {
                             if expected.is_empty() {
-                                expected = noise.next(left.min(PIECE as u64) as usize);
+                                expected = data.next(left.min(PIECE as u64) as usize);
                                 left -= expected.len() as u64;
                                 ensure!(!expected.is_empty(), "more came out than was sent");
                             }
@@ -391,6 +394,21 @@ impl Process {
         let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
         self.input.read_exact(&mut bytes)?;
         Ok((kind, bytes.into()))
+    }
+}
+
+/// What a receiver is to receive.
+enum Expected {
+    Noise(Noise),
+    Blocks(Blocks),
+}
+
+impl Expected {
+    fn next(&mut self, length: usize) -> Bytes {
+        match self {
+            Self::Noise(noise) => noise.next(length),
+            Self::Blocks(blocks) => blocks.next(length),
+        }
     }
 }
 

@@ -7,13 +7,14 @@
 //! ```
 //! A [`Pair`] is what reduction is in two nodes, with the same settings; nothing about it is
 //! modelled. [`estimate()`] sends somebody's data through one and says what it would cost on the wire;
-//! [`bench()`] measures the same data everywhere.
+//! [`bench()`] measures the same data everywhere; [`kill()`] ends one of the two at random points.
 
 mod bench;
 mod data;
 mod ends;
 mod estimate;
 mod files;
+mod kill;
 mod pair;
 
 pub use bench::{
@@ -22,4 +23,5 @@ pub use bench::{
 pub use ends::{EndResult, EndTask, Role, run_end};
 pub use estimate::{CaptureNotes, Estimate, Item, Recognition, estimate};
 pub use files::{Input, Skipped, check};
+pub use kill::{KillPlan, KillReport, kill};
 pub use pair::{Disk, FRAMING, Pair, PairConfig, Side, Stream, Tally};

@@ -357,6 +357,7 @@ impl Pair {
             | Event::PeerRestarted
             | Event::GoAway
             | Event::LinkReplaced { .. }
+            | Event::LinkLost { .. }
             | Event::Drained => {}
         }
     }

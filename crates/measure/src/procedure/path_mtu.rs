@@ -12,7 +12,7 @@ use std::time::Duration;
 use path::{BASE_SIZE, MtuConfig, MtuState, PathMtu};
 use vocab::Time;
 
-use super::{Exchange, Outgoing};
+use super::Outgoing;
 use crate::wire::{DATAGRAM_HEADER, Datagram, Direction, Kind};
 
 /// The smallest MTU that a host on IPv4 must take in (RFC 791 §3.1), where the second search begins.
@@ -108,6 +108,14 @@ impl PathMtuTest {
         self.outcome
     }
 
+    /// The next datagram to send now.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        if self.outgoing.is_empty() && self.under_way.is_none() && self.outcome.is_none() {
+            self.next_probe(now);
+        }
+        self.outgoing.pop_front()
+    }
+
     fn next_probe(&mut self, now: Time) {
         let Some(size) = self.search.poll_probe(now) else {
             return;
@@ -150,38 +158,8 @@ impl PathMtuTest {
         }
     }
 
-    fn judge(&mut self, now: Time) {
-        match self.search.state() {
-            MtuState::Base | MtuState::Searching | MtuState::Confirming => {}
-            MtuState::Complete => {
-                self.outcome = Some(MtuOutcome::Found {
-                    mtu: self.search.size() + self.headers,
-                    tried: self.max + self.headers,
-                });
-            }
-            MtuState::Error => {
-                let least = smallest(self.headers);
-                if self.is_below_base || least >= BASE_SIZE.min(self.max) {
-                    let tried = least + self.headers;
-                    self.outcome = Some(MtuOutcome::TooSmall { tried });
-                    return;
-                }
-                self.is_below_base = true;
-                self.search = search(now, least, BASE_SIZE.min(self.max));
-            }
-        }
-    }
-}
-
-impl Exchange for PathMtuTest {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
-        if self.outgoing.is_empty() && self.under_way.is_none() && self.outcome.is_none() {
-            self.next_probe(now);
-        }
-        self.outgoing.pop_front()
-    }
-
-    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
+    /// Takes in a verified datagram of the server's, of `length` bytes above UDP.
+    pub fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
         let Some(under_way) = self
             .under_way
             .filter(|probe| probe.number == datagram.number)
@@ -216,7 +194,8 @@ impl Exchange for PathMtuTest {
         }
     }
 
-    fn refused(&mut self, now: Time, length: usize) {
+    /// Takes note that this host refused to send a datagram of this length (EMSGSIZE).
+    pub fn refused(&mut self, now: Time, length: usize) {
         self.under_way = None;
         self.outgoing.clear();
         self.search
@@ -224,7 +203,9 @@ impl Exchange for PathMtuTest {
         self.judge(now);
     }
 
-    fn poll_timeout(&self) -> Option<Time> {
+    /// When [`PathMtuTest::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
         if !self.outgoing.is_empty() {
             return Some(Time::ZERO);
         }
@@ -235,7 +216,8 @@ impl Exchange for PathMtuTest {
         }
     }
 
-    fn handle_timeout(&mut self, now: Time) {
+    /// Counts a probe as lost, or sends it again where nothing was heard at all.
+    pub fn handle_timeout(&mut self, now: Time) {
         let Some(probe) = self.under_way else {
             return;
         };
@@ -254,8 +236,26 @@ impl Exchange for PathMtuTest {
         }
     }
 
-    fn is_over(&mut self, _now: Time) -> bool {
-        self.outcome.is_some()
+    fn judge(&mut self, now: Time) {
+        match self.search.state() {
+            MtuState::Base | MtuState::Searching | MtuState::Confirming => {}
+            MtuState::Complete => {
+                self.outcome = Some(MtuOutcome::Found {
+                    mtu: self.search.size() + self.headers,
+                    tried: self.max + self.headers,
+                });
+            }
+            MtuState::Error => {
+                let least = smallest(self.headers);
+                if self.is_below_base || least >= BASE_SIZE.min(self.max) {
+                    let tried = least + self.headers;
+                    self.outcome = Some(MtuOutcome::TooSmall { tried });
+                    return;
+                }
+                self.is_below_base = true;
+                self.search = search(now, least, BASE_SIZE.min(self.max));
+            }
+        }
     }
 }
 

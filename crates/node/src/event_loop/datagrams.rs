@@ -1,6 +1,7 @@
 //! The UDP side of links: what their datagram paths need of the system, and what leaves.
 //!
-//! A path's keys come from its link's TLS connection, and it ends with the link. Packets are sent
+//! A path's keys come from its link's TLS connection, and it ends with the link or, where it carries
+//! flows, a while later. Packets are sent
 //! from the loop's own thread, where they are made: what waited for another thread would be paced
 //! for nothing.
 
@@ -220,18 +221,6 @@ impl EventLoop {
         };
         self.send_datagrams(link, transmit, packets);
         transmit.bytes.div_ceil(transmit.segment) >= packets_max
-    }
-
-    /// Sends what is left to say of a path whose link is gone.
-    pub(super) fn say_last_word(&mut self, link: LinkId) {
-        let mut packets = std::mem::take(&mut self.packets);
-        packets.clear();
-        let now = self.clock.now();
-        match self.engine.transmit_datagrams(now, link, 1, &mut packets) {
-            Some(transmit) => self.send_datagrams(link, transmit, packets),
-            None => self.packets = packets,
-        }
-        self.drain();
     }
 
     fn send_datagrams(&mut self, link: LinkId, transmit: Transmit, packets: BytesMut) {

@@ -99,6 +99,54 @@ fn a_dictionary_is_kept_between_calls_also_after_a_kill() {
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
+/// A disk that is full, as far as a process can be made to believe it: files may have a MiB.
+#[test]
+fn a_dictionary_that_cannot_be_written_is_named_and_costs_no_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, noise(4 * MEBIBYTE, 6)).unwrap();
+    let output = Command::new("bash")
+        .args(["-c", "trap '' XFSZ; ulimit -f 1024; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_trunkline"))
+        .args(["estimate", "--json", "--dictionary"])
+        .arg(directory.path().join("kept"))
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("is the disk full?"), "{said}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(number(&document["bytes"]), 4 * MEBIBYTE);
+    assert!(number(&document["unwritten_chunks"]) > 100);
+}
+
+#[test]
+fn a_link_to_itself_and_an_empty_capture_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::os::unix::fs::symlink("itself", path("itself")).unwrap();
+    let (code, _, said) = estimate(&[&path("itself")]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("itself"), "{said}");
+    // A directory that holds links to itself and above is walked once.
+    fs::create_dir(path("tree")).unwrap();
+    fs::write(path("tree/file"), "x").unwrap();
+    std::os::unix::fs::symlink("..", path("tree/up")).unwrap();
+    let (code, document, said) = estimate(&[&path("tree")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(number(&document["bytes"]), 1);
+    // The head of a capture and nothing else; its first bytes only.
+    fs::write(path("none.pcap"), Capture::new().0).unwrap();
+    let (code, document, said) = estimate(&[&path("none.pcap")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(number(&document["captures"][0]["connections"]), 0);
+    fs::write(path("cut.pcap"), &Capture::new().0[..10]).unwrap();
+    let (code, document, said) = estimate(&[&path("cut.pcap")]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(document["skipped"][0]["reason"].is_string(), "{document}");
+}
+
 #[test]
 fn standard_input_is_an_input() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline"))

@@ -19,4 +19,3 @@ mod many;
 mod peers;
 mod reduction_ends;
 mod setting;
-mod turn_up;

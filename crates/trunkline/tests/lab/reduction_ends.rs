@@ -117,3 +117,25 @@ fn a_part_of_the_bench_gives_its_figures_and_leaves_nothing() {
     let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
+
+/// Some dozens of points; `trunkline bench reduction-kill` takes a thousand.
+#[test]
+fn what_was_acknowledged_is_there_wherever_the_process_was_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+        .args(["bench", "reduction-kill", "--json", "--points", "40"])
+        .arg("--directory")
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let number = |key: &str| document["figures"][key].as_u64().unwrap();
+    assert_eq!(number("points"), 40);
+    assert_eq!(number("lost_references"), 0);
+    assert!(number("while_opening") > 0 && number("while_writing") > 0);
+    assert!(number("found_bytes") > MEBIBYTE);
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+    assert_eq!(left.len(), 0, "{left:?}");
+}

@@ -289,30 +289,113 @@ fn a_path_that_is_closed_takes_no_frames_at_either_end_and_the_link_does() {
     assert_eq!(pair.datagrams, [before[NEAR] + 2, before[FAR]]);
 }
 
-/// A link that is given up takes its path along, and the peer hears of it before it could miss
-/// anything, though the first word is lost.
+/// All that has come of a flow, taken.
+fn taken(session: &mut Session, flow: FlowId) -> Vec<u8> {
+    std::iter::from_fn(|| session.read(flow, 1 << 20))
+        .flatten()
+        .collect()
+}
+
+fn lost_links(pair: &Pair, side: usize) -> usize {
+    let is_lost = |event: &&Event| matches!(event, Event::LinkLost { .. });
+    pair.events[side].iter().filter(is_lost).count()
+}
+
 #[test]
-fn a_path_ends_with_its_link_and_the_peer_is_told() {
+fn packets_go_on_when_their_link_breaks_until_there_is_another() {
     let mut pair = Pair::in_packets(&Config::default());
-    let (now, link) = (pair.now, pair.link.unwrap());
-    pair.sessions[NEAR].link_down(now, link);
-    let mut lost = BytesMut::new();
-    assert!(
-        pair.sessions[NEAR]
-            .poll_datagrams(now, link, 8, &mut lost)
-            .is_some()
-    );
-    let flow = pair.sessions[FAR].open(now, open()).unwrap();
+    let flow = pair.sessions[FAR].open(pair.now, open()).unwrap();
     pair.sessions[FAR].write(flow, bytes(5_000));
-    pair.run(3 * ONE_WAY);
+    let link = pair.link.unwrap();
+    for session in &mut pair.sessions {
+        session.link_down(pair.now, link);
+        assert!(session.outlives_link());
+        assert_eq!(session.wants_transmit(), None);
+    }
+    pair.run(Duration::from_secs(30));
+    assert_eq!(taken(&mut pair.sessions[NEAR], flow), bytes(5_000));
+    pair.sessions[NEAR].answer(flow, Answer::Connected);
+    pair.sessions[NEAR].write(flow, bytes(3_000));
+    pair.run(Duration::from_millis(1));
+    pair.connect();
+    pair.run(Duration::from_secs(1));
+    assert!(pair.sessions.iter().all(Session::is_in_packets));
+    assert!(!pair.sessions.iter().any(Session::outlives_link));
+    assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(3_000));
+    assert!(taken(&mut pair.sessions[NEAR], flow).is_empty());
+    assert_eq!([NEAR, FAR].map(|side| lost_links(&pair, side)), [0, 0]);
+}
+
+/// DESIGN: UDP outlives a lost control connection by 60 s at most.
+#[test]
+fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let link = pair.link.unwrap();
+    pair.sessions[NEAR].link_down(pair.now, link);
+    pair.run(Duration::from_millis(59_900));
+    assert!(pair.sessions[NEAR].is_in_packets());
+    pair.run(Duration::from_millis(200));
+    assert_eq!(lost_links(&pair, NEAR), 1);
+    assert!(!pair.sessions[NEAR].is_up());
     assert_eq!(pair.down(FAR), [SuspendReason::ClosedByPeer]);
+    let flow = pair.sessions[FAR].open(pair.now, open()).unwrap();
+    pair.sessions[FAR].write(flow, bytes(5_000));
     // The near side forgets about it soon, and the next link has a path of its own.
     pair.run(Duration::from_secs(3));
     assert!(pair.sessions[NEAR].closing.is_none());
     pair.connect();
     pair.run(Duration::from_secs(1));
     assert!(pair.sessions.iter().all(Session::is_in_packets));
-    assert!(pair.events[NEAR].contains(&Event::Readable { flow }));
+    assert_eq!(taken(&mut pair.sessions[NEAR], flow), bytes(5_000));
+}
+
+#[test]
+fn a_broken_link_is_lost_once_packets_get_no_answer() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let link = pair.link.unwrap();
+    pair.sessions[NEAR].link_down(pair.now, link);
+    pair.swallows = |_, _| true;
+    let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    pair.sessions[NEAR].write(flow, bytes(5_000));
+    pair.run(Duration::from_secs(3));
+    assert_eq!(pair.down(NEAR), [SuspendReason::NoAnswer]);
+    assert_eq!(lost_links(&pair, NEAR), 1);
+    assert!(!pair.sessions[NEAR].is_up());
+    pair.swallows = |_, _| false;
+    pair.connect();
+    pair.run(Duration::from_secs(1));
+    assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(5_000));
+}
+
+/// What went on the link in a trial, and before packets were up, is not known to be there.
+#[test]
+fn what_was_on_a_link_that_broke_goes_in_packets() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+    pair.sessions[NEAR].write(flow, bytes(5_000));
+    pair.run(Duration::from_secs(1));
+    assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(5_000));
+    let link = pair.link.unwrap();
+    let now = begin_trial(&mut pair.sessions[NEAR], pair.now);
+    pair.now = now;
+    pair.sessions[NEAR].write(flow, bytes(7_000));
+    let lost = pair.sessions[NEAR].poll_transmit(now, link, 64 << 10);
+    assert!(lost.is_some_and(|bytes| bytes.len() > 7_000));
+    pair.sessions[NEAR].link_down(now, link);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(7_000));
+}
+
+/// Has a session with backlog try the link; gives the moment at which it does.
+fn begin_trial(session: &mut Session, mut now: Time) -> Time {
+    let choice = &mut session.link.as_mut().unwrap().datagrams.choice;
+    while !choice.is_trial() {
+        now += ONE_WAY;
+        choice.sent(now, choice::Left::Data);
+        choice.delivered(10_000);
+        choice.judge(now, ONE_WAY);
+    }
+    now
 }
 
 /// The answer to a sign of life says nothing of what is on the link.
@@ -322,15 +405,9 @@ fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
     pair.run(Duration::from_secs(1));
-    let (mut now, link) = (pair.now, pair.link.unwrap());
+    let link = pair.link.unwrap();
     let near = &mut pair.sessions[NEAR];
-    let choice = &mut near.link.as_mut().unwrap().datagrams.choice;
-    while !choice.is_trial() {
-        now += ONE_WAY;
-        choice.sent(now, choice::Left::Data);
-        choice.delivered(10_000);
-        choice.judge(now, ONE_WAY);
-    }
+    let now = begin_trial(near, pair.now);
     near.write(flow, bytes(5_000));
     near.liveness.restart();
     let on_link = near.poll_transmit(now, link, 64 << 10).unwrap();
@@ -436,6 +513,7 @@ fn what_a_flow_held_behind_gaps_goes_with_it() {
     for side in [NEAR, FAR] {
         pair.sessions[side].link_down(now, link);
     }
+    pair.swallows = |_, _| true;
     pair.run(Config::default().give_up_after);
     assert_eq!(pair.sessions[FAR].held_pieces, 0);
 }

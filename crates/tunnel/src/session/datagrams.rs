@@ -6,9 +6,10 @@
 //!  start_datagrams(keys) ─► Transport: probing ─► carrying ◄─► suspended      (frames on the link)
 //! ```
 //!
-//! The path belongs to the link: its keys come from that link's TLS connection, and it ends with
-//! it. Frames move to it when the transport has had an answer, and back when it gets none. The peer
-//! is told of the end in a packet; for that an ended path is kept for a moment (`closing`).
+//! The path belongs to the link: its keys come from that link's TLS connection, and it ends with it,
+//! or a while later where frames travel in packets when it breaks (`outliving.rs`). Frames move to it
+//! when the transport has had an answer, and back when it gets none. The peer is told of the end in a
+//! packet; for that an ended path is kept for a moment (`closing`).
 
 use std::net::SocketAddr;
 
@@ -200,6 +201,7 @@ impl Session {
                 return Err(error);
             }
             self.return_transport(transport);
+            self.check_broken_link();
             self.compare_ways();
         }
         Ok(())
@@ -329,7 +331,7 @@ impl Session {
             return;
         }
         let round_trip = self.round_trip().unwrap_or(INITIAL_RTT);
-        let Some(link) = &mut self.link else {
+        let Some(link) = self.link.as_mut().filter(|link| link.broken_at.is_none()) else {
             return;
         };
         let carries = |transport: &Transport<_>| transport.condition() == Condition::Carrying;
@@ -379,6 +381,7 @@ impl Session {
     fn settle(&mut self, mut transport: Box<Transport<Vec<Carried>>>) {
         if self.drain_transport(&mut transport).is_ok() {
             self.return_transport(transport);
+            self.check_broken_link();
         }
     }
 

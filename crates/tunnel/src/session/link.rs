@@ -15,7 +15,7 @@ use super::datagrams::Datagrams;
 use super::flow::Origin;
 use super::liveness::Presence;
 use super::{Control, Messages, Resets, Session};
-use crate::limits::{HELLO_TIMEOUT, SIMULTANEOUS_DIAL};
+use crate::limits::{HELLO_TIMEOUT, PACKETS_OUTLIVE_LINK, SIMULTANEOUS_DIAL};
 use crate::packet::CloseCode;
 use crate::wire::{
     Frame, Hello, LEAST_VERSION, POSITIONS_PER_FRAME, Position, Resume, Seen, Series, VERSION,
@@ -49,11 +49,16 @@ pub(super) struct Link {
     pub(super) datagrams: Datagrams,
     dialed_by_us: bool,
     attached: Time,
+    /// When it broke, if packets go on without it.
+    pub(super) broken_at: Option<Time>,
 }
 
 impl Link {
-    /// When the link is given back for want of a hello.
+    /// When the link is given back for want of a hello, or packets end that go on without it.
     pub(super) fn timeout(&self) -> Time {
+        if let Some(broken_at) = self.broken_at {
+            return broken_at + PACKETS_OUTLIVE_LINK;
+        }
         match self.phase {
             Phase::Greeting | Phase::Resuming => self.attached + HELLO_TIMEOUT,
             Phase::Established => Time::NEVER,
@@ -74,7 +79,8 @@ impl Session {
     pub fn link_up(&mut self, now: Time, link: LinkId, dialed_by_us: bool) {
         self.advance(now);
         if let Some(current) = &self.link {
-            let together = current.dialed_by_us != dialed_by_us
+            let together = current.broken_at.is_none()
+                && current.dialed_by_us != dialed_by_us
                 && self.now.since(current.attached) < SIMULTANEOUS_DIAL
                 && self.liveness.presence() != Presence::Silent;
             let lower_dialed_current = current.dialed_by_us == (self.local < self.peer);
@@ -96,19 +102,24 @@ impl Session {
             datagrams: Datagrams::new(),
             dialed_by_us,
             attached: self.now,
+            broken_at: None,
         });
     }
 
-    /// The link is gone; a link that was replaced before may still be reported here.
+    /// The link is gone; a link that was replaced before may still be reported here. Where frames
+    /// travel in packets beside it they go on until there is another, 60 s at most
+    /// ([`Self::outlives_link`]); [`Event::Heard`] tells that they get through, and [`Event::LinkLost`]
+    /// of their end.
     pub fn link_down(&mut self, now: Time, link: LinkId) {
         self.advance(now);
-        if self.link.as_ref().is_some_and(|current| current.id == link) {
+        let current = self.link.as_ref().filter(|current| current.id == link);
+        if current.is_some_and(|current| current.broken_at.is_none()) && !self.outlive_link() {
             self.detach(CloseCode::Finished);
         }
     }
 
-    /// Forgets the link and what was to be said on it; the next one begins with a Resume. A datagram
-    /// path ends with its link, for this reason.
+    /// Forgets the link and what was to be said on it; the next one begins with a Resume. Its
+    /// datagram path ends, for this reason.
     pub(super) fn detach(&mut self, code: CloseCode) {
         if let Some(link) = self.link.take()
             && let Some(path) = link.datagrams.into_transport()
@@ -120,13 +131,13 @@ impl Session {
     }
 
     pub(super) fn give_back_unanswered_link(&mut self) {
-        let unanswered = self
-            .link
-            .as_ref()
-            .filter(|link| self.now >= link.timeout())
-            .map(|link| link.id);
-        if let Some(link) = unanswered {
-            self.events.push_back(Event::LinkReplaced { link });
+        let late = (self.link.as_ref()).filter(|link| self.now >= link.timeout());
+        if let Some(current) = late {
+            let link = current.id;
+            self.events.push_back(match current.broken_at {
+                Some(_) => Event::LinkLost { link },
+                None => Event::LinkReplaced { link },
+            });
             self.detach(CloseCode::Finished);
         }
     }

@@ -87,6 +87,16 @@ impl Liveness {
         self.ping_at = Time::NEVER;
     }
 
+    /// The link broke, perhaps because the peer is dead: until it is heard in a packet it counts as
+    /// silent, and it is asked at once.
+    pub(super) fn doubt(&mut self) {
+        if self.presence == Presence::Heard {
+            self.presence = Presence::Silent;
+        }
+        self.ping_sent = None;
+        self.ping_waiting = true;
+    }
+
     pub(super) fn ping_waiting(&self) -> bool {
         self.ping_waiting
     }

@@ -138,6 +138,15 @@ impl Messages {
         self.arrived = Ranges::default();
     }
 
+    /// What was sent and is not known to be there goes again, though packets with some of it may still
+    /// be under way.
+    pub(super) fn repeat(&mut self) {
+        let sent = self.base()..self.sent_below;
+        for range in self.arrived.missing(sent) {
+            self.again.insert(range);
+        }
+    }
+
     /// The sequence of the oldest message that the peer has not acknowledged.
     fn base(&self) -> u64 {
         self.outgoing
@@ -273,6 +282,24 @@ mod tests {
         assert_eq!(kinds, [0, 1, 2, 3]);
         assert!(near.acknowledge(far.next_incoming()));
         assert!(!near.is_waiting());
+    }
+
+    /// A link broke, and packets with some of them are still under way.
+    #[test]
+    fn what_is_repeated_is_whole_whatever_is_lost_then() {
+        let mut near = Messages::default();
+        for kind in 0..5 {
+            assert!(near.push(FlowId(0), kind, Bytes::from_static(b"x")));
+        }
+        assert_eq!(sent(&mut near).len(), 5);
+        near.arrived_there(1);
+        near.repeat();
+        near.lost(3);
+        let again: Vec<u64> = sent(&mut near)
+            .iter()
+            .map(|message| message.sequence)
+            .collect();
+        assert_eq!(again, [0, 2, 3, 4]);
     }
 
     #[test]

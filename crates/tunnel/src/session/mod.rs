@@ -8,7 +8,8 @@
 //! Nothing is ever queued as a frame: what must be said is a mark on what it is about, and the
 //! frame is made when the link has room. So it is always the newest, and bounded by the flows.
 //! Frames travel on the link, in order, or in packets beside it, in any order and not all of them
-//! (`packets`), by a transport that `datagrams` agrees on with the peer.
+//! (`packets`), by a transport that `datagrams` agrees on with the peer; these go on for a while when
+//! the link breaks (`outliving`).
 
 mod choice;
 mod datagrams;
@@ -18,6 +19,7 @@ mod link;
 mod liveness;
 mod messages;
 mod outgoing;
+mod outliving;
 mod packets;
 mod receive;
 mod resets;
@@ -404,7 +406,7 @@ impl Session {
         self.check_drained();
     }
 
-    /// Whether a link is attached and both sides have agreed on it.
+    /// Whether a link is attached and both sides have agreed on it, or packets go on without it.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.link

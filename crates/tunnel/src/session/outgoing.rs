@@ -82,7 +82,7 @@ impl Session {
     /// The link that [`Self::poll_transmit`] has frames for now; to be asked after every call.
     #[must_use]
     pub fn wants_transmit(&self) -> Option<LinkId> {
-        let link = self.link.as_ref()?;
+        let link = self.link.as_ref().filter(|link| link.broken_at.is_none())?;
         let greeting = link.hello_waiting || resume_waiting(link) || offer_waiting(link);
         let wants = greeting
             || self.control.pong.is_some() && link.phase == Phase::Resuming
@@ -131,7 +131,7 @@ impl Session {
     pub fn poll_transmit(&mut self, now: Time, link: LinkId, max: usize) -> Option<Bytes> {
         self.advance(now);
         let current = self.link.as_ref().filter(|current| current.id == link)?;
-        if max == 0 {
+        if max == 0 || current.broken_at.is_some() {
             return None;
         }
         let capacity = if current.phase == Phase::Established && !self.schedule.is_empty() {

@@ -23,7 +23,6 @@ fn samples() -> Vec<Message> {
         },
         Message::Authenticate {
             version: 1,
-            dscp: 46,
             nonce: [8; 32],
             proof: [9; 32],
         },

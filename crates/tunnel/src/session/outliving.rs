@@ -1,0 +1,78 @@
+//! A link that breaks while frames travel in packets: they go on without it for a while.
+//!
+//! ```text
+//!               link_down()                       a new link
+//!  in packets ───────────────► broken, in packets ───────────► greeting … (link.rs)
+//!                                       │
+//!                                       └─ 60 s, or nothing is answered ──► no link, LinkLost
+//! ```
+//!
+//! A TCP connection ends for reasons that are none of the path's: a firewall that forgets it, a reset.
+//! Flows then need not stop until another stands. It ends because the peer is dead, too, so that the
+//! peer counts as silent until it is heard again ([`Event::Heard`]), and is asked at once. Nobody can be greeted meanwhile, and what an
+//! operator revokes ends at once all the same, since the session goes with its peer.
+
+use super::Session;
+use super::flow::Origin;
+use super::link::Link;
+use crate::Event;
+use crate::packet::CloseCode;
+
+impl Session {
+    /// Lets packets go on without the link that has just broken, if frames travel in them; whether
+    /// they do.
+    pub(super) fn outlive_link(&mut self) -> bool {
+        let now = self.now;
+        let carries = |link: &&mut Link| link.in_packets && link.datagrams.transport().is_some();
+        let Some(link) = self.link.as_mut().filter(carries) else {
+            return false;
+        };
+        link.broken_at = Some(now);
+        link.datagrams.choice.restart();
+        self.liveness.doubt();
+        self.say_all_again();
+        true
+    }
+
+    /// Whether packets go on without their link.
+    #[must_use]
+    pub fn outlives_link(&self) -> bool {
+        let link = self.link.as_ref();
+        link.is_some_and(|link| link.broken_at.is_some())
+    }
+
+    /// Has all that the peer may not have heard go out in packets: some of it may have been on the
+    /// link, from before packets were up or from a trial.
+    fn say_all_again(&mut self) {
+        for (id, flow) in &mut self.flows {
+            flow.send.rewind();
+            if flow.needs_open() {
+                self.control.opens.insert(*id);
+            }
+            if flow.origin == Origin::Theirs && flow.answer.is_some() {
+                self.control.answers.insert(*id);
+            }
+            // A peer that may not know of a flow yet must not hear of it in this way.
+            if !flow.needs_open() || flow.receive.received() > 0 {
+                self.control.acknowledgements.insert(*id);
+            }
+        }
+        self.messages.repeat();
+        self.control.message_ack = true;
+        self.control.go_away |= self.leaving;
+        self.control.note_acknowledgement(self.now);
+        for id in self.flows.keys().copied().collect::<Vec<_>>() {
+            self.activate(id);
+        }
+    }
+
+    /// Gives up a broken link beside which packets no longer get through.
+    pub(super) fn check_broken_link(&mut self) {
+        let link = self.link.as_ref();
+        if let Some(link) = link.filter(|link| link.broken_at.is_some() && !link.in_packets) {
+            let link = link.id;
+            self.events.push_back(Event::LinkLost { link });
+            self.detach(CloseCode::Finished);
+        }
+    }
+}
