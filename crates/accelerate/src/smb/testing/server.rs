@@ -108,6 +108,8 @@ impl Server {
                 Piece::End => frames.push(std::mem::take(&mut from.frame)),
             }
         }
+        // A keep-alive holds no message.
+        frames.retain(|frame| frame[0] == 0);
         for frame in frames {
             self.frame(connection, &frame[FRAME_HEADER..]);
         }

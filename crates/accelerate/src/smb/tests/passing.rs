@@ -150,6 +150,22 @@ fn world_next_id(world: &World) -> u64 {
 }
 
 #[test]
+fn keep_alives_pass_while_an_open_is_served() {
+    let mut world = world_with(300_000);
+    let file = open(&mut world, 0);
+    for block in 0..5 {
+        world.send_bytes(0, b"\x85\0\0\0");
+        let data = read(&mut world, 0, file, block * 10_000, 10_000);
+        let at = block as usize * 10_000;
+        assert_eq!(data, contents(300_000)[at..at + 10_000]);
+    }
+    world.ask(0, &messages::write(file, 0, b"written"));
+    world.send_bytes(0, b"\x85\0\0\0");
+    assert_eq!(read(&mut world, 0, file, 0, 7), b"written");
+    assert!(world.let_go.is_none());
+}
+
+#[test]
 fn an_echo_and_an_unserved_open_pass_while_another_is_served() {
     let mut world = world_with(300_000);
     let file = open(&mut world, 0);

@@ -32,6 +32,9 @@ const WRITE_LOOK: usize = 48;
 /// what stands around them is far below the rest.
 const FRAME_MAX: usize = 9 << 20;
 
+/// The type of a frame that only shows that its sender lives (RFC 1002 §4.3.1, SESSION PACKET).
+const KEEP_ALIVE: u8 = 0x85;
+
 /// What a frame holds that is not plain SMB2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Foreign {
@@ -191,6 +194,9 @@ impl Splitter {
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, Foreign> {
         match self.place {
             Place::Frame => {
+                if self.hold(1) && self.held[0] == KEEP_ALIVE {
+                    return self.keep_alive();
+                }
                 // With the first bytes of the message, which say what it is.
                 if !self.hold(FRAME_HEADER + header::MAGIC.len()) {
                     return self.judge_short_frame();
@@ -302,11 +308,29 @@ impl Splitter {
         Ok(Some(Piece::Head(head)))
     }
 
+    /// A frame that says nothing and is passed on.
+    fn keep_alive(&mut self) -> Result<Option<Piece>, Foreign> {
+        if !self.hold(FRAME_HEADER) {
+            return Ok(None);
+        }
+        if self.held[1..] != [0, 0, 0] {
+            return Err(Foreign::Unknown);
+        }
+        self.place = Place::Rest {
+            message: 0,
+            before: 0,
+            payload: 0,
+            frame: 0,
+        };
+        let bytes = self.held.split().freeze();
+        Ok(Some(Piece::Rest(SegmentKind::Control, bytes)))
+    }
+
     /// Bytes that end before the first four of a message are waited for, unless they show already
     /// that it is none.
     fn judge_short_frame(&self) -> Result<Option<Piece>, Foreign> {
         match self.held.first() {
-            // Any other type is NetBIOS's session service (RFC 1002 §4.3), keep-alives included.
+            // Any other type is of NetBIOS's session service (RFC 1002 §4.3) and its set-up.
             Some(1..) => Err(Foreign::Unknown),
             _ => Ok(None),
         }

@@ -94,7 +94,7 @@ fn what_is_not_smb2_is_named_and_given_back() {
         (b"\0\0\0\x60\xfdSMB.", Foreign::Encrypted),
         (b"\0\0\0\x60\xfcSMB.", Foreign::Compressed),
         (b"\0\xff\xff\xff\xfeSMB", Foreign::TooLong),
-        (b"\x85\0\0\0", Foreign::Unknown),
+        (b"\x85\0\0\x01", Foreign::Unknown),
     ];
     for (bytes, foreign) in cases {
         let mut splitter = Splitter::new();
@@ -130,4 +130,20 @@ fn an_smb1_negotiate_can_be_skipped() {
     let (ids, _, all, ends) = summary(&out);
     assert_eq!((ids, ends), (vec![5, 6, 7], 3));
     assert_eq!(all, bytes);
+}
+
+#[test]
+fn a_keep_alive_passes_between_frames() {
+    let mut bytes = b"\x85\0\0\0".to_vec();
+    bytes.extend(stream());
+    bytes.extend(b"\x85\0\0\0");
+    for cut in 0..=bytes.len() {
+        let mut splitter = Splitter::new();
+        let mut out = pieces(&mut splitter, &bytes[..cut]);
+        out.extend(pieces(&mut splitter, &bytes[cut..]));
+        let (ids, payload, all, ends) = summary(&out);
+        assert_eq!((ids, ends), (vec![5, 6, 7], 4));
+        assert_eq!(payload, vec![0xda; 100]);
+        assert_eq!(all, bytes);
+    }
 }
