@@ -88,6 +88,12 @@ fn a_flow_that_has_lost_everything_waits_for_two_round_trips() {
     // The keys of runs, and then what they name.
     assert!(cost.round_trips <= 2, "{}", cost.round_trips);
     assert!(cost.answered_bytes < (6 << 20) / 100 * 105);
+    // Each record at what it is going to be.
+    assert!(
+        (6 << 20..9 << 20).contains(&cost.buffered),
+        "{}",
+        cost.buffered
+    );
 }
 
 #[test]

@@ -583,7 +583,11 @@ fn walk(dictionary: &Dictionary, first: Key, count: usize) -> impl Iterator<Item
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DictionaryConfig, MAX_RECORD_SOURCES};
+    use crate::config::{
+        DECODE_AHEAD_BYTES, DecoderConfig, DictionaryConfig, MAX_RECORD_SOURCES, REPAIR_AHEAD_BYTES,
+    };
+    use crate::decoder::Decoder;
+    use crate::dictionary::PeerSlot;
     use crate::fingerprint::Fingerprint;
     use vocab::Random;
 
@@ -625,6 +629,40 @@ mod tests {
         pending.start_reads(&mut dictionary);
         let taken = pending.sources.iter().filter_map(Source::bytes).count();
         assert_eq!(taken, 2 * (MAX_SOURCE_BYTES / MAX_CHUNK));
+    }
+
+    /// Eight records of a byte from each of many chunks: 18 MiB, if all were looked up at once.
+    #[test]
+    fn records_that_are_made_to_cost_memory_count_and_are_looked_up_a_few_at_a_time() {
+        const CHUNKS: usize = MAX_SOURCE_BYTES / MAX_CHUNK;
+        let mut dictionary = dictionary();
+        let keys = chain(&mut dictionary, 8 * CHUNKS, MAX_CHUNK);
+        let mut decoder = Decoder::new(DecoderConfig::default(), PeerSlot::UNTRACKED);
+        for keys in keys.chunks(CHUNKS) {
+            let bytes = (0..CHUNKS).map(|source| Operation::Copy {
+                source,
+                offset: 0,
+                extent: Extent::Bytes(1),
+                end: End::Continues,
+            });
+            let mut costly = record(vec![Group::Listed(keys.to_vec())], bytes.collect());
+            costly.raw_length = CHUNKS;
+            decoder.push(costly.emit_with(&[]));
+        }
+        // The first does not verify and is asked for; then the others are looked through.
+        for most in [DECODE_AHEAD_BYTES, REPAIR_AHEAD_BYTES] {
+            let polled = decoder.poll(&mut dictionary);
+            assert!(matches!(
+                polled,
+                Ok(Decoded::NeedRepair(_) | Decoded::WaitForRepair)
+            ));
+            let records = decoder.records.iter();
+            let sources = records.flat_map(|pending| &pending.sources);
+            let held: usize = sources.filter_map(Source::bytes).map(<[u8]>::len).sum();
+            assert!(held >= MAX_SOURCE_BYTES, "{held}");
+            assert!(held <= most + MAX_SOURCE_BYTES, "{held}");
+            assert!(decoder.buffered() >= held);
+        }
     }
 
     #[test]
