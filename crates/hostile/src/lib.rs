@@ -23,6 +23,7 @@ mod correction;
 mod cursor;
 mod engine_peer;
 mod link_files;
+mod measure_wire;
 mod offload;
 mod proxy;
 mod reduction;
@@ -155,6 +156,16 @@ pub const ENTRIES: &[Entry] = &[
         name: "node_http_connect",
         run: proxy::http_connect,
         seeds: proxy::http_connect_seeds,
+    },
+    Entry {
+        name: "measure_control",
+        run: measure_wire::control,
+        seeds: measure_wire::control_seeds,
+    },
+    Entry {
+        name: "measure_datagram",
+        run: measure_wire::datagram,
+        seeds: measure_wire::datagram_seeds,
     },
     Entry {
         name: "link_offload",

@@ -61,6 +61,8 @@ replays! {
     node_pairing,
     node_socks5,
     node_http_connect,
+    measure_control,
+    measure_datagram,
     link_offload,
     link_packet_log,
     link_delivery_trace,

@@ -37,6 +37,7 @@ pub mod sessions;
 pub mod site;
 pub mod terminal;
 pub mod topology;
+pub mod turnup;
 pub mod wait;
 pub mod workload;
 

@@ -1,8 +1,9 @@
 //! What a run of TCP connections says: the three metrics of RFC 6349 §4 per connection and in all.
 //!
 //! The sender's kernel counts; the samples are its `tcp_info`, several a second. Throughput is what the
-//! receiver acknowledged once the run was in equilibrium (RFC 6349 §1.3): the first second is left out,
-//! in which connections start and windows are set. Efficiency is over everything that was sent, from
+//! receiver acknowledged once the run was in equilibrium (RFC 6349 §1.3): the first second, or ten round
+//! trips, is left out, in which connections start and windows are set, and what comes after the run's end,
+//! when no more is sent. Efficiency is over everything that was sent, from
 //! the first byte to the last, and so equals what a capture counts.
 
 use std::time::Duration;
@@ -12,8 +13,10 @@ use vocab::{Bitrate, ByteCount};
 use crate::metrics;
 use crate::wire::RunSample;
 
-/// What is left out at the beginning, of a run of two seconds or more; of a shorter one, half.
+/// What is left out at the beginning at least, and in round trips; of a short run no more than half.
 pub const START_UP: Duration = Duration::from_secs(1);
+/// Slow start doubles from ten segments once a round trip: ten of them reach any window of interest.
+const START_UP_ROUND_TRIPS: u32 = 10;
 /// How close the effective window comes to the one asked for, in percent.
 pub const WINDOW_TOLERANCE_PERCENT: u64 = 2;
 
@@ -55,6 +58,15 @@ pub struct Figures {
     pub send_buffer_limited_percent: Option<f64>,
 }
 
+impl Figures {
+    /// The window of each connection, on average.
+    #[must_use]
+    pub fn window_each(&self) -> Option<ByteCount> {
+        let all = self.effective_window?.bytes();
+        Some(ByteCount::new(all / u64::from(self.connections.max(1))))
+    }
+}
+
 /// One second of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Second {
@@ -70,10 +82,10 @@ pub struct Second {
 
 /// The figures of all connections of a direction together.
 #[must_use]
-pub fn figures(samples: &[RunSample], ideal: &Ideal) -> Option<Figures> {
+pub fn figures(samples: &[RunSample], duration: Duration, ideal: &Ideal) -> Option<Figures> {
     let each: Vec<Figures> = numbers(samples)
         .iter()
-        .filter_map(|number| connection_figures(samples, *number, ideal))
+        .filter_map(|number| connection_figures(samples, *number, duration, ideal))
         .collect();
     if each.is_empty() {
         return None;
@@ -106,12 +118,18 @@ pub fn figures(samples: &[RunSample], ideal: &Ideal) -> Option<Figures> {
 pub fn connection_figures(
     samples: &[RunSample],
     connection: u16,
+    duration: Duration,
     ideal: &Ideal,
 ) -> Option<Figures> {
     let own = of_connection(samples, connection);
-    let last = own.last()?;
-    let from = START_UP.min(last.at / 2);
-    let steady: Vec<&RunSample> = own.iter().filter(|one| one.at >= from).copied().collect();
+    let end = own.last()?;
+    let start_up = START_UP.max(ideal.baseline_rtt * START_UP_ROUND_TRIPS);
+    let equilibrium = start_up.min(duration / 2)..=duration + SAMPLE_LATE;
+    let steady: Vec<&RunSample> = own
+        .iter()
+        .filter(|one| equilibrium.contains(&one.at))
+        .copied()
+        .collect();
     let (first, last) = (steady.first()?, steady.last()?);
     let acknowledged = last
         .info
@@ -132,8 +150,8 @@ pub fn connection_figures(
         connections: 1,
         window: median_window(&steady),
         throughput: Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX)),
-        sent: last.info.bytes_sent,
-        retransmitted: last.info.bytes_retransmitted,
+        sent: end.info.bytes_sent,
+        retransmitted: end.info.bytes_retransmitted,
         average_rtt: metrics::average_rtt(&rtts),
         window_limited_percent: share(|one| one.info.receive_window_limited),
         send_buffer_limited_percent: share(|one| one.info.send_buffer_limited),
@@ -298,6 +316,7 @@ mod tests {
             .collect()
     }
 
+    const TEN: Duration = Duration::from_secs(10);
     const IDEAL: Ideal = Ideal {
         baseline_rtt: Duration::from_millis(25),
         maximum: Bitrate::from_bits_per_second(94_900_000),
@@ -306,7 +325,7 @@ mod tests {
     #[test]
     fn a_runs_figures_are_those_of_its_counters() {
         let samples = steady(0, 100_000, 25_000);
-        let figures = figures(&samples, &IDEAL).unwrap();
+        let figures = figures(&samples, TEN, &IDEAL).unwrap();
         assert_eq!(figures.throughput, Bitrate::from_bits_per_second(8_000_000));
         assert_eq!(figures.ideal, Bitrate::from_bits_per_second(8_000_000));
         assert_eq!(figures.transfer_time_ratio, Some(1.0));
@@ -324,7 +343,7 @@ mod tests {
     fn connections_add_up() {
         let mut samples = steady(0, 100_000, 25_000);
         samples.extend(steady(1, 300_000, 75_000));
-        let figures = figures(&samples, &IDEAL).unwrap();
+        let figures = figures(&samples, TEN, &IDEAL).unwrap();
         assert_eq!(figures.connections, 2);
         assert_eq!(
             figures.throughput,
@@ -332,7 +351,7 @@ mod tests {
         );
         assert_eq!(figures.effective_window, Some(ByteCount::new(100_000)));
         assert_eq!(figures.bytes_sent, ByteCount::new(204_000));
-        let one = connection_figures(&samples, 1, &IDEAL).unwrap();
+        let one = connection_figures(&samples, 1, TEN, &IDEAL).unwrap();
         assert_eq!(one.throughput, Bitrate::from_bits_per_second(24_000_000));
         let seconds = seconds(&samples);
         assert_eq!(seconds.len(), 10);
@@ -341,7 +360,7 @@ mod tests {
             Bitrate::from_bits_per_second(32_000_000)
         );
         assert_eq!(seconds[4].retransmitted, ByteCount::new(400));
-        assert_eq!(super::figures(&[], &IDEAL), None);
+        assert_eq!(super::figures(&[], TEN, &IDEAL), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::wire::Direction;
 /// queue grows.
 const LOSS_STREAM_PERCENT: u64 = 90;
 /// How long that stream lasts at most.
-const LOSS_STREAM_FOR: Duration = Duration::from_secs(3);
+const LOSS_STREAM_FOR: Duration = Duration::from_secs(2);
 /// The least window of a connection among many: ten segments, what a connection starts with
 /// (RFC 6928).
 const MANY_WINDOW_MIN: u64 = 14_600;
@@ -179,6 +179,7 @@ pub struct TurnUp {
     known: [Known; 2],
     runs: VecDeque<RunPlan>,
     remarks: Vec<String>,
+    given_up: Option<String>,
 }
 
 #[derive(Debug)]
@@ -205,6 +206,7 @@ impl TurnUp {
             known: [Known::default(), Known::default()],
             runs: VecDeque::new(),
             remarks: Vec::new(),
+            given_up: None,
         }
     }
 
@@ -295,14 +297,10 @@ impl TurnUp {
         }
     }
 
-    /// Whether the stream to be sent next is one whose record is kept.
+    /// Whether the stream to be sent next measures by overload, and must find full buckets.
     #[must_use]
-    pub fn is_measuring(&self) -> bool {
-        match &self.stage {
-            Stage::Rate(_, search) => search.is_measuring(),
-            Stage::Loss(_) => true,
-            Stage::PathMtu(_) | Stage::BaselineRtt | Stage::Runs => false,
-        }
+    pub fn is_overloading(&self) -> bool {
+        matches!(&self.stage, Stage::Rate(_, search) if search.is_measuring())
     }
 
     /// How much of the test is done, from 0 to 1, by what each step is expected to take.
@@ -512,7 +510,9 @@ impl TurnUp {
 
     /// Ends the test here: what is left is not measured.
     pub fn give_up(&mut self, why: impl Into<String>) {
-        self.remark(why);
+        let why = why.into();
+        self.remark(why.clone());
+        self.given_up = Some(why);
         self.runs.clear();
         self.stage = Stage::Runs;
     }
@@ -526,7 +526,10 @@ impl TurnUp {
             .filter(|direction| self.known(**direction).bottleneck.is_some())
             .count();
         if self.round_trip().is_none() || measured < directions.len() {
-            let why = self.remarks.first().cloned();
+            let why = self
+                .given_up
+                .clone()
+                .or_else(|| self.remarks.first().cloned());
             return Verdict::NotMeasured(why.unwrap_or_else(|| "nothing was measured".to_owned()));
         }
         let mut judge = Judge::default();
@@ -537,7 +540,11 @@ impl TurnUp {
         for direction in directions {
             self.judge_direction(*direction, &mut judge);
         }
-        match (judge.missing.into_iter().next(), judge.missed.is_empty()) {
+        let missing = self
+            .given_up
+            .clone()
+            .or_else(|| judge.missing.into_iter().next());
+        match (missing, judge.missed.is_empty()) {
             (_, false) => Verdict::Failed(judge.missed),
             (Some(missing), true) => Verdict::NotMeasured(missing),
             (None, true) => Verdict::Passed(judge.count),

@@ -22,6 +22,7 @@ mod emulate;
 mod estimate;
 mod lab;
 mod man;
+mod measure;
 mod node;
 mod peer;
 
@@ -74,6 +75,8 @@ enum Command {
     Bench(bench::Bench),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::Emulate),
+    /// Measures a circuit by RFC 6349, from end to end.
+    Measure(measure::Measure),
 }
 
 impl Command {
@@ -88,6 +91,7 @@ impl Command {
             Command::Estimate(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Emulate(command) => command.run(),
+            Command::Measure(command) => command.run(),
         }
     }
 }

@@ -50,6 +50,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "reduce",
             "tunnel",
             "accelerate",
+            "measure",
             "engine",
         ],
     ),
@@ -61,6 +62,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "reduce",
             "tunnel",
             "accelerate",
+            "measure",
             "engine",
             "node",
             "lab",
@@ -68,7 +70,9 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ),
     (
         "trunkline",
-        &["vocab", "emulate", "tunnel", "engine", "node", "lab"],
+        &[
+            "vocab", "emulate", "tunnel", "measure", "engine", "node", "lab",
+        ],
     ),
 ];
 

@@ -21,7 +21,7 @@ mod published;
 mod raw;
 mod stand;
 mod statistics;
-mod system;
+pub(crate) mod system;
 mod table;
 mod tcp;
 mod traffic;

@@ -38,7 +38,8 @@ fn checked(result: libc::c_int) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-fn set_option<T>(
+/// Sets an option of a socket that nothing safer knows.
+pub(crate) fn set_option<T>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
@@ -59,7 +60,7 @@ fn set_option<T>(
 
 /// Which packets of a socket the kernel stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stamps {
+pub(crate) enum Stamps {
     /// Those it receives.
     Received,
     /// Those it hands to the device; they come back through [`ReceiveBatch::sent_stamps`].
@@ -67,7 +68,7 @@ pub(super) enum Stamps {
 }
 
 /// Asks for stamps.
-pub(super) fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
+pub(crate) fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
     let flags = match stamps {
         Stamps::Received => libc::SOF_TIMESTAMPING_RX_SOFTWARE,
         // Numbered, and without the packet itself.
@@ -88,7 +89,7 @@ pub(super) fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
 
 /// Makes room for what waits to be read and written: `bytes` where the kernel lets us, else the
 /// most that it gives an ordinary user.
-pub(super) fn enlarge_buffers(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
+pub(crate) fn enlarge_buffers(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
     let descriptor = socket.as_fd();
     for (forced, ordinary) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -118,7 +119,7 @@ pub(super) fn coalesce(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Makes closing a connection give up what is unsent, at once and without a word more than a reset.
-pub(super) fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
+pub(crate) fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
     let at_once = libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -150,7 +151,7 @@ pub(super) fn receive_drops(socket: &UdpSocket) -> io::Result<u64> {
 
 /// Lets the kernel wake the calling thread at the nanosecond it asks for (prctl(2),
 /// PR_SET_TIMERSLACK).
-pub(super) fn sharpen_timers() {
+pub(crate) fn sharpen_timers() {
     // SAFETY: integers only; it cannot fail for the calling thread.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64);
@@ -190,7 +191,7 @@ pub(super) fn bind_to(processors: &[usize]) -> io::Result<()> {
 
 /// A clock of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     /// The one that stamps are of.
     Real,
     /// Raw hardware time, which nobody steers.
@@ -200,7 +201,7 @@ pub(super) enum Clock {
 }
 
 /// Nanoseconds on a clock.
-pub(super) fn clock_ns(clock: Clock) -> i128 {
+pub(crate) fn clock_ns(clock: Clock) -> i128 {
     let number = match clock {
         Clock::Real => libc::CLOCK_REALTIME,
         Clock::Raw => libc::CLOCK_MONOTONIC_RAW,

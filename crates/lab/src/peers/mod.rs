@@ -116,7 +116,7 @@ pub struct PeersReport {
     pub not_compared: Vec<NotCompared>,
 }
 
-/// Seconds that [`measure`] takes, about.
+/// Seconds that [`measure()`] takes, about.
 pub const EXPECTED_S: f64 = 75.0;
 
 /// Measures every setting on both sides. With `raw`, each packet's arrival is written there.

@@ -9,7 +9,8 @@ use super::published::{self, PublishedTest};
 use super::rows::{Row, rows, sums};
 use crate::campaign::{Pass, Results, TestResults};
 
-const STYLE: &str = "
+/// How the lab's pages look.
+pub(crate) const STYLE: &str = "
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto;
        padding: 0 1rem; color: CanvasText; background: Canvas; }
@@ -312,7 +313,8 @@ fn write_method(out: &mut String, results: &Results) -> Result<()> {
     Ok(())
 }
 
-fn escape(text: &str) -> String {
+/// Text as it stands in a page.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

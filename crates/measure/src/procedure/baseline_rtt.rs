@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use vocab::{Random, Time};
 
-use super::Outgoing;
+use super::{Exchange, Outgoing};
 use crate::wire::{DATAGRAM_HEADER, Datagram, Kind};
 
 /// Answers that are wanted: the least of a hundred is that of an idle moment.
@@ -16,7 +16,7 @@ pub const PROBES_WANTED: usize = 120;
 /// Probes that are sent at most for them: a path that loses half of them is still measured.
 const PROBES_MAX: usize = 300;
 /// The mean gap between probes. A probe takes 10 ms on a line of 64 kbit/s.
-const GAP: Duration = Duration::from_millis(15);
+const GAP: Duration = Duration::from_millis(12);
 /// How long the last answers are waited for.
 const WAIT: Duration = Duration::from_secs(2);
 
@@ -77,8 +77,27 @@ impl BaselineRtt {
         self.samples.len() + under_way < PROBES_WANTED && self.sent.len() < PROBES_MAX
     }
 
-    /// The next probe, if one is due.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+    fn forget_lost(&mut self, now: Time) {
+        for sent in &mut self.sent {
+            if sent.is_some_and(|at| now.since(at) > WAIT) {
+                *sent = None;
+            }
+        }
+    }
+
+    /// What was found, once all answers are there or too late.
+    pub fn outcome(&mut self, now: Time) -> Option<RttOutcome> {
+        self.forget_lost(now);
+        let is_over = !self.wants_more() && self.sent.iter().flatten().next().is_none();
+        is_over.then(|| RttOutcome {
+            samples: self.samples.clone(),
+            sent: self.sent.len(),
+        })
+    }
+}
+
+impl Exchange for BaselineRtt {
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
         self.forget_lost(now);
         if !self.wants_more() || self.next_at > now {
             return None;
@@ -101,23 +120,7 @@ impl BaselineRtt {
         })
     }
 
-    fn forget_lost(&mut self, now: Time) {
-        for sent in &mut self.sent {
-            if sent.is_some_and(|at| now.since(at) > WAIT) {
-                *sent = None;
-            }
-        }
-    }
-
-    /// Takes note that a probe left at this moment, as the kernel stamped it.
-    pub fn left(&mut self, number: u64, at: Time) {
-        if let Some(Some(sent)) = self.sent.get_mut(number as usize) {
-            *sent = at;
-        }
-    }
-
-    /// Takes in a verified datagram of the server's that arrived at `now`.
-    pub fn handle(&mut self, now: Time, datagram: &Datagram) {
+    fn handle(&mut self, now: Time, datagram: &Datagram, _length: usize) {
         if datagram.kind != Kind::Echoed {
             return;
         }
@@ -132,9 +135,7 @@ impl BaselineRtt {
         }
     }
 
-    /// When the next probe is due, or the last answer too late.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
+    fn poll_timeout(&self) -> Option<Time> {
         if self.wants_more() {
             return Some(self.next_at);
         }
@@ -142,13 +143,13 @@ impl BaselineRtt {
         Some(*oldest + WAIT + Duration::from_nanos(1))
     }
 
-    /// What was found, once all answers are there or too late.
-    pub fn outcome(&mut self, now: Time) -> Option<RttOutcome> {
+    fn refused(&mut self, _now: Time, _length: usize) {}
+
+    fn handle_timeout(&mut self, now: Time) {
         self.forget_lost(now);
-        let is_over = !self.wants_more() && self.sent.iter().flatten().next().is_none();
-        is_over.then(|| RttOutcome {
-            samples: self.samples.clone(),
-            sent: self.sent.len(),
-        })
+    }
+
+    fn is_over(&mut self, now: Time) -> bool {
+        self.outcome(now).is_some()
     }
 }

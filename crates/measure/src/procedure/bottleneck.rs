@@ -3,7 +3,7 @@
 //! ```text
 //!  Climb: short streams, each four times as fast ── until less arrives than was sent ──► Measure
 //!  Measure: one stream at 1.5 times what arrived, long enough to empty any bucket ──► Done
-//!           nothing was held back after all ──► Measure again, twice as fast
+//!           nothing was held back after all ──► Climb on, from twice that rate
 //! ```
 //! As in RFC 9097 (Maximum IP-Layer Capacity) the rate adapts to what the receiver reports; as in
 //! RFC 9946 (its protocol) in trials, though here a trial is a stream. Climbing takes a second or two
@@ -35,6 +35,8 @@ const CLIMB_FOR: Duration = Duration::from_millis(100);
 const CLIMB_PACKETS: u64 = 16;
 /// A stream of which less arrives, or slower, was held back.
 const HELD_BACK: f64 = 0.75;
+/// A stream of which more arrives, though slower, may have met a host that stood still.
+const FEW_LOST: f64 = 0.98;
 /// A measuring stream of which more arrives was not.
 const NOT_HELD_BACK: f64 = 0.95;
 /// A sender that keeps less of its rate is the limit itself.
@@ -111,8 +113,19 @@ pub struct BottleneckSearch {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    Climb { rate: Bitrate, silent: u32 },
-    Measure { rate: Bitrate, count: u32 },
+    Climb {
+        rate: Bitrate,
+        /// Streams of this rate of which nothing arrived.
+        silent: u32,
+        /// Whether a stream of this rate came slower than it left, though little was lost.
+        is_doubtful: bool,
+        /// Measuring streams before this.
+        measured: u32,
+    },
+    Measure {
+        rate: Bitrate,
+        count: u32,
+    },
     Done,
 }
 
@@ -125,6 +138,8 @@ impl BottleneckSearch {
             state: State::Climb {
                 rate: CLIMB_FROM.min(config.max),
                 silent: 0,
+                is_doubtful: false,
+                measured: 0,
             },
             below: (0, 0),
             outcome: None,
@@ -168,29 +183,49 @@ impl BottleneckSearch {
     /// Takes in what became of the stream that was to be sent.
     pub fn handle(&mut self, record: &StreamRecord) {
         self.state = match self.state {
-            State::Climb { rate, silent } => self.climbed(rate, silent, record),
+            State::Climb { .. } => self.climbed(record),
             State::Measure { rate, count } => self.measured(rate, count, record),
             State::Done => State::Done,
         };
     }
 
-    fn climbed(&mut self, rate: Bitrate, silent: u32, record: &StreamRecord) -> State {
+    fn climbed(&mut self, record: &StreamRecord) -> State {
+        let State::Climb {
+            rate,
+            silent,
+            is_doubtful,
+            measured,
+        } = self.state
+        else {
+            return self.state;
+        };
         let (Some(delivered), Some(offered)) = (record.delivered_late(), record.offered()) else {
             return match silent + 1 < SILENT_MAX {
                 true => State::Climb {
                     rate,
                     silent: silent + 1,
+                    is_doubtful,
+                    measured,
                 },
                 false => State::Done,
             };
         };
         let measure = |rate: u64| State::Measure {
             rate: Bitrate::from_bits_per_second(rate).min(self.config.max),
-            count: 0,
+            count: measured,
         };
         let kept = 1.0 - record.loss();
         let rates = (offered.bits_per_second(), delivered.bits_per_second());
         let is_held_back = (rates.1 as f64) < HELD_BACK * rates.0 as f64 || kept < HELD_BACK;
+        if is_held_back && kept > FEW_LOST && !is_doubtful {
+            // A receiver that stood still for a moment looks the same: it is tried once more.
+            return State::Climb {
+                rate,
+                silent,
+                is_doubtful: true,
+                measured,
+            };
+        }
         if is_held_back {
             return measure(scaled(rates.1, OVERLOAD_PERCENT));
         }
@@ -206,6 +241,8 @@ impl BottleneckSearch {
         State::Climb {
             rate: Bitrate::from_bits_per_second(faster).min(self.config.max),
             silent: 0,
+            is_doubtful: false,
+            measured,
         }
     }
 
@@ -218,14 +255,20 @@ impl BottleneckSearch {
         };
         let passes = (1.0 - self.loss_below()) * NOT_HELD_BACK;
         let offered = offered.bits_per_second() as f64;
-        let is_held_back = (delivered.bits_per_second() as f64) < passes * offered;
+        let is_less = |rate: Bitrate| (rate.bits_per_second() as f64) < passes * offered;
+        // A host that stood still for a moment makes a few seconds slow, but not all of them together.
+        let is_held_back = is_less(delivered) && record.delivered().is_none_or(is_less);
         let sender_keeps = offered >= SENDER_KEEPS * rate.bits_per_second() as f64;
-        let may_rise = rate < self.config.max && sender_keeps && count + 1 < MEASUREMENTS_MAX;
+        // A sender that stood still for a moment gets a second try, one that is too slow no third.
+        let may_rise =
+            rate < self.config.max && (sender_keeps || count == 0) && count + 1 < MEASUREMENTS_MAX;
         if !is_held_back && may_rise {
             let faster = rate.bits_per_second().saturating_mul(2);
-            return State::Measure {
+            return State::Climb {
                 rate: Bitrate::from_bits_per_second(faster).min(self.config.max),
-                count: count + 1,
+                silent: 0,
+                is_doubtful: false,
+                measured: count + 1,
             };
         }
         self.outcome = Some(Bottleneck {

@@ -10,6 +10,7 @@
 
 mod baseline_rtt;
 mod bottleneck;
+mod opening;
 mod path_mtu;
 mod responder;
 mod stream;
@@ -19,9 +20,12 @@ pub use bottleneck::{
     Bottleneck, BottleneckSearch, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step,
     StreamPlan,
 };
+pub use opening::Opening;
 pub use path_mtu::{MtuOutcome, PathMtuTest};
 pub use responder::{ANSWERS_PER_SECOND, Answer, Responder};
 pub use stream::{ArrivalLog, Delivered, Departures, StreamRecord};
+
+use vocab::Time;
 
 use crate::wire::Datagram;
 
@@ -37,6 +41,22 @@ pub struct Outgoing {
     pub datagram: Datagram,
     /// With its filling.
     pub length: usize,
+}
+
+/// A step of the client's that asks over UDP and waits for answers.
+pub trait Exchange {
+    /// The next datagram to send now.
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing>;
+    /// Takes in a verified datagram of the server's that arrived at `now`, of `length` bytes above UDP.
+    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize);
+    /// Takes note that this host refused to send a datagram of this length (EMSGSIZE).
+    fn refused(&mut self, now: Time, length: usize);
+    /// When [`Exchange::handle_timeout`] or [`Exchange::poll_transmit`] has something to do.
+    fn poll_timeout(&self) -> Option<Time>;
+    /// Does what is due.
+    fn handle_timeout(&mut self, now: Time);
+    /// Whether nothing more is to be sent or waited for.
+    fn is_over(&mut self, now: Time) -> bool;
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use path::{BASE_SIZE, MtuConfig, MtuState, PathMtu};
 use vocab::Time;
 
-use super::Outgoing;
+use super::{Exchange, Outgoing};
 use crate::wire::{DATAGRAM_HEADER, Datagram, Direction, Kind};
 
 /// The smallest MTU that a host on IPv4 must take in (RFC 791 §3.1), where the second search begins.
@@ -108,14 +108,6 @@ impl PathMtuTest {
         self.outcome
     }
 
-    /// The next datagram to send now.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
-        if self.outgoing.is_empty() && self.under_way.is_none() && self.outcome.is_none() {
-            self.next_probe(now);
-        }
-        self.outgoing.pop_front()
-    }
-
     fn next_probe(&mut self, now: Time) {
         let Some(size) = self.search.poll_probe(now) else {
             return;
@@ -158,8 +150,38 @@ impl PathMtuTest {
         }
     }
 
-    /// Takes in a verified datagram of the server's, of `length` bytes above UDP.
-    pub fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
+    fn judge(&mut self, now: Time) {
+        match self.search.state() {
+            MtuState::Base | MtuState::Searching | MtuState::Confirming => {}
+            MtuState::Complete => {
+                self.outcome = Some(MtuOutcome::Found {
+                    mtu: self.search.size() + self.headers,
+                    tried: self.max + self.headers,
+                });
+            }
+            MtuState::Error => {
+                let least = smallest(self.headers);
+                if self.is_below_base || least >= BASE_SIZE.min(self.max) {
+                    let tried = least + self.headers;
+                    self.outcome = Some(MtuOutcome::TooSmall { tried });
+                    return;
+                }
+                self.is_below_base = true;
+                self.search = search(now, least, BASE_SIZE.min(self.max));
+            }
+        }
+    }
+}
+
+impl Exchange for PathMtuTest {
+    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        if self.outgoing.is_empty() && self.under_way.is_none() && self.outcome.is_none() {
+            self.next_probe(now);
+        }
+        self.outgoing.pop_front()
+    }
+
+    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
         let Some(under_way) = self
             .under_way
             .filter(|probe| probe.number == datagram.number)
@@ -194,8 +216,7 @@ impl PathMtuTest {
         }
     }
 
-    /// Takes note that this host refused to send a datagram of this length (EMSGSIZE).
-    pub fn refused(&mut self, now: Time, length: usize) {
+    fn refused(&mut self, now: Time, length: usize) {
         self.under_way = None;
         self.outgoing.clear();
         self.search
@@ -203,9 +224,7 @@ impl PathMtuTest {
         self.judge(now);
     }
 
-    /// When [`PathMtuTest::handle_timeout`] has something to do.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
+    fn poll_timeout(&self) -> Option<Time> {
         if !self.outgoing.is_empty() {
             return Some(Time::ZERO);
         }
@@ -216,8 +235,7 @@ impl PathMtuTest {
         }
     }
 
-    /// Counts a probe as lost, or sends it again where nothing was heard at all.
-    pub fn handle_timeout(&mut self, now: Time) {
+    fn handle_timeout(&mut self, now: Time) {
         let Some(probe) = self.under_way else {
             return;
         };
@@ -236,26 +254,8 @@ impl PathMtuTest {
         }
     }
 
-    fn judge(&mut self, now: Time) {
-        match self.search.state() {
-            MtuState::Base | MtuState::Searching | MtuState::Confirming => {}
-            MtuState::Complete => {
-                self.outcome = Some(MtuOutcome::Found {
-                    mtu: self.search.size() + self.headers,
-                    tried: self.max + self.headers,
-                });
-            }
-            MtuState::Error => {
-                let least = smallest(self.headers);
-                if self.is_below_base || least >= BASE_SIZE.min(self.max) {
-                    let tried = least + self.headers;
-                    self.outcome = Some(MtuOutcome::TooSmall { tried });
-                    return;
-                }
-                self.is_below_base = true;
-                self.search = search(now, least, BASE_SIZE.min(self.max));
-            }
-        }
+    fn is_over(&mut self, _now: Time) -> bool {
+        self.outcome.is_some()
     }
 }
 

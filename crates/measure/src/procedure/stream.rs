@@ -8,9 +8,10 @@ use vocab::{Bitrate, ByteCount, Time};
 use super::bottleneck::{STEADY_PERMILLE, StreamPlan};
 use crate::wire::Arrival;
 
-/// How far behind its times a sender may fall and still catch up. A burst of more than this would be
-/// what the path is tested with, and not the rate.
+/// How far behind its times a sender may fall and still catch up, in time and in packets, whichever is
+/// longer. A burst of more than this would be what the path is tested with, and not the rate.
 const BEHIND_MAX: Duration = Duration::from_millis(4);
+const BEHIND_PACKETS_MAX: u32 = 4;
 /// Arrivals that are kept of one stream, 24 bytes each: a minute at 400 Mbit/s.
 const ARRIVALS_MAX: usize = 2_000_000;
 
@@ -50,7 +51,9 @@ impl Departures {
     pub fn poll_transmit(&mut self, now: Time) -> Option<(u64, u64)> {
         let due = self.poll_timeout().filter(|due| *due <= now)?;
         let behind = now.since(due);
-        if behind > BEHIND_MAX {
+        let bytes = ByteCount::new(u64::from(self.plan.ip_bytes));
+        let gap = self.plan.rate.time_for(bytes);
+        if behind > BEHIND_MAX.max(gap.saturating_mul(BEHIND_PACKETS_MAX)) {
             self.shifted += behind;
         }
         let number = self.next;
@@ -164,6 +167,14 @@ impl StreamRecord {
         let (first, last) = (late.first()?, late.last()?);
         let span = last.arrived_ns.checked_sub(first.arrived_ns)?;
         self.rate(late.len() as u64 - 1, span)
+    }
+
+    /// The rate at which everything came in, from the first arrival to the last.
+    #[must_use]
+    pub fn delivered(&self) -> Option<Bitrate> {
+        let (first, last) = (self.arrivals.first()?, self.arrivals.last()?);
+        let span = last.arrived_ns.checked_sub(first.arrived_ns)?;
+        self.rate(self.arrivals.len() as u64 - 1, span)
     }
 
     fn rate(&self, packets: u64, nanoseconds: u64) -> Option<Bitrate> {

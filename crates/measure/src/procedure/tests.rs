@@ -39,49 +39,6 @@ fn way(rate: f64, delay: Duration) -> DirectionConfig {
     }
 }
 
-/// A step of the client's, as the world drives it.
-trait Machine {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing>;
-    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize);
-    fn poll_timeout(&self) -> Option<Time>;
-    fn handle_timeout(&mut self, now: Time);
-    fn is_over(&mut self, now: Time) -> bool;
-}
-
-impl Machine for PathMtuTest {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
-        self.poll_transmit(now)
-    }
-    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
-        self.handle(now, datagram, length);
-    }
-    fn poll_timeout(&self) -> Option<Time> {
-        self.poll_timeout()
-    }
-    fn handle_timeout(&mut self, now: Time) {
-        self.handle_timeout(now);
-    }
-    fn is_over(&mut self, _now: Time) -> bool {
-        self.outcome().is_some()
-    }
-}
-
-impl Machine for BaselineRtt {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
-        self.poll_transmit(now)
-    }
-    fn handle(&mut self, now: Time, datagram: &Datagram, _length: usize) {
-        self.handle(now, datagram);
-    }
-    fn poll_timeout(&self) -> Option<Time> {
-        self.poll_timeout()
-    }
-    fn handle_timeout(&mut self, _now: Time) {}
-    fn is_over(&mut self, now: Time) -> bool {
-        self.outcome(now).is_some()
-    }
-}
-
 /// A path with a server at its far end.
 struct World {
     link: Link,
@@ -126,7 +83,7 @@ impl World {
         }
     }
 
-    fn run(&mut self, machine: &mut impl Machine) {
+    fn run(&mut self, machine: &mut impl Exchange) {
         while !machine.is_over(self.clock.now()) {
             let now = self.clock.now();
             if machine.poll_timeout().is_some_and(|due| due <= now) {
@@ -137,11 +94,14 @@ impl World {
             }
             while let Some(packet) = self.link.forward.poll_output(now) {
                 let bytes = &packet.packet[..packet.packet.len() - HEADERS];
-                if let Answer::Send(answers) = self.server.handle(now, now, client_address(), bytes)
-                {
-                    for answer in answers {
-                        self.send(Direction::Down, &answer);
+                match self.server.handle(now, now, client_address(), bytes) {
+                    Answer::Send(answers) => {
+                        for answer in answers {
+                            self.send(Direction::Down, &answer);
+                        }
                     }
+                    Answer::Confirmed(answer) => self.send(Direction::Down, &answer),
+                    Answer::Data(_) | Answer::Silence => {}
                 }
             }
             while let Some(packet) = self.link.back.poll_output(now) {
@@ -155,6 +115,22 @@ impl World {
                 _ => return,
             };
         }
+    }
+}
+
+#[test]
+fn an_opening_gets_through_losses_and_gives_up_in_the_end() {
+    let lossy = DirectionConfig {
+        loss: Probability::from_fraction(0.3).unwrap().into(),
+        ..way(10.0, ms(300))
+    };
+    for (carries, is_open) in [(1_500, true), (0, false)] {
+        let mut world = World::new(lossy.clone(), lossy.clone());
+        world.carries[0] = carries;
+        let mut opening = Opening::new(Time::ZERO, SESSION);
+        world.run(&mut opening);
+        assert_eq!(opening.is_open(), is_open);
+        assert!(world.clock.now() < Time::ZERO + Duration::from_secs(7));
     }
 }
 

@@ -194,6 +194,8 @@ pub enum Message {
     Authenticate {
         /// One that both speak.
         version: u16,
+        /// The code point (RFC 2474) that the server's packets are to carry.
+        dscp: u8,
         /// Fresh.
         nonce: Nonce,
         /// `Key::prove` as the client.
@@ -359,6 +361,7 @@ impl Message {
             }
             AUTHENTICATE => Message::Authenticate {
                 version: reader.u16()?,
+                dscp: reader.u8()?,
                 nonce: reader.array()?,
                 proof: reader.array()?,
             },
@@ -453,10 +456,15 @@ impl Message {
             }
             Message::Authenticate {
                 version,
+                dscp,
                 nonce,
                 proof,
             } => {
-                out.u8(AUTHENTICATE).u16(*version).bytes(nonce).bytes(proof);
+                out.u8(AUTHENTICATE)
+                    .u16(*version)
+                    .u8(*dscp)
+                    .bytes(nonce)
+                    .bytes(proof);
             }
             Message::Join(joining) => {
                 out.u8(JOIN)

@@ -19,3 +19,4 @@ mod many;
 mod peers;
 mod reduction_ends;
 mod setting;
+mod turn_up;

@@ -1,6 +1,6 @@
 //! Two real nodes on this machine's loopback addresses, without privileges, and a relay between them
 //! that does what a network does to UDP: it takes the TCP connection away, or gives one side another
-//! port in mid-transfer.
+//! port in mid-transfer; and both ends of a turn-up test, where it is not what it should be.
 //!
 //! Nothing here asserts a time: the reasons that the nodes name tell what they noticed by word of the
 //! peer from what they would have noticed by waiting.
@@ -9,6 +9,7 @@
 
 mod relay;
 mod sites;
+mod turn_up;
 
 use sites::Sites;
 

@@ -23,6 +23,7 @@ fn samples() -> Vec<Message> {
         },
         Message::Authenticate {
             version: 1,
+            dscp: 46,
             nonce: [8; 32],
             proof: [9; 32],
         },

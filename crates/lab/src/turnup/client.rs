@@ -1,0 +1,713 @@
+//! `trunkline measure run`: the near end of a turn-up test.
+//!
+//! The client opens everything: the control connection, the connections of runs, and the way back of UDP
+//! packets, so it may stand behind NAT. When the control connection falls silent, or somebody interrupts,
+//! it ends what it is at and reports what it has.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use measure::metrics::{HEADERS_IPV4, HEADERS_IPV6};
+use measure::procedure::{
+    ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PathMtuTest, StreamPlan, StreamRecord,
+};
+use measure::run::{self, Second};
+use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
+use measure::wire::{
+    Datagram, Direction, Joining, Limits, Message, Role, RunOrder, RunSample, SessionKey,
+    StreamOrder,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use vocab::Time;
+
+use super::conversation::{ALIVE_EVERY, Reader, SILENCE_MAX, Writer};
+use super::greeting::{connect, greet, open_udp, resolve};
+use super::host;
+use super::streams::Sender;
+use super::system::{self, Clock, Incoming};
+use super::transfers::{Transfers, prepare_receiver, prepare_sender};
+use crate::kernel;
+use crate::progress::Progress;
+
+/// How long a connection may take to come about.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How long the server may take to greet and to answer.
+pub(super) const GREETING_MAX: Duration = Duration::from_secs(10);
+/// How long the server may take for an order, beside what the order itself takes.
+const ORDER_MAX: Duration = Duration::from_secs(20);
+/// Between two looks whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Without an arrival for this long a stream whose end was announced is over.
+const QUIET: Duration = Duration::from_millis(150);
+/// Between two streams, and before each run: queues empty.
+const REST: Duration = Duration::from_millis(100);
+/// Before a stream that measures, in addition: a bucket that is to be seen is full.
+const REST_BEFORE_MEASURING: Duration = Duration::from_secs(1);
+
+/// What a test is told beside its profile.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The server's name or address.
+    pub host: String,
+    /// Its port, TCP and UDP.
+    pub port: u16,
+    /// The words that the server was given, too.
+    pub words: String,
+    /// The address to send from.
+    pub bind: Option<IpAddr>,
+    /// Whether only IPv6 will do.
+    pub only_v6: bool,
+    /// The code point of all packets of the test, both ways.
+    pub dscp: u8,
+    /// Congestion control of senders; empty for each system's own.
+    pub congestion_control: String,
+}
+
+/// A run, with all that was counted.
+#[derive(Clone, Debug)]
+pub struct RawRun {
+    /// As planned.
+    pub plan: RunPlan,
+    /// Which way these samples are of.
+    pub direction: Direction,
+    /// The sender's counters.
+    pub samples: Vec<RunSample>,
+    /// The run, second by second.
+    pub seconds: Vec<Second>,
+    /// What the sender's kernel used.
+    pub congestion_control: String,
+    /// How busy the processors were, of the client's host and of the server's, in parts of a thousand.
+    pub busy_permille: [u16; 2],
+}
+
+/// A test that is over, or as far as it came.
+#[derive(Debug)]
+pub struct Finished {
+    /// What is known.
+    pub turn_up: TurnUp,
+    /// Every run.
+    pub runs: Vec<RawRun>,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// Our own.
+    pub local: SocketAddr,
+    /// What the server gives.
+    pub limits: Limits,
+    /// What a person should know of the two hosts.
+    pub hosts: Vec<String>,
+    /// The MTU of the interface that the test went by.
+    pub interface_mtu: u16,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Why nothing could be measured at all.
+#[derive(Debug, thiserror::Error)]
+#[error("could not measure: {0:#}")]
+pub struct Unmeasured(pub anyhow::Error);
+
+/// Runs a whole test.
+///
+/// # Errors
+/// When it could not begin: the server does not answer, refuses, or is something else. What goes wrong
+/// later is in the result.
+pub fn run(
+    options: &RunOptions,
+    profile: Profile,
+    is_over: &(dyn Fn() -> bool + Sync),
+    progress: &dyn Progress,
+) -> Result<Finished, Unmeasured> {
+    let began = Instant::now();
+    let mut test = Test::begin(options, profile, is_over, progress).map_err(Unmeasured)?;
+    if let Err(error) = test.measure() {
+        test.turn_up
+            .give_up(format!("the test ended before its time: {error:#}"));
+    }
+    let _ = test.writer.send(&Message::Bye);
+    test.is_over.store(true, Ordering::Relaxed);
+    Ok(Finished {
+        turn_up: test.turn_up,
+        runs: test.runs,
+        server: test.server,
+        local: test.local,
+        limits: test.limits,
+        hosts: test.hosts,
+        interface_mtu: test.interface_mtu,
+        took: began.elapsed(),
+    })
+}
+
+/// A test under way.
+struct Test<'a> {
+    options: &'a RunOptions,
+    turn_up: TurnUp,
+    runs: Vec<RawRun>,
+    server: SocketAddr,
+    local: SocketAddr,
+    limits: Limits,
+    hosts: Vec<String>,
+    interface_mtu: u16,
+    headers: u16,
+    session: u64,
+    key: SessionKey,
+    writer: Arc<Writer>,
+    messages: Receiver<Result<Message>>,
+    /// Ends the threads that speak and listen.
+    is_over: Arc<AtomicBool>,
+    udp: UdpSocket,
+    incoming: RefCell<Incoming>,
+    clock: Clock,
+    next_order: u32,
+    interrupted: &'a (dyn Fn() -> bool + Sync),
+    progress: &'a dyn Progress,
+}
+
+impl<'a> Test<'a> {
+    fn begin(
+        options: &'a RunOptions,
+        mut profile: Profile,
+        interrupted: &'a (dyn Fn() -> bool + Sync),
+        progress: &'a dyn Progress,
+    ) -> Result<Self> {
+        progress.step(0.0, "connecting");
+        let server = resolve(options)?;
+        let stream = connect(options, server)?;
+        let local = stream.local_addr()?;
+        let greeted = greet(options, server, stream)?;
+        let udp = open_udp(options, server, local.ip())?;
+        let interface_mtu = system::route_mtu(&udp).unwrap_or(1_500);
+        let mut hosts = host::remarks();
+        hosts
+            .iter_mut()
+            .for_each(|remark| remark.insert_str(0, "this host: "));
+        if !greeted.remarks.is_empty() {
+            hosts.push(format!("the server's host: {}", greeted.remarks));
+        }
+        for remark in &hosts {
+            progress.note(remark);
+        }
+        profile.max_rate = profile.max_rate.min(greeted.limits.rate);
+        profile.duration = profile.duration.min(greeted.limits.order);
+        profile.connections = profile.connections.min(greeted.limits.connections);
+        profile.tcp_headers = match server.ip().to_canonical() {
+            IpAddr::V4(_) => HEADERS_IPV4,
+            IpAddr::V6(_) => HEADERS_IPV6,
+        };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let writer = Arc::new(greeted.writer);
+        speak(writer.clone(), is_over.clone());
+        let test = Self {
+            options,
+            turn_up: TurnUp::new(profile),
+            runs: Vec::new(),
+            server,
+            local,
+            limits: greeted.limits,
+            hosts,
+            interface_mtu,
+            headers: super::udp_headers(server.ip()),
+            session: greeted.session,
+            key: greeted.key,
+            messages: listen(greeted.reader, is_over.clone()),
+            writer,
+            is_over,
+            udp,
+            incoming: RefCell::new(Incoming::new()),
+            clock: Clock::new(),
+            next_order: 1,
+            interrupted,
+            progress,
+        };
+        let mut opening = Opening::new(test.clock.now(), test.session);
+        test.exchange(&mut opening)?;
+        ensure!(
+            opening.is_open(),
+            "{server} answers over TCP, but nothing comes back over UDP port {}: a firewall on the way, \
+             or at either end, lets no UDP through. Without it neither path MTU nor rate can be measured; \
+             open UDP port {} towards the server",
+            server.port(),
+            server.port()
+        );
+        Ok(test)
+    }
+
+    fn measure(&mut self) -> Result<()> {
+        loop {
+            let done = self.turn_up.progress();
+            match self.turn_up.next_task() {
+                Task::Done => return Ok(()),
+                Task::PathMtu(direction) => {
+                    self.progress
+                        .step(done, &format!("path MTU {}", direction.name()));
+                    let found = self.path_mtu(direction)?;
+                    self.turn_up.path_mtu(found);
+                }
+                Task::BaselineRtt => {
+                    self.progress.step(done, "baseline RTT");
+                    let now = self.clock.now();
+                    let mut probing = BaselineRtt::new(now, self.session, now.as_nanos());
+                    self.exchange(&mut probing)?;
+                    let found = probing
+                        .outcome(self.clock.now())
+                        .context("the probing of the round-trip time is over")?;
+                    self.turn_up.baseline_rtt(found);
+                }
+                Task::Stream(direction, plan) => {
+                    let text = format!("rate {}: a stream of {}", direction.name(), plan.rate);
+                    self.progress.step(done, &text);
+                    let mut rest = REST;
+                    if self.turn_up.is_overloading() {
+                        rest += REST_BEFORE_MEASURING;
+                    }
+                    self.pause(rest)?;
+                    let record = self.stream(direction, plan)?;
+                    self.turn_up.stream(record);
+                }
+                Task::Run(plan) => {
+                    self.progress.step(done, &describe(&plan));
+                    self.pause(REST)?;
+                    let figures = self.tcp_run(plan)?;
+                    self.turn_up.run(figures);
+                }
+            }
+        }
+    }
+
+    /// Whether the test may go on.
+    fn check(&self) -> Result<()> {
+        ensure!(!(self.interrupted)(), "it was interrupted");
+        ensure!(
+            !self.is_over.load(Ordering::Relaxed),
+            "the server was not heard of for {} s: the link, or the server, is down",
+            SILENCE_MAX.as_secs()
+        );
+        Ok(())
+    }
+
+    fn pause(&self, span: Duration) -> Result<()> {
+        let until = Instant::now() + span;
+        while Instant::now() < until {
+            self.check()?;
+            std::thread::sleep(LOOK_EVERY.min(span));
+        }
+        Ok(())
+    }
+
+    /// The next message that the server says about an order.
+    fn answer(&self, wait: Duration) -> Result<Message> {
+        let until = Instant::now() + wait;
+        loop {
+            self.check()?;
+            match self.messages.recv_timeout(LOOK_EVERY) {
+                Ok(Ok(Message::Alive)) => {}
+                Ok(Ok(Message::Failed { text, .. })) => bail!("the server says: {text}"),
+                Ok(Ok(Message::Refused { text, .. })) => bail!("the server says: {text}"),
+                Ok(message) => return message,
+                Err(RecvTimeoutError::Timeout) => {
+                    ensure!(
+                        Instant::now() < until,
+                        "the server did not answer in {} s",
+                        wait.as_secs()
+                    );
+                }
+                Err(RecvTimeoutError::Disconnected) => bail!("the control connection is gone"),
+            }
+        }
+    }
+
+    fn ready(&self, order: u32) -> Result<()> {
+        match self.answer(ORDER_MAX)? {
+            Message::Ready { order: ready } if ready == order => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends and receives what a step wants, until it is over.
+    fn exchange(&self, step: &mut impl Exchange) -> Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            let now = self.clock.now();
+            if step.poll_timeout().is_some_and(|due| due <= now) {
+                step.handle_timeout(now);
+            }
+            while let Some(outgoing) = step.poll_transmit(self.clock.now()) {
+                let head = outgoing.datagram;
+                head.emit(&self.key, Role::Client, outgoing.length, &mut bytes);
+                match self.udp.send(&bytes) {
+                    Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                        step.refused(self.clock.now(), outgoing.length);
+                    }
+                    // Lost like any other.
+                    _ => {}
+                }
+            }
+            if step.is_over(self.clock.now()) {
+                return Ok(());
+            }
+            self.check()?;
+            let now = self.clock.now();
+            let wait = step.poll_timeout().map_or(LOOK_EVERY, |due| due.since(now));
+            self.receive(wait, |arrived, datagram, length| {
+                step.handle(arrived, datagram, length);
+            })?;
+        }
+    }
+
+    /// Takes in what has come, or comes within `wait`.
+    fn receive(
+        &self,
+        wait: Duration,
+        mut each: impl FnMut(Time, &Datagram, usize),
+    ) -> Result<usize> {
+        // Zero would be for ever.
+        let wait = wait.clamp(Duration::from_micros(200), LOOK_EVERY);
+        self.udp.set_read_timeout(Some(wait))?;
+        let received =
+            self.incoming
+                .borrow_mut()
+                .receive(&self.udp, self.clock, |arrived, _, bytes| {
+                    if let Ok(datagram) = Datagram::parse(bytes, &self.key, Role::Server)
+                        && datagram.session == self.session
+                    {
+                        each(arrived, &datagram, bytes.len());
+                    }
+                });
+        received.context("receiving over UDP")
+    }
+
+    fn path_mtu(&self, direction: Direction) -> Result<MtuOutcome> {
+        let mut test = PathMtuTest::new(
+            self.clock.now(),
+            direction,
+            self.session,
+            self.interface_mtu,
+            self.headers,
+            PATH_MTU_ROUND_TRIP,
+        );
+        self.exchange(&mut test)?;
+        test.outcome()
+            .context("the search for the path MTU is over")
+    }
+
+    fn number_order(&mut self) -> u32 {
+        let order = self.next_order;
+        self.next_order += 1;
+        order
+    }
+
+    fn stream(&mut self, direction: Direction, plan: StreamPlan) -> Result<StreamRecord> {
+        let order = self.number_order();
+        self.writer.send(&Message::Stream(StreamOrder {
+            order,
+            direction,
+            rate: plan.rate,
+            duration: plan.duration,
+            payload_bytes: plan.ip_bytes.saturating_sub(self.headers),
+        }))?;
+        self.ready(order)?;
+        let (sent, arrivals) = match direction {
+            Direction::Up => self.stream_up(order, plan)?,
+            Direction::Down => self.stream_down(order, plan)?,
+        };
+        Ok(StreamRecord {
+            plan,
+            sent,
+            arrivals,
+        })
+    }
+
+    fn stream_up(
+        &self,
+        order: u32,
+        plan: StreamPlan,
+    ) -> Result<(u64, Vec<measure::wire::Arrival>)> {
+        let sender = Sender {
+            socket: &self.udp,
+            to: None,
+            role: Role::Client,
+            key: &self.key,
+            session: self.session,
+            order,
+        };
+        let datagrams = sender
+            .send(plan, self.headers, self.clock, &|| self.check().is_err())
+            .context("sending the stream")?;
+        self.check()?;
+        self.writer
+            .send(&Message::StreamSent { order, datagrams })?;
+        let mut arrivals = Vec::new();
+        loop {
+            match self.answer(ORDER_MAX)? {
+                Message::Arrivals {
+                    order: of,
+                    arrivals: some,
+                } if of == order => {
+                    if some.is_empty() {
+                        return Ok((datagrams, arrivals));
+                    }
+                    arrivals.extend(some);
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn stream_down(
+        &self,
+        order: u32,
+        plan: StreamPlan,
+    ) -> Result<(u64, Vec<measure::wire::Arrival>)> {
+        let mut log = ArrivalLog::new(self.clock.now());
+        let until = Instant::now() + plan.duration + ORDER_MAX;
+        let mut last = Instant::now();
+        let mut sent = None;
+        loop {
+            let before = log.len();
+            self.receive(LOOK_EVERY, |arrived, datagram, _| {
+                if datagram.kind == measure::wire::Kind::Data && datagram.order == order {
+                    log.arrived(arrived, datagram.number, datagram.stamp);
+                }
+            })?;
+            if log.len() > before {
+                last = Instant::now();
+            }
+            if sent.is_none() {
+                sent = self.stream_end(order)?;
+            }
+            if let Some(sent) = sent
+                && last.elapsed() >= QUIET
+            {
+                return Ok((sent, log.into_arrivals()));
+            }
+            self.check()?;
+            ensure!(
+                Instant::now() < until,
+                "a stream of {} s did not end",
+                plan.duration.as_secs()
+            );
+        }
+    }
+
+    /// How many datagrams the server sent, once it has said so.
+    fn stream_end(&self, order: u32) -> Result<Option<u64>> {
+        loop {
+            match self.messages.try_recv() {
+                Ok(Ok(Message::Alive)) => {}
+                Ok(Ok(Message::StreamSent {
+                    order: of,
+                    datagrams,
+                })) if of == order => return Ok(Some(datagrams)),
+                Ok(Ok(Message::Failed { text, .. })) => bail!("the server says: {text}"),
+                Ok(Ok(other)) => return Err(unexpected(&other)),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    fn tcp_run(&mut self, plan: RunPlan) -> Result<[Option<run::Figures>; 2]> {
+        let order = self.number_order();
+        self.writer.send(&Message::Run(RunOrder {
+            order,
+            connections: plan.connections,
+            windows: plan.windows,
+            duration: plan.duration,
+            congestion_control: self.options.congestion_control.clone(),
+        }))?;
+        self.ready(order)?;
+        let transfers = self.connect_all(order, &plan)?;
+        let congestion_control = transfers
+            .sending
+            .first()
+            .map(|(_, stream)| kernel::congestion_control(stream))
+            .transpose()?
+            .unwrap_or_default();
+        self.ready(order)?;
+        let busy = host::Busy::begin();
+        let is_over = || self.is_over.load(Ordering::Relaxed) || (self.interrupted)();
+        let (done, text) = (self.turn_up.progress(), describe(&plan));
+        let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
+        let own = busy.permille();
+        if is_over() {
+            let _ = self.writer.send(&Message::Stop { order });
+        }
+        let (down, server_control, theirs) = self.run_end(order)?;
+        let sides = [
+            (Direction::Up, transferred.samples, congestion_control),
+            (Direction::Down, down, server_control),
+        ];
+        let mut figures = [None, None];
+        for (direction, samples, congestion_control) in sides {
+            if plan.connections[direction as usize] == 0 {
+                continue;
+            }
+            let ideal = self.turn_up.ideal(direction);
+            figures[direction as usize] =
+                ideal.and_then(|ideal| run::figures(&samples, plan.duration, &ideal));
+            self.runs.push(RawRun {
+                plan,
+                direction,
+                seconds: run::seconds(&samples),
+                samples,
+                congestion_control,
+                busy_permille: [own, theirs],
+            });
+        }
+        Ok(figures)
+    }
+
+    fn run_end(&self, order: u32) -> Result<(Vec<RunSample>, String, u16)> {
+        let mut samples = Vec::new();
+        loop {
+            match self.answer(ORDER_MAX)? {
+                Message::Samples {
+                    order: of,
+                    samples: some,
+                } if of == order => samples.extend(some),
+                Message::RunEnded {
+                    order: of,
+                    congestion_control,
+                    busy_permille,
+                } if of == order => return Ok((samples, congestion_control, busy_permille)),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn connect_all(&self, order: u32, plan: &RunPlan) -> Result<Transfers> {
+        let [up, down] = plan.connections;
+        let [_, window] = plan.windows;
+        let mut transfers = Transfers {
+            window,
+            duration: plan.duration,
+            ..Transfers::default()
+        };
+        for number in 0..up + down {
+            let socket = self.socket()?;
+            let direction = if number < up {
+                Direction::Up
+            } else {
+                Direction::Down
+            };
+            let mtu = self.turn_up.mtu(direction);
+            if mtu < self.interface_mtu {
+                // Behind a black hole TCP is measured with the segments that pass, which it would find
+                // by itself in minutes or never.
+                let headers = self.turn_up.profile().tcp_headers as u32;
+                socket.set_tcp_mss(u32::from(mtu).saturating_sub(headers))?;
+            }
+            if number < up {
+                prepare_sender(&socket, plan.windows[0]);
+                host::set_congestion_control(&socket, &self.options.congestion_control)?;
+            } else {
+                prepare_receiver(&socket, window);
+            }
+            let stream = self.join(socket, order, number)?;
+            match number < up {
+                true => transfers.sending.push((number, stream)),
+                false => transfers.receiving.push((number, stream)),
+            }
+        }
+        Ok(transfers)
+    }
+
+    fn socket(&self) -> Result<Socket> {
+        let socket = Socket::new(
+            Domain::for_address(self.server),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        if let Some(address) = self.options.bind {
+            socket.bind(&SocketAddr::new(address, 0).into())?;
+        }
+        system::mark(&socket, self.options.dscp)?;
+        Ok(socket)
+    }
+
+    fn join(&self, socket: Socket, order: u32, connection: u16) -> Result<TcpStream> {
+        socket
+            .connect_timeout(&self.server.into(), CONNECT_MAX)
+            .with_context(|| format!("opening connection {connection} of the run"))?;
+        let stream = TcpStream::from(socket);
+        let writer = Writer::new(&stream)?;
+        let mut reader = Reader::new(stream);
+        let Message::Hello { nonce, .. } = reader.only(GREETING_MAX)? else {
+            bail!("the server did not greet a connection of the run");
+        };
+        writer.send(&Message::Join(Joining {
+            session: self.session,
+            order,
+            connection,
+            proof: self.key.join(&nonce, order, connection),
+        }))?;
+        Ok(reader.into_stream())
+    }
+}
+
+/// Probes for the path MTU go out before the round-trip time is known; longer paths take longer.
+const PATH_MTU_ROUND_TRIP: Duration = Duration::from_millis(400);
+
+/// What the server should not have said.
+pub(super) fn unexpected(message: &Message) -> anyhow::Error {
+    let text = format!("{message:?}");
+    let name: String = text
+        .chars()
+        .take_while(|one| one.is_alphanumeric())
+        .collect();
+    anyhow!("the server said `{name}` where it should not")
+}
+
+/// A run in a few words, for who watches.
+fn describe(plan: &RunPlan) -> String {
+    let [up, down] = plan.connections;
+    let window = plan.windows[usize::from(up == 0)];
+    let way = match (up, down) {
+        (0, _) => "down",
+        (_, 0) => "up",
+        _ => return "both directions together".to_owned(),
+    };
+    match plan.purpose {
+        Purpose::Walk(percent) => format!("window walk {way}: {percent} % of the BDP, {window}"),
+        Purpose::Listed => format!("window {window} {way}"),
+        Purpose::Many | Purpose::Together => {
+            format!("{} connections {way}, {window} each", up.max(down))
+        }
+    }
+}
+
+/// Says again and again that we are there.
+fn speak(writer: Arc<Writer>, is_over: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            if writer.send(&Message::Alive).is_err() {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            std::thread::sleep(ALIVE_EVERY);
+        }
+    });
+}
+
+/// Hands on what the server says; a silence of [`SILENCE_MAX`] ends the test.
+fn listen(mut reader: Reader, is_over: Arc<AtomicBool>) -> Receiver<Result<Message>> {
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            let heard = reader.next(ALIVE_EVERY);
+            let is_broken = heard.is_err() || reader.silence() >= SILENCE_MAX;
+            if let Some(heard) = heard.transpose()
+                && sender.send(heard).is_err()
+            {
+                return;
+            }
+            if is_broken {
+                is_over.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    messages
+}

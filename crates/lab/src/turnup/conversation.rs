@@ -1,0 +1,165 @@
+//! One end of a control connection: messages out, messages in, and whether the other end is there.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use measure::wire::{Message, frame, next_frame};
+
+/// How often each end says that it is there.
+pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
+/// After this long without a word an end stops whatever it sends: several retransmissions of the word
+/// on a full link, and not long for a link to be flooded.
+pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How long a write may take: the other end does not read any more.
+const WRITE_MAX: Duration = Duration::from_secs(5);
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// The half that writes, shared by all that have something to say.
+#[derive(Debug)]
+pub(super) struct Writer {
+    stream: Mutex<TcpStream>,
+}
+
+impl Writer {
+    /// Writes to this connection.
+    pub(super) fn new(stream: &TcpStream) -> Result<Self> {
+        let stream = stream
+            .try_clone()
+            .context("sharing the control connection")?;
+        stream.set_write_timeout(Some(WRITE_MAX))?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream: Mutex::new(stream),
+        })
+    }
+
+    /// Says something.
+    pub(super) fn send(&self, message: &Message) -> io::Result<()> {
+        let mut stream = self
+            .stream
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        stream.write_all(&frame(message))
+    }
+}
+
+/// The half that reads.
+#[derive(Debug)]
+pub(super) struct Reader {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    heard: Instant,
+}
+
+impl Reader {
+    /// Reads from this connection.
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            buffer: Vec::new(),
+            heard: Instant::now(),
+        }
+    }
+
+    /// How long nothing has been heard.
+    pub(super) fn silence(&self) -> Duration {
+        self.heard.elapsed()
+    }
+
+    /// The connection, for what follows the messages.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
+    /// The next message; [`None`] when none has come within `wait`.
+    ///
+    /// # Errors
+    /// When the connection is over, or what came is no message.
+    pub(super) fn next(&mut self, wait: Duration) -> Result<Option<Message>> {
+        let until = Instant::now() + wait;
+        let mut bytes = [0; READ_BYTES];
+        loop {
+            if let Some((message, length)) = next_frame(&self.buffer)? {
+                self.buffer.drain(..length);
+                return Ok(Some(message));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            // Zero would be for ever.
+            self.stream
+                .set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            match self.stream.read(&mut bytes) {
+                Ok(0) => bail!("the other end closed the connection"),
+                Ok(count) => {
+                    self.heard = Instant::now();
+                    self.buffer.extend_from_slice(&bytes[..count]);
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) =>
+                {
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(error).context("the control connection broke"),
+            }
+        }
+    }
+
+    /// Reads exactly one message before a moment, byte by byte behind it untouched, for connections on
+    /// which something else follows.
+    ///
+    /// # Errors
+    /// As [`Reader::next`], and when it does not come in time.
+    pub(super) fn only(&mut self, wait: Duration) -> Result<Message> {
+        let until = Instant::now() + wait;
+        loop {
+            if let Some((message, length)) = next_frame(&self.buffer)? {
+                self.buffer.drain(..length);
+                return Ok(message);
+            }
+            let wanted = match self.buffer.first_chunk::<4>() {
+                None => 4,
+                Some(length) => 4 + u32::from_be_bytes(*length) as usize,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("no greeting in {} s", wait.as_secs());
+            }
+            self.stream
+                .set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            let mut bytes = vec![0; wanted - self.buffer.len()];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => bail!("the other end closed the connection"),
+                Ok(count) => {
+                    self.heard = Instant::now();
+                    self.buffer.extend_from_slice(&bytes[..count]);
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => return Err(error).context("the connection broke"),
+            }
+        }
+    }
+}
+
+/// Fresh random bytes.
+///
+/// # Errors
+/// When the system gives none.
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .context("reading /dev/urandom")?;
+    Ok(bytes)
+}

@@ -1,0 +1,152 @@
+//! How a client comes to a session: the server's address, the control connection, the two proofs, the
+//! UDP socket. What goes wrong here is told in words that name the next step.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use measure::wire::{Key, Limits, Message, Nonce, Role, SessionKey, VERSION};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::client::{CONNECT_MAX, GREETING_MAX, RunOptions, unexpected};
+use super::conversation::{Reader, Writer, random};
+use super::host;
+use super::system;
+use crate::calibrate::system::{Stamps, enlarge_buffers, stamp};
+
+/// Room for what arrives while nobody reads, in bytes.
+const UDP_BUFFER: i32 = 8 << 20;
+
+/// The server's address.
+pub(super) fn resolve(options: &RunOptions) -> Result<SocketAddr> {
+    let found: Vec<SocketAddr> = (options.host.as_str(), options.port)
+        .to_socket_addrs()
+        .with_context(|| format!("`{}` is not known by the resolver", options.host))?
+        .collect();
+    let fits = |address: &&SocketAddr| match options.bind {
+        Some(bind) => bind.is_ipv6() == address.is_ipv6(),
+        None => !options.only_v6 || address.is_ipv6(),
+    };
+    found.iter().find(fits).copied().with_context(|| {
+        let family = match options.only_v6 || options.bind.is_some_and(|bind| bind.is_ipv6()) {
+            true => "IPv6",
+            false => "IPv4",
+        };
+        format!("{} has no {family} address", options.host)
+    })
+}
+
+/// The control connection.
+pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStream> {
+    let socket = Socket::new(
+        Domain::for_address(server),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    if let Some(address) = options.bind {
+        socket
+            .bind(&SocketAddr::new(address, 0).into())
+            .with_context(|| format!("{address} is not an address of this host"))?;
+    }
+    system::mark(&socket, options.dscp)?;
+    // One that is not to be had is told before anything is sent.
+    host::set_congestion_control(&socket, &options.congestion_control)?;
+    let connected = socket.connect_timeout(&server.into(), CONNECT_MAX);
+    connected.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => anyhow!(
+            "{server} refuses the connection: no `trunkline measure server` listens there, or its \
+             port is another (--port)"
+        ),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => anyhow!(
+            "{server} does not answer within {} s: the host is down, or a firewall drops TCP port {}",
+            CONNECT_MAX.as_secs(),
+            server.port()
+        ),
+        _ => anyhow!("{server} cannot be reached: {error}"),
+    })?;
+    Ok(socket.into())
+}
+
+/// What a greeting ends in.
+pub(super) struct Greeted {
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    pub(super) session: u64,
+    pub(super) key: SessionKey,
+    pub(super) limits: Limits,
+    pub(super) remarks: String,
+}
+
+/// Shows the server that we hold the key, and has it show the same.
+pub(super) fn greet(
+    options: &RunOptions,
+    server: SocketAddr,
+    stream: TcpStream,
+) -> Result<Greeted> {
+    let writer = Writer::new(&stream)?;
+    let mut reader = Reader::new(stream);
+    let foreign = || format!("{server} answers, but is no `trunkline measure server`");
+    let Message::Hello {
+        oldest,
+        newest,
+        nonce: server_nonce,
+    } = reader.only(GREETING_MAX).with_context(foreign)?
+    else {
+        bail!(foreign());
+    };
+    ensure!(
+        (oldest..=newest).contains(&VERSION),
+        "the server speaks versions {oldest} to {newest} of the protocol and this program {VERSION}: \
+         bring both to the same release"
+    );
+    let nonce: Nonce = random()?;
+    let key = Key::from_words(&options.words);
+    writer.send(&Message::Authenticate {
+        version: VERSION,
+        dscp: options.dscp,
+        nonce,
+        proof: key.prove(Role::Client, VERSION, &nonce, &server_nonce),
+    })?;
+    match reader.only(GREETING_MAX)? {
+        Message::Welcome {
+            proof,
+            session,
+            limits,
+            remarks,
+        } => {
+            ensure!(
+                key.verify(&proof, Role::Server, VERSION, &nonce, &server_nonce),
+                "the server does not hold the key it should"
+            );
+            Ok(Greeted {
+                reader,
+                writer,
+                session,
+                key: key.session(&nonce, &server_nonce),
+                limits,
+                remarks,
+            })
+        }
+        Message::Refused { text, retry, .. } if !retry.is_zero() => {
+            bail!("the server refuses: {text}; try again then")
+        }
+        Message::Refused { text, .. } => bail!("the server refuses: {text}"),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The socket of all probes and streams.
+pub(super) fn open_udp(
+    options: &RunOptions,
+    server: SocketAddr,
+    local: IpAddr,
+) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(SocketAddr::new(options.bind.unwrap_or(local), 0))
+        .context("opening a UDP socket")?;
+    socket.connect(server)?;
+    enlarge_buffers(&socket, UDP_BUFFER)?;
+    system::never_cut_up(&socket)?;
+    system::mark(&socket, options.dscp)?;
+    stamp(&socket, Stamps::Received)?;
+    Ok(socket)
+}

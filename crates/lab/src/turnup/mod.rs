@@ -1,0 +1,42 @@
+//! The turn-up tester with its sockets: both ends of what `measure` plans and computes.
+//!
+//! ```text
+//!  client ── control: one TCP connection ──► server        orders, reports, "I am here"
+//!         ◄─ probes and streams: UDP ──────►
+//!         ◄─ runs: TCP connections, opened by the client ─►
+//! ```
+//! [`run`] is the client: it asks [`measure::turn_up::TurnUp`] what is next, does it, and hands in what
+//! came of it. `report` writes down what was found. Nothing here decides what is measured or what a
+//! figure means.
+
+mod client;
+mod conversation;
+mod greeting;
+mod host;
+mod observation;
+mod report;
+mod server;
+mod streams;
+mod system;
+mod transfers;
+
+use std::net::IpAddr;
+
+use measure::procedure::{UDP_HEADERS_IPV4, UDP_HEADERS_IPV6};
+
+pub use client::{Finished, RawRun, RunOptions, Unmeasured, run};
+pub use conversation::{ALIVE_EVERY, SILENCE_MAX};
+pub use observation::findings;
+pub use report::{headline, html, json, text};
+pub use server::{Server, ServerEvent, ServerOptions, default_limits, window_max};
+
+/// The port, TCP and UDP, where nobody says otherwise. It is none that IANA has given to anybody.
+pub const PORT: u16 = 6349;
+
+/// Bytes of the IP and UDP headers of packets to an address.
+fn udp_headers(address: IpAddr) -> u16 {
+    match address.to_canonical() {
+        IpAddr::V4(_) => UDP_HEADERS_IPV4,
+        IpAddr::V6(_) => UDP_HEADERS_IPV6,
+    }
+}

@@ -1,0 +1,147 @@
+//! One HTML file that needs nothing beside it: verdict, figures, plots, and how they were measured.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use measure::wire::Direction;
+
+use super::plots::{Series, lines};
+use super::{purpose, text};
+use crate::report::{STYLE, escape};
+use crate::turnup::client::{Finished, RawRun};
+
+/// The whole page.
+///
+/// # Errors
+/// When a plot cannot be drawn.
+pub fn html(finished: &Finished) -> Result<String> {
+    let mut out = String::new();
+    let title = "Turn-up test by RFC 6349";
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n\
+         <p class=\"note\">{}</p>\n",
+        escape(&text::headline(finished))
+    )?;
+    for direction in &finished.turn_up.profile().directions {
+        write_direction(&mut out, finished, *direction)?;
+    }
+    write!(
+        out,
+        "<h2>All figures</h2>\n<pre>{}</pre>\n",
+        escape(&text::text(finished))
+    )?;
+    out += "<h2>How it was measured</h2>\n\
+        <p>Path MTU: probes over UDP that may not be cut up, to the byte (RFC 8899). Baseline RTT: the \
+        least of a hundred small UDP probes, less the time that the server kept them. Bottleneck: a UDP \
+        stream half as fast again as the path, read once two seconds agree to 0.1 %; of IP packets, \
+        headers included. Runs: TCP with the window that the receiver offers bounded; <b>effective</b> is \
+        what the sender&rsquo;s kernel saw of it, and <b>ideal</b> follows from that: window × 8 / baseline \
+        RTT, and no more than the bottleneck carries of payload (RFC 6349 §3.3.1, §4.1). Throughput is \
+        without the run&rsquo;s start; TCP efficiency is over all bytes of the run, by the kernel&rsquo;s \
+        counters (RFC 6349 §4.2); the average RTT is of one sample a second (§4.3).</p>\n\
+        </body></html>\n";
+    Ok(out)
+}
+
+/// What a chart shows of each second.
+type OfSecond = fn(&measure::run::Second) -> f64;
+
+fn write_direction(out: &mut String, finished: &Finished, direction: Direction) -> Result<()> {
+    let known = finished.turn_up.known(direction);
+    let name = direction.name();
+    writeln!(out, "<h2>{}</h2>", if name == "up" { "Up" } else { "Down" })?;
+    let streams: Vec<Series> = known
+        .streams
+        .iter()
+        .map(|record| Series {
+            name: format!("offered {}", record.plan.rate),
+            points: record
+                .seconds()
+                .iter()
+                .map(|second| (second.at.as_secs_f64(), mbit(second.rate.bits_per_second())))
+                .collect(),
+        })
+        .filter(|series| !series.points.is_empty())
+        .collect();
+    if !streams.is_empty() {
+        *out += &lines(
+            &format!("What arrived of the streams, {name}"),
+            "seconds",
+            "Mbit/s of IP packets",
+            &streams,
+        )?;
+    }
+    let mut walk: Vec<(f64, f64, f64)> = known
+        .runs
+        .iter()
+        .filter(|run| run.plan.connections[direction as usize] == 1)
+        .filter_map(|run| {
+            let found = run.figures.as_ref()?;
+            let window = found.effective_window?.bytes() as f64 / 1e3;
+            let (got, ideal) = (found.throughput, found.ideal);
+            Some((
+                window,
+                mbit(got.bits_per_second()),
+                mbit(ideal.bits_per_second()),
+            ))
+        })
+        .collect();
+    walk.sort_by(|one, other| one.0.total_cmp(&other.0));
+    if !walk.is_empty() {
+        let series = [
+            Series {
+                name: "ideal".to_owned(),
+                points: walk.iter().map(|point| (point.0, point.2)).collect(),
+            },
+            Series {
+                name: "measured".to_owned(),
+                points: walk.iter().map(|point| (point.0, point.1)).collect(),
+            },
+        ];
+        *out += &lines(
+            &format!("Window walk, {name}"),
+            "effective window, kB",
+            "Mbit/s of payload",
+            &series,
+        )?;
+    }
+    let runs: Vec<&RawRun> = finished
+        .runs
+        .iter()
+        .filter(|run| run.direction == direction)
+        .collect();
+    let charts: [(&str, &str, OfSecond); 3] = [
+        ("Throughput", "Mbit/s of payload", |second| {
+            mbit(second.throughput.bits_per_second())
+        }),
+        ("RTT", "ms", |second| second.rtt.as_secs_f64() * 1e3),
+        ("Retransmissions", "kB in the second", |second| {
+            second.retransmitted.bytes() as f64 / 1e3
+        }),
+    ];
+    for (title, unit, of) in charts {
+        let series: Vec<Series> = runs
+            .iter()
+            .map(|run| Series {
+                name: purpose(&run.plan),
+                points: run
+                    .seconds
+                    .iter()
+                    .map(|second| (second.at.as_secs_f64(), of(second)))
+                    .collect(),
+            })
+            .filter(|series| !series.points.is_empty())
+            .collect();
+        if !series.is_empty() {
+            *out += &lines(&format!("{title}, {name}"), "seconds", unit, &series)?;
+        }
+    }
+    Ok(())
+}
+
+fn mbit(bits: u64) -> f64 {
+    bits as f64 / 1e6
+}

@@ -1,0 +1,222 @@
+//! Everything that was found, with raw samples. Names end in their unit.
+
+use measure::procedure::{LimitedBy, StreamRecord};
+use measure::run::{Figures, connection_figures};
+use measure::turn_up::{Known, Verdict};
+use measure::wire::{Direction, RunSample};
+use serde_json::{Map, Value, json};
+
+use super::{path_mtu, purpose};
+use crate::turnup::client::{Finished, RawRun};
+use crate::turnup::observation::findings;
+
+/// The version of this document; a name that is there keeps its meaning.
+const FORMAT: u32 = 1;
+
+/// The whole result.
+#[must_use]
+pub fn json(finished: &Finished) -> Value {
+    let turn_up = &finished.turn_up;
+    let directions = &turn_up.profile().directions;
+    let mtus = directions
+        .iter()
+        .map(|direction| path_mtu(turn_up, *direction));
+    let mut each = Map::new();
+    for direction in directions {
+        each.insert(
+            direction.name().to_owned(),
+            of_direction(finished, *direction),
+        );
+    }
+    let (verdict, reasons) = match turn_up.verdict() {
+        Verdict::Passed(0) => ("measured", Vec::new()),
+        Verdict::Passed(_) => ("passed", Vec::new()),
+        Verdict::Failed(missed) => ("failed", missed.into_iter().map(|one| one.text).collect()),
+        Verdict::NotMeasured(why) => ("not-measured", vec![why]),
+    };
+    json!({
+        "format": FORMAT,
+        "trunkline": env!("CARGO_PKG_VERSION"),
+        "verdict": verdict,
+        "reasons": reasons,
+        "server": finished.server.to_string(),
+        "local": finished.local.to_string(),
+        "took_s": finished.took.as_secs_f64(),
+        "hosts": finished.hosts,
+        "remarks": turn_up.remarks(),
+        "path_mtu_bytes": mtus.min().flatten(),
+        "interface_mtu_bytes": finished.interface_mtu,
+        "baseline_rtt_ms": turn_up.round_trip().map(ms),
+        "rtt_samples_ms": turn_up
+            .baseline()
+            .map(|found| found.samples.iter().copied().map(ms).collect::<Vec<_>>()),
+        "directions": each,
+        "diagnosis": findings(finished)
+            .iter()
+            .map(|(direction, finding)| {
+                let parameters: Map<String, Value> = finding
+                    .parameters
+                    .named()
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), json!(value)))
+                    .collect();
+                json!({
+                    "direction": direction.name(),
+                    "cause": finding.cause.name(),
+                    "confidence": finding.confidence,
+                    "evidence": finding.evidence,
+                    "parameters": parameters,
+                    "advice": finding.advice(),
+                })
+            })
+            .collect::<Vec<_>>(),
+    })
+}
+
+fn of_direction(finished: &Finished, direction: Direction) -> Value {
+    let turn_up = &finished.turn_up;
+    let known = turn_up.known(direction);
+    let found = known.bottleneck.as_ref();
+    let raw: Vec<&RawRun> = finished
+        .runs
+        .iter()
+        .filter(|run| run.direction == direction)
+        .collect();
+    json!({
+        "path_mtu_bytes": path_mtu(turn_up, direction),
+        "bottleneck_bit_s": found.map(|found| found.rate.bits_per_second()),
+        "bottleneck_is_steady": found.map(|found| found.is_steady),
+        "bottleneck_limited_by": found.map(|found| match found.limited_by {
+            LimitedBy::Path => "path",
+            LimitedBy::MaxRate => "max-rate",
+            LimitedBy::Sender => "sender",
+        }),
+        "bdp_bytes": turn_up.bdp(direction).map(|bdp| bdp.bytes()),
+        "maximum_throughput_bit_s": turn_up
+            .ideal(direction)
+            .map(|ideal| ideal.maximum.bits_per_second()),
+        "loss_budget": loss_budget(known),
+        "streams": known.streams.iter().map(of_stream).collect::<Vec<_>>(),
+        "runs": raw.iter().map(|run| of_run(finished, run)).collect::<Vec<_>>(),
+    })
+}
+
+fn loss_budget(known: &Known) -> Option<Value> {
+    let loss = known.loss?;
+    Some(json!({
+        "run_length_packets": loss.budget.run_length_packets,
+        "window_packets": loss.budget.window_packets,
+        "sent_packets": loss.sent,
+        "lost_packets": loss.lost,
+        "verdict": match loss.verdict {
+            measure::metrics::LossVerdict::Within => "within",
+            measure::metrics::LossVerdict::Beyond => "beyond",
+            measure::metrics::LossVerdict::Undecided => "undecided",
+        },
+    }))
+}
+
+fn of_stream(record: &StreamRecord) -> Value {
+    json!({
+        "offered_bit_s": record.plan.rate.bits_per_second(),
+        "packet_bytes": record.plan.ip_bytes,
+        "duration_s": record.plan.duration.as_secs_f64(),
+        "sent_packets": record.sent,
+        "arrived_packets": record.arrivals.len(),
+        "seconds_bit_s": record
+            .seconds()
+            .iter()
+            .map(|second| second.rate.bits_per_second())
+            .collect::<Vec<_>>(),
+    })
+}
+
+fn of_run(finished: &Finished, run: &RawRun) -> Value {
+    let place = run.direction as usize;
+    let (plan, ideal) = (&run.plan, finished.turn_up.ideal(run.direction));
+    let all = ideal.and_then(|ideal| measure::run::figures(&run.samples, plan.duration, &ideal));
+    let mut value = json!({
+        "purpose": purpose(plan),
+        "window_bytes": plan.windows[place].bytes(),
+        "connections": plan.connections[place],
+        "duration_s": plan.duration.as_secs_f64(),
+        "congestion_control": run.congestion_control,
+        "client_busy_percent": f64::from(run.busy_permille[0]) / 10.0,
+        "server_busy_percent": f64::from(run.busy_permille[1]) / 10.0,
+    });
+    let fields = value.as_object_mut().expect("it was made as an object");
+    fields.extend(figures(all.as_ref()));
+    let each: Vec<Value> = ideal
+        .map(|ideal| {
+            let mut numbers: Vec<u16> = run.samples.iter().map(|one| one.connection).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+                .into_iter()
+                .map(|number| {
+                    let own = connection_figures(&run.samples, number, plan.duration, &ideal);
+                    Value::Object(figures(own.as_ref()))
+                })
+                .collect()
+        })
+        .unwrap_or_default();
+    fields.insert("each_connection".to_owned(), each.into());
+    let seconds: Vec<Value> = run
+        .seconds
+        .iter()
+        .map(|second| {
+            json!({
+                "at_s": second.at.as_secs_f64(),
+                "throughput_bit_s": second.throughput.bits_per_second(),
+                "rtt_ms": ms(second.rtt),
+                "retransmitted_bytes": second.retransmitted.bytes(),
+            })
+        })
+        .collect();
+    fields.insert("seconds".to_owned(), seconds.into());
+    let samples: Vec<Value> = run.samples.iter().map(sample).collect();
+    fields.insert("samples".to_owned(), samples.into());
+    value
+}
+
+fn figures(found: Option<&Figures>) -> Map<String, Value> {
+    let value = json!({
+        "effective_window_bytes": found.and_then(Figures::window_each).map(|window| window.bytes()),
+        "throughput_bit_s": found.map(|found| found.throughput.bits_per_second()),
+        "ideal_bit_s": found.map(|found| found.ideal.bits_per_second()),
+        "transfer_time_ratio": found.and_then(|found| found.transfer_time_ratio),
+        "tcp_efficiency_percent": found.and_then(|found| found.efficiency_percent),
+        "average_rtt_ms": found.and_then(|found| found.average_rtt).map(ms),
+        "buffer_delay_percent": found.and_then(|found| found.buffer_delay_percent),
+        "sent_bytes": found.map(|found| found.bytes_sent.bytes()),
+        "retransmitted_bytes": found.map(|found| found.bytes_retransmitted.bytes()),
+        "window_limited_percent": found.and_then(|found| found.window_limited_percent),
+        "send_buffer_limited_percent": found.and_then(|found| found.send_buffer_limited_percent),
+    });
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn sample(sample: &RunSample) -> Value {
+    let info = &sample.info;
+    json!({
+        "connection": sample.connection,
+        "at_s": sample.at.as_secs_f64(),
+        "rtt_ms": ms(info.rtt),
+        "rtt_min_ms": ms(info.rtt_min),
+        "congestion_window_packets": info.congestion_window,
+        "peer_window_bytes": info.peer_window.map(|window| window.bytes()),
+        "acknowledged_bytes": info.bytes_acknowledged.bytes(),
+        "sent_bytes": info.bytes_sent.bytes(),
+        "retransmitted_bytes": info.bytes_retransmitted.bytes(),
+        "busy_ms": ms(info.busy),
+        "window_limited_ms": ms(info.receive_window_limited),
+        "send_buffer_limited_ms": ms(info.send_buffer_limited),
+    })
+}
+
+fn ms(span: std::time::Duration) -> f64 {
+    span.as_secs_f64() * 1e3
+}

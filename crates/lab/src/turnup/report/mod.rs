@@ -1,0 +1,35 @@
+//! What was found, for a terminal, for a browser and for programs.
+
+mod html;
+mod json;
+mod plots;
+mod text;
+
+pub use html::html;
+pub use json::json;
+pub use text::{headline, text};
+
+use measure::procedure::MtuOutcome;
+use measure::turn_up::{Purpose, RunPlan, TurnUp};
+use measure::wire::Direction;
+
+/// Why a run was made, in a few words.
+fn purpose(plan: &RunPlan) -> String {
+    match plan.purpose {
+        Purpose::Walk(percent) => format!("{percent} % of BDP"),
+        Purpose::Listed => "listed window".to_owned(),
+        Purpose::Many => "many connections".to_owned(),
+        Purpose::Together => "both directions".to_owned(),
+    }
+}
+
+/// The path MTU of a direction in bytes, where it is known.
+fn path_mtu(turn_up: &TurnUp, direction: Direction) -> Option<u16> {
+    match turn_up.known(direction).path_mtu {
+        Some(MtuOutcome::Found { mtu, .. }) => Some(mtu),
+        Some(MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer) | None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

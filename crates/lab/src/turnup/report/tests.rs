@@ -1,0 +1,175 @@
+//! Reports of a test that was made up.
+
+use std::time::Duration;
+
+use measure::procedure::{MtuOutcome, RttOutcome, StreamRecord};
+use measure::run;
+use measure::tcp_info::TcpInfo;
+use measure::turn_up::{Profile, Task, Thresholds, TurnUp};
+use measure::wire::{Arrival, RunSample};
+use vocab::{Bitrate, ByteCount};
+
+use super::*;
+use crate::turnup::client::{Finished, RawRun};
+
+/// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.
+fn finished() -> Finished {
+    let mut turn_up = TurnUp::new(Profile {
+        directions: vec![Direction::Up],
+        walk_percent: vec![50, 100],
+        windows: Vec::new(),
+        connections: 1,
+        connection_window: None,
+        duration: Duration::from_secs(4),
+        max_rate: Bitrate::from_bits_per_second(100_000_000),
+        tcp_headers: 40,
+        target: None,
+        thresholds: Thresholds {
+            rate_min: Some(Bitrate::from_bits_per_second(20_000_000)),
+            ..Thresholds::default()
+        },
+    });
+    let mut runs = Vec::new();
+    loop {
+        match turn_up.next_task() {
+            Task::PathMtu(_) => turn_up.path_mtu(MtuOutcome::Found {
+                mtu: 1_380,
+                tried: 1_500,
+            }),
+            Task::BaselineRtt => turn_up.baseline_rtt(RttOutcome {
+                samples: vec![Duration::from_millis(40); 100],
+                sent: 100,
+            }),
+            Task::Stream(_, plan) => {
+                let gap = |rate: u64| u64::from(plan.ip_bytes) * 8_000_000_000 / rate;
+                let span = plan.duration.as_nanos() as u64;
+                let sent = span / gap(plan.rate.bits_per_second());
+                let out = gap(plan.rate.bits_per_second().min(10_000_000));
+                let arrivals = (0..sent.min(span / out))
+                    .map(|number| Arrival {
+                        number: number * sent / sent.min(span / out),
+                        sent_ns: number * span / sent.min(span / out),
+                        arrived_ns: number * out,
+                    })
+                    .collect();
+                turn_up.stream(StreamRecord {
+                    plan,
+                    sent,
+                    arrivals,
+                });
+            }
+            Task::Run(plan) => {
+                let samples: Vec<RunSample> = (0..=40_u64)
+                    .map(|tenth| RunSample {
+                        connection: 0,
+                        at: Duration::from_millis(100 * tenth),
+                        info: TcpInfo {
+                            bytes_acknowledged: ByteCount::new(tenth * 93_750),
+                            bytes_sent: ByteCount::new(tenth * 95_000),
+                            bytes_retransmitted: ByteCount::new(tenth * 1_250),
+                            rtt: Duration::from_millis(50),
+                            peer_window: Some(plan.windows[0]),
+                            ..TcpInfo::default()
+                        },
+                    })
+                    .collect();
+                let ideal = turn_up.ideal(Direction::Up).unwrap();
+                let figures = run::figures(&samples, plan.duration, &ideal);
+                runs.push(RawRun {
+                    plan,
+                    direction: Direction::Up,
+                    seconds: run::seconds(&samples),
+                    samples,
+                    congestion_control: "cubic".to_owned(),
+                    busy_permille: [100, 200],
+                });
+                turn_up.run([figures, None]);
+            }
+            Task::Done => break,
+        }
+    }
+    Finished {
+        turn_up,
+        runs,
+        server: "192.0.2.1:6349".parse().unwrap(),
+        local: "192.0.2.2:40000".parse().unwrap(),
+        limits: crate::turnup::default_limits(),
+        hosts: vec!["this host: windows above <4MiB> are not to be had".to_owned()],
+        interface_mtu: 1_500,
+        took: Duration::from_secs(60),
+    }
+}
+
+#[test]
+fn the_verdict_comes_first_and_names_what_was_missed() {
+    let text = text(&finished());
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with("FAILED: bottleneck rate up in Mbit/s was to be at least 20"),
+        "{text}"
+    );
+    assert!(
+        text.contains("path MTU 1380 bytes: larger packets"),
+        "{text}"
+    );
+    assert!(text.contains("baseline RTT 40.000 ms"), "{text}");
+    assert!(
+        text.contains("congestion control of the sender: cubic"),
+        "{text}"
+    );
+}
+
+/// The names that programs read.
+#[test]
+fn the_document_has_the_names_that_were_promised() {
+    let document = json(&finished());
+    assert_eq!(document["path_mtu_bytes"], 1_380);
+    assert_eq!(document["baseline_rtt_ms"], 40.0);
+    assert_eq!(document["verdict"], "failed");
+    let up = &document["directions"]["up"];
+    let rate = up["bottleneck_bit_s"].as_f64().unwrap();
+    assert!((rate / 10e6 - 1.0).abs() < 0.001, "{rate}");
+    let bdp = up["bdp_bytes"].as_f64().unwrap();
+    assert!((bdp / 50e3 - 1.0).abs() < 0.001, "{bdp}");
+    let run = &up["runs"][1];
+    for name in [
+        "window_bytes",
+        "effective_window_bytes",
+        "connections",
+        "throughput_bit_s",
+        "ideal_bit_s",
+        "transfer_time_ratio",
+        "tcp_efficiency_percent",
+        "average_rtt_ms",
+        "buffer_delay_percent",
+    ] {
+        assert!(run[name].is_number(), "{name}: {run}");
+    }
+    assert_eq!(run["throughput_bit_s"], 7_500_000);
+    let delay = run["buffer_delay_percent"].as_f64().unwrap();
+    assert!((delay - 25.0).abs() < 1e-9, "{delay}");
+    let causes = document["diagnosis"].as_array().unwrap();
+    assert!(!causes.is_empty());
+    for cause in causes {
+        assert!(cause["cause"].is_string() && cause["confidence"].is_number());
+        assert!(cause["evidence"].is_array() && cause["parameters"].is_object());
+        assert!(cause["advice"].is_string());
+    }
+    assert!(
+        causes
+            .iter()
+            .any(|cause| cause["cause"] == "mtu-black-hole"),
+        "{causes:?}"
+    );
+}
+
+#[test]
+fn the_page_stands_alone() {
+    let page = html(&finished()).unwrap();
+    assert!(page.contains("&lt;4MiB&gt;"));
+    assert!(page.matches("<svg").count() >= 5);
+    for outside in ["http://", "https://", "<script", "<link", "url("] {
+        let own = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!own.contains(outside), "{outside}");
+    }
+}

@@ -1,0 +1,719 @@
+//! `trunkline measure server`: the far end of a turn-up test.
+//!
+//! ```text
+//!  accept ─► greet ─► Authenticate ─► one session at a time ─► orders: streams, runs
+//!                  └► Join ─► the session's run
+//!  UDP ─► Responder (tags, cookies) ─► answers; what arrives of a stream
+//! ```
+//! A stranger costs a thread for five seconds at most, of which there are [`UNFINISHED_MAX`]. What it sends
+//! is limited in rate and time, by each order and by the session, and ends [`SILENCE_MAX`] after the
+//! client's last word.
+
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender as Channel, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use measure::procedure::{Answer, ArrivalLog, Responder, StreamPlan};
+use measure::wire::{
+    Arrival, Direction, Joining, Key, Limits, Message, Nonce, Refusal, Role, RunOrder, SessionKey,
+    StreamOrder, VERSION,
+};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use vocab::{Bitrate, ByteCount};
+
+use super::conversation::{ALIVE_EVERY, Reader, SILENCE_MAX, Writer, random};
+use super::host;
+use super::streams::Sender;
+use super::system::{self, Clock, Incoming};
+use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender, scaled};
+use crate::calibrate::system::{Stamps, enlarge_buffers, stamp};
+use crate::kernel;
+
+/// How long a stranger may take to show who it is.
+const GREETING_MAX: Duration = Duration::from_secs(5);
+/// Connections that have not shown who they are.
+const UNFINISHED_MAX: usize = 16;
+/// How long the connections of a run may take to come.
+const JOINING_MAX: Duration = Duration::from_secs(15);
+/// Between two looks whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Without an arrival for this long a stream that was sent is over.
+const QUIET: Duration = Duration::from_millis(150);
+/// How long the rest of a stream is waited for at most: the deepest queue.
+const REST_MAX: Duration = Duration::from_secs(5);
+/// Room for what arrives while nobody reads, in bytes.
+const UDP_BUFFER: i32 = 8 << 20;
+/// Arrivals, and samples, in one message: 27 and 200 bytes each at most.
+const ARRIVALS_EACH: usize = 2_000;
+const SAMPLES_EACH: usize = 250;
+/// A window clamp that bounds nothing.
+const NO_CLAMP: u64 = i32::MAX as u64;
+
+/// What a server is told.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The address to listen at; none is all of them.
+    pub bind: Option<IpAddr>,
+    /// The port, TCP and UDP; zero lets the system choose.
+    pub port: u16,
+    /// The words that clients must know, too.
+    pub words: String,
+    /// What it gives.
+    pub limits: Limits,
+}
+
+/// What a server has to say while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// A client has shown that it holds the key.
+    Began(SocketAddr),
+    /// Its test is over, for this reason.
+    Ended(SocketAddr, String),
+    /// Somebody was refused, for this reason.
+    Refused(SocketAddr, String),
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    udp: UdpSocket,
+    key: Key,
+    limits: Limits,
+}
+
+impl Server {
+    /// Opens both sockets.
+    ///
+    /// # Errors
+    /// When the port is taken or the address is not this host's.
+    pub fn bind(options: &ServerOptions) -> Result<Self> {
+        let any = [
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        ];
+        let addresses = match &options.bind {
+            Some(address) => std::slice::from_ref(address),
+            // Both families by one socket, or IPv4 alone where there is no IPv6.
+            None => &any[..],
+        };
+        let mut failed = None;
+        for address in addresses {
+            match open(SocketAddr::new(*address, options.port)) {
+                Ok((listener, udp)) => {
+                    return Ok(Self {
+                        listener,
+                        udp,
+                        key: Key::from_words(&options.words),
+                        limits: options.limits,
+                    });
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let error = failed.context("there is an address to listen at")?;
+        Err(error.context(format!("listening at port {} (TCP and UDP)", options.port)))
+    }
+
+    /// The port, TCP and UDP.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn port(&self) -> Result<u16> {
+        Ok(self.listener.local_addr()?.port())
+    }
+
+    /// Serves until `is_over` says so.
+    ///
+    /// # Errors
+    /// When a socket fails for good.
+    pub fn serve(
+        &self,
+        is_over: &(dyn Fn() -> bool + Sync),
+        tell: &(dyn Fn(ServerEvent) + Sync),
+    ) -> Result<()> {
+        let shared = Shared {
+            server: self,
+            clock: Clock::new(),
+            session: Mutex::new(None),
+            unfinished: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            tell,
+        };
+        SockRef::from(&self.listener).set_read_timeout(Some(LOOK_EVERY))?;
+        self.udp.set_read_timeout(Some(LOOK_EVERY))?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| shared.answer());
+            let served = loop {
+                if is_over() {
+                    break Ok(());
+                }
+                match self.listener.accept() {
+                    Ok((stream, from)) => {
+                        if shared.unfinished.fetch_add(1, Ordering::Relaxed) >= UNFINISHED_MAX {
+                            shared.unfinished.fetch_sub(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        let shared = &shared;
+                        scope.spawn(move || shared.receive_stranger(stream, from));
+                    }
+                    Err(error) if is_passing(&error) => {}
+                    Err(error) => break Err(error).context("accepting a connection"),
+                }
+            };
+            shared.stop.store(true, Ordering::Relaxed);
+            served
+        })
+    }
+}
+
+/// A connection that came to nothing is no fault of the listener's.
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+            | ErrorKind::Interrupted
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+    )
+}
+
+fn open(address: SocketAddr) -> Result<(TcpListener, UdpSocket)> {
+    let socket = |kind, protocol| -> Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        Ok(socket)
+    };
+    let listener = socket(Type::STREAM, Protocol::TCP)?;
+    listener.set_reuse_address(true)?;
+    listener.bind(&address.into())?;
+    listener.listen(128)?;
+    let listener = TcpListener::from(listener);
+    let port = listener.local_addr()?.port();
+    let udp = socket(Type::DGRAM, Protocol::UDP)?;
+    udp.bind(&SocketAddr::new(address.ip(), port).into())?;
+    let udp = UdpSocket::from(udp);
+    enlarge_buffers(&udp, UDP_BUFFER)?;
+    system::never_cut_up(&udp)?;
+    stamp(&udp, Stamps::Received)?;
+    Ok((listener, udp))
+}
+
+/// What all threads of a server see.
+struct Shared<'a> {
+    server: &'a Server,
+    clock: Clock,
+    session: Mutex<Option<Arc<Session>>>,
+    unfinished: AtomicUsize,
+    stop: AtomicBool,
+    tell: &'a (dyn Fn(ServerEvent) + Sync),
+}
+
+/// The one test that runs.
+struct Session {
+    id: u64,
+    from: SocketAddr,
+    dscp: u8,
+    key: SessionKey,
+    responder: Mutex<Responder>,
+    writer: Writer,
+    began: Instant,
+    is_over: AtomicBool,
+    /// Whether an order is being carried out.
+    is_busy: AtomicBool,
+    /// The order that was given up.
+    given_up: Mutex<Option<u32>>,
+    listening: Mutex<Option<Listening>>,
+    joining: Mutex<Option<(u32, Channel<Connection>)>>,
+}
+
+/// A connection of a run, with its number.
+type Connection = (u16, TcpStream);
+
+struct Listening {
+    order: u32,
+    log: ArrivalLog,
+    last: Instant,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Shared<'_> {
+    fn current(&self) -> Option<Arc<Session>> {
+        lock(&self.session).clone()
+    }
+
+    /// Answers over UDP.
+    fn answer(&self) {
+        let udp = &self.server.udp;
+        let mut incoming = Incoming::new();
+        let mut bytes = Vec::new();
+        while !self.stop.load(Ordering::Relaxed) {
+            let session = self.current();
+            let received = incoming.receive(udp, self.clock, |arrived, from, datagram| {
+                let Some(session) = &session else {
+                    return;
+                };
+                let now = self.clock.now();
+                let answer = lock(&session.responder).handle(now, arrived, from, datagram);
+                let answers = match answer {
+                    Answer::Silence => return,
+                    Answer::Data(data) => {
+                        if let Some(listening) = &mut *lock(&session.listening)
+                            && listening.order == data.order
+                        {
+                            listening.log.arrived(arrived, data.number, data.stamp);
+                            listening.last = Instant::now();
+                        }
+                        return;
+                    }
+                    Answer::Send(answers) => answers,
+                    Answer::Confirmed(answer) => vec![answer],
+                };
+                for answer in answers {
+                    let head = answer.datagram;
+                    head.emit(&session.key, Role::Server, answer.length, &mut bytes);
+                    // A size that this host cannot send is one that does not pass.
+                    let _ = udp.send_to(&bytes, from);
+                }
+            });
+            if received.is_err() {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+    }
+
+    fn receive_stranger(&self, stream: TcpStream, from: SocketAddr) {
+        let finished = Finished(&self.unfinished);
+        if let Err(error) = self.greet(stream, from, finished) {
+            (self.tell)(ServerEvent::Refused(from, format!("{error:#}")));
+        }
+    }
+
+    fn greet(&self, stream: TcpStream, from: SocketAddr, finished: Finished<'_>) -> Result<()> {
+        let nonce: Nonce = random()?;
+        let writer = Writer::new(&stream)?;
+        writer.send(&Message::Hello {
+            oldest: VERSION,
+            newest: VERSION,
+            nonce,
+        })?;
+        let mut reader = Reader::new(stream);
+        match reader.only(GREETING_MAX)? {
+            Message::Join(joining) => self.join(reader.into_stream(), joining, &nonce),
+            Message::Authenticate {
+                version,
+                dscp,
+                nonce: client,
+                proof,
+            } => {
+                let refuse = |reason, retry, text: &str| -> Result<()> {
+                    let text = text.to_owned();
+                    let _ = writer.send(&Message::Refused {
+                        reason,
+                        retry,
+                        text: text.clone(),
+                    });
+                    bail!("{text}")
+                };
+                if version != VERSION {
+                    let text = format!("this server speaks version {VERSION}, not {version}");
+                    return refuse(Refusal::Version, Duration::ZERO, &text);
+                }
+                let key = &self.server.key;
+                if !key.verify(&proof, Role::Client, version, &client, &nonce) {
+                    let text = "the key is not this server's";
+                    return refuse(Refusal::Key, Duration::ZERO, text);
+                }
+                let id = u64::from_be_bytes(random()?);
+                let session_key = key.session(&client, &nonce);
+                let secret = u64::from_be_bytes(random()?);
+                let session = Arc::new(Session {
+                    id,
+                    from,
+                    dscp,
+                    responder: Mutex::new(Responder::new(id, session_key.clone(), secret)),
+                    key: session_key,
+                    writer,
+                    began: Instant::now(),
+                    is_over: AtomicBool::new(false),
+                    is_busy: AtomicBool::new(false),
+                    given_up: Mutex::new(None),
+                    listening: Mutex::new(None),
+                    joining: Mutex::new(None),
+                });
+                if let Some(left) = self.enter(&session) {
+                    let retry = left.as_secs();
+                    let text = format!("another test is running, for {retry} s more at most");
+                    let _ = session.writer.send(&Message::Refused {
+                        reason: Refusal::Busy,
+                        retry: left,
+                        text: text.clone(),
+                    });
+                    bail!("{text}");
+                }
+                drop(finished);
+                let proof = key.prove(Role::Server, version, &client, &nonce);
+                self.serve_session(&session, reader, proof);
+                Ok(())
+            }
+            _ => bail!("the first word was neither a proof nor of a session"),
+        }
+    }
+
+    /// Takes the one place, or says for how long it is taken at most.
+    fn enter(&self, session: &Arc<Session>) -> Option<Duration> {
+        let mut place = lock(&self.session);
+        if let Some(other) = &*place {
+            let left = self.server.limits.session;
+            return Some(left.saturating_sub(other.began.elapsed()));
+        }
+        *place = Some(session.clone());
+        None
+    }
+
+    fn join(&self, stream: TcpStream, joining: Joining, nonce: &Nonce) -> Result<()> {
+        let session = self
+            .current()
+            .filter(|session| session.id == joining.session)
+            .context("a connection for a test that is not running")?;
+        let Joining {
+            order, connection, ..
+        } = joining;
+        ensure!(
+            session
+                .key
+                .verify_join(&joining.proof, nonce, order, connection),
+            "a connection that does not hold the session's key"
+        );
+        let place = lock(&session.joining);
+        let (_, channel) = place
+            .as_ref()
+            .filter(|(expected, _)| *expected == order)
+            .context("a connection for a run that was not ordered")?;
+        channel
+            .send((connection, stream))
+            .context("a connection for a run that is over")
+    }
+
+    fn serve_session(&self, session: &Arc<Session>, mut reader: Reader, proof: [u8; 32]) {
+        (self.tell)(ServerEvent::Began(session.from));
+        let ended = std::thread::scope(|scope| {
+            let ended = self.converse(session, &mut reader, proof, scope);
+            session.is_over.store(true, Ordering::Relaxed);
+            ended
+        });
+        *lock(&self.session) = None;
+        let reason = match ended {
+            Ok(()) => "done".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        (self.tell)(ServerEvent::Ended(session.from, reason));
+    }
+
+    fn converse<'scope>(
+        &'scope self,
+        session: &Arc<Session>,
+        reader: &mut Reader,
+        proof: [u8; 32],
+        scope: &'scope std::thread::Scope<'scope, '_>,
+    ) -> Result<()> {
+        session.writer.send(&Message::Welcome {
+            proof,
+            session: session.id,
+            limits: self.server.limits,
+            remarks: host::remarks().join("; "),
+        })?;
+        let mut said = Instant::now();
+        loop {
+            let message = reader.next(LOOK_EVERY)?;
+            if said.elapsed() >= ALIVE_EVERY {
+                said = Instant::now();
+                session.writer.send(&Message::Alive)?;
+            }
+            ensure!(
+                reader.silence() < SILENCE_MAX,
+                "nothing was heard of the client for {} s",
+                SILENCE_MAX.as_secs()
+            );
+            ensure!(!self.stop.load(Ordering::Relaxed), "the server is stopped");
+            if session.began.elapsed() > self.server.limits.session {
+                let text = "the time that this server gives a test is up".to_owned();
+                let _ = session.writer.send(&Message::Refused {
+                    reason: Refusal::TimeUp,
+                    retry: Duration::ZERO,
+                    text: text.clone(),
+                });
+                bail!("{text}");
+            }
+            match message {
+                None | Some(Message::Alive) => {}
+                Some(Message::Bye) => return Ok(()),
+                Some(Message::Stop { order }) => *lock(&session.given_up) = Some(order),
+                Some(Message::StreamSent { order, .. }) => {
+                    let session = session.clone();
+                    scope.spawn(move || session.report_arrivals(order));
+                }
+                Some(Message::Stream(order)) => {
+                    let session = session.clone();
+                    scope.spawn(move || {
+                        let number = order.order;
+                        session.carry_out(number, || self.stream(&session, order));
+                    });
+                }
+                Some(Message::Run(order)) => {
+                    let session = session.clone();
+                    scope.spawn(move || {
+                        let number = order.order;
+                        session.carry_out(number, || self.run(&session, &order));
+                    });
+                }
+                Some(_) => bail!("the client sent what only a server sends"),
+            }
+        }
+    }
+
+    fn stream(&self, session: &Session, order: StreamOrder) -> Result<()> {
+        let limits = &self.server.limits;
+        ensure!(
+            order.rate <= limits.rate && order.duration <= limits.order,
+            "a stream of {} for {} s is more than this server gives ({} for {} s)",
+            order.rate,
+            order.duration.as_secs(),
+            limits.rate,
+            limits.order.as_secs()
+        );
+        let to = lock(&session.responder)
+            .client()
+            .context("no UDP of the client's has come yet")?;
+        if order.direction == Direction::Up {
+            *lock(&session.listening) = Some(Listening {
+                order: order.order,
+                log: ArrivalLog::new(self.clock.now()),
+                last: Instant::now(),
+            });
+            session
+                .writer
+                .send(&Message::Ready { order: order.order })?;
+            return Ok(());
+        }
+        session
+            .writer
+            .send(&Message::Ready { order: order.order })?;
+        system::mark(&self.server.udp, session.dscp)?;
+        let headers = super::udp_headers(to.ip());
+        let plan = StreamPlan {
+            rate: order.rate,
+            duration: order.duration,
+            ip_bytes: order.payload_bytes.saturating_add(headers),
+        };
+        let sender = Sender {
+            socket: &self.server.udp,
+            to: Some(to),
+            role: Role::Server,
+            key: &session.key,
+            session: session.id,
+            order: order.order,
+        };
+        let datagrams = sender
+            .send(plan, headers, self.clock, &|| {
+                session.is_given_up(order.order)
+            })
+            .context("sending the stream")?;
+        session.writer.send(&Message::StreamSent {
+            order: order.order,
+            datagrams,
+        })?;
+        Ok(())
+    }
+
+    fn run(&self, session: &Session, order: &RunOrder) -> Result<()> {
+        let limits = &self.server.limits;
+        let [up, down] = order.connections;
+        ensure!(
+            up.max(down) <= limits.connections && order.duration <= limits.order,
+            "{} connections for {} s are more than this server gives ({} for {} s)",
+            up.max(down),
+            order.duration.as_secs(),
+            limits.connections,
+            limits.order.as_secs()
+        );
+        let (channel, joined) = channel();
+        *lock(&session.joining) = Some((order.order, channel));
+        // Before they connect: the window scale, and so the grain of all windows, follows from it.
+        let window = order.windows[Direction::Up as usize];
+        if up > 0 && window.bytes() > 0 {
+            system::clamp_window(&self.server.listener, scaled(window))?;
+        }
+        session
+            .writer
+            .send(&Message::Ready { order: order.order })?;
+        let connections = session.wait_for(order, &joined);
+        *lock(&session.joining) = None;
+        system::clamp_window(&self.server.listener, NO_CLAMP)?;
+        let transfers = session.prepare(order, connections?)?;
+        let congestion_control = transfers
+            .sending
+            .first()
+            .map(|(_, stream)| kernel::congestion_control(stream))
+            .transpose()?
+            .unwrap_or_default();
+        session
+            .writer
+            .send(&Message::Ready { order: order.order })?;
+        let busy = host::Busy::begin();
+        let is_over = || session.is_given_up(order.order);
+        let Transferred { samples, .. } = transfers.run(&is_over, &mut |_| ());
+        for some in samples.chunks(SAMPLES_EACH) {
+            session.writer.send(&Message::Samples {
+                order: order.order,
+                samples: some.to_vec(),
+            })?;
+        }
+        session.writer.send(&Message::RunEnded {
+            order: order.order,
+            congestion_control,
+            busy_permille: busy.permille(),
+        })?;
+        Ok(())
+    }
+}
+
+/// One stranger less.
+struct Finished<'a>(&'a AtomicUsize);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Session {
+    fn is_given_up(&self, order: u32) -> bool {
+        self.is_over.load(Ordering::Relaxed) || *lock(&self.given_up) == Some(order)
+    }
+
+    /// Does one thing at a time, and says why if it fails.
+    fn carry_out(&self, order: u32, what: impl FnOnce() -> Result<()>) {
+        let result = match self.is_busy.swap(true, Ordering::AcqRel) {
+            true => Err(anyhow::anyhow!("the order before this one is not over")),
+            false => {
+                let result = what();
+                self.is_busy.store(false, Ordering::Release);
+                result
+            }
+        };
+        if let Err(error) = result {
+            let text: String = format!("{error:#}")
+                .chars()
+                .filter(|character| !character.is_control())
+                .collect();
+            let _ = self.writer.send(&Message::Failed { order, text });
+        }
+    }
+
+    /// Tells what arrived of a stream, once the rest of it is there.
+    fn report_arrivals(&self, order: u32) {
+        let began = Instant::now();
+        let arrivals = loop {
+            let mut place = lock(&self.listening);
+            let Some(listening) = place.as_ref().filter(|one| one.order == order) else {
+                return;
+            };
+            if listening.last.elapsed() >= QUIET || began.elapsed() >= REST_MAX {
+                break place.take().map(|listening| listening.log.into_arrivals());
+            }
+            drop(place);
+            std::thread::sleep(QUIET / 5);
+        };
+        let arrivals: Vec<Arrival> = arrivals.unwrap_or_default();
+        for some in arrivals.chunks(ARRIVALS_EACH).chain([&[][..]]) {
+            let message = Message::Arrivals {
+                order,
+                arrivals: some.to_vec(),
+            };
+            if self.writer.send(&message).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn wait_for(
+        &self,
+        order: &RunOrder,
+        joined: &Receiver<(u16, TcpStream)>,
+    ) -> Result<Vec<(u16, TcpStream)>> {
+        let [up, down] = order.connections;
+        let wanted = usize::from(up) + usize::from(down);
+        let until = Instant::now() + JOINING_MAX;
+        let mut numbers = HashSet::new();
+        let mut connections = Vec::new();
+        while connections.len() < wanted {
+            ensure!(!self.is_given_up(order.order), "the run was given up");
+            ensure!(
+                Instant::now() < until,
+                "{} of {wanted} connections came in {} s",
+                connections.len(),
+                JOINING_MAX.as_secs()
+            );
+            if let Ok((number, stream)) = joined.recv_timeout(LOOK_EVERY)
+                && usize::from(number) < wanted
+                && numbers.insert(number)
+            {
+                connections.push((number, stream));
+            }
+        }
+        Ok(connections)
+    }
+
+    fn prepare(&self, order: &RunOrder, connections: Vec<(u16, TcpStream)>) -> Result<Transfers> {
+        let [up, _] = order.connections;
+        let (receiving, sending): (Vec<_>, Vec<_>) = connections
+            .into_iter()
+            .partition(|(number, _)| *number < up);
+        let [window, other] = order.windows;
+        for (_, stream) in &receiving {
+            prepare_receiver(stream, window);
+        }
+        for (_, stream) in &sending {
+            prepare_sender(stream, other);
+            system::mark(stream, self.dscp)?;
+            host::set_congestion_control(stream, &order.congestion_control)?;
+        }
+        Ok(Transfers {
+            sending,
+            receiving,
+            window,
+            duration: order.duration,
+        })
+    }
+}
+
+/// What a server gives where nobody says otherwise.
+#[must_use]
+pub fn default_limits() -> Limits {
+    Limits {
+        rate: Bitrate::from_bits_per_second(1_000_000_000),
+        order: Duration::from_secs(60),
+        session: Duration::from_secs(30 * 60),
+        connections: 64,
+    }
+}
+
+/// The largest window that a receiver on this host can be given, for remarks.
+#[must_use]
+pub fn window_max() -> Option<ByteCount> {
+    host::window_max()
+}

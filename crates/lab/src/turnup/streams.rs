@@ -1,0 +1,101 @@
+//! Streams of datagrams as a socket sends them, the same at both ends.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use measure::procedure::{Departures, StreamPlan};
+use measure::wire::{Datagram, Kind, Role, SessionKey};
+
+use super::system::Clock;
+use crate::calibrate::system::sharpen_timers;
+
+/// Between two looks whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Who sends a stream, and in what.
+pub(super) struct Sender<'a> {
+    /// Connected, or with `to`.
+    pub(super) socket: &'a UdpSocket,
+    /// Where to, if the socket is not connected.
+    pub(super) to: Option<SocketAddr>,
+    /// Whose tag.
+    pub(super) role: Role,
+    /// The session's.
+    pub(super) key: &'a SessionKey,
+    /// The session.
+    pub(super) session: u64,
+    /// The order.
+    pub(super) order: u32,
+}
+
+impl Sender<'_> {
+    /// Sends a stream, each packet at its time; returns how many went out. `headers` are those of IP and
+    /// UDP, which the plan counts.
+    ///
+    /// # Errors
+    /// When the socket fails for good.
+    pub(super) fn send(
+        &self,
+        plan: StreamPlan,
+        headers: u16,
+        clock: Clock,
+        is_over: &dyn Fn() -> bool,
+    ) -> io::Result<u64> {
+        sharpen_timers();
+        let length = usize::from(plan.ip_bytes.saturating_sub(headers));
+        let mut departures = Departures::new(clock.now(), plan);
+        let mut bytes = Vec::new();
+        let mut looked = clock.now();
+        while let Some(due) = departures.poll_timeout() {
+            let now = clock.now();
+            if due > now {
+                std::thread::sleep(due.since(now).min(LOOK_EVERY));
+            }
+            while let Some((number, stamp)) = departures.poll_transmit(clock.now()) {
+                let head = Datagram {
+                    kind: Kind::Data,
+                    session: self.session,
+                    order: self.order,
+                    number,
+                    stamp,
+                    extra: 0,
+                };
+                head.emit(self.key, self.role, length, &mut bytes);
+                self.put(&bytes)?;
+            }
+            if clock.now().since(looked) >= LOOK_EVERY {
+                looked = clock.now();
+                if is_over() {
+                    break;
+                }
+            }
+        }
+        Ok(departures.sent())
+    }
+
+    /// Sends a datagram; one that finds no room in the host itself is lost like any other.
+    pub(super) fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        let sent = match self.to {
+            Some(to) => self.socket.send_to(bytes, to),
+            None => self.socket.send(bytes),
+        };
+        match sent {
+            Ok(_) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock
+                        | ErrorKind::Interrupted
+                        | ErrorKind::ConnectionRefused
+                        | ErrorKind::HostUnreachable
+                        | ErrorKind::NetworkUnreachable
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What the tester asks of sockets that std does not offer: counters of TCP, windows, packets that are
+//! never cut up, and datagrams with the moment and the address they came at.
+//!
+//! See tcp(7), ip(7), ipv6(7), recvmmsg(2).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use measure::tcp_info::{LENGTH_MAX, TcpInfo};
+use vocab::Time;
+
+use crate::calibrate::system::{self, set_option};
+
+/// Datagrams in one system call.
+const BATCH: usize = 32;
+/// Room for a datagram: a jumbo frame.
+const ROOM: usize = 9_300;
+/// Room for what the kernel says beside it: three stamps.
+const CONTROL_BYTES: usize = 128;
+/// IP_PMTUDISC_PROBE and IPV6_PMTUDISC_PROBE of linux/in.h: never cut up, and nobody's word on the path
+/// MTU is heeded.
+const PROBE: libc::c_int = 3;
+/// A stamp that is older than this is of a clock that was set meanwhile.
+const STAMP_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// The clock of one end of a test.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    began: Instant,
+}
+
+impl Clock {
+    /// A clock that begins now.
+    pub(super) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+        }
+    }
+
+    /// What time it is.
+    pub(super) fn now(self) -> Time {
+        Time::from_epoch(self.began.elapsed())
+    }
+
+    /// When a stamp of the kernel's was made, which is of another clock.
+    fn at(self, stamp: Option<Duration>) -> Time {
+        let now = self.now();
+        let real = system::clock_ns(system::Clock::Real);
+        let age = stamp
+            .map(|stamp| real - stamp.as_nanos() as i128)
+            .and_then(|age| u64::try_from(age).ok())
+            .map(Duration::from_nanos)
+            .filter(|age| *age < STAMP_AGE_MAX);
+        now - age.unwrap_or_default()
+    }
+}
+
+/// What the kernel counts of a connection.
+///
+/// # Errors
+/// When the kernel refuses, or is older than what is needed (Linux 4.19).
+pub(super) fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
+    let mut bytes = [0_u8; LENGTH_MAX];
+    let mut length = bytes.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most the length it is given, and says how much it wrote.
+    let result = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            bytes.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    TcpInfo::parse(&bytes[..length as usize]).ok_or_else(|| {
+        io::Error::other("this kernel does not count retransmitted bytes; Linux 4.19 does")
+    })
+}
+
+/// Bounds the window that a socket offers.
+pub(super) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(
+        socket.as_fd(),
+        libc::IPPROTO_TCP,
+        libc::TCP_WINDOW_CLAMP,
+        bytes,
+    )
+}
+
+/// Makes room for `bytes` in the buffer that `name` says, beyond the system's limit where we may.
+pub(super) fn set_buffer(socket: &impl AsFd, side: Buffer, bytes: u64) -> io::Result<()> {
+    let (forced, ordinary) = match side {
+        Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    };
+    // The kernel doubles what it is given.
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2);
+    if set_option(socket.as_fd(), libc::SOL_SOCKET, forced, bytes).is_err() {
+        set_option(socket.as_fd(), libc::SOL_SOCKET, ordinary, bytes)?;
+    }
+    Ok(())
+}
+
+/// A socket's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buffer {
+    /// For what came in.
+    Receive,
+    /// For what is to go out.
+    Send,
+}
+
+/// Sends datagrams whole or not at all, whatever ICMP says of the path.
+pub(super) fn never_cut_up(socket: &UdpSocket) -> io::Result<()> {
+    let descriptor = socket.as_fd();
+    let six = set_option(
+        descriptor,
+        libc::IPPROTO_IPV6,
+        libc::IPV6_MTU_DISCOVER,
+        PROBE,
+    );
+    // A socket of one family does not know the other's option.
+    set_option(descriptor, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PROBE).or(six)
+}
+
+/// Marks what a socket sends with a DSCP.
+pub(super) fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
+    if dscp == 0 {
+        return Ok(());
+    }
+    let class = libc::c_int::from(dscp) << 2;
+    let descriptor = socket.as_fd();
+    let six = set_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
+    set_option(descriptor, libc::IPPROTO_IP, libc::IP_TOS, class).or(six)
+}
+
+/// The MTU of the route that a connected socket sends by.
+pub(super) fn route_mtu(socket: &UdpSocket) -> io::Result<u16> {
+    let (level, name) = match socket.peer_addr()? {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mut mtu: libc::c_int = 0;
+    let mut length = mem::size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes one integer, whose size is passed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw mut mtu).cast(),
+            &raw mut length,
+        )
+    };
+    match result {
+        0 => Ok(u16::try_from(mtu).unwrap_or(u16::MAX)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Control data aligned for `cmsghdr`.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Room for datagrams that come in.
+pub(super) struct Incoming {
+    payload: Vec<u8>,
+    controls: Vec<Control>,
+    names: Vec<libc::sockaddr_storage>,
+}
+
+impl Incoming {
+    /// Room for a batch.
+    pub(super) fn new() -> Self {
+        // SAFETY: all zeros is an address of no family.
+        let name: libc::sockaddr_storage = unsafe { mem::zeroed() };
+        Self {
+            payload: vec![0; BATCH * ROOM],
+            controls: vec![Control([0; CONTROL_BYTES]); BATCH],
+            names: vec![name; BATCH],
+        }
+    }
+
+    /// Waits for a datagram up to the socket's read timeout, takes those that are there, and hands each
+    /// to `each` with the moment and the address it came at; says how many there were.
+    pub(super) fn receive(
+        &mut self,
+        socket: &UdpSocket,
+        clock: Clock,
+        mut each: impl FnMut(Time, SocketAddr, &[u8]),
+    ) -> io::Result<usize> {
+        // SAFETY: both are plain data for which all zeros is a value.
+        let (mut parts, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
+            unsafe { (mem::zeroed(), mem::zeroed()) };
+        let rooms = self.payload.chunks_exact_mut(ROOM);
+        let beside = self.controls.iter_mut().zip(&mut self.names);
+        for (((part, message), bytes), (control, name)) in
+            parts.iter_mut().zip(&mut messages).zip(rooms).zip(beside)
+        {
+            part.iov_base = bytes.as_mut_ptr().cast();
+            part.iov_len = bytes.len();
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_name = ptr::from_mut(name).cast();
+            message.msg_hdr.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as _;
+            message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+        }
+        // SAFETY: the messages point to parts, payload, names and controls, which all live through the
+        // call with the lengths they say.
+        let taken = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                libc::MSG_WAITFORONE,
+                ptr::null_mut(),
+            )
+        };
+        let Ok(taken) = usize::try_from(taken) else {
+            let error = io::Error::last_os_error();
+            return match is_nothing(&error) {
+                true => Ok(0),
+                false => Err(error),
+            };
+        };
+        for (at, message) in messages.iter().enumerate().take(taken) {
+            let Some(from) = address(&self.names[at]) else {
+                continue;
+            };
+            let length = (message.msg_len as usize).min(ROOM);
+            let bytes = &self.payload[at * ROOM..][..length];
+            each(clock.at(stamp_of(&message.msg_hdr)), from, bytes);
+        }
+        Ok(taken)
+    }
+}
+
+/// Nothing came, or the answer to an earlier datagram was that nobody listens: neither is a fault of ours.
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+    )
+}
+
+/// Since the epoch of CLOCK_REALTIME.
+fn stamp_of(header: &libc::msghdr) -> Option<Duration> {
+    // SAFETY: the header is as recvmmsg left it, and its control data is still there; the macros stay
+    // within its length, and the stamp is read with the type that the kernel documents, unaligned.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(header);
+        while let Some(control) = next.as_ref() {
+            if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING)
+            {
+                let time: libc::timespec = ptr::read_unaligned(libc::CMSG_DATA(control).cast());
+                return Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32));
+            }
+            next = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}
+
+fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let name = ptr::from_ref(name);
+    match libc::c_int::from(
+        // SAFETY: the kernel filled the address in, and its family stands in every kind.
+        unsafe { (*name).ss_family },
+    ) {
+        libc::AF_INET => {
+            // SAFETY: an address of this family has this form, and the storage holds any.
+            let four = unsafe { &*name.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(four.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(four.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let six = unsafe { &*name.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(six.sin6_addr.s6_addr);
+            let port = u16::from_be(six.sin6_port);
+            let (flow, scope) = (six.sin6_flowinfo, six.sin6_scope_id);
+            Some(std::net::SocketAddrV6::new(ip, port, flow, scope).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_what_was_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        sender.write_all(&[7; 10_000]).unwrap();
+        let mut all = [0; 10_000];
+        receiver.read_exact(&mut all).unwrap();
+        let info = tcp_info(&sender).unwrap();
+        assert_eq!(info.bytes_sent.bytes(), 10_000);
+        assert_eq!(tcp_info(&receiver).unwrap().bytes_received.bytes(), 10_000);
+    }
+
+    #[test]
+    fn a_window_is_what_it_is_bounded_to_before_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        clamp_window(&listener, 20_000).unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        clamp_window(&receiver, 20_000).unwrap();
+        let seen = tcp_info(&sender).unwrap().peer_window.unwrap().bytes();
+        // In the handshake the kernel makes whole segments of it.
+        assert!(seen <= 2 * 20_000, "{seen}");
+    }
+
+    #[test]
+    fn datagrams_come_with_their_moment_and_their_sender() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        let clock = Clock::new();
+        let before = clock.now();
+        sender
+            .send_to(b"hello", receiver.local_addr().unwrap())
+            .unwrap();
+        let mut seen = Vec::new();
+        Incoming::new()
+            .receive(&receiver, clock, |at, from, bytes| {
+                seen.push((at, from, bytes.to_vec()));
+            })
+            .unwrap();
+        assert_eq!(seen.len(), 1);
+        let (at, from, bytes) = &seen[0];
+        assert!(before <= *at && *at <= clock.now());
+        assert_eq!(*from, sender.local_addr().unwrap());
+        assert_eq!(bytes, b"hello");
+    }
+
+    #[test]
+    fn a_datagram_that_does_not_fit_is_refused_and_not_cut() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        never_cut_up(&sender).unwrap();
+        let mtu = route_mtu(&sender).unwrap();
+        assert!(mtu >= 1_500, "{mtu}");
+    }
+}

@@ -1,0 +1,237 @@
+//! The connections of a run at one end: some send, some receive, for a stated time.
+//!
+//! Senders write as fast as the kernel takes it; a sampler reads each connection's counters ten times a
+//! second. When the time is up nothing more is written, what is under way is waited for, and the last
+//! sample is of a connection at rest, so that its counters are what a capture holds. Receivers read and
+//! forget, and set the window again and again (note 46 among the decisions).
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use measure::tcp_info::TcpInfo;
+use measure::wire::RunSample;
+use vocab::ByteCount;
+
+use super::system::{Buffer, clamp_window, set_buffer, tcp_info};
+use crate::calibrate::system::leave_without_farewell;
+
+/// Between two samples.
+const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+/// How long what is under way is waited for at the end.
+const DRAIN_MAX: Duration = Duration::from_secs(3);
+/// Between two looks at what is under way.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
+/// Bytes of one write or read.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Between two looks whether to stop, for who waits for the other end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How much longer than a run its receivers wait for its end.
+const LATE_MAX: Duration = Duration::from_secs(8);
+
+/// The connections of a run at this end.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    /// Each with its number.
+    pub(super) sending: Vec<(u16, TcpStream)>,
+    /// Each with its number.
+    pub(super) receiving: Vec<(u16, TcpStream)>,
+    /// The window that receivers offer; zero leaves it to the kernel.
+    pub(super) window: ByteCount,
+    /// How long data is sent.
+    pub(super) duration: Duration,
+}
+
+/// What happened at this end.
+#[derive(Debug, Default)]
+pub(super) struct Transferred {
+    /// Of the connections that sent.
+    pub(super) samples: Vec<RunSample>,
+    /// What all receivers had read, several times a second.
+    pub(super) received: Vec<(Duration, ByteCount)>,
+}
+
+/// Prepares a socket that is to send with this window: its buffer does not hold the window back.
+pub(super) fn prepare_sender(socket: &impl std::os::fd::AsFd, window: ByteCount) {
+    if window.bytes() > 0 {
+        // A kernel that gives less is seen in the counters (limited by the send buffer).
+        let _ = set_buffer(
+            socket,
+            Buffer::Send,
+            window.bytes().saturating_mul(2).max(SEND_BUFFER_MIN),
+        );
+    }
+}
+
+/// Less than this holds two full segments of loopback devices back.
+const SEND_BUFFER_MIN: u64 = 128 * 1024;
+
+/// Prepares a socket that is to receive with this window, before it is connected or accepted.
+pub(super) fn prepare_receiver(socket: &impl std::os::fd::AsFd, window: ByteCount) {
+    if window.bytes() == 0 {
+        return;
+    }
+    // Four times the window holds it whatever the packets' overhead is.
+    let room = window.bytes().saturating_mul(4).max(SEND_BUFFER_MIN);
+    let _ = set_buffer(socket, Buffer::Receive, room);
+    let _ = clamp_window(socket, scaled(window));
+}
+
+/// What a socket's window is bounded to until it is connected: the window scale follows from it. With a
+/// scale of zero the kernel makes whole segments of a window; with one of 1 or more, whole multiples of
+/// two bytes or more, which is closer.
+pub(super) fn scaled(window: ByteCount) -> u64 {
+    const SCALE_OF_ONE: u64 = 2 * 65_535;
+    window.bytes().max(SCALE_OF_ONE)
+}
+
+impl Transfers {
+    /// Runs them to their end, or until `is_over` says so. `tick` is told the seconds that have passed.
+    pub(super) fn run(
+        self,
+        is_over: &(dyn Fn() -> bool + Sync),
+        tick: &mut dyn FnMut(f64),
+    ) -> Transferred {
+        let began = Instant::now();
+        let until = began + self.duration;
+        let stop = AtomicBool::new(false);
+        let read = AtomicU64::new(0);
+        let mut done = Transferred::default();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = self
+                .sending
+                .iter()
+                .map(|(_, stream)| scope.spawn(|| write_until(stream, until, &stop)))
+                .collect();
+            let window = self.window;
+            let readers: Vec<_> = self
+                .receiving
+                .iter()
+                .map(|(_, stream)| {
+                    let (stop, read) = (&stop, &read);
+                    scope.spawn(move || read_to_end(stream, until + LATE_MAX, window, stop, read))
+                })
+                .collect();
+            let mut next = began;
+            while Instant::now() < until && !is_over() {
+                let at = began.elapsed();
+                sample(&self.sending, at, &mut done.samples);
+                done.received
+                    .push((at, ByteCount::new(read.load(Ordering::Relaxed))));
+                tick(at.as_secs_f64());
+                next += SAMPLE_EVERY;
+                let wait = next.min(until).saturating_duration_since(Instant::now());
+                std::thread::sleep(wait);
+            }
+            let was_stopped = Instant::now() < until;
+            sample(&self.sending, began.elapsed(), &mut done.samples);
+            stop.store(was_stopped, Ordering::Relaxed);
+            let written: Vec<u64> = writers
+                .into_iter()
+                .map(|writer| writer.join().unwrap_or(0))
+                .collect();
+            drain(&self.sending, &written, is_over);
+            sample(&self.sending, began.elapsed(), &mut done.samples);
+            for (_, stream) in &self.sending {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            while readers.iter().any(|reader| !reader.is_finished()) {
+                if is_over() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                done.received.push((
+                    began.elapsed(),
+                    ByteCount::new(read.load(Ordering::Relaxed)),
+                ));
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+        for (_, stream) in &self.sending {
+            // What is still unsent is of no use to anybody.
+            let _ = leave_without_farewell(stream);
+        }
+        done
+    }
+}
+
+fn sample(sending: &[(u16, TcpStream)], at: Duration, samples: &mut Vec<RunSample>) {
+    for (connection, stream) in sending {
+        // A connection that broke has no more counters; its last ones stand.
+        if let Ok(info) = tcp_info(stream) {
+            samples.push(RunSample {
+                connection: *connection,
+                at,
+                info,
+            });
+        }
+    }
+}
+
+/// Writes until the moment; returns the bytes that the kernel took.
+fn write_until(mut stream: &TcpStream, until: Instant, stop: &AtomicBool) -> u64 {
+    let _ = stream.set_write_timeout(Some(LOOK_EVERY));
+    // Nothing on the way can make it smaller.
+    let mut chunk = vec![0; CHUNK_BYTES];
+    vocab::Random::from_seed(0x7474).fill(&mut chunk);
+    let mut written = 0;
+    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        match stream.write(&chunk) {
+            Ok(count) => written += count as u64,
+            Err(error) if is_wait(&error) => {}
+            Err(_) => break,
+        }
+    }
+    written
+}
+
+fn read_to_end(
+    mut stream: &TcpStream,
+    until: Instant,
+    window: ByteCount,
+    stop: &AtomicBool,
+    read: &AtomicU64,
+) {
+    let _ = stream.set_read_timeout(Some(LOOK_EVERY));
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut clamped: Option<Instant> = None;
+    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        if window.bytes() > 0 && clamped.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY) {
+            let _ = clamp_window(stream, window.bytes());
+            clamped = Some(Instant::now());
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) => return,
+            Ok(count) => {
+                read.fetch_add(count as u64, Ordering::Relaxed);
+            }
+            Err(error) if is_wait(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn is_wait(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+/// Waits until everything written is sent and acknowledged.
+fn drain(sending: &[(u16, TcpStream)], written: &[u64], is_over: &dyn Fn() -> bool) {
+    let until = Instant::now() + DRAIN_MAX;
+    let is_at_rest = |info: TcpInfo, written: u64| {
+        let fresh = info.bytes_sent.bytes() - info.bytes_retransmitted.bytes();
+        info.unacknowledged == 0 && fresh >= written
+    };
+    while Instant::now() < until && !is_over() {
+        let all = sending.iter().zip(written).all(|((_, stream), written)| {
+            tcp_info(stream).map_or(true, |info| is_at_rest(info, *written))
+        });
+        if all {
+            return;
+        }
+        std::thread::sleep(DRAIN_LOOK);
+    }
+}

@@ -1,0 +1,336 @@
+//! `trunkline measure`: turn-up tests of circuits by RFC 6349, between two hosts that run it.
+//!
+//! Exit codes of `run`: 0 every stated threshold was kept (or none was stated), 1 one was not, 2 it could
+//! not be measured. What could still be measured is reported all the same.
+
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::measure::metrics::WALK_PERCENT;
+use ::measure::turn_up::{Profile, Thresholds, Verdict};
+use ::measure::wire::Direction;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use lab::kernel;
+use lab::turnup::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, default_limits};
+use vocab::{Bitrate, ByteCount, parse_duration};
+
+use crate::lab::progress;
+use crate::output::Output;
+
+/// Where both ends look for the key, if no file is named.
+const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
+/// Words that are shorter than this are remarked on: they can be guessed.
+const KEY_LENGTH: usize = 16;
+
+/// Measures a circuit by RFC 6349, from end to end.
+#[derive(Debug, Args)]
+pub(crate) struct Measure {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Serves tests: the far end.
+    ///
+    /// It listens at one port, TCP and UDP, and serves one client at a time, who must know the key. It
+    /// sends nothing to anybody else, and stops sending 5 s after the client's last word.
+    Server(Serve),
+    /// Tests the circuit to a server: path MTU, baseline RTT, bottleneck rate, TCP with several windows.
+    ///
+    /// Exit codes: 0 every stated threshold was kept, 1 one was not, 2 it could not be measured.
+    Run(Box<Run>),
+}
+
+impl Measure {
+    /// Runs the chosen action.
+    ///
+    /// # Errors
+    /// When the action fails; the message says what to do.
+    pub(crate) fn run(self) -> Result<()> {
+        match self.action {
+            Action::Server(serve) => serve.run(),
+            Action::Run(run) => run.run(),
+        }
+    }
+}
+
+/// What `trunkline measure server` is told.
+#[derive(Debug, Args)]
+struct Serve {
+    /// The address to listen at [default: all].
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// The port, TCP and UDP.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// A file with the key, any words that both ends know; - is standard input [default: the
+    /// environment's TRUNKLINE_MEASURE_KEY, or a fresh one, which is printed].
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// No stream is faster.
+    #[arg(long, value_name = "RATE", default_value = "1Gbit")]
+    max_rate: Bitrate,
+    /// No stream and no run lasts longer.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+    max_duration: Duration,
+    /// No test lasts longer.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30min")]
+    max_test: Duration,
+}
+
+impl Serve {
+    fn run(self) -> Result<()> {
+        kernel::catch_interruptions();
+        let words = match key(self.key_file.as_deref())? {
+            Some(words) => words,
+            None => {
+                let words = fresh_key()?;
+                say!("key: {words}");
+                words
+            }
+        };
+        warn_of_short(&words);
+        let mut limits = default_limits();
+        limits.rate = self.max_rate;
+        limits.order = self.max_duration;
+        limits.session = self.max_test;
+        let server = Server::bind(&ServerOptions {
+            bind: self.bind,
+            port: self.port,
+            words,
+            limits,
+        })?;
+        say!(
+            "listening at port {} (TCP and UDP); streams up to {}, runs up to {} s",
+            server.port()?,
+            limits.rate,
+            limits.order.as_secs()
+        );
+        say!("ready");
+        server.serve(&kernel::interrupted, &|event| match event {
+            ServerEvent::Began(from) => say!("{from}: a test begins"),
+            ServerEvent::Ended(from, how) => say!("{from}: the test is over: {how}"),
+            ServerEvent::Refused(from, why) => say!("{from}: refused: {why}"),
+        })
+    }
+}
+
+/// Which directions are tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ways {
+    /// Up, down, then both together.
+    Both,
+    /// From here to the server.
+    Up,
+    /// From the server to here.
+    Down,
+}
+
+/// What `trunkline measure run` is told.
+#[derive(Debug, Args)]
+struct Run {
+    /// The server's name or address.
+    host: String,
+    /// Its port, TCP and UDP.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// A file with the server's key; - is standard input [default: the environment's
+    /// TRUNKLINE_MEASURE_KEY].
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The address to send from.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// Uses IPv6 only.
+    #[arg(short = '6', long = "ipv6")]
+    only_v6: bool,
+    /// Marks all packets of the test, both ways, with this DSCP.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..64))]
+    dscp: u8,
+    /// No stream is faster [default: what the server gives].
+    #[arg(long, value_name = "RATE", default_value = "10Gbit")]
+    max_rate: Bitrate,
+    /// How long each run and each measuring stream lasts.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    duration: Duration,
+    /// Which way.
+    #[arg(long, value_enum, default_value_t = Ways::Both)]
+    direction: Ways,
+    /// The shares of the BDP to walk through, in percent; none with 0.
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
+    walk: Vec<u64>,
+    /// Further windows, for one connection each: those of the hosts that will use the circuit.
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    window: Vec<ByteCount>,
+    /// Connections of the run with many; none with 1.
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    connections: u16,
+    /// The window of each of these connections [default: its share of the BDP].
+    #[arg(long, value_name = "SIZE")]
+    connection_window: Option<ByteCount>,
+    /// Congestion control of senders at both ends [default: each system's own].
+    #[arg(long, value_name = "NAME", default_value = "")]
+    congestion: String,
+    /// The rate that TCP is to reach, for the loss budget [default: nine tenths of what is found].
+    #[arg(long, value_name = "RATE")]
+    target: Option<Bitrate>,
+    #[command(flatten)]
+    limits: Limits,
+    /// Prints one JSON object, with raw samples.
+    #[arg(long)]
+    json: bool,
+    /// Writes a page with plots to this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// What must be kept to pass. RFC 6349 has no thresholds; what is not stated is not judged.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Thresholds")]
+struct Limits {
+    /// The least bottleneck rate of IP packets.
+    #[arg(long, value_name = "RATE")]
+    min_rate: Option<Bitrate>,
+    /// The greatest transfer time ratio of the best run whose window fills the path.
+    #[arg(long, value_name = "RATIO")]
+    max_transfer_time_ratio: Option<f64>,
+    /// The least TCP efficiency of any run, in percent.
+    #[arg(long, value_name = "PERCENT")]
+    min_efficiency: Option<f64>,
+    /// The greatest buffer delay of any run with a window up to the BDP, in percent.
+    #[arg(long, value_name = "PERCENT")]
+    max_buffer_delay: Option<f64>,
+    /// The greatest baseline RTT.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    max_rtt: Option<Duration>,
+    /// The least path MTU, in bytes.
+    #[arg(long, value_name = "BYTES")]
+    min_path_mtu: Option<u16>,
+}
+
+impl Run {
+    fn run(self) -> Result<()> {
+        let code = match self.measure() {
+            Ok(code) => code,
+            Err(error) => {
+                remark!("trunkline: {error:#}");
+                2
+            }
+        };
+        std::process::exit(code)
+    }
+
+    fn measure(&self) -> Result<i32> {
+        kernel::catch_interruptions();
+        let words = key(self.key_file.as_deref())?.with_context(|| {
+            format!(
+                "the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment"
+            )
+        })?;
+        ensure!(
+            self.duration >= Duration::from_secs(2),
+            "--duration {} s is too short: a rate is steady when two seconds agree; use 2s or more",
+            self.duration.as_secs_f64()
+        );
+        let options = RunOptions {
+            host: self.host.clone(),
+            port: self.port,
+            words,
+            bind: self.bind,
+            only_v6: self.only_v6,
+            dscp: self.dscp,
+            congestion_control: self.congestion.clone(),
+        };
+        let display = progress();
+        let finished = turnup::run(&options, self.profile(), &kernel::interrupted, &display);
+        display.finish();
+        let finished = finished?;
+        if let Some(path) = &self.html {
+            let page = turnup::html(&finished)?;
+            std::fs::write(path, page)
+                .with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        let mut out = Output::new();
+        match self.json {
+            true => writeln!(out, "{}", turnup::json(&finished))?,
+            false => write!(out, "{}", turnup::text(&finished))?,
+        }
+        out.flush()?;
+        Ok(match finished.turn_up.verdict() {
+            Verdict::Passed(_) => 0,
+            Verdict::Failed(_) => 1,
+            Verdict::NotMeasured(_) => 2,
+        })
+    }
+
+    fn profile(&self) -> Profile {
+        Profile {
+            directions: match self.direction {
+                Ways::Both => Direction::BOTH.to_vec(),
+                Ways::Up => vec![Direction::Up],
+                Ways::Down => vec![Direction::Down],
+            },
+            walk_percent: self.walk.iter().copied().filter(|one| *one > 0).collect(),
+            windows: self.window.clone(),
+            connections: self.connections,
+            connection_window: self.connection_window,
+            duration: self.duration,
+            max_rate: self.max_rate,
+            // By the server's address, once it is known.
+            tcp_headers: ::measure::metrics::HEADERS_IPV4,
+            target: self.target,
+            thresholds: Thresholds {
+                rate_min: self.limits.min_rate,
+                transfer_time_ratio_max: self.limits.max_transfer_time_ratio,
+                efficiency_percent_min: self.limits.min_efficiency,
+                buffer_delay_percent_max: self.limits.max_buffer_delay,
+                baseline_rtt_max: self.limits.max_rtt,
+                path_mtu_min: self.limits.min_path_mtu,
+            },
+        }
+    }
+}
+
+/// The key, from the file or from the environment.
+fn key(file: Option<&Path>) -> Result<Option<String>> {
+    let words = match file {
+        Some(path) if path == Path::new("-") => {
+            let mut words = String::new();
+            std::io::stdin()
+                .read_to_string(&mut words)
+                .context("reading the key from standard input")?;
+            words
+        }
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("the key in {} cannot be read", path.display()))?,
+        None => match std::env::var(KEY_VARIABLE) {
+            Ok(words) => words,
+            Err(_) => return Ok(None),
+        },
+    };
+    ensure!(!words.trim().is_empty(), "the key is empty");
+    Ok(Some(words.trim().to_owned()))
+}
+
+/// 128 random bits, as 32 letters and digits.
+fn fresh_key() -> Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .context("reading /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn warn_of_short(words: &str) {
+    if words.len() < KEY_LENGTH {
+        remark!(
+            "the key has {} characters: whoever records a test can guess it at leisure; without --key-file \
+             a safe one is made and printed",
+            words.len()
+        );
+    }
+}

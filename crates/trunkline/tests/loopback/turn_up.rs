@@ -1,0 +1,150 @@
+//! What a turn-up test says when the other end is not what it should be, over loopback.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+const KEY: &str = "an onyx cat sleeps";
+
+fn measure(arguments: &[&str], key: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    command
+        .arg("measure")
+        .args(arguments)
+        .env("TRUNKLINE_MEASURE_KEY", key)
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(port: u16, more: &[&str], key: &str) -> Output {
+    let port = port.to_string();
+    let arguments = [&["run", "127.0.0.1", "--port", &port][..], more].concat();
+    measure(&arguments, key).output().unwrap()
+}
+
+/// A server at a port of the system's choice.
+struct Server {
+    child: Child,
+    says: BufReader<ChildStdout>,
+    port: u16,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = measure(&["server", "--bind=127.0.0.1", "--port=0"], KEY)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        let mut server = Self {
+            child,
+            says,
+            port: 0,
+        };
+        let line = server.wait_for("listening at port ");
+        let words = line.strip_prefix("listening at port ").unwrap();
+        server.port = words.split(' ').next().unwrap().parse().unwrap();
+        server
+    }
+
+    /// The next line with this in it.
+    fn wait_for(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.says.read_line(&mut line).unwrap() > 0,
+                "it ended before \"{words}\""
+            );
+            if line.contains(words) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn assert_refused(output: &Output, words: &str) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains(words), "{errors}");
+}
+
+#[test]
+fn a_host_without_a_server_and_one_with_another_are_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let web = std::thread::spawn(move || {
+        let (mut stream, _) = taken.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let mut rest = String::new();
+        let _ = BufReader::new(stream).read_line(&mut rest);
+    });
+    assert_refused(&run(port, &[], KEY), "is no `trunkline measure server`");
+    web.join().unwrap();
+    assert_refused(&run(port, &[], KEY), "refuses the connection");
+    let none = run(port, &["--congestion=nonesuch"], KEY);
+    assert_refused(&none, "congestion control `nonesuch` is not to be had here");
+}
+
+#[test]
+fn a_wrong_key_and_a_second_test_are_refused_and_the_first_goes_on() {
+    let mut server = Server::start();
+    assert_refused(
+        &run(server.port, &[], "a brass owl waits"),
+        "the key is not this server's",
+    );
+    server.wait_for("refused: the key is not this server's");
+    let port = server.port.to_string();
+    let first = ["run", "127.0.0.1", "--port", &port, "--max-rate=2Mbit"];
+    let more = [
+        "--duration=2s",
+        "--direction=up",
+        "--walk=0",
+        "--connections=1",
+    ];
+    let first = measure(&[&first[..], &more].concat(), KEY)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for("a test begins");
+    assert_refused(&run(server.port, &[], KEY), "another test is running");
+    let first = first.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&first.stdout);
+    assert_eq!(first.status.code(), Some(0), "{text}");
+    assert!(text.starts_with("MEASURED"), "{text}");
+    assert!(text.contains("the most that was offered"), "{text}");
+    server.wait_for("the test is over: done");
+}
+
+/// A client that dies in mid-test leaves nothing running, and the next one is served.
+#[test]
+fn a_client_that_dies_makes_room_for_the_next() {
+    let mut server = Server::start();
+    let port = server.port.to_string();
+    let arguments = [
+        "run",
+        "127.0.0.1",
+        "--port",
+        &port,
+        "--direction=down",
+        "--max-rate=5Mbit",
+    ];
+    for _ in 0..2 {
+        let mut client = measure(&arguments, KEY)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        server.wait_for("a test begins");
+        client.kill().unwrap();
+        client.wait().unwrap();
+        server.wait_for("the test is over");
+    }
+}
