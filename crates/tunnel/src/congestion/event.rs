@@ -14,6 +14,10 @@ pub struct SendState {
     pub(super) delivered_at: Time,
     /// When the packet went out from which that delivery's sending interval is counted.
     pub(super) first_sent_at: Time,
+    /// Bytes sent when it had gone out.
+    pub(super) sent: u64,
+    /// Bytes sent when the packet had gone out that was then the newest known to be delivered.
+    pub(super) sent_of_newest_acked: u64,
     /// Bytes lost when it went out.
     pub(super) lost: u64,
     /// Bursts of loss begun when it went out.

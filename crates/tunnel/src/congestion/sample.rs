@@ -66,6 +66,8 @@ pub(super) struct Sampler {
     /// when the first packet after that went out.
     first_sent_at: Time,
     newest_acked: u64,
+    /// Bytes sent when that packet had gone out.
+    sent_of_newest_acked: u64,
     /// The count of delivered bytes up to which samples are limited by the application.
     application_limited_until: Option<u64>,
 }
@@ -101,6 +103,7 @@ impl Sampler {
             marks: VecDeque::new(),
             first_sent_at: now,
             newest_acked: 0,
+            sent_of_newest_acked: 0,
             application_limited_until: None,
         }
     }
@@ -125,12 +128,15 @@ impl Sampler {
         if in_flight_before == 0 {
             self.first_sent_at = now;
             self.delivered_at = now;
+            self.sent_of_newest_acked = self.sent;
         }
         self.sent += bytes;
         SendState {
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             first_sent_at: self.first_sent_at,
+            sent: self.sent,
+            sent_of_newest_acked: self.sent_of_newest_acked,
             lost: self.lost,
             loss_runs: 0,
             in_flight: in_flight_before + bytes,
@@ -158,12 +164,13 @@ impl Sampler {
     }
 
     /// "Upon receiving an ACK": counts what was delivered and makes a sample of the packet that
-    /// went out last.
+    /// went out last. Of one flight, it is no more than `passes` of what was sent for it.
     pub(super) fn acked(
         &mut self,
         now: Time,
         packets: &[AckedPacket],
         base: RateBase,
+        passes: f64,
     ) -> Option<RateSample> {
         for packet in packets {
             self.delivered += packet.bytes;
@@ -184,11 +191,15 @@ impl Sampler {
         if (newest.sent_at, newest.number) > (self.first_sent_at, self.newest_acked) {
             self.first_sent_at = newest.sent_at;
             self.newest_acked = newest.number;
+            self.sent_of_newest_acked = state.sent;
         }
         let delivered = self.delivered - state.delivered;
+        let sent = (state.sent - state.sent_of_newest_acked) as f64;
+        let usual = (delivered as f64).min(sent * passes);
         let rate = match base {
-            RateBase::Flight { least } => (interval >= least && !interval.is_zero())
-                .then(|| delivered as f64 / interval.as_secs_f64()),
+            RateBase::Flight { least } => {
+                (interval >= least && !interval.is_zero()).then(|| usual / interval.as_secs_f64())
+            }
             RateBase::Window { span, flight } => self.rate_over(now, span, flight).or_else(|| {
                 (interval >= flight).then(|| delivered as f64 / interval.as_secs_f64())
             }),
@@ -266,7 +277,7 @@ mod tests {
     }
 
     /// Sends a packet each millisecond, acknowledged 100 ms later, and hands back the last sample.
-    fn steady(count: u64) -> (Sampler, Option<RateSample>) {
+    fn steady(count: u64, passes: f64) -> (Sampler, Option<RateSample>) {
         let mut sampler = Sampler::new(at(0));
         let mut states = Vec::new();
         let mut last = None;
@@ -274,7 +285,7 @@ mod tests {
             if tick >= 100 {
                 let (sent_at, state) = states[tick as usize - 100];
                 let packet = acked(tick - 100, sent_at, state);
-                last = sampler.acked(at(tick), &[packet], FLIGHT);
+                last = sampler.acked(at(tick), &[packet], FLIGHT, passes);
             }
             if tick < count {
                 let in_flight = 1000 * tick.min(99);
@@ -286,9 +297,16 @@ mod tests {
 
     #[test]
     fn a_steady_flow_is_measured_at_its_rate() {
-        let (_, sample) = steady(1000);
+        let (_, sample) = steady(1000, 1.0);
         let rate = sample.unwrap().rate.unwrap();
         assert!((rate - 1e6).abs() < 2e4, "{rate}");
+    }
+
+    #[test]
+    fn what_chance_brings_beyond_what_usually_passes_is_not_believed() {
+        let (_, sample) = steady(1000, 0.9);
+        let rate = sample.unwrap().rate.unwrap();
+        assert!((rate - 0.9e6).abs() < 2e4, "{rate}");
     }
 
     #[test]
@@ -300,7 +318,7 @@ mod tests {
         let crowd: Vec<AckedPacket> = (0..100)
             .map(|n| acked(n, at(n), states[n as usize]))
             .collect();
-        let sample = sampler.acked(at(200), &crowd, FLIGHT).unwrap();
+        let sample = sampler.acked(at(200), &crowd, FLIGHT, 1.0).unwrap();
         // 100 kB in the 200 ms since the first departure.
         assert_eq!(sample.rate, Some(500_000.0));
     }
@@ -312,9 +330,9 @@ mod tests {
         sampler.limited_by_application(1000);
         let second = sampler.sent(at(1), 1000, 1000);
         assert!(!first.is_application_limited && second.is_application_limited);
-        sampler.acked(at(10), &[acked(0, at(0), first)], FLIGHT);
+        sampler.acked(at(10), &[acked(0, at(0), first)], FLIGHT, 1.0);
         assert!(sampler.is_application_limited());
-        sampler.acked(at(11), &[acked(1, at(1), second)], FLIGHT);
+        sampler.acked(at(11), &[acked(1, at(1), second)], FLIGHT, 1.0);
         assert!(!sampler.is_application_limited());
     }
 
@@ -324,7 +342,7 @@ mod tests {
         let state = sampler.sent(at(0), 1000, 0);
         let least = Duration::from_millis(11);
         let packets = [acked(0, at(0), state)];
-        let sample = sampler.acked(at(10), &packets, RateBase::Flight { least });
+        let sample = sampler.acked(at(10), &packets, RateBase::Flight { least }, 1.0);
         assert_eq!(sample.unwrap().rate, None);
     }
 }

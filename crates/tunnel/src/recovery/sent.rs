@@ -44,6 +44,13 @@ pub const LOST_REMEMBERED: usize = 1 << 14;
 /// timeout is longer: an outage that ends is noticed this soon, for 40 bytes/s.
 pub const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 
+/// Probes in a row that follow each other after one probe timeout, before waits double; RFC 9002
+/// §6.2.1 doubles from the first on. What was lost may be the answers alone, in a burst that ends
+/// after some packets only, and while the window is full probes are all that anybody sends. A probe
+/// in a round trip is little load on any path (Linux waits equally long for six retransmissions in a row
+/// where few packets are under way, `net.ipv4.tcp_thin_linear_timeouts`).
+const PROBES_BEFORE_BACKOFF: u32 = 4;
+
 /// Packets that no timer waits for and that are kept track of, at most; the oldest are forgotten, and
 /// what they held is told again some day. A side that only acknowledges asks for a confirmation
 /// before it comes to this, so it is reached on a path whose other direction is dead.
@@ -671,8 +678,9 @@ impl<T: Clone> SentPackets<T> {
             return None;
         }
         let once = self.probe_timeout();
-        // RFC 9002 §6.2.1: each probe in a row waits twice as long; bounded here.
-        let backed_off = once.saturating_mul(1 << self.probe_count.min(16));
+        // RFC 9002 §6.2.1: each probe in a row waits twice as long; after a few, and bounded, here.
+        let doublings = (self.probe_count + 1).saturating_sub(PROBES_BEFORE_BACKOFF);
+        let backed_off = once.saturating_mul(1 << doublings.min(16));
         let wait = backed_off.min(PROBE_INTERVAL_MAX.max(once));
         let since = if self.probe_count == 0 {
             self.last_eliciting_at

@@ -13,8 +13,9 @@
 //! The window doubles when half of it was consumed within four round trips: it then is eight times
 //! what is under way at most, so that a packet may be lost a few times in a row, and what is behind
 //! it wait, before the flow stops. What the peer gets also depends on what is left of the
-//! total, a quarter of it for each flow at most, so that a few flows whose readers stall leave
-//! room for all others (the dynamic thresholds of Choudhury and Hahne, 1998).
+//! total, half of it for each flow at most, so that a few flows whose readers stall leave room for all
+//! others: one holds a third of the total, four two thirds (the dynamic thresholds of Choudhury and
+//! Hahne, 1998).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -327,7 +328,7 @@ impl ReceiveHalf {
 
     /// What the peer is to be told, with as much credit as there is to give.
     pub(super) fn acknowledgement(&mut self, flow: FlowId, around: &Surroundings) -> Ack {
-        let window = self.window.min(LEAST_WINDOW.max(around.total_free / 4));
+        let window = self.window.min(LEAST_WINDOW.max(around.total_free / 2));
         if self.final_offset.is_none() {
             self.limit = self.limit.max(self.consumed + window);
         }

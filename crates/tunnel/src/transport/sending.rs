@@ -241,6 +241,11 @@ impl<T: Clone> Transport<T> {
         if carries && is_trusted && self.put_mtu_probe(now, start, out, draft) {
             return;
         }
+        let is_probe = self.probes_due > 0;
+        if is_probe {
+            // Each is answered at once and by itself: what is missing may be the answers alone.
+            self.append(&PacketFrame::Probe(Probe), out);
+        }
         if carries && self.put_frames(now, size, start, out, draft, fill) {
             if let Some(symbol) = draft.symbol {
                 self.policy.sent(now, symbol);
@@ -248,9 +253,8 @@ impl<T: Clone> Transport<T> {
             self.probes_due = self.probes_due.saturating_sub(1);
             return;
         }
-        if self.probes_due > 0 {
+        if is_probe {
             self.probes_due -= 1;
-            self.append(&PacketFrame::Probe(Probe), out);
             if !carries || !is_trusted {
                 // So long that the peer may answer with more than a word (RFC 9000 §8.1), and that
                 // the path is known to carry the least packet.

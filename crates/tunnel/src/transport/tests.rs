@@ -253,6 +253,37 @@ fn frames_arrive_once_told_and_are_acknowledged() {
 }
 
 #[test]
+fn both_packets_of_a_probe_timeout_ask_to_be_answered_at_once() {
+    let mut pair = carrying(Settings {
+        fec: crate::fec::Mode::Off,
+        ..Settings::default()
+    });
+    pair.run(Duration::from_secs(3));
+    pair.send(NEAR, 0..2);
+    pair.swallows = |_, _| true;
+    pair.settle(NEAR);
+    pair.swallows = |_, _| false;
+    while pair.under_way.is_empty() {
+        pair.now = pair.ends[NEAR].poll_timeout().unwrap();
+        pair.ends[NEAR].handle_timeout(pair.now);
+        pair.drain(NEAR);
+        pair.settle(NEAR);
+    }
+    let packets: Vec<BytesMut> = (pair.under_way.values())
+        .map(|(_, _, packet)| packet.clone())
+        .collect();
+    let [first, second] = &packets[..] else {
+        panic!("{} packets", packets.len());
+    };
+    let (first, second) = (pair.frames(FAR, first), pair.frames(FAR, second));
+    for frames in [&first, &second] {
+        assert!(frames.contains(&PacketFrame::Probe(Probe)), "{frames:?}");
+    }
+    let repeats = |frame: &PacketFrame| matches!(frame, PacketFrame::Session(_));
+    assert!(first.iter().any(repeats), "{first:?}");
+}
+
+#[test]
 fn a_path_for_jumbo_packets_is_found_and_correction_bears_it() {
     let mut pair = carrying(Settings {
         datagram_max: 8_952,

@@ -211,16 +211,16 @@ const fn policed(burst: u64) -> Path {
 const CELLS: [Cell; 22] = [
     cell("20M 100ms", WAN, 0.98, 0.001, 0.25),
     cell("20M 100ms 1%", with_loss(0.01, 1.0), 0.97, 0.005, 0.30),
-    cell("20M 100ms 5%", with_loss(0.05, 1.0), 0.96, 0.01, 0.60),
-    cell("20M 100ms 10%", with_loss(0.10, 1.0), 0.95, 0.01, 0.60),
+    cell("20M 100ms 5%", with_loss(0.05, 1.0), 0.96, 0.01, 0.30),
+    cell("20M 100ms 10%", with_loss(0.10, 1.0), 0.95, 0.01, 0.30),
     cell("20M 100ms 1% in 8s", with_loss(0.01, 8.0), 0.96, 0.01, 0.30),
-    cell("20M 100ms 5% in 8s", with_loss(0.05, 8.0), 0.94, 0.02, 0.70),
+    cell("20M 100ms 5% in 8s", with_loss(0.05, 8.0), 0.94, 0.02, 0.35),
     cell(
         "20M 100ms 10% in 8s",
         with_loss(0.10, 8.0),
         0.94,
         0.02,
-        0.90,
+        0.35,
     ),
     cell("20M 100ms jitter", with_jitter(0.0), 0.95, 0.01, NO_BOUND),
     cell(

@@ -28,6 +28,9 @@ pub(super) const FLOOR_QUEUE: f64 = 0.1;
 /// to 30 %, to what was delivered, is not ours: a policer's would have ended.
 const PERSISTENT_ROUNDS: u32 = 8;
 
+/// So many rounds after a reaction to losses what is lost went out after it.
+const CUT_ROUNDS: u64 = 2;
+
 /// A queue of five round-trip times and a quarter of the rate: a shorter queue than that overflows
 /// or is a rival's, and the model's own window makes one of little more than one.
 const NARROWER_QUEUE: f64 = 5.0;
@@ -133,8 +136,13 @@ impl Bbr {
 
     /// Whether what becomes of packets now is the path's own doing.
     fn tells_of_floor(&self) -> bool {
-        (self.cycle.built_queue || self.loss_round.persists())
+        (self.cycle.built_queue || self.loss_round.persists() || self.is_below_path())
             && self.round_trips.queue() <= FLOOR_QUEUE
+    }
+
+    /// Whether what is lost now went out when losses had slowed the sender down to what was delivered.
+    fn is_below_path(&self) -> bool {
+        self.rate_short_term.is_finite() && self.rounds.count >= self.cut_in_round + CUT_ROUNDS
     }
 
     pub(super) fn note_marks(&mut self, marked: u64) {
@@ -251,6 +259,7 @@ impl Bbr {
         if self.in_flight_short_term == u64::MAX {
             self.in_flight_short_term = self.window;
         }
+        self.cut_in_round = self.rounds.count;
         self.rate_short_term = self.loss_round.rate_latest.max(BETA * self.rate_short_term);
         self.loss_round.excessive_rounds += u32::from(excessive);
         self.is_policed = excessive && self.round_trips.queue() <= FLOOR_QUEUE;

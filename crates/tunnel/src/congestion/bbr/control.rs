@@ -12,8 +12,11 @@ const MARGIN: f64 = 0.01;
 /// than the model has it: the sum of several senders' models is more than the path. It takes more
 /// from those who have more, and what it costs beside a sender that only losses stop is made up
 /// for by the next probe.
-const CRUISE_QUEUE: f64 = 0.1;
+const CRUISE_QUEUE: f64 = 0.05;
 const CRUISE_GAIN_IN_QUEUE: f64 = 0.85;
+
+/// The same where packets overtake each other, and a queue is known by the fastest of them.
+const CRUISE_QUEUE_REORDERING: f64 = 0.1;
 
 /// Window over BDP in most states (BBR.DefaultCwndGain) and while probing.
 const WINDOW_GAIN: f64 = 2.0;
@@ -26,10 +29,19 @@ impl Bbr {
             State::Startup => STARTUP_GAIN,
             State::Drain { .. } => 0.5,
             State::Down => 0.9,
-            State::Cruise if self.round_trips.queue() > CRUISE_QUEUE => CRUISE_GAIN_IN_QUEUE,
+            State::Cruise if self.has_cruise_queue() => CRUISE_GAIN_IN_QUEUE,
             State::Cruise | State::Refill | State::ProbeRtt { .. } => 1.0,
             State::Up => 1.25,
         }
+    }
+
+    fn has_cruise_queue(&self) -> bool {
+        let most = if self.round_trips.is_reordering() {
+            CRUISE_QUEUE_REORDERING
+        } else {
+            CRUISE_QUEUE
+        };
+        self.round_trips.queue() > most
     }
 
     /// "SetPacingRateWithGain".

@@ -26,6 +26,11 @@
 //! no sender ends the losses by slowing down alone; but there a probe meets more losses instead of
 //! a longer queue.
 //!
+//! Congestion adds to a path's losses and takes nothing from them. So whatever the pace and the queue,
+//! a stretch of packets that lost less than the floor, by more than chance, shows that the floor is too
+//! high, and is what it is known by from there on. A sender who has learnt the losses of a queue that
+//! others keep full would else never be rid of them: where it is full nothing is learnt.
+//!
 //! Losses are above the floor where they exceed it by the draft's 2 % of packets, and where there
 //! are more of them, bursts counted as one, than chance would have it. A queue or a policer that is
 //! sent a little too much drops a packet here and there; a burst is one misfortune, however long
@@ -45,8 +50,7 @@ const RUNS_MIN: f64 = 2.0;
 /// The same where there are many packets; the draft asks for six in start-up.
 const RUNS_MAX: f64 = 3.0;
 
-/// So much fewer bursts among slow packets than among level ones are no chance, in standard
-/// deviations.
+/// So much fewer bursts than among others are no chance, in standard deviations.
 const FEWER: f64 = 3.0;
 
 /// Packets that a pool remembers, about: enough to know a floor of 10 % within 0.7 %, little
@@ -56,6 +60,9 @@ const POOL_PACKETS: f64 = 2000.0;
 /// For so many rounds after the last in which the rate doubled its losses are believed: so long the
 /// end of start-up, a drain, and a probe's beginning and end take.
 const STARTUP_ROUNDS: u64 = 12;
+
+/// Packets of a stretch by which a floor may be found too high: some seconds of the slowest flows.
+const STRETCH_PACKETS: f64 = 500.0;
 
 /// Below this a pool says nothing.
 const EVIDENCE_PACKETS: f64 = 50.0;
@@ -86,6 +93,8 @@ pub(super) struct LossFloor {
     startup_round: u64,
     slow: Losses,
     level: Losses,
+    /// All since the present stretch began, at whatever pace.
+    stretch: Losses,
     epochs: [Pace; EPOCHS],
     epoch: u32,
     /// The packet that was last declared lost.
@@ -107,6 +116,7 @@ impl LossFloor {
             startup_round: 0,
             slow: Losses::default(),
             level: Losses::default(),
+            stretch: Losses::default(),
             epochs: [Pace::Fast; EPOCHS],
             epoch: 0,
             last_lost: None,
@@ -125,6 +135,7 @@ impl LossFloor {
     }
 
     pub(super) fn acked(&mut self, epoch: u32, counts: bool) {
+        self.stretch.add(1.0, 0.0, 0.0);
         if let Some(pool) = self.pool(epoch, counts) {
             pool.add(1.0, 0.0, 0.0);
         }
@@ -136,8 +147,10 @@ impl LossFloor {
             .last_lost
             .is_some_and(|last| number == last.wrapping_add(1));
         self.last_lost = Some(number);
+        let runs = if continues { 0.0 } else { 1.0 };
+        self.stretch.add(1.0, 1.0, runs);
         if let Some(pool) = self.pool(epoch, counts) {
-            pool.add(1.0, 1.0, if continues { 0.0 } else { 1.0 });
+            pool.add(1.0, 1.0, runs);
         }
         !continues
     }
@@ -160,6 +173,13 @@ impl LossFloor {
     pub(super) fn begin_round(&mut self, count: u64) {
         if count > self.startup_round + STARTUP_ROUNDS {
             self.startup = Losses::default();
+        }
+        let known = self.pool_of_floor().unwrap_or_default();
+        if self.stretch.is_better_than(known) {
+            self.forget();
+            self.level = std::mem::take(&mut self.stretch);
+        } else if self.stretch.packets >= STRETCH_PACKETS {
+            self.stretch = Losses::default();
         }
     }
 
@@ -222,8 +242,7 @@ impl LossFloor {
             Some(self.level).filter(known),
         ) {
             (Some(slow), Some(level)) => {
-                let expected = level.runs / level.packets * slow.packets;
-                if slow.runs < expected - FEWER * expected.sqrt() {
+                if slow.is_better_than(level) {
                     return Some(slow);
                 }
                 Some(Losses {
@@ -256,6 +275,12 @@ impl Losses {
         if self.packets > POOL_PACKETS {
             self.shrink_to(POOL_PACKETS * 0.75);
         }
+    }
+
+    /// Whether there are fewer bursts than among those, by more than chance has it.
+    fn is_better_than(&self, those: Losses) -> bool {
+        let expected = those.runs / those.packets.max(1.0) * self.packets;
+        self.runs < expected - FEWER * expected.sqrt()
     }
 
     fn shrink_to(&mut self, packets: f64) {
@@ -327,6 +352,22 @@ mod tests {
             floor.lost(floor.epoch(), 2 * number, false);
         }
         assert_eq!(floor.floor(), 0.0);
+    }
+
+    #[test]
+    fn a_stretch_that_loses_less_shows_that_the_floor_is_too_high() {
+        let mut floor = LossFloor::new();
+        pass(&mut floor, Pace::Level, 1000, 0.1, 0);
+        for round in 1..100 {
+            pass(&mut floor, Pace::Fast, 100, 0.1, 1000 * round);
+            floor.begin_round(round);
+        }
+        assert!(floor.floor() > 0.07, "not by chance: {}", floor.floor());
+        for round in 100..105 {
+            pass(&mut floor, Pace::Fast, 100, 0.02, 1000 * round);
+            floor.begin_round(round);
+        }
+        assert!(floor.floor() < 0.05, "{}", floor.floor());
     }
 
     #[test]

@@ -53,6 +53,12 @@ const QUEUE_SHARE: f64 = 0.25;
 /// its losses for the path's own would keep each other at it; so their losses shrink by themselves.
 const FLOOR_SHARE: f64 = 0.9;
 
+/// What a sample may have in luck: more than this of what usually passes was sent for it is not
+/// believed. Rates are a maximum of many samples, and each is of a hundred packets of which chance
+/// takes now more and now less; what is too high by that stands in the queue. It covers the margin
+/// by which less is sent than the rate, so that the rate never shrinks by itself.
+const LUCK: f64 = 1.01;
+
 /// Where the controller is in its model's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -111,6 +117,8 @@ pub(super) struct Bbr {
     /// Bounds from losses outside of probing (BBR.bw_shortterm, BBR.inflight_shortterm).
     rate_short_term: f64,
     in_flight_short_term: u64,
+    /// The round in which they were last lowered.
+    cut_in_round: u64,
     /// Whether the short-term rate comes from loss without a queue.
     is_policed: bool,
     /// Bound from losses while probing (BBR.inflight_longterm).
@@ -149,6 +157,7 @@ impl Bbr {
             rate_filter: [0.0; 2],
             rate_short_term: f64::INFINITY,
             in_flight_short_term: u64::MAX,
+            cut_in_round: 0,
             is_policed: false,
             in_flight_long_term: u64::MAX,
             window,
@@ -324,7 +333,8 @@ impl Controller for Bbr {
             self.count_acked(packet);
         }
         let base = self.round_trips.rate_base();
-        let sample = self.sampler.acked(now, event.acked, base);
+        let passes = (1.0 - FLOOR_SHARE * self.floor.floor()) * LUCK;
+        let sample = self.sampler.acked(now, event.acked, base, passes);
         self.note_marks(event.ce_marked);
         for packet in event.lost {
             self.count_lost(now, packet.number, packet.bytes, &packet.state);

@@ -292,8 +292,6 @@ impl Bbr {
             self.cycle.built_queue = queue > FLOOR_QUEUE || self.round_trips.is_reordering();
             if self.cycle.built_queue {
                 self.cycle.lossy_probes = 0;
-            } else {
-                self.floor.doubt();
             }
         }
         is_full

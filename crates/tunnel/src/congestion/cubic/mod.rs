@@ -286,7 +286,7 @@ impl Controller for Cubic {
         self.take_back(event);
         self.lose(event);
         self.marked(event);
-        let Some(sample) = self.sampler.acked(event.now, event.acked, ANY_FLIGHT) else {
+        let Some(sample) = self.sampler.acked(event.now, event.acked, ANY_FLIGHT, 1.0) else {
             return;
         };
         if let Some(rate) = sample.rate

@@ -413,7 +413,7 @@ mod probes {
         let once = sender.probe_timeout();
         let mut last = at(1_001);
         let mut waits = Vec::new();
-        for count in 1..=8 {
+        for count in 1..=10 {
             let due = sender.poll_timeout().unwrap();
             waits.push(due.since(last));
             last = due;
@@ -421,22 +421,23 @@ mod probes {
                 panic!("a probe is due");
             };
             assert_eq!(told, count);
-            if count < 6 {
+            if count < 8 {
                 sender.sent(due, packet(u64::from(count) + 1, Kind::Eliciting));
             }
         }
-        assert_eq!(waits[..4], [once, once * 2, once * 4, once * 8]);
+        assert_eq!(waits[..4], [once; 4]);
+        assert_eq!(waits[4..7], [once * 2, once * 4, once * 8]);
         assert_eq!(
-            waits[4..],
-            [PROBE_INTERVAL_MAX; 4],
+            waits[7..],
+            [PROBE_INTERVAL_MAX; 3],
             "even when no probe is sent"
         );
         // RFC 9002 §6.2.1: an answer ends the backoff.
         let now = last + RTT;
         sender
-            .on_acknowledgement(now, &acknowledgement(&[(6, 6)]))
+            .on_acknowledgement(now, &acknowledgement(&[(8, 8)]))
             .unwrap();
-        sender.sent(now, packet(7, Kind::Eliciting));
+        sender.sent(now, packet(9, Kind::Eliciting));
         assert_eq!(sender.poll_timeout(), Some(now + sender.probe_timeout()));
     }
 
