@@ -4,7 +4,7 @@
 //!  two-ended: stages of a stateless stream ─► stream ─┐
 //!             TCP_INFO series, size probes ───────────┴─► two_ended ─┐
 //!                                                                    ├─► Vec<Finding>
-//!  one-ended: segments of a capture ─► transfer ─► one_ended ────────┘
+//!  one-ended: segments of a capture ─► passage ─► one_ended ─────────┘
 //! ```
 //!
 //! Two-ended, every packet's fate and delay is known, and the bottleneck is read off directly: what
@@ -18,10 +18,16 @@
 
 mod finding;
 mod observation;
+mod one_ended;
+mod passage;
+mod segment;
 mod statistics;
 mod stream;
 mod two_ended;
 
 pub use finding::{Cause, Finding, Parameters};
 pub use observation::{SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded};
+pub use one_ended::{Transfer, diagnose_capture};
+pub use passage::Place;
+pub use segment::{Options, Segment};
 pub use two_ended::diagnose;

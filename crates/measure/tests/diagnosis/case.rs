@@ -12,12 +12,16 @@ use emulate::{
     CoDelConfig, DirectionConfig, Discipline, Ecn, GilbertElliott, Line, Loss, PieConfig, Queue,
     QueueLimit, RedConfig, TokenBucket,
 };
-use measure::diagnosis::{Cause, SizeProbe, TwoEnded};
+use measure::diagnosis::{Cause, Segment, SizeProbe, TwoEnded};
 use vocab::{Bitrate, ByteCount, Probability, Random, Time};
 
+use crate::capture::{self, Taking};
 use crate::tcp::{Control, Settings};
-use crate::transfer;
+use crate::transfer::{self, Tap};
 use crate::world::{Clocks, Cross, Plan, Way, stage};
+
+/// The share of the RTT that lies before the bottleneck, each way.
+const BEFORE: f64 = 0.15;
 
 /// Which half a case belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +229,6 @@ impl Case {
         };
         let mut config = DirectionConfig {
             queue: Queue::from(limit),
-            delay: self.rtt / 2,
             ..DirectionConfig::default()
         };
         match self.kind {
@@ -286,10 +289,11 @@ impl Case {
         let access = DirectionConfig {
             line: Line::Rate(times(self.rate, 6.0 + 20.0 * random.next_f64())),
             queue: QueueLimit::packets(500_000).into(),
+            delay: self.rtt.mul_f64(BEFORE * delay_share),
             ..DirectionConfig::default()
         };
         let mut bottleneck = self.bottleneck();
-        bottleneck.delay = bottleneck.delay.mul_f64(delay_share);
+        bottleneck.delay = self.rtt.mul_f64((0.5 - BEFORE) * delay_share);
         let mut hops = vec![access, bottleneck];
         if self.half == Half::HeldOut {
             hops.push(DirectionConfig {
@@ -313,13 +317,17 @@ impl Case {
 
     /// The whole way back.
     pub(crate) fn reverse(&self, delay_share: f64) -> Way {
-        let config = DirectionConfig {
+        let line = DirectionConfig {
             line: Line::Rate(self.reverse_rate()),
             queue: QueueLimit::packets(2_000).into(),
-            delay: (self.rtt / 2).mul_f64(delay_share),
+            delay: self.rtt.mul_f64((0.5 - BEFORE) * delay_share),
             ..DirectionConfig::default()
         };
-        Way::new(vec![config], self.seed ^ 1, None)
+        let rest = DirectionConfig {
+            delay: self.rtt.mul_f64(BEFORE * delay_share),
+            ..DirectionConfig::default()
+        };
+        Way::new(vec![line, rest], self.seed ^ 1, None)
     }
 
     fn reverse_rate(&self) -> Bitrate {
@@ -414,20 +422,15 @@ impl Case {
     pub(crate) fn transfer(
         &self,
         tap: Option<transfer::Tap>,
-    ) -> (measure::diagnosis::TcpRun, Vec<transfer::Seen>) {
+    ) -> (measure::diagnosis::TcpRun, Vec<transfer::Seen>, u64) {
         let share = match self.middlebox {
             true => 0.1 + 0.4 * (self.seed % 7) as f64 / 7.0,
             false => 1.0,
         };
-        let bdp = self.rate.bits_per_second() as f64 / 8.0 * self.rtt.as_secs_f64();
         let connections = if self.window_limited {
             1
         } else {
             self.connections
-        };
-        let window = match self.window_limited {
-            true => (0.1 + 0.5 * (self.seed % 11) as f64 / 11.0) * bdp,
-            false => 60.0 * bdp + 4.0 * self.queue as f64 + 2e6,
         };
         let packets_per_second = self.rate.bits_per_second() as f64 / 8.0 / self.packet as f64;
         let most: f64 = match self.effort {
@@ -446,7 +449,7 @@ impl Case {
                     Half::HeldOut => [Control::Cubic, Control::Reno][(self.seed / 2 % 2) as usize],
                 },
                 packet: self.packet,
-                window: ByteCount::new(window as u64),
+                window: ByteCount::new(self.window()),
                 buffer: ByteCount::new(64 << 20),
                 total: ByteCount::new(1 << 40),
             },
@@ -455,13 +458,52 @@ impl Case {
             duration: Duration::from_secs_f64(seconds),
             tap,
         };
-        let (run, seen, _) = transfer::run(
-            &mut self.forward(share),
-            &mut self.reverse(share),
-            Time::ZERO,
-            plan,
-        );
-        (run, seen)
+        let mut forward = self.forward(share);
+        let (run, seen, _) =
+            transfer::run(&mut forward, &mut self.reverse(share), Time::ZERO, plan);
+        (run, seen, forward.dropped(1))
+    }
+
+    /// The receiver's window of each connection.
+    fn window(&self) -> u64 {
+        let bdp = self.rate.bits_per_second() as f64 / 8.0 * self.rtt.as_secs_f64();
+        let window = match self.window_limited {
+            true => (0.1 + 0.5 * (self.seed % 11) as f64 / 11.0) * bdp,
+            false => 60.0 * bdp + 4.0 * self.queue as f64 + 2e6,
+        };
+        window as u64
+    }
+
+    /// A capture of a transfer over the path: at the sender, at the receiver or in the middle, some
+    /// offloaded, some begun late.
+    pub(crate) fn capture(&self) -> (Tap, u64, Vec<Segment>) {
+        let mut random = Random::for_stream(self.seed, 0xca97);
+        let tap =
+            [Tap::Sender, Tap::Sender, Tap::Receiver, Tap::Behind(0)][random.below(4) as usize];
+        let taking = Taking {
+            offloaded: random.below(2) == 0,
+            begins_late: match random.below(10) {
+                0 => 0.1,
+                _ => 0.0,
+            },
+            window: self.window(),
+        };
+        let (_, seen, dropped) = self.transfer(Some(tap));
+        (tap, dropped, capture::segments(&seen, self.packet, taking))
+    }
+
+    /// Whether chance or others blur what the bottleneck does.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.loss > 0.0 || self.cross
+    }
+
+    /// Whether the transfer of a capture ever meets the bottleneck.
+    pub(crate) fn is_for_captures(&self) -> bool {
+        !(self.window_limited || self.middlebox || self.asymmetric)
+            && matches!(
+                self.kind,
+                Kind::Policer | Kind::Shaper | Kind::Queue | Kind::ActiveQueue
+            )
     }
 
     fn size_probes(&self) -> Vec<SizeProbe> {

@@ -28,6 +28,8 @@ pub(crate) enum Control {
 /// What a receiver says: all below `next` has come, and these beyond it, the latest first.
 #[derive(Clone, Debug)]
 pub(crate) struct Ack {
+    /// The segment that it answers; a real sender finds it by what the first block has more.
+    pub(crate) latest: u64,
     pub(crate) next: u64,
     pub(crate) blocks: Vec<(u64, u64)>,
 }
@@ -232,6 +234,10 @@ impl Sender {
     pub(crate) fn on_ack(&mut self, now: Time, ack: &Ack) {
         let mut newest: Option<Segment> = None;
         let mut delivered = 0;
+        if let Some(segment) = self.deliver(ack.latest) {
+            delivered += 1;
+            newest = Some(segment);
+        }
         for (start, end) in &ack.blocks {
             for number in (*start..*end).rev() {
                 match self.deliver(number) {
@@ -443,6 +449,7 @@ pub(crate) struct Receiver {
     /// What came beyond a gap, the latest first.
     beyond: Vec<(u64, u64)>,
     unacknowledged: u32,
+    latest: u64,
     pub(crate) ack_at: Option<Time>,
 }
 
@@ -473,9 +480,11 @@ impl Receiver {
         }
         self.unacknowledged += 1;
         if in_order && self.unacknowledged < 2 {
+            self.latest = number;
             self.ack_at.get_or_insert(now + ACK_DELAY);
             return None;
         }
+        self.latest = number;
         Some(self.acknowledge())
     }
 
@@ -483,6 +492,7 @@ impl Receiver {
         self.unacknowledged = 0;
         self.ack_at = None;
         Ack {
+            latest: self.latest,
             next: self.next,
             // Three fit beside time stamps (RFC 2018 §3).
             blocks: self.beyond.iter().take(3).copied().collect(),

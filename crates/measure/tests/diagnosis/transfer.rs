@@ -1,9 +1,6 @@
 //! TCP connections over a path in virtual time: what the kernel would count of them, and what a
 //! capture would hold at either end or in between.
 
-// Captures are read by the one-ended cases.
-#![allow(dead_code)]
-
 use std::time::Duration;
 
 use measure::diagnosis::{TcpRun, TcpSample};
@@ -32,6 +29,8 @@ pub(crate) struct Seen {
     pub(crate) at: Time,
     pub(crate) connection: usize,
     pub(crate) what: What,
+    /// The sender's time stamp and its echo of the other's, in milliseconds.
+    pub(crate) stamps: (u32, u32),
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +55,9 @@ struct Connection {
     receiver: Receiver,
     start: Time,
     samples: Vec<TcpSample>,
+    /// The latest stamps that each end has had from the other.
+    stamp_at_sender: u32,
+    stamp_at_receiver: u32,
 }
 
 struct Transfer<'a> {
@@ -64,8 +66,8 @@ struct Transfer<'a> {
     plan: Plan,
     connections: Vec<Connection>,
     /// By the name that a packet has on the way.
-    segments: Vec<(usize, u64)>,
-    acks: Vec<(usize, Ack)>,
+    segments: Vec<(usize, u64, (u32, u32))>,
+    acks: Vec<(usize, Ack, (u32, u32))>,
     seen: Vec<Seen>,
 }
 
@@ -81,6 +83,8 @@ pub(crate) fn run(
         receiver: Receiver::default(),
         start: start + plan.stagger * index as u32,
         samples: Vec::new(),
+        stamp_at_sender: 0,
+        stamp_at_receiver: 0,
     });
     let mut transfer = Transfer {
         forward,
@@ -141,45 +145,49 @@ impl Transfer<'_> {
             let (segments, seen, tap) = (&self.segments, &mut self.seen, self.plan.tap);
             self.forward.poll(now, |hop, name| {
                 if tap == Some(Tap::Behind(hop))
-                    && let Some((connection, number)) = segments.get(name as usize)
+                    && let Some((connection, number, stamps)) = segments.get(name as usize)
                 {
                     let what = What::Segment(*number);
                     seen.push(Seen {
                         at: now,
                         connection: *connection,
                         what,
+                        stamps: *stamps,
                     });
                 }
             })
         } {
-            let Some((index, number)) = self.segments.get(name as usize).copied() else {
+            let Some((index, number, stamps)) = self.segments.get(name as usize).copied() else {
                 continue;
             };
-            self.see(Tap::Receiver, now, index, What::Segment(number));
+            self.connections[index].stamp_at_receiver = stamps.0;
+            self.see(Tap::Receiver, now, index, What::Segment(number), stamps);
             if let Some(ack) = self.connections[index].receiver.on_segment(now, number) {
                 self.answer(now, index, ack);
             }
         }
         while let Some(name) = {
             let (acks, seen, tap) = (&self.acks, &mut self.seen, self.plan.tap);
-            self.reverse.poll(now, |_, name| {
+            self.reverse.poll(now, |_hop, name| {
                 if matches!(tap, Some(Tap::Behind(_)))
-                    && let Some((connection, ack)) = acks.get(name as usize)
+                    && let Some((connection, ack, stamps)) = acks.get(name as usize)
                 {
                     let what = What::Ack(ack.clone());
                     seen.push(Seen {
                         at: now,
                         connection: *connection,
                         what,
+                        stamps: *stamps,
                     });
                 }
             })
         } {
-            let Some((index, ack)) = self.acks.get(name as usize).cloned() else {
+            let Some((index, ack, stamps)) = self.acks.get(name as usize).cloned() else {
                 continue;
             };
             self.connections[index].sender.on_ack(now, &ack);
-            self.see(Tap::Sender, now, index, What::Ack(ack));
+            self.connections[index].stamp_at_sender = stamps.0;
+            self.see(Tap::Sender, now, index, What::Ack(ack), stamps);
             self.send(now, index);
         }
     }
@@ -188,8 +196,9 @@ impl Transfer<'_> {
         let bytes = self.plan.settings.packet as usize;
         while let Some((number, _)) = self.connections[index].sender.poll(now) {
             let name = self.segments.len() as u64;
-            self.segments.push((index, number));
-            self.see(Tap::Sender, now, index, What::Segment(number));
+            let stamps = (milliseconds(now), self.connections[index].stamp_at_sender);
+            self.segments.push((index, number, stamps));
+            self.see(Tap::Sender, now, index, What::Segment(number), stamps);
             self.forward.send(now, bytes, name);
         }
     }
@@ -202,17 +211,19 @@ impl Transfer<'_> {
                 4 + 8 * ack.blocks.len()
             };
         let name = self.acks.len() as u64;
-        self.see(Tap::Receiver, now, index, What::Ack(ack.clone()));
-        self.acks.push((index, ack));
+        let stamps = (milliseconds(now), self.connections[index].stamp_at_receiver);
+        self.see(Tap::Receiver, now, index, What::Ack(ack.clone()), stamps);
+        self.acks.push((index, ack, stamps));
         self.reverse.send(now, bytes, name);
     }
 
-    fn see(&mut self, at: Tap, now: Time, connection: usize, what: What) {
+    fn see(&mut self, at: Tap, now: Time, connection: usize, what: What, stamps: (u32, u32)) {
         if self.plan.tap == Some(at) {
             self.seen.push(Seen {
                 at: now,
                 connection,
                 what,
+                stamps,
             });
         }
     }
@@ -242,4 +253,9 @@ impl Transfer<'_> {
         let ways = [self.forward.next(), self.reverse.next()];
         ends.chain(ways).flatten().min().map(|next| next.max(now))
     }
+}
+
+/// A host's clock of time stamps, near its wrap.
+fn milliseconds(now: Time) -> u32 {
+    ((now.as_nanos() / 1_000_000) as u32).wrapping_sub(5_000)
 }

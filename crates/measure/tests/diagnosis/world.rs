@@ -187,6 +187,17 @@ pub(crate) fn stage(way: &mut Way, clocks: &mut Clocks, start: Time, plan: Plan)
 }
 
 impl Way {
+    /// Packets that a hop's policer, queue or queue management dropped.
+    pub(crate) fn dropped(&self, hop: usize) -> u64 {
+        let counters = self.hops[hop].direction.counters();
+        let dropped = [
+            counters.dropped_by_policer,
+            counters.dropped_by_queue,
+            counters.dropped_by_aqm,
+        ];
+        dropped.iter().map(|tally| tally.packets).sum()
+    }
+
     fn hops_hold(&self) -> bool {
         self.hops.iter().any(|hop| {
             let counters = hop.direction.counters();

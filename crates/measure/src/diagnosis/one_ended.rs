@@ -1,0 +1,697 @@
+//! The causes that a capture of somebody's transfer shows.
+//!
+//! A token bucket is known by its deficit: bytes passed since it was last full, less what the rate has
+//! brought back. It needs no burst to compute, and is the same whether the bucket drops (policer), lets
+//! wait (shaper), or is no bucket but a plain queue:
+//!
+//! ```text
+//!   deficit ───┬── up to the burst ──────► passes without waiting
+//!              ├── beyond, in a queue ───► waits (deficit − burst) / rate
+//!              └── beyond both ──────────► dropped
+//! ```
+//! So where losses come, `rate × wait` is the queue and the rest of the deficit is the burst: no queue
+//! is a policer, no burst a plain line, both a shaper. Losses that no deficit explains are chance.
+//!
+//! What a capture cannot show is not claimed: whether the test host was the limit, a black hole, or
+//! the other direction's rate.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use vocab::{ByteCount, Probability};
+
+use super::finding::{Cause, Finding, Parameters};
+use super::passage::{Fate, Passage, Place, Stream, streams};
+use super::segment::Segment;
+use super::statistics::{confidence, quantile};
+use super::two_ended::{bitrate, bytes, seconds};
+
+/// Packets below which nothing is said.
+const LEAST_PACKETS: usize = 60;
+/// Losses that it takes to tell a bucket or a queue by them.
+const LEAST_LOSSES: usize = 5;
+/// The queue, in packets, below which nothing waits.
+const QUEUE_PACKETS: f64 = 1.7;
+/// The share of the deficit at losses that waits, where nothing tells at what rate it leaves.
+const WAITING_SHARE: f64 = 0.12;
+/// Packets that leave this much faster than the bucket's rate waited for something else.
+const FASTER_LINE: f64 = 1.8;
+/// How well deficits must tell losses from passes.
+const EXPLAINED: f64 = 0.5;
+/// Bursts below this many packets are no bucket: acknowledgements come for two and more.
+const BURST_PACKETS: f64 = 5.0;
+/// How well arrivals must tell losses for a policer.
+const ARRIVALS_EXPLAIN: f64 = 0.75;
+/// How well deficits must tell losses for a queue that drops nothing before it is full.
+const FULL_EXPLAINS: f64 = 0.7;
+/// As in the two-ended diagnosis.
+const SHALLOW: f64 = 0.5;
+const LOSS_LEAST: f64 = 0.0003;
+/// The share of its window that a transfer uses when the window is what limits it.
+const WINDOW_USED: f64 = 0.75;
+
+/// What one host sent another, and what held it back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// Who sent.
+    pub source: IpAddr,
+    /// To whom.
+    pub destination: IpAddr,
+    /// How many connections.
+    pub connections: usize,
+    /// Of those, how many had begun before the capture.
+    pub begun_before: usize,
+    /// Payload, what was sent again included.
+    pub payload: ByteCount,
+    /// From the first packet to the last.
+    pub duration: Duration,
+    /// Where the capture was taken.
+    pub place: Place,
+    /// The least RTT, as far as it shows from there.
+    pub least_rtt: Option<Duration>,
+    /// At least one.
+    pub findings: Vec<Finding>,
+}
+
+/// Finds what held back each transfer in a capture; the largest first, none where there is no TCP.
+///
+/// Segments are in the order in which they were captured.
+#[must_use]
+pub fn diagnose_capture(segments: &[Segment]) -> Vec<Transfer> {
+    let transfer = |stream: Stream| {
+        let duration = match (stream.passages.first(), stream.passages.last()) {
+            (Some(first), Some(last)) => seconds(last.sent - first.sent),
+            _ => Duration::ZERO,
+        };
+        Transfer {
+            source: stream.source,
+            destination: stream.destination,
+            connections: stream.connections,
+            begun_before: stream.begun_before,
+            payload: ByteCount::new(stream.payload_bytes),
+            duration,
+            place: stream.place,
+            least_rtt: stream.least_rtt.map(seconds),
+            findings: judge(&stream),
+        }
+    };
+    streams(segments).into_iter().map(transfer).collect()
+}
+
+fn judge(stream: &Stream) -> Vec<Finding> {
+    let passages = &stream.passages;
+    if passages.len() < LEAST_PACKETS {
+        let evidence = format!("{} packets are too few to tell", passages.len());
+        return vec![Finding::new(Cause::Unknown, 0.9, evidence)];
+    }
+    let seen = Seen::of(stream);
+    let mut findings = Vec::new();
+    match seen.bucket() {
+        Some(bucket) => findings.extend(seen.losses_of(bucket, stream)),
+        None => findings.extend(seen.random_loss()),
+    }
+    if seen.lost < LEAST_LOSSES {
+        findings.extend(seen.lossless(stream));
+    }
+    findings.extend(seen.host_window(stream));
+    if findings.is_empty() {
+        findings.push(seen.nothing_found());
+    }
+    findings.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    findings
+}
+
+/// What the passages show.
+struct Seen<'a> {
+    passages: &'a [Passage],
+    lost: usize,
+    /// Bytes of a usual packet.
+    packet: f64,
+    rtt: f64,
+    /// Of each passage: how long packets waited around it; `None` where nothing near is known.
+    waits: Vec<Option<f64>>,
+    /// The wait that one in fifty exceeds.
+    long_wait: f64,
+    /// Whether the capture was taken at the receiver.
+    is_behind: bool,
+    /// What clocks and acknowledgements add to waits.
+    noise: f64,
+    /// Bytes per second at which packets leave while others wait.
+    waiting_rate: Option<f64>,
+}
+
+/// A bucket or a queue that explains the losses.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// Bytes per second.
+    rate: f64,
+    /// How well it tells losses from passes, 0 to 1.
+    explained: f64,
+    /// The usual deficit where packets are lost, in bytes.
+    deficit: f64,
+    /// The usual wait there, in seconds.
+    wait: f64,
+    /// The share of losses at nearly the longest wait.
+    at_top: f64,
+}
+
+impl<'a> Seen<'a> {
+    fn of(stream: &'a Stream) -> Self {
+        let passages = &stream.passages;
+        let mut sizes: Vec<f64> = passages.iter().map(|passage| passage.bytes).collect();
+        let mut known: Vec<f64> = passages
+            .iter()
+            .filter_map(|passage| match passage.fate {
+                Fate::Passed(wait) => wait,
+                Fate::Lost => None,
+            })
+            .collect();
+        let mut seen = Self {
+            passages,
+            lost: passages
+                .iter()
+                .filter(|passage| passage.fate == Fate::Lost)
+                .count(),
+            packet: quantile(&mut sizes, 0.75).unwrap_or(1500.0),
+            rtt: stream.least_rtt.unwrap_or_default(),
+            waits: waits(passages),
+            long_wait: quantile(&mut known, 0.98).unwrap_or_default(),
+            is_behind: stream.place == Place::Receiver,
+            noise: match stream.place {
+                Place::Receiver => 0.001_5,
+                Place::Sender | Place::Middle => 0.000_05,
+            },
+            waiting_rate: None,
+        };
+        seen.waiting_rate = seen.find_waiting_rate();
+        seen
+    }
+
+    fn loss(&self) -> f64 {
+        self.lost as f64 / self.passages.len() as f64
+    }
+
+    /// The rate at which packets leave while others wait: the median of short runs, so that a pause
+    /// in between does not count.
+    fn find_waiting_rate(&self) -> Option<f64> {
+        /// Packets in a run.
+        const RUN: f64 = 20.0;
+        // Where packets are lost, if they are: elsewhere they may wait for another line.
+        let usual = quantile(&mut self.waits_at_losses(), 0.5)
+            .map_or(0.25 * self.long_wait, |wait| 0.5 * wait);
+        let threshold = usual.max(2.0 * self.noise);
+        let mut rates: Vec<f64> = Vec::new();
+        // Where a run began, and what left since.
+        let mut run: Option<(f64, f64)> = None;
+        for passage in self.passages {
+            let Fate::Passed(wait) = passage.fate else {
+                continue;
+            };
+            if let Some((_, served)) = &mut run {
+                *served += passage.bytes;
+            }
+            let Some(wait) = wait else {
+                continue;
+            };
+            let departure = passage.sent + wait;
+            run = match run {
+                _ if wait < threshold => None,
+                Some((from, served)) if served > RUN * self.packet && departure > from => {
+                    rates.push(served / (departure - from));
+                    Some((departure, 0.0))
+                }
+                Some(run) => Some(run),
+                None => Some((departure, 0.0)),
+            };
+        }
+        match rates.len() {
+            0 | 1 => None,
+            _ => quantile(&mut rates, 0.5),
+        }
+    }
+
+    /// The deficit that each packet finds, at a rate.
+    ///
+    /// Where packets wait for a faster line first, they reach the bucket one by one at that line's rate.
+    fn deficits(&self, rate: f64) -> Vec<f64> {
+        let line = self.waiting_rate.filter(|line| *line > FASTER_LINE * rate);
+        deficits(self.passages, rate, line)
+    }
+
+    /// How well deficits at a rate tell losses from passes (Youden's J at the best threshold), and
+    /// the usual deficit that a lost packet found.
+    fn explained(&self, rate: f64) -> (f64, f64) {
+        self.split(self.passages, &self.deficits(rate))
+    }
+
+    fn split(&self, passages: &[Passage], deficits: &[f64]) -> (f64, f64) {
+        let mut found: Vec<(f64, bool)> = deficits
+            .iter()
+            .copied()
+            .zip(passages)
+            .map(|(deficit, passage)| (deficit, passage.fate == Fate::Lost))
+            .collect();
+        found.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        let lost = self.lost as f64;
+        let passed = (self.passages.len() - self.lost) as f64;
+        let (mut lost_above, mut passed_above, mut best, mut usual) = (0.0, 0.0, 0.0, 0.0);
+        for (deficit, is_lost) in found {
+            match is_lost {
+                true => lost_above += 1.0,
+                false => passed_above += 1.0,
+            }
+            best = f64::max(best, lost_above / lost - passed_above / passed);
+            if is_lost && lost_above <= lost / 2.0 + 1.0 {
+                usual = deficit;
+            }
+        }
+        (best, usual)
+    }
+
+    /// The bucket that explains the losses best; `None` when none does.
+    fn bucket(&self) -> Option<Bucket> {
+        if self.lost < LEAST_LOSSES {
+            return None;
+        }
+        // Behind the bottleneck a hole's place in time is known by its neighbour only, and rates so high
+        // that no more than the neighbour counts explain too much.
+        let farthest = match self.is_behind {
+            true => 0,
+            false => 7,
+        };
+        let (rate, (explained, deficit)) =
+            best_rate(self.passages, self.waiting_rate, farthest, |rate| {
+                self.explained(rate)
+            })?;
+        let mut waits = self.waits_at_losses();
+        let top = waits
+            .iter()
+            .filter(|wait| **wait > 0.7 * self.long_wait)
+            .count();
+        let at_top = top as f64 / waits.len().max(1) as f64;
+        Some(Bucket {
+            rate,
+            explained,
+            deficit,
+            wait: quantile(&mut waits, 0.5).unwrap_or_default(),
+            at_top,
+        })
+    }
+
+    /// The usual wait around the losses of each episode: losses within a round trip are one.
+    fn waits_at_losses(&self) -> Vec<f64> {
+        let mut episodes: Vec<f64> = Vec::new();
+        let mut episode: Vec<f64> = Vec::new();
+        let mut last = f64::NEG_INFINITY;
+        for (passage, wait) in self.passages.iter().zip(&self.waits) {
+            let (Fate::Lost, Some(wait)) = (passage.fate, wait) else {
+                continue;
+            };
+            if passage.sent - last > self.rtt.max(0.001) {
+                episodes.extend(quantile(&mut episode, 0.5));
+                episode.clear();
+            }
+            last = passage.sent;
+            episode.push(*wait);
+        }
+        episodes.extend(quantile(&mut episode, 0.5));
+        episodes
+    }
+
+    /// Behind a policer the arrivals themselves tell its losses, to the packet; behind a queue they are
+    /// as even when it is full as when it is not.
+    fn policed_arrivals(&self) -> Option<Bucket> {
+        if !self.is_behind || self.lost < LEAST_LOSSES {
+            return None;
+        }
+        let mut arrived: Vec<Passage> = self
+            .passages
+            .iter()
+            .map(|passage| Passage {
+                sent: passage.seen,
+                ..*passage
+            })
+            .collect();
+        arrived.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        let explained = |rate: f64| self.split(&arrived, &deficits(&arrived, rate, None));
+        let (rate, (explained, deficit)) = best_rate(&arrived, None, 0, explained)?;
+        let is_bucket = explained > ARRIVALS_EXPLAIN && deficit > BURST_PACKETS * self.packet;
+        is_bucket.then_some(Bucket {
+            rate,
+            explained,
+            deficit,
+            wait: 0.0,
+            at_top: 0.0,
+        })
+    }
+
+    /// What drops packets, where there are enough losses to tell.
+    fn losses_of(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+        let waiting = bucket.rate * bucket.wait;
+        // What waits before a policer waits for a faster line, and leaves at its rate.
+        let leaves_at_rate = match self.waiting_rate {
+            Some(rate) => rate < FASTER_LINE * bucket.rate,
+            None => waiting > WAITING_SHARE * bucket.deficit,
+        };
+        let waits = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
+            && leaves_at_rate;
+        if waits {
+            return self.full_queue(bucket, stream);
+        }
+        let bucket = self.policed_arrivals().unwrap_or(bucket);
+        if bucket.explained > EXPLAINED && bucket.deficit > BURST_PACKETS * self.packet {
+            let evidence = format!(
+                "{} losses, while packets wait {:.2} ms at {:.1} ms RTT; a bucket of {} tells {:.0} % of \
+                 them from what passed",
+                self.lost,
+                bucket.wait * 1e3,
+                self.rtt * 1e3,
+                bitrate(bucket.rate),
+                bucket.explained * 100.0
+            );
+            let sure = confidence(bucket.explained / EXPLAINED);
+            let found = Finding::new(Cause::Policer, sure, evidence);
+            return vec![found.with(Parameters {
+                rate: Some(bitrate(bucket.rate)),
+                burst: Some(bytes(bucket.deficit + self.packet)),
+                ..Parameters::default()
+            })];
+        }
+        if bucket.explained > EXPLAINED {
+            return self.tiny_queue(bucket, stream);
+        }
+        self.random_loss().into_iter().collect()
+    }
+
+    /// A queue too short for any wait to show in a capture.
+    fn tiny_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+        let queue = bucket.deficit + self.packet;
+        let bdp = stream.least_rtt.map(|rtt| rtt * bucket.rate);
+        let evidence = format!(
+            "{} losses come when about {} bytes are more than {} has carried away",
+            self.lost,
+            queue.round(),
+            bitrate(bucket.rate)
+        );
+        let cause = match bdp {
+            Some(bdp) if queue >= SHALLOW * bdp => Cause::DropTailQueue,
+            _ => Cause::ShallowBuffer,
+        };
+        let found = Finding::new(cause, confidence(bucket.explained / EXPLAINED), evidence);
+        vec![found.with(Parameters {
+            rate: Some(bitrate(bucket.rate)),
+            queue: Some(bytes(queue)),
+            window_needed: bdp.map(bytes),
+            ..Parameters::default()
+        })]
+    }
+
+    /// Losses while packets wait: by a full queue, by its management, or by chance.
+    fn full_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+        let rate = self.waiting_rate.unwrap_or(bucket.rate);
+        let (explained, _) = self.explained(rate);
+        let is_full = explained > FULL_EXPLAINS;
+        let mut findings = Vec::new();
+        findings.extend(match is_full || bucket.at_top > 0.5 {
+            true => self.burst_found(rate, self.burst_at_losses(rate)),
+            false => self.shaper(rate),
+        });
+        let is_shaped = !findings.is_empty();
+        let low = self.loss_below(0.3 * self.long_wait);
+        let parameters = Parameters {
+            rate: Some(bitrate(rate)),
+            queue_delay: Some(seconds(self.long_wait)),
+            ..Parameters::default()
+        };
+        if bucket.at_top <= 0.5 && !is_full {
+            if low > 0.4 * self.loss() {
+                findings.extend(self.random_loss());
+            } else {
+                let evidence = format!(
+                    "losses come at {:.1} ms of queueing in the median, though packets wait up to {:.1} ms, \
+                     and hardly any come at short queues",
+                    bucket.wait * 1e3,
+                    self.long_wait * 1e3
+                );
+                let sure = confidence(1.0 + (0.5 - bucket.at_top));
+                findings.push(Finding::new(Cause::Aqm, sure, evidence).with(parameters));
+            }
+            return findings;
+        }
+        let wait = if is_full { bucket.wait } else { self.long_wait };
+        let queue = rate * wait + if is_shaped { 0.0 } else { self.packet };
+        let bdp = stream.least_rtt.map(|rtt| rtt * rate);
+        let parameters = Parameters {
+            queue: Some(bytes(queue)),
+            window_needed: bdp.map(bytes),
+            ..parameters
+        };
+        let evidence = format!(
+            "{} losses come when packets wait {:.1} ms in the median: {} bytes at {}; that tells {:.0} % \
+             of them from what passed",
+            self.lost,
+            wait * 1e3,
+            queue.round(),
+            bitrate(rate),
+            explained * 100.0
+        );
+        let sure = confidence((bucket.at_top / 0.5).max(explained / EXPLAINED));
+        let cause = match bdp {
+            Some(bdp) if queue < SHALLOW * bdp => Some(Cause::ShallowBuffer),
+            _ if is_shaped => None,
+            _ => Some(Cause::DropTailQueue),
+        };
+        findings.extend(cause.map(|cause| Finding::new(cause, sure, evidence).with(parameters)));
+        findings
+    }
+
+    /// A bucket before the queue: bytes that passed without waiting when the path was fresh.
+    fn shaper(&self, rate: f64) -> Option<Finding> {
+        let threshold = (0.25 * self.long_wait).max(2.0 * self.noise);
+        let deficits = self.deficits(rate);
+        // Where packets begin to wait for the first time the rate's error has not added up yet.
+        let mut levels: Vec<f64> = self
+            .passages
+            .iter()
+            .zip(&deficits)
+            .filter_map(|(passage, deficit)| match passage.fate {
+                Fate::Passed(Some(wait)) if wait >= threshold => {
+                    Some(deficit + passage.bytes - rate * wait)
+                }
+                Fate::Passed(_) | Fate::Lost => None,
+            })
+            .take(40)
+            .collect();
+        if levels.len() < 10 {
+            return None;
+        }
+        self.burst_found(rate, quantile(&mut levels, 0.5)?)
+    }
+
+    /// What of the deficit did not wait, where packets are lost for the first time: later the rate's
+    /// error has added up.
+    fn burst_at_losses(&self, rate: f64) -> f64 {
+        let deficits = self.deficits(rate);
+        let all = self.passages.iter().zip(&self.waits).zip(&deficits);
+        let mut bursts: Vec<f64> = all
+            .filter(|((passage, _), _)| passage.fate == Fate::Lost)
+            .filter_map(|((_, wait), deficit)| Some(deficit + self.packet - rate * (*wait)?))
+            .take(30)
+            .collect();
+        quantile(&mut bursts, 0.5).unwrap_or_default()
+    }
+
+    fn burst_found(&self, rate: f64, burst: f64) -> Option<Finding> {
+        let least = BURST_PACKETS * self.packet + 4.0 * self.noise * rate;
+        (burst > least).then(|| {
+            let evidence = format!(
+                "{} bytes beyond {} pass without waiting, then packets wait up to {:.1} ms",
+                burst.round(),
+                bitrate(rate),
+                self.long_wait * 1e3
+            );
+            Finding::new(Cause::Shaper, confidence(burst / least), evidence).with(Parameters {
+                rate: Some(bitrate(rate)),
+                burst: Some(bytes(burst)),
+                queue_delay: Some(seconds(self.long_wait)),
+                ..Parameters::default()
+            })
+        })
+    }
+
+    /// The share of packets lost of those that would have waited less than so long.
+    fn loss_below(&self, wait: f64) -> f64 {
+        let near = self.passages.iter().zip(&self.waits);
+        let below = near.filter(|(_, near)| near.is_some_and(|near| near < wait));
+        let (mut lost, mut all) = (0.0, 0.0);
+        for (passage, _) in below {
+            all += 1.0;
+            lost += f64::from(u8::from(passage.fate == Fate::Lost));
+        }
+        if all > 0.0 { lost / all } else { 0.0 }
+    }
+
+    fn random_loss(&self) -> Option<Finding> {
+        (self.lost >= 3 && self.loss() > LOSS_LEAST).then(|| {
+            let evidence = format!(
+                "{} of {} packets were lost, and neither a queue nor a bucket explains when",
+                self.lost,
+                self.passages.len()
+            );
+            let sure = confidence(self.lost as f64 / 6.0).min(0.9);
+            Finding::new(Cause::RandomLoss, sure, evidence).with(Parameters {
+                loss: Probability::from_fraction(self.loss()),
+                ..Parameters::default()
+            })
+        })
+    }
+
+    /// Without losses: packets that wait show a rate, and a burst before it.
+    fn lossless(&self, stream: &Stream) -> Vec<Finding> {
+        let Some(rate) = self.waiting_rate else {
+            return Vec::new();
+        };
+        let is_queue = self.long_wait > (0.2 * self.rtt).max(10.0 * self.noise)
+            && rate * self.long_wait > 4.0 * self.packet;
+        if !is_queue {
+            return Vec::new();
+        }
+        if let Some(found) = self.shaper(rate) {
+            return vec![found];
+        }
+        let queue = rate * self.long_wait;
+        let evidence = format!(
+            "packets wait up to {:.1} ms at {} and none is dropped; the queue may hold more",
+            self.long_wait * 1e3,
+            bitrate(rate)
+        );
+        let found = Finding::new(Cause::DropTailQueue, 0.6, evidence).with(Parameters {
+            rate: Some(bitrate(rate)),
+            queue: Some(bytes(queue)),
+            queue_delay: Some(seconds(self.long_wait)),
+            window_needed: stream.least_rtt.map(|rtt| bytes(rtt * rate)),
+            ..Parameters::default()
+        });
+        vec![found]
+    }
+
+    fn host_window(&self, stream: &Stream) -> Option<Finding> {
+        let window = stream.window.filter(|_| stream.knows_windows)?;
+        let (first, last) = (self.passages.first()?, self.passages.last()?);
+        let total: f64 = self.passages.iter().map(|passage| passage.bytes).sum();
+        let reached = total / (last.sent - first.sent);
+        // A window beyond the BDP fills the queue, and is not what holds the transfer back.
+        let is_limit = reached * self.rtt > WINDOW_USED * window && self.loss() < 0.001;
+        is_limit.then(|| {
+            let evidence = format!(
+                "{} at an RTT of {:.1} ms is what a window of {window} bytes allows",
+                bitrate(reached),
+                self.rtt * 1e3
+            );
+            let sure = confidence(reached * self.rtt / (WINDOW_USED * window));
+            Finding::new(Cause::HostWindow, sure.max(0.7), evidence).with(Parameters {
+                window: Some(bytes(window)),
+                ..Parameters::default()
+            })
+        })
+    }
+
+    fn nothing_found(&self) -> Finding {
+        if self.lost > 0 {
+            let evidence = format!("{} losses are too few to tell what drops", self.lost);
+            return Finding::new(Cause::Unknown, 0.6, evidence);
+        }
+        let evidence = format!(
+            "none of {} packets was lost, and none waited longer than {:.1} ms",
+            self.passages.len(),
+            self.long_wait * 1e3
+        );
+        Finding::new(Cause::None, 0.8, evidence)
+    }
+}
+
+/// Around each passage the longer of the nearest known waits before and behind it.
+fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
+    let known = |passage: &Passage| match passage.fate {
+        Fate::Passed(wait) => wait,
+        Fate::Lost => None,
+    };
+    let mut waits: Vec<Option<f64>> = Vec::with_capacity(passages.len());
+    let mut before = None;
+    for passage in passages {
+        before = known(passage).or(before);
+        waits.push(before);
+    }
+    let mut behind = None;
+    for (passage, wait) in passages.iter().zip(&mut waits).rev() {
+        behind = known(passage).or(behind);
+        *wait = match (known(passage), *wait, behind) {
+            (Some(own), _, _) => Some(own),
+            (None, Some(before), Some(behind)) => Some(f64::max(before, behind)),
+            (None, before, behind) => before.or(behind),
+        };
+    }
+    waits
+}
+
+/// The deficit that each packet finds in a bucket of a rate behind a line.
+fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Vec<f64> {
+    let (mut deficit, mut at, mut free) = (0.0_f64, 0.0, 0.0_f64);
+    passages
+        .iter()
+        .map(|passage| {
+            let reached = passage.sent.max(free);
+            deficit = (deficit - rate * (reached - at)).max(0.0);
+            at = reached;
+            free = line.map_or(0.0, |line| reached + passage.bytes / line);
+            let found = deficit;
+            if passage.fate != Fate::Lost {
+                deficit += passage.bytes;
+            }
+            found
+        })
+        .collect()
+}
+
+/// The rate whose deficits tell losses from passes best, and how well they do.
+fn best_rate(
+    passages: &[Passage],
+    waiting_rate: Option<f64>,
+    farthest: i32,
+    explained: impl Fn(f64) -> (f64, f64),
+) -> Option<(f64, (f64, f64))> {
+    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+    let first = passages.iter().position(|passage| is_lost(&passage))?;
+    let last = passages.iter().rposition(|passage| is_lost(&passage))?;
+    let span = passages[last].sent - passages[first].sent;
+    let passed: f64 = passages[first..last]
+        .iter()
+        .filter(|passage| !is_lost(passage))
+        .map(|passage| passage.bytes)
+        .sum();
+    let goodput = passed / span;
+    if !goodput.is_finite() || goodput <= 0.0 {
+        return None;
+    }
+    // A sender that pauses leaves some of the rate unused; it never gets more.
+    let judged = |rates: &mut dyn Iterator<Item = f64>| {
+        let all: Vec<(f64, (f64, f64))> = rates.map(|rate| (rate, explained(rate))).collect();
+        let best = all
+            .iter()
+            .map(|(_, (explained, _))| *explained)
+            .fold(0.0, f64::max);
+        // Of rates that explain alike the lowest: a higher one only forgets more.
+        all.into_iter()
+            .find(|(_, (explained, _))| *explained >= best - 0.01)
+    };
+    // A bucket that never fills again gives exactly its rate, and a small error adds up.
+    let exact = [goodput]
+        .into_iter()
+        .chain(waiting_rate.filter(|rate| *rate < 4.0 * goodput));
+    let near = (-6..=24).map(|step| goodput * (1.0 + 0.005 * f64::from(step)));
+    let beyond = (1..18).map(|step| goodput * 1.12 * 1.03_f64.powi(step));
+    let far = (1..=farthest).map(|step| goodput * 1.8 * 1.5_f64.powi(step));
+    let (rate, _) = judged(&mut exact.chain(near).chain(beyond).chain(far))?;
+    let fine = (-8..=8).map(|step| rate * (1.0 + 0.000_6 * f64::from(step)));
+    judged(&mut [rate].into_iter().chain(fine))
+}

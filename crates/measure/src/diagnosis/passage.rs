@@ -1,0 +1,633 @@
+//! From the segments of a capture to packets that passed a bottleneck or did not, and how long they
+//! waited for it.
+//!
+//! ```text
+//!            at or before the bottleneck                     behind it
+//!  sent      when the segment was captured                   arrival less its wait
+//!  passed    it was acknowledged (SACK counts)               it arrived
+//!  lost      it was sent again, and not too early            a hole that is filled a round trip later
+//!  waited    until the acknowledgement, above the least      arrival against the sender's time stamps
+//! ```
+//! All connections of a pair of hosts in one direction are one stream of packets: what they share is
+//! one bottleneck. Super-segments are cut into segments. Sequence numbers wrap, and a capture may begin
+//! and end anywhere.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use vocab::Time;
+
+use super::segment::Segment;
+use super::statistics::quantile;
+
+/// Segments that a super-segment is taken for when nothing tells the size: Ethernet's, with stamps.
+const USUAL_PAYLOAD: u32 = 1_448;
+/// A resent segment that is acknowledged within this share of the least RTT was not lost at first.
+const TOO_EARLY: f64 = 0.5;
+/// A hole filled sooner than this share of the least RTT after it showed was reordering.
+const REORDERED: f64 = 0.5;
+/// The place is at an end when the way to it takes less than this share of the RTT.
+const AT_AN_END: f64 = 0.2;
+/// Bytes that a hole misses at most: the largest window (RFC 7323 §2.3).
+const MOST_MISSING: i64 = 1 << 26;
+/// A segment's payload at least; smaller ones only make the account longer.
+const LEAST_PAYLOAD: i64 = 256;
+/// Connections that are told apart in a capture; those that come later are left out.
+const MOST_CONNECTIONS: usize = 65_536;
+
+/// Where a capture was taken, seen from who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the sender or near it.
+    Sender,
+    /// Between the two.
+    Middle,
+    /// At the receiver or near it.
+    Receiver,
+}
+
+/// What became of a packet at the bottleneck.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fate {
+    Lost,
+    /// The wait in seconds, where it is known.
+    Passed(Option<f64>),
+}
+
+/// A packet at the bottleneck.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Passage {
+    /// Seconds since the capture's first packet.
+    pub(super) sent: f64,
+    /// When it was captured, or its hole showed.
+    pub(super) seen: f64,
+    /// Of the IP packet.
+    pub(super) bytes: f64,
+    pub(super) fate: Fate,
+}
+
+/// All that went from one host to another.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) connections: usize,
+    /// Connections whose beginning is not in the capture.
+    pub(super) begun_before: usize,
+    pub(super) payload_bytes: u64,
+    pub(super) place: Place,
+    /// In order of `sent`.
+    pub(super) passages: Vec<Passage>,
+    /// The least RTT between the ends, in seconds, as far as it shows from here.
+    pub(super) least_rtt: Option<f64>,
+    /// The usual windows of all connections' receivers together, in bytes.
+    pub(super) window: Option<f64>,
+    /// Whether window scaling is known: the handshake was captured.
+    pub(super) knows_windows: bool,
+}
+
+/// A direction of a connection.
+#[derive(Debug, Default)]
+struct Half {
+    events: Vec<Event>,
+    base: Option<i64>,
+    highest: i64,
+    payload_bytes: u64,
+    most_payload: u32,
+    segment_bytes: Option<u16>,
+    /// Of the receiver of this direction.
+    window_scale: Option<u8>,
+    opened: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    at: f64,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Data {
+        start: i64,
+        end: i64,
+        header: u32,
+        stamps: Option<(u32, u32)>,
+    },
+    Ack {
+        next: i64,
+        blocks: [Option<(i64, i64)>; 4],
+        window: u16,
+        stamps: Option<(u32, u32)>,
+    },
+}
+
+type Key = (SocketAddr, SocketAddr, u32);
+
+/// Puts a capture's segments together to streams, the one with most payload first.
+pub(super) fn streams(segments: &[Segment]) -> Vec<Stream> {
+    let halves = halves(segments);
+    let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<Half>> = BTreeMap::new();
+    for ((source, destination, _), half) in halves {
+        if half.payload_bytes > 0 {
+            let pair = (source.ip(), destination.ip());
+            pairs.entry(pair).or_default().push(half);
+        }
+    }
+    let mut streams: Vec<Stream> = pairs
+        .into_iter()
+        .map(|((source, destination), halves)| Stream::of(source, destination, &halves))
+        .collect();
+    streams.sort_by_key(|stream| std::cmp::Reverse(stream.payload_bytes));
+    streams
+}
+
+/// Sorts segments into directions of connections; a port that is used again is another connection.
+fn halves(segments: &[Segment]) -> BTreeMap<Key, Half> {
+    let Some(first) = segments.first().map(|segment| segment.at) else {
+        return BTreeMap::new();
+    };
+    let mut halves: BTreeMap<Key, Half> = BTreeMap::new();
+    let mut generations: HashMap<(SocketAddr, SocketAddr), u32> = HashMap::new();
+    for segment in segments {
+        let (here, there) = (segment.source, segment.destination);
+        let pair = (here.min(there), here.max(there));
+        let is_first = segment.opens && segment.acknowledgement.is_none();
+        let generation = generations.entry(pair).or_default();
+        if is_first
+            && halves
+                .get(&(here, there, *generation))
+                .is_some_and(Half::has_begun)
+        {
+            *generation += 1;
+        }
+        let generation = *generation;
+        if halves.len() >= 2 * MOST_CONNECTIONS && !halves.contains_key(&(here, there, generation))
+        {
+            continue;
+        }
+        let at = seconds(first, segment.at);
+        halves
+            .entry((here, there, generation))
+            .or_default()
+            .sent(at, segment);
+        halves
+            .entry((there, here, generation))
+            .or_default()
+            .answered(at, segment);
+    }
+    halves
+}
+
+fn seconds(first: Time, at: Time) -> f64 {
+    (at.as_nanos() as i128 - first.as_nanos() as i128) as f64 / 1e9
+}
+
+impl Half {
+    fn has_begun(&self) -> bool {
+        self.payload_bytes > 0
+    }
+
+    /// A number's place in the direction, counted on where 32 bits wrap.
+    fn unwrap(&mut self, number: u32) -> i64 {
+        if self.base.is_none() {
+            self.base = Some(i64::from(number));
+            self.highest = i64::from(number);
+        }
+        let step = number.wrapping_sub(self.highest as u32) as i32;
+        let place = self.highest + i64::from(step);
+        self.highest = self.highest.max(place);
+        place
+    }
+
+    fn sent(&mut self, at: f64, segment: &Segment) {
+        if segment.opens {
+            self.opened = true;
+            self.segment_bytes = segment.options.segment_bytes;
+        }
+        if segment.payload_bytes == 0 {
+            return;
+        }
+        let start = self.unwrap(segment.sequence) + i64::from(segment.opens);
+        let end = start + i64::from(segment.payload_bytes);
+        self.highest = self.highest.max(end);
+        self.payload_bytes += u64::from(segment.payload_bytes);
+        self.most_payload = self.most_payload.max(segment.payload_bytes);
+        self.events.push(Event {
+            at,
+            what: What::Data {
+                start,
+                end,
+                header: segment.header_bytes,
+                stamps: segment.options.stamps,
+            },
+        });
+    }
+
+    /// A segment of the other direction, for what it says of this one.
+    fn answered(&mut self, at: f64, segment: &Segment) {
+        if segment.opens {
+            self.window_scale = Some(segment.options.window_scale.unwrap_or(0));
+        }
+        let Some(acknowledgement) = segment.acknowledgement else {
+            return;
+        };
+        let next = self.unwrap(acknowledgement);
+        let place = |number: u32| next + i64::from(number.wrapping_sub(next as u32) as i32);
+        let blocks = segment
+            .options
+            .blocks
+            .map(|block| block.map(|(start, end)| (place(start), place(end))));
+        self.events.push(Event {
+            at,
+            what: What::Ack {
+                next,
+                blocks,
+                window: segment.window,
+                stamps: segment.options.stamps,
+            },
+        });
+    }
+
+    /// The payload of one segment on the wire.
+    fn segment(&self) -> i64 {
+        let stamps = self.events.iter().any(|event| match &event.what {
+            What::Data { stamps, .. } => stamps.is_some(),
+            What::Ack { .. } => false,
+        });
+        let agreed = self
+            .segment_bytes
+            .map(|bytes| u32::from(bytes).saturating_sub(if stamps { 12 } else { 0 }));
+        // More than a jumbo frame was never one packet.
+        let usual = if self.most_payload <= 8_960 {
+            self.most_payload
+        } else {
+            USUAL_PAYLOAD
+        };
+        i64::from(agreed.unwrap_or(usual).min(usual.max(536))).max(LEAST_PAYLOAD)
+    }
+
+    /// The least time from data to its acknowledgement, seen from here.
+    fn least_answer(&self) -> Option<f64> {
+        let mut waiting: Vec<(i64, f64)> = Vec::new();
+        let (mut least, mut highest, mut head): (Option<f64>, i64, usize) = (None, i64::MIN, 0);
+        for event in &self.events {
+            match &event.what {
+                What::Data { end, .. } => {
+                    if *end > highest {
+                        waiting.push((*end, event.at));
+                        highest = *end;
+                    } else {
+                        // Sent again: whose acknowledgement comes next is not known.
+                        head = waiting.len();
+                    }
+                }
+                What::Ack { next, .. } => {
+                    let mut latest = None;
+                    while let Some((end, at)) = waiting.get(head).filter(|(end, _)| end <= next) {
+                        latest = Some((*end, *at));
+                        head += 1;
+                    }
+                    if let Some((_, at)) = latest {
+                        let took = event.at - at;
+                        least = Some(least.map_or(took, |least: f64| least.min(took)));
+                    }
+                }
+            }
+        }
+        least
+    }
+
+    /// The least time from an acknowledgement to the data that echoes its stamp, seen from here.
+    fn least_response(&self) -> Option<f64> {
+        let mut answered: HashMap<u32, f64> = HashMap::new();
+        let mut least: Option<f64> = None;
+        for event in &self.events {
+            match &event.what {
+                What::Ack {
+                    stamps: Some((stamp, _)),
+                    ..
+                } => {
+                    // The last one with this stamp: earlier ones would make it look longer.
+                    answered.insert(*stamp, event.at);
+                }
+                What::Data {
+                    stamps: Some((_, echo)),
+                    ..
+                } => {
+                    if let Some(at) = answered.get(echo) {
+                        let took = event.at - at;
+                        least = Some(least.map_or(took, |least: f64| least.min(took)));
+                    }
+                }
+                What::Ack { .. } | What::Data { .. } => {}
+            }
+        }
+        least
+    }
+}
+
+impl Stream {
+    fn of(source: IpAddr, destination: IpAddr, halves: &[Half]) -> Self {
+        let least =
+            |values: &mut dyn Iterator<Item = Option<f64>>| values.flatten().min_by(f64::total_cmp);
+        let answer = least(&mut halves.iter().map(Half::least_answer));
+        let response = least(&mut halves.iter().map(Half::least_response));
+        let rtt = match (answer, response) {
+            (Some(answer), Some(response)) => Some(answer + response),
+            (answer, _) => answer,
+        };
+        let place = match (answer, response) {
+            (Some(answer), Some(response)) if answer < AT_AN_END * (answer + response) => {
+                Place::Receiver
+            }
+            (Some(answer), Some(response)) if response > AT_AN_END * (answer + response) => {
+                Place::Middle
+            }
+            // Without stamps a receiver's own answers, within a millisecond, tell it.
+            (Some(answer), None) if answer < 0.001 => Place::Receiver,
+            _ => Place::Sender,
+        };
+        let before: Vec<Passage> = halves
+            .iter()
+            .flat_map(|half| sent_on(half, answer))
+            .collect();
+        let behind: Vec<Passage> = halves.iter().flat_map(|half| arrived(half, rtt)).collect();
+        let lost = |passages: &[Passage]| {
+            passages
+                .iter()
+                .filter(|passage| passage.fate == Fate::Lost)
+                .count()
+        };
+        let is_behind = match place {
+            Place::Sender => false,
+            Place::Receiver => true,
+            Place::Middle => lost(&behind) > lost(&before),
+        };
+        let mut passages = if is_behind { behind } else { before };
+        passages.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        Self {
+            source,
+            destination,
+            connections: halves.len(),
+            begun_before: halves.iter().filter(|half| !half.opened).count(),
+            payload_bytes: halves.iter().map(|half| half.payload_bytes).sum(),
+            place,
+            passages,
+            least_rtt: rtt,
+            window: halves.iter().map(window).sum(),
+            knows_windows: halves.iter().all(|half| half.window_scale.is_some()),
+        }
+    }
+}
+
+/// A piece of a direction that was sent, of a segment's size.
+struct Piece {
+    end: i64,
+    /// Its latest transmission's passage.
+    passage: usize,
+    sent: f64,
+    times: u32,
+    /// The transmission before, should this one turn out to have been too early.
+    before: Option<usize>,
+}
+
+/// Packets before the bottleneck: their fate is told by acknowledgements.
+fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
+    let segment = half.segment();
+    let least = least.unwrap_or_default();
+    let mut passages: Vec<Passage> = Vec::new();
+    let mut known: Vec<bool> = Vec::new();
+    let mut waiting: BTreeMap<i64, Piece> = BTreeMap::new();
+    let mut highest = i64::MIN;
+    let mut had_blocks = false;
+    for event in &half.events {
+        match &event.what {
+            What::Data {
+                start, end, header, ..
+            } => {
+                let mut from = *start;
+                while from < *end {
+                    let to = (from + segment).min(*end);
+                    let bytes = (to - from) as f64 + f64::from(*header);
+                    let index = passages.len();
+                    if to > highest {
+                        waiting.insert(
+                            from,
+                            Piece {
+                                end: to,
+                                passage: index,
+                                sent: event.at,
+                                times: 1,
+                                before: None,
+                            },
+                        );
+                        highest = to;
+                    } else if let Some((_, piece)) = waiting
+                        .range_mut(..=from)
+                        .next_back()
+                        .filter(|(_, piece)| piece.end > from)
+                    {
+                        passages[piece.passage].fate = Fate::Lost;
+                        known[piece.passage] = true;
+                        piece.before = Some(piece.passage);
+                        piece.passage = index;
+                        piece.sent = event.at;
+                        piece.times += 1;
+                    } else {
+                        // Sent again though it was acknowledged: it takes its place at the bottleneck.
+                    }
+                    passages.push(Passage {
+                        sent: event.at,
+                        seen: event.at,
+                        bytes,
+                        fate: Fate::Passed(None),
+                    });
+                    known.push(false);
+                    from = to;
+                }
+            }
+            What::Ack { next, blocks, .. } => {
+                let mut newest: Option<(f64, usize)> = None;
+                // Only what has just come tells a wait: the end of the first block, or what is
+                // acknowledged while nothing is missing. Other news may be old (RFC 2018 §4).
+                let first = blocks[0].map(|(_, end)| end);
+                let is_new = |end: i64| match first {
+                    Some(first) => end == first,
+                    None => !had_blocks,
+                };
+                let mut settle = |piece: Piece| {
+                    known[piece.passage] = true;
+                    if piece.times == 1 {
+                        if !is_new(piece.end) {
+                            return;
+                        }
+                        if newest.is_none_or(|(sent, _)| piece.sent >= sent) {
+                            newest = Some((piece.sent, piece.passage));
+                        }
+                    } else if event.at - piece.sent < TOO_EARLY * least
+                        && let Some(before) = piece.before
+                    {
+                        passages[before].fate = Fate::Passed(None);
+                    }
+                };
+                while let Some(entry) = waiting.first_entry() {
+                    if entry.get().end > *next {
+                        break;
+                    }
+                    settle(entry.remove());
+                }
+                let blocks = blocks.iter().flatten().filter(|(start, end)| start < end);
+                for (start, end) in blocks {
+                    // The latest block grows at its end; what is below was taken out before.
+                    while let Some((key, piece)) = waiting.range(start..end).next_back() {
+                        if piece.end > *end {
+                            break;
+                        }
+                        let key = *key;
+                        if let Some(piece) = waiting.remove(&key) {
+                            settle(piece);
+                        }
+                    }
+                }
+                had_blocks = first.is_some();
+                if let Some((sent, passage)) = newest {
+                    passages[passage].fate = Fate::Passed(Some((event.at - sent - least).max(0.0)));
+                }
+            }
+        }
+    }
+    // What was under way when the capture ended is not known to have passed.
+    let mut known = known.into_iter();
+    passages.retain(|_| known.next().unwrap_or_default());
+    passages
+}
+
+/// Packets behind the bottleneck: those that are missing show as holes.
+fn arrived(half: &Half, rtt: Option<f64>) -> Vec<Passage> {
+    let segment = half.segment();
+    let clock = Clock::of(half);
+    let mut passages: Vec<Passage> = Vec::new();
+    // By its first byte: where a hole ends, and which passages stand for it.
+    let mut holes: BTreeMap<i64, (i64, usize, f64)> = BTreeMap::new();
+    let mut reordered: Vec<usize> = Vec::new();
+    let mut highest: Option<i64> = None;
+    // When the one came that is in order before a hole: what is missing was sent right behind it.
+    let mut before: Option<(f64, f64)> = None;
+    for event in &half.events {
+        let What::Data {
+            start,
+            end,
+            header,
+            stamps,
+        } = &event.what
+        else {
+            continue;
+        };
+        let wait = clock
+            .as_ref()
+            .zip(*stamps)
+            .map(|(clock, (stamp, _))| clock.wait(event.at, stamp));
+        let sent = event.at - wait.unwrap_or_default();
+        let top = highest.unwrap_or(*start);
+        // A jump further than that is no hole but a gap in the capture.
+        let is_hole = *start - top <= MOST_MISSING;
+        let mut from = if is_hole { top } else { *start };
+        while from < *start {
+            let to = (from + segment).min(*start);
+            holes.insert(from, (to, passages.len(), event.at));
+            passages.push(Passage {
+                sent: before.map_or(sent, |(sent, _)| sent),
+                seen: before.map_or(event.at, |(_, seen)| seen),
+                bytes: (to - from) as f64 + f64::from(*header),
+                fate: Fate::Lost,
+            });
+            from = to;
+        }
+        if *start < top {
+            let filled: Vec<i64> = holes
+                .range(..*end)
+                .rev()
+                .take_while(|(_, hole)| hole.0 > *start)
+                .map(|(key, _)| *key)
+                .collect();
+            for key in filled {
+                if let Some((_, passage, at)) = holes.remove(&key)
+                    && event.at - at < REORDERED * rtt.unwrap_or_default()
+                {
+                    reordered.push(passage);
+                }
+            }
+        }
+        let mut from = *start;
+        while from < *end {
+            let to = (from + segment).min(*end);
+            passages.push(Passage {
+                sent,
+                seen: event.at,
+                bytes: (to - from) as f64 + f64::from(*header),
+                fate: Fate::Passed(wait),
+            });
+            from = to;
+        }
+        if *end > top || before.is_none() {
+            before = Some((sent, event.at));
+        }
+        highest = Some(top.max(*end));
+    }
+    // A packet that came late has a passage of its own.
+    reordered.sort_unstable();
+    for index in reordered.into_iter().rev() {
+        passages.remove(index);
+    }
+    passages
+}
+
+/// The sender's time stamps against the capture's clock.
+struct Clock {
+    first: u32,
+    tick: f64,
+    least: f64,
+}
+
+impl Clock {
+    /// `None` when there are no stamps, or they do not run like a clock.
+    fn of(half: &Half) -> Option<Self> {
+        /// RFC 7323 §5.4: between 1 ms and 1 s; Linux 1 ms, others 10 ms or 4 ms.
+        const TICKS: [f64; 4] = [0.001, 0.004, 0.01, 0.000_001];
+        let stamped = || {
+            half.events.iter().filter_map(|event| match &event.what {
+                What::Data { stamps, .. } => stamps.map(|(stamp, _)| (event.at, stamp)),
+                What::Ack { .. } => None,
+            })
+        };
+        let (first_at, first) = stamped().next()?;
+        let (last_at, last) = stamped().next_back()?;
+        let measured = (last_at - first_at) / f64::from(last.wrapping_sub(first));
+        let tick = TICKS
+            .into_iter()
+            .find(|tick| (measured / tick - 1.0).abs() < 0.25)?;
+        let took =
+            |(at, stamp): (f64, u32)| at - f64::from(stamp.wrapping_sub(first) as i32) * tick;
+        let least = stamped().map(took).min_by(f64::total_cmp)?;
+        Some(Self { first, tick, least })
+    }
+
+    fn wait(&self, at: f64, stamp: u32) -> f64 {
+        at - f64::from(stamp.wrapping_sub(self.first) as i32) * self.tick - self.least
+    }
+}
+
+/// The receiver's usual window.
+fn window(half: &Half) -> Option<f64> {
+    let scale = half.window_scale?;
+    let mut windows: Vec<f64> = half
+        .events
+        .iter()
+        .filter_map(|event| match &event.what {
+            What::Ack { window, .. } => Some(f64::from(u32::from(*window) << scale)),
+            What::Data { .. } => None,
+        })
+        .collect();
+    quantile(&mut windows, 0.5)
+}
