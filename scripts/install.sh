@@ -31,7 +31,14 @@ TEST=(
     "tshark:tshark"           # recomputes the demo's table from its captures
     "iperf3:iperf3"
     "passt:pasta"             # a link around a command, without root
+    "samba-testsuite:smbtorture"
+    "samba-vfs-modules:/usr/lib/$(uname -m)-linux-gnu/samba/vfs/full_audit.so"
+    "smbnetfs:smbnetfs"       # clients of trunkline bench smb
+    "python3-venv:ensurepip"
 )
+# Clients of SMB that Debian has not: smbprotocol, and what it needs, by version.
+PYTHON=(smbprotocol==1.17.0 pyspnego==0.12.4)
+PYTHON_HOME="${TRUNKLINE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/trunkline}/smb-clients"
 # What these packages would start on a machine with systemd.
 UNITS=(nginx.service vsftpd.service smbd.service nmbd.service samba-ad-dc.service iperf3.service)
 
@@ -43,6 +50,7 @@ fail() {
 is_there() {
     case "$1" in
         /*) [ -e "$1" ] ;;
+        ensurepip) /usr/bin/python3 -c "import ensurepip" 2>/dev/null ;;
         *) command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
     esac
 }
@@ -121,6 +129,20 @@ install_packages() {
     done
 }
 
+# A Python of the project's own, for the one who calls: no root, nothing outside its directory.
+install_python() {
+    local wanted="${PYTHON[*]}"
+    if [ "$(cat "$PYTHON_HOME/holds" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    echo "install: with pip, into $PYTHON_HOME: $wanted"
+    if ! { rm -rf "$PYTHON_HOME" && /usr/bin/python3 -m venv "$PYTHON_HOME" &&
+        "$PYTHON_HOME/bin/pip" install --quiet --disable-pip-version-check "${PYTHON[@]}" &&
+        echo "$wanted" >"$PYTHON_HOME/holds"; }; then
+        echo "install: no smbprotocol; what needs it will be left out, or say so" >&2
+    fi
+}
+
 main() {
     local wanted packages
     case "${1:-}" in
@@ -142,6 +164,7 @@ main() {
         mapfile -t packages < <(missing_packages "${wanted[@]}")
         [ "${#packages[@]}" -eq 0 ] || fail "still missing after the installation: ${packages[*]}"
     fi
+    if [ "$1" = test ]; then install_python; fi
     check_rust
     echo "install: everything for '$1' is there."
 }

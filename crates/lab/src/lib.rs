@@ -35,6 +35,7 @@ pub mod run;
 pub mod servers;
 pub mod sessions;
 pub mod site;
+pub mod smb;
 pub mod terminal;
 pub mod topology;
 pub mod turnup;

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -25,6 +25,8 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long a session may take to come up: the longest back-off between two attempts and a TLS
 /// handshake over the slowest published link.
 const SESSION_LIMIT: Duration = Duration::from_secs(60);
+/// A dictionary that is not empty so long after it was purged is purged again.
+const PURGE_AGAIN: Duration = Duration::from_secs(2);
 /// How long a node's watchdog may take to notice that its node has ended.
 const WATCHDOG_LIMIT: Duration = Duration::from_secs(10);
 
@@ -255,20 +257,33 @@ impl Nodes {
     /// When a node does not do so.
     pub fn empty_dictionaries(&self) -> Result<()> {
         for node in &self.nodes {
-            let mut purge = command::new(&self.program);
-            purge
-                .args(["node", "purge", "--config"])
-                .arg(&node.configuration);
-            command::finish("trunkline node purge", &mut purge, None)?;
+            self.purge(node)?;
         }
         for node in &self.nodes {
             let what = format!("the dictionary of {} to be empty", node.site.node());
+            let mut purged = Instant::now();
             wait::until(START_LIMIT, &what, || {
                 let status = status(&self.program, &node.configuration)?;
-                Ok((status["dictionary"]["chunks"] == 0).then_some(()))
+                if status["dictionary"]["chunks"] == 0 {
+                    return Ok(Some(()));
+                }
+                // The end of a flow that had not ended by then came in behind the purge.
+                if purged.elapsed() > PURGE_AGAIN {
+                    self.purge(node)?;
+                    purged = Instant::now();
+                }
+                Ok(None)
             })?;
         }
         Ok(())
+    }
+
+    fn purge(&self, node: &Node) -> Result<()> {
+        let mut purge = command::new(&self.program);
+        purge
+            .args(["node", "purge", "--config"])
+            .arg(&node.configuration);
+        command::finish("trunkline node purge", &mut purge, None).map(drop)
     }
 
     /// What a node says of itself.
@@ -277,6 +292,25 @@ impl Nodes {
     /// When it does not answer.
     pub fn status(&self, site: Site) -> Result<Value> {
         status(&self.program, &self.node(site)?.configuration)
+    }
+
+    /// The flows of a site's node, the oldest first, with those that have ended of late.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn flows(&self, site: Site) -> Result<Vec<Value>> {
+        let answer = ask(&self.program, &self.node(site)?.configuration, &["flows"])?;
+        Ok(answer["flows"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// What each stage of a site's node did with a flow.
+    ///
+    /// # Errors
+    /// When it does not answer or knows no such flow (any more).
+    pub fn why(&self, site: Site, flow: u64) -> Result<Value> {
+        let number = flow.to_string();
+        let node = self.node(site)?;
+        ask(&self.program, &node.configuration, &["why", &number])
     }
 
     /// The node's state directory.
@@ -383,12 +417,18 @@ fn is_serving(status: &Value) -> bool {
 }
 
 fn status(program: &Path, configuration: &Path) -> Result<Value> {
-    let mut status = command::new(program);
-    status
-        .args(["node", "status", "--json", "--config"])
+    ask(program, configuration, &["status"])
+}
+
+/// What `trunkline node QUESTION --json` answers.
+fn ask(program: &Path, configuration: &Path, question: &[&str]) -> Result<Value> {
+    let mut ask = command::new(program);
+    ask.arg("node")
+        .args(question)
+        .args(["--json", "--config"])
         .arg(configuration);
-    let text = command::finish("trunkline node status", &mut status, None)?;
-    serde_json::from_str(&text).context("reading a node's status")
+    let text = command::finish("trunkline node", &mut ask, None)?;
+    serde_json::from_str(&text).context("reading what a node says")
 }
 
 fn configuration_of(site: Site, topology: &Topology, state: &Path, extras: &Extras) -> String {

@@ -40,7 +40,7 @@ pub enum Captures {
 }
 
 /// Debian's package for each program the lab may need.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("ip", "iproute2"),
     ("ss", "iproute2"),
     ("ethtool", "ethtool"),
@@ -50,6 +50,8 @@ const PACKAGES: [(&str, &str); 12] = [
     ("vsftpd", "vsftpd"),
     ("smbd", "samba"),
     ("smbclient", "smbclient"),
+    ("smbnetfs", "smbnetfs"),
+    ("smbtorture", "samba-testsuite"),
     ("curl", "curl"),
     ("unshare", "util-linux"),
     ("mount", "mount"),

@@ -17,6 +17,7 @@ use crate::bench_kill::BenchKill;
 use crate::bench_peers::EmulatorPeers;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
+use crate::bench_smb::BenchSmb;
 use crate::lab::{environment, progress};
 use crate::output::Output;
 
@@ -41,6 +42,9 @@ enum Part {
     Reduction(BenchReduction),
     // Its own text says more.
     ReductionKill(BenchKill),
+    /// SMB clients over the emulated WAN, without Trunkline and with it, beside what was published
+    /// for CIFS.
+    Smb(BenchSmb),
     /// One end of a transfer of the reduction bench. Started by the bench itself.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
@@ -82,6 +86,7 @@ impl Bench {
             Part::Session(session) => session.run(),
             Part::Reduction(reduction) => reduction.run(),
             Part::ReductionKill(kill) => kill.run(),
+            Part::Smb(smb) => smb.run(),
             Part::ReductionEnd(end) => end.run(),
         }
     }

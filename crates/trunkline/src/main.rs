@@ -16,6 +16,7 @@ mod bench_kill;
 mod bench_peers;
 mod bench_reduction;
 mod bench_session;
+mod bench_smb;
 mod completions;
 mod demo;
 mod emulate;

@@ -8,7 +8,7 @@
 //! namespace with a single user id alike.
 
 mod nginx;
-mod smbd;
+pub(crate) mod smbd;
 mod vsftpd;
 
 use std::net::{SocketAddr, TcpStream};

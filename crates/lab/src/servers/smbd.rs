@@ -23,7 +23,25 @@ pub(super) fn configuration(
     files: &Path,
     site: Site,
 ) -> Result<(String, Vec<String>)> {
-    let state = home.join("smbd");
+    let share = super::SMB_SHARE;
+    let text = format!(
+        "{global}    map to guest = Bad User
+    guest account = root
+    log level = 1
+[{share}]
+    path = {files}
+    read only = no
+    guest ok = yes
+",
+        global = global_section(&home.join("smbd"), site)?,
+        files = files.display(),
+    );
+    Ok((text, arguments(&home.join("smbd.conf"))))
+}
+
+/// What every smbd of the lab is told, for a `[global]` section that may be continued: who it is,
+/// that its state is in `state`, and that it listens at `site`'s host alone.
+pub(crate) fn global_section(state: &Path, site: Site) -> Result<String> {
     let mut directories = String::new();
     for (option, name) in PRIVATE_DIRECTORIES {
         let path = state.join(name);
@@ -31,16 +49,13 @@ pub(super) fn configuration(
         directories += &format!("    {option} = {}\n", path.display());
     }
     let passwords = state.join("private/passdb.tdb");
-    let share = super::SMB_SHARE;
     let port = super::SMB_PORT;
-    let text = format!(
+    Ok(format!(
         "[global]
     netbios name = TLLAB
     workgroup = LAB
     server role = standalone server
     security = user
-    map to guest = Bad User
-    guest account = root
     passdb backend = tdbsam:{passwords}
 {directories}    usershare path =
     interfaces = lo {address}/24 {address_v6}/64
@@ -53,26 +68,23 @@ pub(super) fn configuration(
     printcap name = /dev/null
     disable spoolss = yes
     rpc start on demand helpers = yes
-    log level = 1
-[{share}]
-    path = {files}
-    read only = no
-    guest ok = yes
 ",
         passwords = passwords.display(),
         address = site.host_address(),
         address_v6 = site.host_address_v6(),
-        files = files.display(),
-    );
-    let arguments = [
+    ))
+}
+
+/// The arguments that keep smbd in the foreground, with this configuration.
+pub(crate) fn arguments(configuration: &Path) -> Vec<String> {
+    [
         "-F",
         "--no-process-group",
         "--debug-stdout",
         "-d1",
         "-s",
-        &home.join("smbd.conf").display().to_string(),
+        &configuration.display().to_string(),
     ]
     .map(str::to_owned)
-    .to_vec();
-    Ok((text, arguments))
+    .to_vec()
 }

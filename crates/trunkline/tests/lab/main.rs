@@ -19,4 +19,5 @@ mod many;
 mod peers;
 mod reduction_ends;
 mod setting;
+mod smb;
 mod turn_up;

@@ -1,0 +1,432 @@
+//! What is measured: a client, a link, a delay, a protection and a mode.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// One figure of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Who asks.
+    pub client: Client,
+    /// Over which line.
+    pub link: LinkKind,
+    /// Each way, in milliseconds.
+    pub one_way_delay_ms: u32,
+    /// What protects the session.
+    pub protection: Protection,
+    /// With what of Trunkline.
+    pub mode: Mode,
+}
+
+/// A client and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// smbprotocol, one READ of 61,440 bytes after the other: as much as Windows XP's Explorer
+    /// asks for at once.
+    SerialGet,
+    /// The same with WRITEs, and a CLOSE that counts.
+    SerialPut,
+    /// A stock smbclient's `get`.
+    Smbclient,
+    /// smbprotocol, one READ of 1 MiB after the other.
+    Smbprotocol,
+    /// smbnetfs, a mounted share read to the end.
+    Smbnetfs,
+    /// smbprotocol reads files of 10 kB that it has found in a listing.
+    SmallRead,
+    /// smbprotocol writes files of 10 kB.
+    SmallWrite,
+    /// A stock smbclient's `ls` of 1,000 names.
+    Listing,
+}
+
+/// A line of the published report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// 1.544 Mbit/s.
+    T1,
+    /// 51.84 Mbit/s.
+    Oc1,
+}
+
+/// What protects the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing; smbprotocol by SMB 2.1, stock clients by 3.1.1, which signs its TREE_CONNECT alone.
+    Off,
+    /// SMB 2.1, every message signed by HMAC-SHA256.
+    Hmac,
+    /// SMB 3.0.2, every message signed by AES-CMAC.
+    Cmac,
+    /// SMB 3.1.1, every message signed by AES-GMAC.
+    Gmac,
+    /// SMB 3.1.1, every message encrypted.
+    Encrypted,
+}
+
+/// With what of Trunkline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// No node runs.
+    Baseline,
+    /// Both nodes, without an accelerator for SMB: transport and reduction.
+    Tcp,
+    /// Both nodes, with it, and with the account's key where the session is protected.
+    Application,
+}
+
+/// The published report's delays, each way, in milliseconds.
+pub(super) const DELAYS_MS: [u32; 4] = [0, 30, 100, 250];
+
+/// Files that a listing names, and their size.
+pub(super) const SMALL_FILES: usize = 1_000;
+/// See above.
+pub(super) const SMALL_FILE_BYTES: usize = 10_000;
+
+/// How many of them are read and written unless every cell is asked for: each costs three round
+/// trips without Trunkline.
+pub(super) const SMALL_FILES_OF_DEFAULT: usize = 100;
+
+impl Client {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::SerialGet,
+        Self::SerialPut,
+        Self::Smbclient,
+        Self::Smbprotocol,
+        Self::Smbnetfs,
+        Self::SmallRead,
+        Self::SmallWrite,
+        Self::Listing,
+    ];
+
+    /// The name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SerialGet => "serial-64k",
+            Self::SerialPut => "put-serial",
+            Self::Smbclient => "smbclient",
+            Self::Smbprotocol => "smbprotocol",
+            Self::Smbnetfs => "smbnetfs",
+            Self::SmallRead | Self::SmallWrite => "small-files",
+            Self::Listing => "listing",
+        }
+    }
+
+    /// What is done with the share.
+    #[must_use]
+    pub const fn operation(self) -> &'static str {
+        match self {
+            Self::SerialGet
+            | Self::Smbclient
+            | Self::Smbprotocol
+            | Self::Smbnetfs
+            | Self::SmallRead => "read",
+            Self::SerialPut | Self::SmallWrite => "write",
+            Self::Listing => "list",
+        }
+    }
+
+    /// Whether its figure is a rate over a long transfer.
+    #[must_use]
+    pub const fn is_bulk(self) -> bool {
+        match self {
+            Self::SerialGet
+            | Self::SerialPut
+            | Self::Smbclient
+            | Self::Smbprotocol
+            | Self::Smbnetfs => true,
+            Self::SmallRead | Self::SmallWrite | Self::Listing => false,
+        }
+    }
+
+    /// Whether it waits for each answer before it asks again, with little asked for at once.
+    const fn is_serial(self) -> bool {
+        match self {
+            Self::SerialGet | Self::SerialPut | Self::SmallRead | Self::SmallWrite => true,
+            Self::Smbclient | Self::Smbprotocol | Self::Smbnetfs | Self::Listing => false,
+        }
+    }
+}
+
+impl LinkKind {
+    /// The name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::T1 => "T1",
+            Self::Oc1 => "OC-1",
+        }
+    }
+
+    /// As the published report has it.
+    #[must_use]
+    pub const fn bits_per_second(self) -> u64 {
+        match self {
+            Self::T1 => 1_544_000,
+            Self::Oc1 => 51_840_000,
+        }
+    }
+
+    /// How long a transfer has to last.
+    #[must_use]
+    pub const fn span(self) -> Duration {
+        match self {
+            Self::T1 => Duration::from_secs(60),
+            Self::Oc1 => Duration::from_secs(30),
+        }
+    }
+
+    /// What of the rate is left for a TCP connection's payload, in kB/s: 1448 of 1500 bytes.
+    #[must_use]
+    pub fn payload_kb_s(self) -> f64 {
+        self.bits_per_second() as f64 / 8e3 * 1448.0 / 1500.0
+    }
+
+    /// The link for the emulator, in the words of `trunkline emulate run`.
+    ///
+    /// The queue holds one BDP, and no less than 64 KiB.
+    #[must_use]
+    pub fn words(self, one_way_delay_ms: u32) -> Vec<String> {
+        let rate = self.bits_per_second();
+        let bdp = rate / 8 * 2 * u64::from(one_way_delay_ms) / 1_000;
+        [
+            ("--rate", format!("{rate}bit")),
+            ("--delay", format!("{one_way_delay_ms}ms")),
+            ("--queue", format!("{}B", bdp.max(64 << 10))),
+            ("--seed", "1".to_owned()),
+        ]
+        .into_iter()
+        .flat_map(|(name, word)| [name.to_owned(), word])
+        .collect()
+    }
+}
+
+impl Protection {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Off,
+        Self::Hmac,
+        Self::Cmac,
+        Self::Gmac,
+        Self::Encrypted,
+    ];
+
+    /// The name that `clients.py` and cells know it by.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Hmac => "hmac",
+            Self::Cmac => "cmac",
+            Self::Gmac => "gmac",
+            Self::Encrypted => "encrypted",
+        }
+    }
+
+    /// `off`, `on` or `encrypted`.
+    #[must_use]
+    pub const fn signing(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Hmac | Self::Cmac | Self::Gmac => "on",
+            Self::Encrypted => "encrypted",
+        }
+    }
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Baseline, Self::Tcp, Self::Application];
+
+    /// The name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Tcp => "tcp",
+            Self::Application => "application",
+        }
+    }
+}
+
+impl Cell {
+    /// What a run without options measures.
+    #[must_use]
+    pub fn of_default() -> Vec<Self> {
+        Self::every()
+            .into_iter()
+            .filter(|cell| {
+                let is_serial_bulk = matches!(cell.client, Client::SerialGet | Client::SerialPut);
+                let is_there =
+                    is_serial_bulk || (cell.link == LinkKind::Oc1 && cell.one_way_delay_ms == 100);
+                is_there
+                    && matches!(cell.protection, Protection::Off | Protection::Hmac)
+                    && cell.mode != Mode::Tcp
+            })
+            .collect()
+    }
+
+    /// Every cell there is.
+    #[must_use]
+    pub fn every() -> Vec<Self> {
+        let mut cells = Vec::new();
+        for link in [LinkKind::T1, LinkKind::Oc1] {
+            for one_way_delay_ms in DELAYS_MS {
+                for mode in Mode::ALL {
+                    for client in Client::ALL {
+                        for protection in Protection::ALL {
+                            cells.push(Self {
+                                client,
+                                link,
+                                one_way_delay_ms,
+                                protection,
+                                mode,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    /// A name for a person and for `--cells`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let client = match self.client {
+            Client::SmallRead | Client::SmallWrite => {
+                format!("{}-{}", self.client.name(), self.client.operation())
+            }
+            _ => self.client.name().to_owned(),
+        };
+        format!(
+            "{client}/{}/{}ms/{}/{}",
+            self.link.name(),
+            self.one_way_delay_ms,
+            self.protection.name(),
+            self.mode.name()
+        )
+    }
+
+    /// Whether a word of `--cells` chooses it: all parts of the word between `+` stand in its name.
+    #[must_use]
+    pub fn is_chosen_by(&self, word: &str) -> bool {
+        let name = format!("{}/", self.name());
+        word.split('+').all(|part| name.contains(part))
+    }
+
+    /// The same without delay, which tells what of its time is not the path's.
+    #[must_use]
+    pub fn without_delay(&self) -> Self {
+        Self {
+            one_way_delay_ms: 0,
+            ..*self
+        }
+    }
+
+    /// Whether it needs so little of the processors that others may run beside it.
+    #[must_use]
+    pub(super) fn is_light(&self) -> bool {
+        match (self.link, self.mode) {
+            (LinkKind::T1, _) => true,
+            (LinkKind::Oc1, Mode::Baseline | Mode::Tcp) => {
+                self.client.is_serial() && self.one_way_delay_ms >= 30
+            }
+            (LinkKind::Oc1, Mode::Application) => false,
+        }
+    }
+
+    /// Whether a second client writes beside it: in half of the cells, spread over all kinds.
+    #[must_use]
+    pub(super) fn has_writer_beside(&self) -> bool {
+        let client = Client::ALL.iter().position(|each| *each == self.client);
+        let delay = DELAYS_MS
+            .iter()
+            .position(|each| *each == self.one_way_delay_ms);
+        let protection = Protection::ALL
+            .iter()
+            .position(|each| *each == self.protection);
+        let link = usize::from(self.link == LinkKind::Oc1);
+        (client.unwrap_or_default()
+            + delay.unwrap_or_default()
+            + protection.unwrap_or_default()
+            + link)
+            % 2
+            == 1
+    }
+}
+
+impl Serialize for Cell {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Cell", 7)?;
+        fields.serialize_field("client", self.client.name())?;
+        fields.serialize_field("operation", self.client.operation())?;
+        fields.serialize_field("link", self.link.name())?;
+        fields.serialize_field("one_way_delay_ms", &self.one_way_delay_ms)?;
+        fields.serialize_field("signing", self.protection.signing())?;
+        fields.serialize_field("algorithm", self.protection.name())?;
+        fields.serialize_field("mode", self.mode.name())?;
+        fields.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_cell_has_a_name_of_its_own_and_the_default_is_the_agreed_choice() {
+        let every = Cell::every();
+        let names: BTreeSet<String> = every.iter().map(Cell::name).collect();
+        assert_eq!(names.len(), every.len());
+        let default = Cell::of_default();
+        let serial = default
+            .iter()
+            .filter(|cell| matches!(cell.client, Client::SerialGet | Client::SerialPut));
+        // Two clients, two links, four delays, two protections, two modes.
+        assert_eq!(serial.count(), 64);
+        assert!(default.iter().all(|cell| {
+            cell.client.is_serial() && cell.client.is_bulk()
+                || (cell.link == LinkKind::Oc1 && cell.one_way_delay_ms == 100)
+        }));
+    }
+
+    #[test]
+    fn half_of_the_cells_of_each_client_have_a_writer_beside_them() {
+        for client in [Client::SerialGet, Client::SerialPut] {
+            let cells: Vec<Cell> = Cell::of_default()
+                .into_iter()
+                .filter(|cell| cell.client == client)
+                .collect();
+            let beside = cells.iter().filter(|cell| cell.has_writer_beside());
+            assert_eq!(beside.count() * 2, cells.len());
+        }
+    }
+
+    #[test]
+    fn words_choose_by_all_their_parts() {
+        let cell = Cell {
+            client: Client::SerialGet,
+            link: LinkKind::T1,
+            one_way_delay_ms: 30,
+            protection: Protection::Hmac,
+            mode: Mode::Tcp,
+        };
+        assert_eq!(cell.name(), "serial-64k/T1/30ms/hmac/tcp");
+        assert!(cell.is_chosen_by("serial+T1/30ms+tcp"));
+        assert!(!cell.is_chosen_by("serial+OC-1"));
+        assert!(!cell.is_chosen_by("T1/0ms"));
+    }
+
+    #[test]
+    fn the_payload_rates_are_those_of_the_lines() {
+        assert!((LinkKind::T1.payload_kb_s() - 186.3).abs() < 0.1);
+        assert!((LinkKind::Oc1.payload_kb_s() - 6_255.4).abs() < 0.1);
+    }
+}

@@ -1,0 +1,28 @@
+//! SMB over the emulated WAN: what serial and stock clients get, without Trunkline and with it.
+//!
+//! ```text
+//!  lane ── one link, real smbd, both nodes or none ──┐
+//!  lane ── ...                                       ├─► Report, beside the published figures
+//!  lane ── ...                                       ┘
+//! ```
+//! [`Cell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
+//! lane's place, `server` its smbd with the account and the audit that prove whom the server saw,
+//! `clients` runs the client programs (`clients.py`), and [`torture`] holds the same pair of nodes
+//! to smbtorture.
+//!
+//! A lane carries one flow at a time. Lanes whose flows cost next to no processor time (a T1, or a
+//! serial client that waits for a long path) run beside each other; the others run alone.
+
+mod cells;
+mod clients;
+mod published;
+mod schedule;
+mod server;
+mod stand;
+pub mod torture;
+
+pub use cells::{Cell, Client, LinkKind, Mode, Protection};
+pub use clients::Clients;
+pub use published::{PublishedDocument, PublishedRate, documents, rates};
+pub use schedule::{Choice, NotMeasured, Report, measure};
+pub use stand::{CellResult, Document, DocumentTimes, WhyAccelerated};

@@ -1,0 +1,104 @@
+//! The published figures that ours stand beside: CIFS through Juniper's WX in van Helmond and
+//! Smeets, "Benefits and tradeoffs of application-specific WAN acceleration" (University of
+//! Amsterdam, 2006), tables 10 to 15, and the open and save test of "Cisco Wide Area Application
+//! Services: Optimizing Third-Generation Wireless Networks" (Cisco Systems, 2009), table 5.
+//!
+//! Their client was Windows XP, their kilobyte is 1,000 or 1,024 bytes (not stated), and the 3G
+//! link of the second had an RTT of 146 to 156 ms, loss and a slow uplink.
+
+use serde::Serialize;
+
+/// The published goodput of CIFS at one link and delay, in kB/s.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PublishedRate {
+    /// `T1` or `OC-1`.
+    pub link: String,
+    /// Each way.
+    pub one_way_delay_ms: u32,
+    /// Without acceleration.
+    #[serde(rename = "baseline_kB_s")]
+    pub baseline_kb_s: f64,
+    /// With TCP acceleration.
+    #[serde(rename = "tcp_kB_s")]
+    pub tcp_kb_s: f64,
+    /// With application acceleration.
+    #[serde(rename = "application_kB_s")]
+    pub application_kb_s: f64,
+}
+
+/// The published seconds to open and to save one document.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PublishedDocument {
+    /// As the report names it.
+    pub file: String,
+    /// Its size.
+    #[serde(rename = "size_kB")]
+    pub size_kb: f64,
+    /// Without acceleration: open, save.
+    pub baseline_s: [f64; 2],
+    /// With empty caches.
+    pub cold_s: [f64; 2],
+    /// With warm caches.
+    pub warm_s: [f64; 2],
+}
+
+/// The published rates, in the published order.
+#[must_use]
+pub fn rates() -> Vec<PublishedRate> {
+    rows(include_str!("published/wx_cifs.csv"))
+        .map(|row| PublishedRate {
+            link: row[0].to_owned(),
+            one_way_delay_ms: number(row[2]) as u32,
+            baseline_kb_s: number(row[3]),
+            tcp_kb_s: number(row[4]),
+            application_kb_s: number(row[5]),
+        })
+        .collect()
+}
+
+/// The published documents, in the published order.
+#[must_use]
+pub fn documents() -> Vec<PublishedDocument> {
+    rows(include_str!("published/waas_3g_cifs_open_save.csv"))
+        .map(|row| PublishedDocument {
+            file: row[0].to_owned(),
+            size_kb: number(row[1]),
+            baseline_s: [number(row[2]), number(row[3])],
+            cold_s: [number(row[4]), number(row[5])],
+            warm_s: [number(row[6]), number(row[7])],
+        })
+        .collect()
+}
+
+fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
+    table
+        .lines()
+        .skip(1)
+        .filter(|line| !line.is_empty())
+        .map(|line| line.split(',').collect())
+}
+
+fn number(text: &str) -> f64 {
+    text.parse().expect("the table in the source is numbers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::{DELAYS_MS, LinkKind};
+    use super::*;
+
+    #[test]
+    fn every_cell_of_the_serial_client_has_a_published_figure() {
+        let rates = rates();
+        assert_eq!(rates.len(), 8);
+        for link in [LinkKind::T1, LinkKind::Oc1] {
+            for delay in DELAYS_MS {
+                let found = rates
+                    .iter()
+                    .find(|rate| rate.link == link.name() && rate.one_way_delay_ms == delay);
+                assert!(found.is_some_and(|rate| rate.baseline_kb_s <= link.payload_kb_s()));
+            }
+        }
+        assert_eq!(documents().len(), 18);
+    }
+}

@@ -1,0 +1,245 @@
+//! The bench's smbd: one account, an audit of who opened and closed what, and shares for smbtorture.
+//!
+//! The account `alice` is a name of SMB alone: smbd maps it to a user that every Debian has, and
+//! keeps its password in the run's own directory. Guests are refused, so that a session that was
+//! stripped of its identity is seen. The audit (vfs_full_audit(8)) writes a line for each file that
+//! was opened or closed, with the session's account and the client's address as smbd sees them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::process::{Launch, Process};
+use crate::run::Run;
+use crate::servers::{SMB_PORT, smbd};
+use crate::topology::{Site, Topology};
+use crate::{command, kernel, wait};
+
+/// The account that clients use.
+pub(super) const USER: &str = "alice";
+/// Its password.
+pub(super) const PASSWORD: &str = "correct-horse-1";
+/// The share of the bench.
+pub(super) const SHARE: &str = "files";
+/// The share that smbtorture works in.
+pub(super) const TORTURE_SHARE: &str = "tort";
+/// Its second one, without named streams.
+pub(super) const TORTURE_PLAIN_SHARE: &str = "tortplain";
+
+/// The user that the account is mapped to: base-passwd has had it for ever, and it owns nothing.
+const UNIX_USER: &str = "daemon";
+
+/// How long smbd may take until it accepts connections.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long smbd may take to write down what it has answered.
+const AUDIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The running smbd.
+#[derive(Debug)]
+pub(super) struct Server {
+    files: PathBuf,
+    process: Process,
+}
+
+/// What smbd saw of one client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Witness {
+    /// Files and directories opened.
+    pub(super) opens: usize,
+    /// ... and closed.
+    pub(super) closes: usize,
+    /// Lines with another account than the client's own.
+    pub(super) others: usize,
+}
+
+impl Server {
+    /// Starts smbd at the far site.
+    ///
+    /// # Errors
+    /// When it does not come up; the message shows the end of its log.
+    pub(super) fn start(run: &Run, topology: &Topology, logs: &Path) -> Result<Self> {
+        let site = Site::Far;
+        let home = run.subdirectory("smb-server")?;
+        let shares = [SHARE, TORTURE_SHARE, TORTURE_PLAIN_SHARE].map(|name| home.join(name));
+        for share in &shares {
+            fs::create_dir_all(share)?;
+            fs::set_permissions(share, fs::Permissions::from_mode(0o777))?;
+        }
+        let map = home.join("users");
+        fs::write(&map, format!("{UNIX_USER} = {USER}\n"))?;
+        let [files, torture, plain] = &shares;
+        let configuration = format!(
+            "{global}    username map = {map}
+    map to guest = Never
+    log level = 1 full_audit:1
+[{SHARE}]
+    path = {files}
+    read only = no
+    vfs objects = full_audit
+    full_audit:syslog = false
+    full_audit:prefix = audit|%U|%I
+    full_audit:success = create_file close
+    full_audit:failure = none
+    full_audit:log_secdesc = false
+[{TORTURE_SHARE}]
+    path = {torture}
+    read only = no
+    vfs objects = streams_xattr
+    ea support = yes
+    kernel share modes = no
+    kernel oplocks = no
+    posix locking = no
+    durable handles = yes
+[{TORTURE_PLAIN_SHARE}]
+    path = {plain}
+    read only = no
+",
+            global = smbd::global_section(&home.join("state"), site)?,
+            map = map.display(),
+            files = files.display(),
+            torture = torture.display(),
+            plain = plain.display(),
+        );
+        let path = home.join("smb.conf");
+        fs::write(&path, configuration).with_context(|| format!("writing {}", path.display()))?;
+        let configuration = path.display().to_string();
+        command::run_with_input(
+            "smbpasswd",
+            ["-c", &configuration, "-a", "-s", UNIX_USER],
+            &format!("{PASSWORD}\n{PASSWORD}\n"),
+        )
+        .context("making the account of the bench")?;
+        let launch = Launch {
+            name: "smbd",
+            namespace: &topology.namespace(site.host()),
+            program: Path::new("smbd"),
+            logs,
+        };
+        let mut process = Process::start(run, &launch, smbd::arguments(&path))?;
+        let address = std::net::SocketAddr::from((site.host_address(), SMB_PORT));
+        let namespace = topology.namespace_file(site.host());
+        process.wait_ready(START_LIMIT, "to accept connections", || {
+            Ok(kernel::in_network_namespace(&namespace, || {
+                std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop)
+            })
+            .is_ok())
+        })?;
+        Ok(Self {
+            files: files.clone(),
+            process,
+        })
+    }
+
+    /// What the bench's share holds, on this machine's disk.
+    pub(super) fn files(&self) -> &Path {
+        &self.files
+    }
+
+    /// Goes on if it still runs.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    /// How much smbd has written down so far.
+    pub(super) fn mark(&self) -> usize {
+        self.log().len()
+    }
+
+    /// What was seen of the client since `mark`, once as many closes stand there as the client had
+    /// answered, or after a while.
+    ///
+    /// # Errors
+    /// When the lab is interrupted.
+    pub(super) fn account(&self, mark: usize, closes: usize) -> Result<Witness> {
+        let began = std::time::Instant::now();
+        loop {
+            wait::not_interrupted()?;
+            let log = self.log();
+            let witness = witness(&log[mark.min(log.len())..]);
+            if witness.closes >= closes || began.elapsed() > AUDIT_LIMIT {
+                return Ok(witness);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self) -> String {
+        let bytes = fs::read(self.process.log()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// Reads the audit's lines about the client's host: `audit|alice|198.18.1.2|close|ok|name`.
+///
+/// smbd opens and closes files for reasons of its own, too: a file counts as closed as often as it
+/// was both opened by a client and closed.
+fn witness(log: &str) -> Witness {
+    let client = Site::Near.host_address().to_string();
+    let mut others = 0;
+    let mut files: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
+    for line in log.lines() {
+        let Some((_, fields)) = line.split_once("audit|") else {
+            continue;
+        };
+        let fields: Vec<&str> = fields.split('|').collect();
+        let [account, address, operation, "ok", .., file] = fields[..] else {
+            continue;
+        };
+        if address != client {
+            continue;
+        }
+        if account != USER {
+            others += 1;
+            continue;
+        }
+        let [opens, closes] = files.entry(file).or_default();
+        match operation {
+            "create_file" => *opens += 1,
+            "close" => *closes += 1,
+            _ => {}
+        }
+    }
+    Witness {
+        opens: files.values().map(|[opens, _]| opens).sum(),
+        closes: files
+            .values()
+            .map(|[opens, closes]| opens.min(closes))
+            .sum(),
+        others,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_audit_tells_the_client_from_others_and_counts_what_it_closed() {
+        let log = "\
+Copyright Andrew Tridgell
+  audit|alice|198.18.1.2|create_file|ok|0x80|file|open|/x/a.bin
+audit|alice|198.18.1.2|close|ok|/x
+audit|alice|198.18.1.2|close|ok|/x/a.bin
+audit|alice|198.18.1.2|close|ok|/x/a.bin
+audit|alice|198.18.1.2|create_file|ok|0x80|file|open|/x/b.bin
+audit|alice|198.18.2.2|close|ok|/x/beside-1.bin
+audit|alice|198.18.1.2|close|fail (No such file)|/x/b
+audit|nobody|198.18.1.2|create_file|ok|0x80|file|open|/x/a.bin
+";
+        assert_eq!(
+            witness(log),
+            Witness {
+                opens: 2,
+                closes: 1,
+                others: 1
+            }
+        );
+    }
+}

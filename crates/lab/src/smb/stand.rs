@@ -1,0 +1,631 @@
+//! One lane of the bench: two sites, one link at a time, smbd with its audit, and nodes or none.
+//!
+//! ```text
+//!  client ── near ══ emulator ══ far ── server (smbd, and the second client that writes beside)
+//! ```
+//! For each link the nodes are started anew and carry a few seconds of bulk data both ways, so that
+//! what is measured finds a path they know; before each cell their dictionaries are emptied.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+use vocab::Random;
+
+use super::cells::{Cell, Client, LinkKind, Mode, Protection, SMALL_FILE_BYTES, SMALL_FILES};
+use super::clients::{Clients, Place};
+use super::server::{PASSWORD, Server, TORTURE_PLAIN_SHARE, TORTURE_SHARE, USER};
+use crate::Environment;
+use crate::host::ProcessorTime;
+use crate::kernel::Signal;
+use crate::nodes::{Extras, Nodes};
+use crate::process::Process;
+use crate::run::Run;
+use crate::servers::SMB_PORT;
+use crate::topology::{LinkArguments, Offloads, Site, Topology};
+
+/// One READ or WRITE of the serial clients: what Windows XP's Explorer asks for at once.
+const SERIAL_BLOCK: usize = 61_440;
+/// One READ of smbprotocol as it is recommended to be used.
+const LARGE_BLOCK: usize = 1 << 20;
+
+/// How much of the line's time bulk data take that make a path known, each way.
+const WARM_UP_SECONDS: u64 = 4;
+
+/// Files of the share.
+const BULK: &str = "bulk.bin";
+const WARM_UP: &str = "warm-up.bin";
+const UPLOAD: &str = "upload.bin";
+const SMALL: &str = "small";
+const SMALL_UPLOADS: &str = "small-uploads";
+const DOCUMENTS: &str = "documents";
+
+/// One lane.
+pub(super) struct Lane {
+    // In the order in which they have to go.
+    nodes: Nodes,
+    emulator: Option<Process>,
+    server: Server,
+    clients: Option<Clients>,
+    topology: Topology,
+    logs: PathBuf,
+    directory: PathBuf,
+    link: Option<LinkKind>,
+    run: Run,
+}
+
+/// What came of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct CellResult {
+    /// What was measured.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// Payload over time; 1 kB is 1,000 bytes.
+    #[serde(rename = "goodput_kB_s")]
+    pub goodput_kb_s: f64,
+    /// From the first READ or WRITE to the last byte, or to the last CLOSE that counts.
+    pub seconds: f64,
+    /// Payload.
+    pub bytes: u64,
+    /// Files read, written or listed, where there are many.
+    pub files: usize,
+    /// (Time − time for the same without delay) / RTT; none without delay.
+    pub wan_round_trips: Option<f64>,
+    /// The same for one file.
+    pub wan_round_trips_per_file: Option<f64>,
+    /// Goodput by rate × 1448/1500.
+    pub of_payload_rate: f64,
+    /// Opens that smbd saw from the client's own account and address.
+    pub server_saw_opens: usize,
+    /// Closes that it saw so.
+    pub server_saw_closes: usize,
+    /// How often a second client has written beside it.
+    pub writes_beside: Option<u64>,
+    /// What the near node says of the flow; none without nodes.
+    pub accelerate: Option<WhyAccelerated>,
+    /// The share of time in which this machine's processors were busy, in percent.
+    pub cpu_busy_percent: f64,
+    /// Processes that waited for a processor, on average over the minute before.
+    pub load_average: f64,
+    /// What was wrong, in sentences.
+    pub faults: Vec<String>,
+}
+
+/// The accelerate stage of `trunkline node why`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WhyAccelerated {
+    /// The accelerator, in the node's words.
+    pub did: String,
+    /// How many requests it has answered on this side of the WAN.
+    pub answered: u64,
+    /// Why it did nothing, or no more.
+    pub why_not: Option<String>,
+    /// What would change that.
+    pub remedy: Option<String>,
+}
+
+/// An office document: its published size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Document {
+    /// Its name.
+    pub file: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Seconds that a document took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DocumentTimes {
+    /// Which.
+    pub file: String,
+    /// Its size.
+    pub bytes: u64,
+    /// With what of Trunkline.
+    pub mode: &'static str,
+    /// Whether the dictionaries held it already.
+    pub cache: &'static str,
+    /// To open it.
+    pub open_seconds: f64,
+    /// To save it.
+    pub save_seconds: f64,
+    /// What the near node says of the flow; none without nodes.
+    pub accelerate: Option<WhyAccelerated>,
+}
+
+impl Lane {
+    /// Builds both sites and starts smbd; no node runs yet. Cells need clients.
+    ///
+    /// # Errors
+    /// When the kernel refuses or smbd does not start.
+    pub(super) fn create(environment: &Environment, clients: Option<&Clients>) -> Result<Self> {
+        let run = Run::create(environment)?;
+        let logs = run.subdirectory("logs")?;
+        let directory = run.subdirectory("smb-clients")?;
+        let topology = Topology::create_with(&run, &[Site::Near, Site::Far], Offloads::Kept)?;
+        let server = Server::start(&run, &topology, &logs)?;
+        let nodes = Nodes::prepare(&run, &topology, &logs)?;
+        let lane = Self {
+            nodes,
+            emulator: None,
+            server,
+            clients: clients.cloned(),
+            topology,
+            logs,
+            directory,
+            link: None,
+            run,
+        };
+        for (name, mode) in [(SMALL, 0o755), (SMALL_UPLOADS, 0o777), (DOCUMENTS, 0o777)] {
+            let path = lane.server.files().join(name);
+            fs::create_dir_all(&path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        }
+        let mut random = Random::from_seed(u64::from(std::process::id()));
+        let mut content = vec![0; SMALL_FILE_BYTES];
+        for number in 0..SMALL_FILES {
+            random.fill(&mut content);
+            let name = format!("{SMALL}/file-{number:04}.bin");
+            fs::write(lane.server.files().join(name), &content)?;
+        }
+        Ok(lane)
+    }
+
+    /// Puts a link between the sites in place of the one before, and takes the nodes away.
+    ///
+    /// # Errors
+    /// When the emulator does not start, or files cannot be written.
+    pub(super) fn set_link(&mut self, link: LinkKind, one_way_delay_ms: u32) -> Result<()> {
+        self.set_words(link.words(one_way_delay_ms))?;
+        if self.link != Some(link) {
+            let bytes_per_second = link.bits_per_second() / 8;
+            // With headers the line takes longer than its span for so much: no file ends early.
+            let bulk = bytes_per_second * link.span().as_secs();
+            self.publish(BULK, bulk, 1)?;
+            self.publish(WARM_UP, bytes_per_second * WARM_UP_SECONDS, 2)?;
+            self.link = Some(link);
+        }
+        Ok(())
+    }
+
+    /// Puts a link of these words of `trunkline emulate run` between the sites, and takes the nodes
+    /// away.
+    ///
+    /// # Errors
+    /// When the emulator does not start.
+    pub(super) fn set_words(&mut self, words: Vec<String>) -> Result<()> {
+        self.nodes.stop()?;
+        if let Some(mut emulator) = self.emulator.take() {
+            emulator.stop(Signal::Terminate)?;
+        }
+        let words = LinkArguments(words);
+        let emulator = self
+            .topology
+            .start_emulator(&self.run, &self.logs, &words)?;
+        self.emulator = Some(emulator);
+        Ok(())
+    }
+
+    /// Starts the nodes anew for this mode, and carries bulk data both ways.
+    ///
+    /// # Errors
+    /// When they do not start, or the bulk data do not arrive.
+    pub(super) fn start_nodes(&mut self, mode: Mode) -> Result<()> {
+        self.start_nodes_alone(mode)?;
+        for doing in ["smbclient", "smbclient-put"] {
+            self.warm_up(doing)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the nodes anew for this mode.
+    ///
+    /// # Errors
+    /// When they do not start.
+    pub(super) fn start_nodes_alone(&mut self, mode: Mode) -> Result<()> {
+        self.nodes.stop()?;
+        let extras = Extras {
+            // A flow that ended a moment before its nodes keeps the one that goes last waiting.
+            node: vec!["grace = \"1s\"".to_owned()],
+            policy: policy(mode),
+            ..Extras::default()
+        };
+        self.nodes.configure(&self.topology, &extras)?;
+        self.nodes.start(&self.run)
+    }
+
+    fn warm_up(&mut self, doing: &str) -> Result<()> {
+        let local = self.directory.join("warm-up.bin");
+        let path = match doing {
+            "smbclient-put" => {
+                fs::copy(self.server.files().join(WARM_UP), &local)?;
+                UPLOAD
+            }
+            _ => WARM_UP,
+        };
+        let place = self.place(Site::Near);
+        let mut order = place.order(doing, Protection::Off.name(), path);
+        order["local"] = json!(local);
+        order["truth"] = json!(self.server.files().join(path));
+        self.clients()?
+            .run(&place, &order, |_| Ok(()))
+            .context("making the path known")?;
+        let _ = fs::remove_file(self.server.files().join(UPLOAD));
+        Ok(())
+    }
+
+    /// Measures one cell on the link and with the nodes there are.
+    ///
+    /// # Errors
+    /// When a client fails, something ends by itself, or the lab is interrupted.
+    pub(super) fn measure(
+        &mut self,
+        cell: &Cell,
+        seconds: f64,
+        files: usize,
+    ) -> Result<CellResult> {
+        if cell.mode != Mode::Baseline {
+            self.nodes.empty_dictionaries()?;
+        }
+        let order = self.order(cell, seconds, files)?;
+        let beside = match cell.has_writer_beside() {
+            true => Some(self.clients()?.write_beside(&self.place(Site::Far))?),
+            false => None,
+        };
+        let mark = self.server.mark();
+        let load_average = load_average();
+        let before = ProcessorTime::now()?;
+        let (outcome, (cpu_busy_percent, witness)) = self
+            .clients()?
+            .run(&self.place(Site::Near), &order, |outcome| {
+                let busy = ProcessorTime::now()?.busy_since(before) * 100.0;
+                Ok((busy, self.server.account(mark, outcome.closes)?))
+            })
+            .with_context(|| format!("in {}", cell.name()))?;
+        let writes_beside = beside.map(super::clients::Beside::finish).transpose()?;
+        self.check()?;
+        let accelerate = match cell.mode {
+            Mode::Baseline => None,
+            Mode::Tcp | Mode::Application => Some(self.why()?),
+        };
+        let mut faults = Vec::new();
+        if !outcome.is_identical {
+            faults.push("what arrived is not what was sent".to_owned());
+        }
+        if witness.others > 0 {
+            faults.push("the server saw another account than the client's own".to_owned());
+        }
+        if witness.opens < outcome.opens {
+            faults.push(format!(
+                "the server saw {} opens by the client, which made {}",
+                witness.opens, outcome.opens
+            ));
+        }
+        if witness.closes < outcome.closes {
+            faults.push(format!(
+                "the server saw {} closes by the client, which had {} answered",
+                witness.closes, outcome.closes
+            ));
+        }
+        if writes_beside == Some(0) {
+            faults.push("the second client wrote nothing".to_owned());
+        }
+        self.clear_uploads()?;
+        let goodput_kb_s = outcome.bytes as f64 / 1e3 / outcome.seconds.max(1e-9);
+        Ok(CellResult {
+            cell: *cell,
+            goodput_kb_s,
+            seconds: outcome.seconds,
+            bytes: outcome.bytes,
+            files: outcome.files,
+            wan_round_trips: None,
+            wan_round_trips_per_file: None,
+            of_payload_rate: goodput_kb_s / cell.link.payload_kb_s(),
+            server_saw_opens: witness.opens,
+            server_saw_closes: witness.closes,
+            writes_beside,
+            accelerate,
+            cpu_busy_percent,
+            load_average,
+            faults,
+        })
+    }
+
+    /// What the client of a cell is told.
+    fn order(&self, cell: &Cell, seconds: f64, files: usize) -> Result<Value> {
+        let (doing, path) = match cell.client {
+            Client::SerialGet | Client::Smbprotocol => ("serial-get", BULK),
+            Client::SerialPut => ("serial-put", UPLOAD),
+            Client::Smbclient => ("smbclient", BULK),
+            Client::Smbnetfs => ("smbnetfs", BULK),
+            Client::SmallRead => ("small-read", SMALL),
+            Client::SmallWrite => ("small-write", SMALL_UPLOADS),
+            Client::Listing => ("listing", SMALL),
+        };
+        let place = self.place(Site::Near);
+        let mut order = place.order(doing, cell.protection.name(), path);
+        order["block"] = json!(match cell.client {
+            Client::Smbprotocol => LARGE_BLOCK,
+            _ => SERIAL_BLOCK,
+        });
+        order["seconds"] = json!(seconds);
+        order["bytes"] = json!(cell.link.bits_per_second() / 8 * cell.link.span().as_secs());
+        order["files"] = json!(files);
+        order["file_bytes"] = json!(SMALL_FILE_BYTES);
+        order["truth"] = json!(self.server.files().join(path));
+        order["local"] = json!(self.directory.join("fetched.bin"));
+        let home = self.directory.join("home");
+        fs::create_dir_all(&home)?;
+        order["home"] = json!(home);
+        Ok(order)
+    }
+
+    /// Opens and saves a document as an office suite does, with empty dictionaries and again.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub(super) fn open_and_save(
+        &mut self,
+        document: &Document,
+        mode: Mode,
+    ) -> Result<Vec<DocumentTimes>> {
+        let path = format!("{DOCUMENTS}/{}", document.file);
+        self.publish(&path, document.bytes, 3)?;
+        if mode != Mode::Baseline {
+            self.nodes.empty_dictionaries()?;
+        }
+        let caches: &[&'static str] = match mode {
+            Mode::Baseline => &["none"],
+            Mode::Tcp | Mode::Application => &["cold", "warm"],
+        };
+        let mut times = Vec::new();
+        for cache in caches {
+            let place = self.place(Site::Near);
+            let mut order = place.order("office", Protection::Off.name(), "");
+            order["path"] = json!(path.replace('/', "\\"));
+            order["truth"] = json!(self.server.files().join(&path));
+            let (outcome, ()) = self
+                .clients()?
+                .run(&place, &order, |_| Ok(()))
+                .with_context(|| format!("opening and saving {}", document.file))?;
+            self.check()?;
+            anyhow::ensure!(
+                outcome.is_identical,
+                "{} is not what was saved",
+                document.file
+            );
+            let accelerate = match mode {
+                Mode::Baseline => None,
+                Mode::Tcp | Mode::Application => Some(self.why()?),
+            };
+            times.push(DocumentTimes {
+                file: document.file.clone(),
+                bytes: document.bytes,
+                mode: mode.name(),
+                cache,
+                open_seconds: outcome.open_seconds,
+                save_seconds: outcome.save_seconds,
+                accelerate,
+            });
+        }
+        Ok(times)
+    }
+
+    /// What the near node's accelerate stage says of the newest flow to smbd.
+    ///
+    /// # Errors
+    /// When the node does not answer or has seen no such flow: it passed by.
+    fn why(&self) -> Result<WhyAccelerated> {
+        let flow = self.flows_to_smbd()?.into_iter().max();
+        let flow = flow.context("no flow to smbd went through the near node")?;
+        self.why_of(flow)
+    }
+
+    /// The same of all flows that the node still knows.
+    ///
+    /// # Errors
+    /// When the node does not answer.
+    pub(super) fn all_whys(&self) -> Result<Vec<WhyAccelerated>> {
+        let flows = self.flows_to_smbd()?;
+        flows.into_iter().map(|flow| self.why_of(flow)).collect()
+    }
+
+    fn flows_to_smbd(&self) -> Result<Vec<u64>> {
+        let port = format!(":{SMB_PORT}");
+        let flows = self.nodes.flows(Site::Near)?;
+        Ok(flows
+            .iter()
+            .filter(|flow| {
+                flow["server"]
+                    .as_str()
+                    .is_some_and(|server| server.ends_with(&port))
+            })
+            .filter_map(|flow| flow["flow"].as_u64())
+            .collect())
+    }
+
+    fn why_of(&self, flow: u64) -> Result<WhyAccelerated> {
+        let why = self.nodes.why(Site::Near, flow)?;
+        let stages = why["stages"].as_array();
+        let stage = stages
+            .into_iter()
+            .flatten()
+            .find(|stage| stage["stage"] == "accelerate");
+        Ok(stage.map(WhyAccelerated::of).unwrap_or_default())
+    }
+
+    /// The arguments with which smbtorture finds the shares that are made for it.
+    pub(super) fn torture_arguments() -> Vec<String> {
+        vec![
+            format!("//{}/{TORTURE_SHARE}", Site::Far.host_address()),
+            "-U".to_owned(),
+            format!("{USER}%{PASSWORD}"),
+            format!("--option=torture:share2={TORTURE_PLAIN_SHARE}"),
+        ]
+    }
+
+    /// The lane's network.
+    pub(super) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Where its processes log to.
+    pub(super) fn logs(&self) -> &Path {
+        &self.logs
+    }
+
+    /// A directory for what clients leave.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn clients(&self) -> Result<&Clients> {
+        self.clients.as_ref().context("this lane has no clients")
+    }
+
+    fn place(&self, site: Site) -> Place<'_> {
+        Place {
+            topology: &self.topology,
+            host: site.host(),
+            directory: &self.directory,
+        }
+    }
+
+    /// Goes on if everything still runs.
+    ///
+    /// # Errors
+    /// When something has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.server.check()?;
+        self.nodes.check()?;
+        match &mut self.emulator {
+            Some(emulator) => emulator.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts random bytes into the share.
+    fn publish(&self, name: &str, bytes: u64, seed: u64) -> Result<()> {
+        use std::io::Write;
+        let path = self.server.files().join(name);
+        let mut file =
+            fs::File::create(&path).with_context(|| format!("writing {}", path.display()))?;
+        // No two runs share a byte, so that nothing a dictionary might keep can help.
+        let mut random = Random::for_stream(u64::from(std::process::id()), seed);
+        let mut block = vec![0; 1 << 20];
+        let mut left = bytes;
+        while left > 0 {
+            let count = left.min(block.len() as u64) as usize;
+            random.fill(&mut block[..count]);
+            file.write_all(&block[..count])?;
+            left -= count as u64;
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        Ok(())
+    }
+
+    fn clear_uploads(&self) -> Result<()> {
+        let files = self.server.files();
+        let _ = fs::remove_file(files.join(UPLOAD));
+        remove_files(&files.join(SMALL_UPLOADS))
+    }
+}
+
+/// What the nodes are told of SMB.
+fn policy(mode: Mode) -> Vec<String> {
+    let smb = match mode {
+        Mode::Baseline | Mode::Tcp => "off",
+        Mode::Application => "strict",
+    };
+    vec![format!("smb = \"{smb}\"")]
+}
+
+impl WhyAccelerated {
+    /// Reads the stage: `smb: 12 requests answered on this side of the WAN`, or a name alone.
+    fn of(stage: &Value) -> Self {
+        let text = |key: &str| stage[key].as_str().map(str::to_owned);
+        let did = text("did").unwrap_or_default();
+        let (name, answered) = did.split_once(": ").unwrap_or((&did, ""));
+        let count = answered.split(' ').next().unwrap_or_default();
+        Self {
+            did: name.to_owned(),
+            answered: count.parse().unwrap_or_default(),
+            why_not: text("why_not"),
+            remedy: text("remedy"),
+        }
+    }
+}
+
+fn remove_files(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)?.flatten() {
+        fs::remove_file(entry.path())?;
+    }
+    Ok(())
+}
+
+/// proc_loadavg(5): the first field is the minute's.
+fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.and_then(|word| word.parse().ok()).unwrap_or_default()
+}
+
+impl CellResult {
+    /// Counts round trips against the same cell without delay.
+    pub(super) fn count_round_trips(&mut self, without_delay: &Self) {
+        let rtt = 2.0 * f64::from(self.cell.one_way_delay_ms) / 1e3;
+        if rtt == 0.0 {
+            return;
+        }
+        let share = if self.files > 0 {
+            self.files as f64 / without_delay.files.max(1) as f64
+        } else {
+            self.bytes as f64 / without_delay.bytes.max(1) as f64
+        };
+        let trips = (self.seconds - without_delay.seconds * share) / rtt;
+        self.wan_round_trips = Some(trips);
+        if self.files > 0 && self.cell.client != Client::Listing {
+            self.wan_round_trips_per_file = Some(trips / self.files as f64);
+        }
+    }
+}
+
+/// A result for tests.
+#[cfg(test)]
+pub(super) fn result_of(cell: Cell, outcome: &super::clients::Outcome) -> CellResult {
+    let goodput_kb_s = outcome.bytes as f64 / 1e3 / outcome.seconds;
+    CellResult {
+        cell,
+        goodput_kb_s,
+        seconds: outcome.seconds,
+        bytes: outcome.bytes,
+        files: outcome.files,
+        wan_round_trips: None,
+        wan_round_trips_per_file: None,
+        of_payload_rate: goodput_kb_s / cell.link.payload_kb_s(),
+        server_saw_opens: outcome.opens,
+        server_saw_closes: outcome.closes,
+        writes_beside: None,
+        accelerate: None,
+        cpu_busy_percent: 0.0,
+        load_average: 0.0,
+        faults: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stage_tells_what_was_answered() {
+        let stage = json!({ "did": "smb: 12 requests answered on this side of the WAN" });
+        let why = WhyAccelerated::of(&stage);
+        assert_eq!((&why.did[..], why.answered), ("smb", 12));
+        let why = WhyAccelerated::of(&json!({ "did": "passthrough", "why_not": "signed" }));
+        assert_eq!((&why.did[..], why.answered), ("passthrough", 0));
+        assert_eq!(why.why_not.as_deref(), Some("signed"));
+    }
+}

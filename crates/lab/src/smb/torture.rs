@@ -1,0 +1,258 @@
+//! smbtorture direct and through a pair of nodes: what passes direct has to pass through.
+//!
+//! ```text
+//!  smbtorture ── near ══ link ══ far ── smbd          through, and at the same time
+//!  smbtorture ─────────── link ──────── smbd          direct, in a lab of its own
+//! ```
+//! Suites run one by one, because the whole of `smb2` hangs at suites that hold a handle for ever.
+//! A suite that exceeds its time is ended, and what it had not reported by then counts as not run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::cells::Mode;
+use super::stand::{Lane, WhyAccelerated};
+use crate::topology::Site;
+use crate::{Environment, command, kernel, wait};
+use anyhow::{Context, Result};
+
+/// The suites of `smb2` that take half a minute together on a LAN.
+pub const QUICK: [&str; 15] = [
+    "read",
+    "lock",
+    "compound",
+    "compound_async",
+    "durable-open",
+    "durable-v2-open",
+    "rw",
+    "deny",
+    "fileid",
+    "sharemode",
+    "session",
+    "streams",
+    "ioctl",
+    "rename",
+    "credits",
+];
+
+/// Those that take another ten minutes: they wait for breaks that nobody acknowledges.
+pub const SLOW: [&str; 6] = ["lease", "oplock", "notify", "replay", "create", "dir"];
+
+/// A LAN's worth of a link: suites that wait for timeouts of their own need no other.
+const LINK: [&str; 6] = ["--rate", "1Gbit", "--delay", "500us", "--queue", "1MB"];
+
+/// How long a suite of [`QUICK`] may take, some thirty times what it takes on a LAN.
+pub const QUICK_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long one of [`SLOW`] may.
+pub const SLOW_LIMIT: Duration = Duration::from_secs(600);
+
+/// What smbtorture speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// SMB 2.1, nothing signed: what a node accelerates without a key.
+    Plain,
+    /// The newest that both sides know, and what they sign by themselves.
+    Newest,
+}
+
+impl Dialect {
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &["--max-protocol=SMB2_10", "--client-protection=off"],
+            Self::Newest => &[],
+        }
+    }
+}
+
+/// How one test of smbtorture ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It passed.
+    Success,
+    /// It failed, or could not be carried out.
+    Failure,
+    /// smbtorture left it out.
+    Skip,
+}
+
+/// What each test of the suites gave, by `suite.test`.
+pub type Verdicts = BTreeMap<String, Verdict>;
+
+/// Both runs.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// Without nodes.
+    pub direct: Verdicts,
+    /// Through a pair of nodes.
+    pub through: Verdicts,
+    /// What the near node said of each of its flows.
+    pub accelerate: Vec<WhyAccelerated>,
+}
+
+impl Comparison {
+    /// Tests that passed direct and did not pass through.
+    #[must_use]
+    pub fn broken(&self) -> Vec<&str> {
+        let passed =
+            |verdicts: &Verdicts, name: &str| verdicts.get(name).copied() == Some(Verdict::Success);
+        self.direct
+            .keys()
+            .filter(|name| passed(&self.direct, name) && !passed(&self.through, name))
+            .map(String::as_str)
+            .collect()
+    }
+
+    /// How many passed direct.
+    #[must_use]
+    pub fn passed_direct(&self) -> usize {
+        let verdicts = self.direct.values();
+        verdicts
+            .filter(|verdict| **verdict == Verdict::Success)
+            .count()
+    }
+}
+
+/// Runs `suites` of `smb2` direct and through a pair of nodes, both at once.
+///
+/// # Errors
+/// When a lab does not come up, or smbtorture cannot be started.
+pub fn compare(
+    environment: &Environment,
+    suites: &[&str],
+    dialect: Dialect,
+    limit: Duration,
+) -> Result<Comparison> {
+    std::thread::scope(|scope| {
+        let direct = scope.spawn(|| {
+            let mut lane = stand(environment)?;
+            run_all(&mut lane, suites, dialect, limit)
+        });
+        let mut lane = stand(environment)?;
+        lane.start_nodes_alone(Mode::Application)?;
+        let through = run_all(&mut lane, suites, dialect, limit)?;
+        let accelerate = lane.all_whys()?;
+        let direct = direct
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(Comparison {
+            direct,
+            through,
+            accelerate,
+        })
+    })
+}
+
+fn stand(environment: &Environment) -> Result<Lane> {
+    let mut lane = Lane::create(environment, None)?;
+    lane.set_words(LINK.map(str::to_owned).to_vec())?;
+    Ok(lane)
+}
+
+fn run_all(
+    lane: &mut Lane,
+    suites: &[&str],
+    dialect: Dialect,
+    limit: Duration,
+) -> Result<Verdicts> {
+    let mut verdicts = Verdicts::new();
+    for suite in suites {
+        verdicts.extend(run(lane, suite, dialect, limit)?);
+    }
+    Ok(verdicts)
+}
+
+fn run(lane: &mut Lane, suite: &str, dialect: Dialect, limit: Duration) -> Result<Verdicts> {
+    let log = lane.logs().join(format!("smbtorture-{suite}.log"));
+    let mut smbtorture = command::new("smbtorture");
+    smbtorture
+        .args(Lane::torture_arguments())
+        .args(dialect.options())
+        .arg(format!("smb2.{suite}"))
+        .current_dir(lane.directory())
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&log)?)
+        .stderr(Stdio::null());
+    std::os::unix::process::CommandExt::process_group(&mut smbtorture, 0);
+    let namespace = lane.topology().namespace_file(Site::Near.host());
+    kernel::prepare_child(&mut smbtorture, Some(&namespace))?;
+    let mut child = smbtorture.spawn().context("starting smbtorture")?;
+    let ended = wait::until(limit, suite, || Ok(child.try_wait()?));
+    if ended.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+        wait::not_interrupted()?;
+    }
+    lane.check()?;
+    let text = fs::read(&log)?;
+    Ok(verdicts(suite, &String::from_utf8_lossy(&text)))
+}
+
+/// Reads the lines in which smbtorture tells how tests ended (the subunit protocol, version 1).
+fn verdicts(suite: &str, text: &str) -> Verdicts {
+    text.lines()
+        .filter_map(|line| {
+            let (word, rest) = line.split_once(": ")?;
+            let verdict = match word {
+                "success" => Verdict::Success,
+                "failure" | "error" => Verdict::Failure,
+                "skip" => Verdict::Skip,
+                _ => return None,
+            };
+            let test = rest.trim_end_matches('[').trim();
+            Some((format!("{suite}.{test}"), verdict))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_read_from_what_smbtorture_prints() {
+        let text = "\
+using seed 1700000000
+time: 2026-11-22 15:00:00.000000
+test: eof
+success: eof
+test: position
+failure: position [
+../../source4/torture/smb2/read.c:142: (x) was 1, expected 2
+]
+skip: dir [
+success of another kind
+]
+error: access [
+";
+        let found = verdicts("read", text);
+        assert_eq!(found.len(), 4);
+        assert_eq!(found["read.eof"], Verdict::Success);
+        assert_eq!(found["read.position"], Verdict::Failure);
+        assert_eq!(found["read.dir"], Verdict::Skip);
+        assert_eq!(found["read.access"], Verdict::Failure);
+    }
+
+    #[test]
+    fn a_test_is_broken_when_it_passes_direct_alone() {
+        let verdicts = |list: &[(&str, Verdict)]| -> Verdicts {
+            list.iter()
+                .map(|(name, verdict)| ((*name).to_owned(), *verdict))
+                .collect()
+        };
+        let comparison = Comparison {
+            direct: verdicts(&[
+                ("a", Verdict::Success),
+                ("b", Verdict::Success),
+                ("c", Verdict::Failure),
+                ("d", Verdict::Success),
+            ]),
+            through: verdicts(&[("a", Verdict::Success), ("b", Verdict::Failure)]),
+            accelerate: vec![],
+        };
+        assert_eq!(comparison.broken(), ["b", "d"]);
+        assert_eq!(comparison.passed_direct(), 3);
+    }
+}
