@@ -31,6 +31,29 @@ pub(crate) struct Span {
     pub(crate) hash: Fingerprint,
 }
 
+impl Span {
+    /// The spans of these bytes each.
+    pub(crate) fn of_each(spans: &[&[u8]]) -> Vec<Self> {
+        let hashes = Fingerprint::of_each(spans);
+        let spans = spans.iter().zip(hashes);
+        spans
+            .map(|(bytes, hash)| Self {
+                length: bytes.len(),
+                hash,
+            })
+            .collect()
+    }
+}
+
+/// The check of a record of these spans.
+pub(crate) fn check_of(spans: &[Span]) -> [u8; CHECK_LENGTH] {
+    let mut made = Spans::new();
+    for span in spans {
+        made.add(span);
+    }
+    made.check()
+}
+
 impl Spans {
     pub(crate) fn new() -> Self {
         Self {
@@ -54,10 +77,14 @@ impl Spans {
                 length,
                 hash: Fingerprint::of_pieces(pieces),
             });
+        self.add(&span);
+        span
+    }
+
+    fn add(&mut self, span: &Span) {
         if span.length > 0 {
             self.hashes.update(&span.hash.0);
         }
-        span
     }
 
     /// The check, once the last span has ended.

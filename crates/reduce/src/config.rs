@@ -5,10 +5,8 @@ use std::time::Duration;
 use vocab::ByteCount;
 
 /// The shortest chunk that content cuts, in bytes: below it a reference and an index entry cost
-/// too much for what they stand for.
-pub const MIN_CHUNK: usize = 4 * 1024;
-/// Where the cutting rule turns from strict to eager, in bytes, so that most chunks are near it.
-pub const NORMAL_CHUNK: usize = 8 * 1024;
+/// too much for what they stand for, and so many bytes of each chunk need no hash to be cut.
+pub const MIN_CHUNK: usize = 8 * 1024;
 /// The longest chunk, in bytes: bounds what either side keeps of a chunk that is not yet whole.
 pub const MAX_CHUNK: usize = 64 * 1024;
 /// Raw bytes in one record at most: verified and delivered as a whole, so it bounds what a

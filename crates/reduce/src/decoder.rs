@@ -34,6 +34,12 @@ use crate::repair::{AnswerScope, RepairAnswer};
 use crate::windows::WindowId;
 use pending::{Attempt, Outlook, Pending, Verified};
 
+/// Pieces from this size on, in bytes, are kept as they come; smaller ones are copied together, so
+/// that none keeps a much larger buffer from being used again.
+const KEPT_PIECE: usize = 16 * 1024;
+/// Bytes at a record's start that say how long it is, at most.
+const RECORD_START: usize = 10;
+
 /// What [`Decoder::poll`] has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
@@ -53,8 +59,11 @@ pub enum Decoded {
 /// One direction of one flow, from the WAN.
 pub struct Decoder {
     peer: PeerSlot,
-    /// What was pushed since `input` was filled.
-    incoming: BytesMut,
+    /// What was pushed since `input` was filled: large pieces as they came, then small ones.
+    incoming: VecDeque<Bytes>,
+    gathered: BytesMut,
+    /// Bytes in `incoming`.
+    waiting: usize,
     input: Bytes,
     /// Where in the encoded stream `input` begins.
     parsed: u64,
@@ -84,7 +93,9 @@ impl Decoder {
     pub fn new(_config: DecoderConfig, peer: PeerSlot) -> Self {
         Self {
             peer,
-            incoming: BytesMut::new(),
+            incoming: VecDeque::new(),
+            gathered: BytesMut::new(),
+            waiting: 0,
             input: Bytes::new(),
             parsed: 0,
             records: VecDeque::new(),
@@ -106,9 +117,16 @@ impl Decoder {
     /// Takes in encoded bytes, cut anywhere. They are kept until they are decoded: who pushes
     /// bounds them by the flow's credit.
     pub fn push(&mut self, encoded: Bytes) {
-        if self.failed.is_none() {
-            self.incoming.extend_from_slice(&encoded);
+        if self.failed.is_some() || encoded.is_empty() {
+            return;
         }
+        if encoded.len() < KEPT_PIECE {
+            self.gathered.extend_from_slice(&encoded);
+            return;
+        }
+        self.stop_gathering();
+        self.waiting += encoded.len();
+        self.incoming.push_back(encoded);
     }
 
     /// The next thing. After [`Decoded::Segment`] call again.
@@ -130,7 +148,8 @@ impl Decoder {
     #[must_use]
     pub fn buffered(&self) -> usize {
         let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
-        self.incoming.len()
+        self.waiting
+            + self.gathered.len()
             + self.input.len()
             + self.partial.len()
             + self.frame.len()
@@ -148,7 +167,7 @@ impl Decoder {
     /// come only here.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
-        let read = self.input.is_empty() && self.incoming.is_empty();
+        let read = self.input.is_empty() && self.waiting + self.gathered.len() == 0;
         read && self.records.is_empty() && self.ready.is_empty() && self.frame.is_empty()
     }
 
@@ -199,19 +218,10 @@ impl Decoder {
     fn parse_ahead(&mut self, records: usize, bytes: usize) -> Result<(), Error> {
         while self.records.is_empty() || self.records.len() < records && self.ahead < bytes {
             let Some((record, length)) = Record::parse(&mut self.input)? else {
-                if self.incoming.is_empty() {
-                    return Ok(());
+                if self.join_input()? {
+                    continue;
                 }
-                // What is left is part of one record at most, so little is copied.
-                let mut joined = self.incoming.split();
-                if !self.input.is_empty() {
-                    let mut both = BytesMut::with_capacity(self.input.len() + joined.len());
-                    both.extend_from_slice(&self.input);
-                    both.extend_from_slice(&joined);
-                    joined = both;
-                }
-                self.input = joined.freeze();
-                continue;
+                return Ok(());
             };
             let start = self.parsed;
             self.parsed += length as u64;
@@ -255,6 +265,57 @@ impl Decoder {
             }
         }
         Ok(waits)
+    }
+
+    /// Makes what came the input, as soon as that makes a record of it; says whether it did. A
+    /// record that came in one piece is not copied, any other one once.
+    fn join_input(&mut self) -> Result<bool, Error> {
+        let more = self.waiting + self.gathered.len();
+        let length = Record::length(&self.input)?;
+        if more == 0 || length.is_some_and(|length| self.input.len() + more < length) {
+            return Ok(false);
+        }
+        if self.input.is_empty() {
+            if self.incoming.is_empty() {
+                self.stop_gathering();
+            }
+            self.input = self.take_incoming(usize::MAX);
+            return Ok(true);
+        }
+        let length = length.unwrap_or(self.input.len() + RECORD_START);
+        let mut joined = BytesMut::with_capacity(length);
+        joined.extend_from_slice(&self.input);
+        self.stop_gathering();
+        while joined.len() < length {
+            let more = self.take_incoming(length - joined.len());
+            if more.is_empty() {
+                break;
+            }
+            joined.extend_from_slice(&more);
+        }
+        self.input = joined.freeze();
+        Ok(true)
+    }
+
+    /// The next of what waits, `most` bytes of it at most.
+    fn take_incoming(&mut self, most: usize) -> Bytes {
+        let Some(piece) = self.incoming.front_mut() else {
+            return Bytes::new();
+        };
+        let taken = piece.split_to(most.min(piece.len()));
+        self.waiting -= taken.len();
+        if piece.is_empty() {
+            self.incoming.pop_front();
+        }
+        taken
+    }
+
+    /// What was gathered from small pieces is one of those that wait.
+    fn stop_gathering(&mut self) {
+        if !self.gathered.is_empty() {
+            self.waiting += self.gathered.len();
+            self.incoming.push_back(self.gathered.split().freeze());
+        }
     }
 
     /// Takes the front record's verified bytes apart, remembers its chunks and queues segments.

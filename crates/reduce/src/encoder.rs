@@ -12,7 +12,7 @@
 //! ```
 //! Chunks are cut when bytes are pushed, so the cuts depend on nothing but the payload. What has
 //! been pushed goes out at the next poll, as part of a chunk where it has to; only the open tail
-//! of a bulk transfer waits, for [`TAIL_HOLD`] at most, unless the chunk that is expected there
+//! of a bulk transfer waits, and what is left of it after a full record, for [`TAIL_HOLD`] at most, unless the chunk that is expected there
 //! already shows that the peer holds its bytes. A record of little but references also waits, as
 //! long at most, for more of them: but only once [`BULK`] bytes have come in close succession, so that
 //! a whole file costs a few dozen bytes for each half MiB and no reply of ordinary size waits.
@@ -22,6 +22,8 @@
 mod chunk;
 mod draft;
 mod matching;
+mod retained;
+mod statistics;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,15 +35,18 @@ use crate::chunker::Chunker;
 use crate::config::{
     BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
 };
-use crate::dictionary::{Dictionary, Loan, NO_KEY, PeerSlot, Presence, Ticket};
+use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence, Ticket};
 use crate::error::Error;
-use crate::fingerprint::Key;
+use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Experience;
 use crate::record::{End, Extent};
 use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
 use chunk::{Chunk, Edited, Plan, add_bases};
-use draft::{Draft, Reference, Runs};
+use draft::{Draft, Runs};
 use matching::{Cursor, Held, Matching, Piece};
+use retained::Retained;
+
+pub use statistics::FlowReduction;
 
 /// Literal bytes in a record at least before `max` closes it: smaller blocks compress badly, and
 /// what does not fit waits in the encoder for the next poll.
@@ -50,6 +55,9 @@ const LEAST_LITERALS: usize = 16 * 1024;
 /// record is delivered when all of it has arrived, so the first one decides when a host sees the
 /// first byte. At 20 Mbit/s 64 KiB would hold that byte back by 26 ms, 16 KiB by 7 ms.
 const FIRST_LITERALS: usize = 16 * 1024;
+/// Payload of a bulk transfer that is a record's worth, in bytes: what is less waits for more of it,
+/// as its tail does.
+const LEAST_REST: usize = 32 * 1024;
 /// Chunks to come that are looked at when nothing is known of where the old stream is.
 const LOOK_AHEAD: usize = 4;
 /// The last chunk of a flow is remembered if it has at least so many bytes: below it a reference
@@ -63,34 +71,13 @@ const LEAST_SENT_LAST_CHUNK: usize = 1024;
 /// be lost to links that keep changing at the peer.
 const SPELLED_RECORDS: usize = 16;
 
-/// What reduction did for one direction of one flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowReduction {
-    /// Bytes that came in.
-    pub raw_bytes: u64,
-    /// Bytes that went out, repairs not counted.
-    pub encoded_bytes: u64,
-    /// Raw bytes for which a reference was sent.
-    pub referenced_bytes: u64,
-    /// Raw bytes sent as they are or compressed.
-    pub literal_bytes: u64,
-    /// Of the literal bytes, those that compression could not make smaller.
-    pub incompressible_bytes: u64,
-    /// Of the literal bytes, those compressed against similar chunks that the peer holds.
-    pub delta_bytes: u64,
-    /// Records sent.
-    pub records: u64,
-    /// Repair requests answered.
-    pub repairs: u64,
-    /// Raw bytes sent again for them.
-    pub repaired_bytes: u64,
-}
-
 /// One direction of one flow, towards the WAN.
 pub struct Encoder {
     config: EncoderConfig,
     peer: PeerSlot,
     order: VecDeque<Run>,
+    /// Whole chunks that have no fingerprints yet, with how much of each has been sent.
+    cut: Vec<(Bytes, usize)>,
     chunks: VecDeque<Chunk>,
     chunker: Chunker,
     open: Vec<u8>,
@@ -148,23 +135,6 @@ struct Collecting {
     until: Option<Time>,
 }
 
-/// A record that the peer has not acknowledged.
-struct Retained {
-    start: u64,
-    end: u64,
-    /// The raw bytes, a piece for each operation.
-    pieces: Vec<Bytes>,
-    /// How many of them count as kept here.
-    own_length: usize,
-    /// For the others.
-    _loan: Option<Loan>,
-    references: Vec<Reference>,
-    sources: Vec<Key>,
-    /// How many sources each of its groups names.
-    groups: Vec<usize>,
-    ended: Vec<(Key, u64)>,
-}
-
 impl Encoder {
     /// An encoder for a flow to that peer.
     #[must_use]
@@ -173,6 +143,7 @@ impl Encoder {
             config,
             peer,
             order: VecDeque::new(),
+            cut: Vec::new(),
             chunks: VecDeque::new(),
             chunker: Chunker::default(),
             open: Vec::new(),
@@ -413,7 +384,7 @@ impl Encoder {
         while let Some(length) = self.chunker.cut(&bytes) {
             let end = bytes.split_to(length);
             if self.open.is_empty() {
-                self.chunks.push_back(Chunk::new(end, 0));
+                self.cut.push((end, 0));
             } else {
                 self.open.extend_from_slice(&end);
                 self.close_chunk();
@@ -435,9 +406,21 @@ impl Encoder {
     /// Makes the open chunk a whole one.
     fn close_chunk(&mut self) {
         let bytes = Bytes::from(std::mem::take(&mut self.open));
-        self.chunks.push_back(Chunk::new(bytes, self.open_sent));
+        self.cut.push((bytes, self.open_sent));
         self.open_sent = 0;
         self.chunker = Chunker::default();
+    }
+
+    /// Gives the chunks that were cut their fingerprints, all at once, which is faster.
+    fn name_chunks(&mut self) {
+        if self.cut.is_empty() {
+            return;
+        }
+        let bytes: Vec<&[u8]> = self.cut.iter().map(|(bytes, _)| &bytes[..]).collect();
+        let fingerprints = Fingerprint::of_each(&bytes);
+        let cut = self.cut.drain(..).zip(fingerprints);
+        self.chunks
+            .extend(cut.map(|((bytes, sent), fingerprint)| Chunk::new(bytes, fingerprint, sent)));
     }
 
     fn forget_lacking(&mut self, dictionary: &mut Dictionary) {
@@ -453,6 +436,10 @@ impl Encoder {
         dictionary: &mut Dictionary,
         max: usize,
     ) -> Option<Bytes> {
+        if self.holds_rest(now) {
+            return None;
+        }
+        self.name_chunks();
         let most = self.config.record.as_usize().clamp(1, MAX_RECORD_LITERALS);
         let literals = (max.saturating_mul(self.expansion) / 16).max(LEAST_LITERALS);
         let (mut draft, until) = match self.collecting.take() {
@@ -628,6 +615,15 @@ impl Encoder {
         self.recent >= BULK && !self.is_finished
     }
 
+    /// Whether what is left of a bulk transfer after a full record waits for more, for a record of
+    /// little costs as much to make, to check and to compress against as a full one.
+    fn holds_rest(&mut self, now: Time) -> bool {
+        let only_payload = matches!(self.order.front(), Some(Run::Payload(_)));
+        let little = self.order.len() == 1 && only_payload && self.pending < LEAST_REST;
+        let waited = self.collecting.is_some() || !matches!(self.reading, Reading::Nothing);
+        little && !waited && self.is_bulk() && self.holds_tail(now)
+    }
+
     /// Whether the open tail waits for the rest of its chunk; sets the timer.
     fn holds_tail(&mut self, now: Time) -> bool {
         match self.hold_until {
@@ -750,7 +746,8 @@ impl Encoder {
         statistics.literal_bytes += closed.literal_bytes as u64;
         statistics.incompressible_bytes += closed.stored_bytes as u64;
         statistics.delta_bytes += closed.delta_bytes as u64;
-        if closed.literal_bytes >= self.opening {
+        // It may have ended with a chunk, a little before its limit.
+        if 2 * closed.literal_bytes >= self.opening {
             self.opening = (4 * self.opening).min(MAX_RECORD_LITERALS);
         }
         if closed.literal_bytes >= LEAST_LITERALS {
@@ -776,14 +773,5 @@ impl Encoder {
             ended: closed.ended,
         });
         closed.bytes
-    }
-}
-
-impl Retained {
-    /// The keys of a group of its sources.
-    fn group(&self, number: usize) -> Option<&[Key]> {
-        let count = *self.groups.get(number)?;
-        let first: usize = self.groups[..number].iter().sum();
-        self.sources.get(first..first + count)
     }
 }

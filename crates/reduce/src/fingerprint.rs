@@ -9,6 +9,9 @@ use std::fmt;
 /// The first eight bytes of a fingerprint: what references and the index are keyed by.
 pub(crate) type Key = u64;
 
+/// Chunks of which so many are hashed faster together than one by one.
+const TOGETHER: usize = 3;
+
 /// The BLAKE3 hash of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(pub(crate) [u8; 32]);
@@ -17,6 +20,17 @@ impl Fingerprint {
     /// The fingerprint of these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// The fingerprint of each of these, in order: together they fill the processor's vectors,
+    /// which one chunk does not.
+    pub(crate) fn of_each(chunks: &[&[u8]]) -> Vec<Self> {
+        match simd::blake3::Kernel::detect() {
+            Some(kernel) if chunks.len() >= TOGETHER => {
+                kernel.hash_each(chunks).into_iter().map(Self).collect()
+            }
+            Some(_) | None => chunks.iter().map(|chunk| Self::of(chunk)).collect(),
+        }
     }
 
     /// The fingerprint of the bytes that these pieces make together.

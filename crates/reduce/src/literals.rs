@@ -5,8 +5,9 @@
 //!  a bulk flow                ─► the next blocks of its window (`windows.rs`)
 //!  the rest                   ─► a frame by itself, or stored as it is
 //! ```
-//! Data that compression cannot help is recognised by a probe of its byte frequencies; only every
-//! [`RETRY`]th such block is tried in earnest, for the repeats that frequencies do not show.
+//! Data that compression cannot help is recognised by a probe of its byte frequencies; of every
+//! [`RETRY`]th such block the beginning is tried in earnest, for the short repeats that frequencies
+//! do not show. Longer ones are the dictionary's.
 
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{
@@ -20,8 +21,12 @@ use crate::windows::{WindowId, Windows};
 const PROBE: usize = 1024;
 /// Blocks below this size are always tried: it costs next to nothing.
 const ALWAYS_TRIED: usize = 512;
-/// One in so many blocks that look incompressible is compressed all the same.
+/// Of one in so many blocks that look incompressible, the beginning is compressed all the same ...
 const RETRY: u32 = 16;
+/// ... so many bytes of it ...
+const SAMPLE: usize = 16 * 1024;
+/// ... at zstd's fastest level with a name.
+const SAMPLE_LEVEL: i32 = 1;
 /// Literals shorter than this are stored: zstd's frame costs more than it saves.
 const LEAST_COMPRESSED: usize = 32;
 /// Bytes of literals with which a flow gets a window: a context is too large a thing for less.
@@ -51,8 +56,8 @@ pub(crate) struct Codec {
     decompress: DCtx<'static>,
     encoding: Windows<CCtx<'static>>,
     decoding: Windows<DCtx<'static>>,
-    /// Room for the literals of a record in the making, and for what they are coded as.
-    pub(crate) literals: Vec<u8>,
+    /// Room for literals that have to be in one piece, and for what they are coded as.
+    joined: Vec<u8>,
     pub(crate) coded: Vec<u8>,
 }
 
@@ -96,30 +101,31 @@ impl Codec {
             decompress: DCtx::create(),
             encoding: Windows::new(MAX_ENCODING_WINDOWS),
             decoding: Windows::new(MAX_DECODING_WINDOWS),
-            literals: Vec::new(),
+            joined: Vec::new(),
             coded: Vec::new(),
         }
     }
 
-    /// Codes `raw` into `out`, which it empties first.
+    /// Codes literals, which may be in pieces, into `out`, which it empties first.
     pub(crate) fn encode(
         &mut self,
-        raw: &[u8],
+        pieces: &[&[u8]],
         bases: &[u8],
         level: i32,
         experience: &mut Experience,
         out: &mut Vec<u8>,
     ) -> Coding {
         out.clear();
-        experience.literals += raw.len() as u64;
-        if raw.len() < LEAST_COMPRESSED {
+        let length = pieces.iter().map(|piece| piece.len()).sum();
+        experience.literals += length as u64;
+        if length < LEAST_COMPRESSED {
             return Coding::Stored;
         }
-        if !bases.is_empty() && self.encode_against(raw, bases, level, experience, out) {
+        if !bases.is_empty() && self.encode_against(pieces, bases, level, experience, out) {
             return Coding::Delta;
         }
-        let coding = self.encode_without(raw, level, experience, out);
-        experience.note(raw.len(), coding, out.len());
+        let coding = self.encode_without(pieces, length, level, experience, out);
+        experience.note(length, coding, out.len());
         coding
     }
 
@@ -173,7 +179,7 @@ impl Codec {
     /// Codes `raw` against the bases; says whether it was worth it.
     fn encode_against(
         &mut self,
-        raw: &[u8],
+        pieces: &[&[u8]],
         bases: &[u8],
         level: i32,
         experience: &mut Experience,
@@ -183,6 +189,8 @@ impl Codec {
             experience.without_bases -= 1;
             return false;
         }
+        join(pieces, &mut self.joined);
+        let raw = &self.joined[..];
         out.reserve(zstd_safe::compress_bound(raw.len()));
         let done = self.compress.compress_using_dict(out, raw, bases, level);
         let expected = match experience.per_mille {
@@ -200,22 +208,28 @@ impl Codec {
         false
     }
 
-    /// Codes `raw` in the flow's window, by itself, or not at all.
+    /// Codes so many bytes in the flow's window, by themselves, or not at all.
     fn encode_without(
         &mut self,
-        raw: &[u8],
+        pieces: &[&[u8]],
+        length: usize,
         level: i32,
         experience: &mut Experience,
         out: &mut Vec<u8>,
     ) -> Coding {
-        let windowed = experience.wants_window(raw);
-        if !windowed && !experience.worth_trying(raw) {
-            return Coding::Stored;
-        }
-        out.reserve(zstd_safe::compress_bound(raw.len()));
-        if windowed && let Some(coding) = self.encode_in_window(raw, level, experience, out) {
+        let compressible = looks_compressible(pieces, length);
+        let windowed = compressible && experience.wants_window();
+        if windowed
+            && let Some(coding) = self.encode_in_window(pieces, length, level, experience, out)
+        {
             return coding;
         }
+        if !compressible && length >= ALWAYS_TRIED && !self.sample_saves(pieces, experience, out) {
+            return Coding::Stored;
+        }
+        join(pieces, &mut self.joined);
+        let raw = &self.joined[..];
+        out.reserve(zstd_safe::compress_bound(raw.len()));
         let done = self.compress.compress(out, raw, level);
         if done.is_err() || !is_saving(raw.len(), out.len()) {
             out.clear();
@@ -226,17 +240,39 @@ impl Codec {
         Coding::Compressed
     }
 
-    /// Codes `raw` as the next blocks of the flow's window, if there is one to be had and it helps.
+    /// Whether the first bytes of what looks incompressible come out smaller; found out for one
+    /// block in [`RETRY`] only.
+    fn sample_saves(
+        &mut self,
+        pieces: &[&[u8]],
+        experience: &mut Experience,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        experience.incompressible = experience.incompressible.wrapping_add(1);
+        if experience.incompressible % RETRY != 1 {
+            return false;
+        }
+        let sample = pieces.first().copied().unwrap_or_default();
+        let sample = &sample[..sample.len().min(SAMPLE)];
+        out.reserve(zstd_safe::compress_bound(sample.len()));
+        let done = self.compress.compress(out, sample, SAMPLE_LEVEL);
+        let saves = done.is_ok() && is_saving(sample.len(), out.len());
+        out.clear();
+        saves
+    }
+
+    /// Codes the next so many bytes of the flow's window, if there is one to be had and it helps.
     fn encode_in_window(
         &mut self,
-        raw: &[u8],
+        pieces: &[&[u8]],
+        length: usize,
         level: i32,
         experience: &mut Experience,
         out: &mut Vec<u8>,
     ) -> Option<Coding> {
         let mut coding = Coding::WindowGoesOn;
         let known = experience.window;
-        let mut fresh = experience.windowed + raw.len() > 1 << WINDOW_LOG;
+        let mut fresh = experience.windowed + length > 1 << WINDOW_LOG;
         if known.is_none_or(|id| self.encoding.find(id).is_none()) {
             let (id, _) = self.encoding.begin(CCtx::create)?;
             experience.window = Some(id);
@@ -249,12 +285,9 @@ impl Codec {
             experience.windowed = 0;
             coding = Coding::WindowBegins;
         }
-        experience.windowed += raw.len();
-        let mut to = OutBuffer::around(out);
-        let mut from = InBuffer::around(raw);
-        let flush = ZSTD_EndDirective::ZSTD_e_flush;
-        let left = context.compress_stream2(&mut to, &mut from, flush);
-        if left == Ok(0) && from.pos() == raw.len() && is_saving(raw.len(), out.len()) {
+        experience.windowed += length;
+        out.reserve(zstd_safe::compress_bound(length));
+        if compress_blocks(context, pieces, out) && is_saving(length, out.len()) {
             experience.incompressible = 0;
             return Some(coding);
         }
@@ -263,6 +296,27 @@ impl Codec {
         experience.window = None;
         out.clear();
         None
+    }
+}
+
+/// Codes the next bytes of a window; says whether all went well.
+fn compress_blocks(context: &mut CCtx<'static>, pieces: &[&[u8]], out: &mut Vec<u8>) -> bool {
+    let mut to = OutBuffer::around(out);
+    let takes_on = pieces.iter().all(|piece| {
+        let mut from = InBuffer::around(piece);
+        let goes_on = ZSTD_EndDirective::ZSTD_e_continue;
+        let done = context.compress_stream2(&mut to, &mut from, goes_on);
+        done.is_ok() && from.pos() == piece.len()
+    });
+    let flush = ZSTD_EndDirective::ZSTD_e_flush;
+    takes_on && context.compress_stream2(&mut to, &mut InBuffer::around(&[]), flush) == Ok(0)
+}
+
+/// Makes one piece of several.
+fn join(pieces: &[&[u8]], joined: &mut Vec<u8>) {
+    joined.clear();
+    for piece in pieces {
+        joined.extend_from_slice(piece);
     }
 }
 
@@ -302,15 +356,6 @@ fn decode_blocks(context: &mut DCtx<'static>, coded: &[u8], length: usize) -> Op
 }
 
 impl Experience {
-    /// Whether zstd is worth its time on this block.
-    fn worth_trying(&mut self, raw: &[u8]) -> bool {
-        if raw.len() < ALWAYS_TRIED || looks_compressible(raw) {
-            return true;
-        }
-        self.incompressible = self.incompressible.wrapping_add(1);
-        self.incompressible % RETRY == 1
-    }
-
     /// Remembers how a block came out that was coded without bases.
     fn note(&mut self, raw: usize, coding: Coding, coded: usize) {
         if raw >= TELLING {
@@ -329,10 +374,9 @@ impl Experience {
         }
     }
 
-    /// Whether this block goes into a window.
-    fn wants_window(&self, raw: &[u8]) -> bool {
-        let bulk = self.literals >= BULK.max(self.window_from);
-        (self.window.is_some() || bulk) && looks_compressible(raw)
+    /// Whether what can be compressed goes into a window.
+    fn wants_window(&self) -> bool {
+        self.window.is_some() || self.literals >= BULK.max(self.window_from)
     }
 }
 
@@ -348,12 +392,12 @@ pub(crate) fn join_bases<'a>(bases: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 /// Whether the byte frequencies are uneven. For uniformly random bytes the sum of the squared
 /// counts of n samples over 256 values is n + n²/256 on average; 1.25 times that is never
 /// reached by chance and always by text, machine code, base64 and the like.
-fn looks_compressible(raw: &[u8]) -> bool {
+fn looks_compressible(pieces: &[&[u8]], length: usize) -> bool {
     let mut counts = [0_u32; 256];
-    let step = (raw.len() / PROBE).max(1);
+    let step = (length / PROBE).max(1);
     let mut samples = 0_u32;
     // Runs of 16 neighbours, so that a structure with an even period is not looked at in step.
-    for run in raw.chunks(16 * step) {
+    for run in pieces.iter().flat_map(|piece| piece.chunks(16 * step)) {
         for byte in run.iter().take(16) {
             counts[usize::from(*byte)] += 1;
             samples += 1;
@@ -374,13 +418,21 @@ mod tests {
     fn noise_is_not_tried_each_time_and_text_is() {
         let mut noise = vec![0; 64 * 1024];
         Random::from_seed(1).fill(&mut noise);
-        assert!(!looks_compressible(&noise));
+        assert!(!looks_compressible(&[&noise], noise.len()));
         let text = b"The quick brown fox jumps over the lazy dog. ".repeat(1000);
-        assert!(looks_compressible(&text));
+        assert!(looks_compressible(&[&text], text.len()));
+        // Its bytes are as evenly spread, and the same again and again.
+        let hidden = noise[..2_000].repeat(32);
+        assert!(!looks_compressible(&[&hidden], hidden.len()));
+        let (mut codec, mut coded) = (Codec::new(), Vec::new());
         let mut experience = Experience::default();
-        let tried = (0..64).filter(|_| experience.worth_trying(&noise)).count();
-        assert_eq!(tried, 4);
-        assert!(experience.worth_trying(&text));
+        let mut code = |raw: &[u8]| {
+            codec.encode(&[raw], &[], 3, &mut experience, &mut coded) != Coding::Stored
+        };
+        assert!((0..40).all(|_| !code(&noise)));
+        let tried = (0..64).filter(|_| code(&hidden)).count();
+        assert!((1..64).contains(&tried), "{tried}");
+        assert!(code(&text));
     }
 
     #[test]
@@ -392,7 +444,7 @@ mod tests {
         raw.splice(5000..5000, *b"edited");
         let joined = join_bases([&base[..]].into_iter());
         let mut coded = Vec::new();
-        let coding = codec.encode(&raw, &joined, 3, &mut Experience::default(), &mut coded);
+        let coding = codec.encode(&[&raw], &joined, 3, &mut Experience::default(), &mut coded);
         assert_eq!(coding, Coding::Delta);
         assert!(coded.len() < 100, "{}", coded.len());
         assert_eq!(codec.decode(&coded, &joined, raw.len()), Some(raw.clone()));
@@ -405,7 +457,7 @@ mod tests {
         let mut experience = Experience::default();
         let mut coded = Vec::new();
         let mut code =
-            |raw: &[u8], bases: &[u8]| codec.encode(raw, bases, 3, &mut experience, &mut coded);
+            |raw: &[u8], bases: &[u8]| codec.encode(&[raw], bases, 3, &mut experience, &mut coded);
         let words = |seed| {
             let mut random = Random::from_seed(seed);
             let words = (0..8_000).map(|_| format!("word {} ", random.below(5_000)));
@@ -431,7 +483,7 @@ mod tests {
         let mut codec = Codec::new();
         let mut coded = Vec::new();
         let zeros = vec![0; 60_000];
-        codec.encode(&zeros, &[], 3, &mut Experience::default(), &mut coded);
+        codec.encode(&[&zeros], &[], 3, &mut Experience::default(), &mut coded);
         assert!(coded.len() < 100);
         assert_eq!(codec.decode(&coded, &[], 1000), None);
         assert_eq!(codec.decode(&coded, &[], 60_001), None);
@@ -448,7 +500,7 @@ mod tests {
                 raw.extend_from_slice(format!("word {} ", random.below(5000)).as_bytes());
             }
             let mut coded = Vec::new();
-            let coding = codec.encode(&raw, &[], 3, &mut experience, &mut coded);
+            let coding = codec.encode(&[&raw], &[], 3, &mut experience, &mut coded);
             (raw, coded, coding)
         });
         blocks.collect()
@@ -461,7 +513,7 @@ mod tests {
         let mut window = None;
         for (index, (raw, coded, coding)) in blocks.iter().enumerate() {
             let mut alone = Vec::new();
-            codec.encode(raw, &[], 3, &mut Experience::default(), &mut alone);
+            codec.encode(&[raw], &[], 3, &mut Experience::default(), &mut alone);
             if index == 0 {
                 assert_eq!(*coding, Coding::WindowBegins);
                 codec.begin_decoding(&mut window);

@@ -150,6 +150,14 @@ impl Group {
 }
 
 impl Operation {
+    /// How many of the literals it takes, if it takes from there.
+    pub(crate) fn literal_length(&self) -> Option<usize> {
+        match self {
+            Operation::Literal { length, .. } | Operation::Aside { length, .. } => Some(*length),
+            Operation::Chunk { .. } | Operation::Copy { .. } => None,
+        }
+    }
+
     /// The source that it takes from, if it does.
     pub(crate) fn source(&self) -> Option<usize> {
         match self {
@@ -163,11 +171,12 @@ impl Record {
     /// The record's bytes.
     #[cfg(test)]
     pub(crate) fn emit(&self) -> Bytes {
-        self.emit_with(&self.coded)
+        self.emit_with(&[&self.coded]).0
     }
 
-    /// The record's bytes, with these coded literals in place of its own.
-    pub(crate) fn emit_with(&self, coded: &[u8]) -> Bytes {
+    /// The record's bytes, with these coded literals in place of its own, and how many they are.
+    pub(crate) fn emit_with(&self, coded: &[&[u8]]) -> (Bytes, usize) {
+        let coded_length = coded.iter().map(|piece| piece.len()).sum();
         let mut operations = Writer::with_capacity(64 + 8 * self.operations.len());
         emit_operations(&self.operations, &mut operations);
         let operations = operations.finish();
@@ -187,7 +196,7 @@ impl Record {
             | Literals::ZstdWithBases(_)
             | Literals::WindowBegins
             | Literals::WindowGoesOn => {
-                head.varint(coded.len() as u64);
+                head.varint(coded_length as u64);
             }
         }
         emit_groups(&self.groups, &mut head);
@@ -195,20 +204,25 @@ impl Record {
             head.varint(count as u64);
         }
         let head = head.finish();
-        let body = head.len() + coded.len() + operations.len();
+        let body = head.len() + coded_length + operations.len();
         let mut whole = Writer::with_capacity(body + 9);
-        whole
-            .u8(VERSION)
-            .varint(body as u64)
-            .bytes(&head)
-            .bytes(coded)
-            .bytes(&operations);
-        whole.finish()
+        whole.u8(VERSION).varint(body as u64).bytes(&head);
+        for piece in coded {
+            whole.bytes(piece);
+        }
+        whole.bytes(&operations);
+        (whole.finish(), coded_length)
     }
 
-    /// Takes one record off the front of `bytes`; `None` when it is not all there yet.
-    pub(crate) fn parse(bytes: &mut Bytes) -> Result<Option<(Self, usize)>, Error> {
+    /// Bytes of the record that these begin, its head included; `None` when there are too few of
+    /// them to tell.
+    pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Error> {
         let mut reader = Reader::new(bytes);
+        let body = Self::body_length(&mut reader)?;
+        Ok(body.map(|body| bytes.len() - reader.remaining() + body))
+    }
+
+    fn body_length(reader: &mut Reader<'_>) -> Result<Option<usize>, Error> {
         match reader.u8() {
             Err(_) => return Ok(None),
             Ok(VERSION) => {}
@@ -217,10 +231,19 @@ impl Record {
         let Ok(length) = reader.varint() else {
             return Ok(None);
         };
-        let length = usize::try_from(length)
+        usize::try_from(length)
             .ok()
             .filter(|length| *length <= MAX_RECORD_BODY)
-            .ok_or(Error::InvalidMessage("a record is longer than allowed"))?;
+            .ok_or(Error::InvalidMessage("a record is longer than allowed"))
+            .map(Some)
+    }
+
+    /// Takes one record off the front of `bytes`; `None` when it is not all there yet.
+    pub(crate) fn parse(bytes: &mut Bytes) -> Result<Option<(Self, usize)>, Error> {
+        let mut reader = Reader::new(bytes);
+        let Some(length) = Self::body_length(&mut reader)? else {
+            return Ok(None);
+        };
         if reader.remaining() < length {
             return Ok(None);
         }
@@ -258,9 +281,7 @@ impl Record {
         let operations = parse_operations(&mut reader, sources)?;
         let mut literal_sum = 0;
         for operation in &operations {
-            if let Operation::Literal { length, .. } | Operation::Aside { length, .. } = operation {
-                literal_sum += length;
-            }
+            literal_sum += operation.literal_length().unwrap_or(0);
         }
         if literal_sum != literal_length {
             return Err(Error::InvalidMessage(

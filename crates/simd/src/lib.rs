@@ -3,7 +3,8 @@
 //! A kernel is a loop over bytes that the processor has instructions for and the compiler does not
 //! find by itself. It is offered as safe functions that take slices; which instructions do the work
 //! is found out once, when the program runs, so one binary serves old and new processors. What is
-//! here now is [`gf256`], the arithmetic of forward error correction.
+//! here now is [`gf256`], the arithmetic of forward error correction, [`blake3`], the hash of many short
+//! inputs at once, and [`places`], the choice of positions by content.
 //!
 //! ```text
 //!  Kernel::detect() ─► GFNI + AVX-512 │ AVX2 │ NEON │ portable      same results, byte for byte
@@ -16,4 +17,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod blake3;
 pub mod gf256;
+pub mod places;

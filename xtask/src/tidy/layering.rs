@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! vocab ◄─ emulate, reduce, tunnel, accelerate, measure ◄─ engine ◄─ node, lab ◄─ trunkline
-//!            ▲               ▲                                  ▲
-//!            │               └─ simd, path            hostile (fuzzing only)
+//!            ▲        ▲      ▲                                  ▲
+//!            │     simd      └─ simd, path            hostile (fuzzing only)
 //!            └─ testkit (tests only)
 //! ```
 
@@ -32,7 +32,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("simd", &[]),
     ("path", &["vocab"]),
     ("emulate", &["vocab"]),
-    ("reduce", &["vocab"]),
+    ("reduce", &["vocab", "simd"]),
     ("tunnel", &["vocab", "simd", "path"]),
     ("accelerate", &["vocab"]),
     ("measure", &["vocab", "path"]),

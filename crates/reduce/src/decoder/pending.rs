@@ -12,7 +12,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::Decoded;
-use crate::check::{Span, Spans};
+use crate::check::{Span, check_of};
 use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES};
 use crate::dictionary::{Dictionary, Fetch, NO_KEY, Ticket};
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub(super) struct Pending {
     repaired: BTreeMap<usize, Bytes>,
     /// The literals if they are in the flow's window, decoded once, in the records' order; `None`
     /// inside when they could not be.
-    windowed: Option<Option<Vec<u8>>>,
+    windowed: Option<Option<Bytes>>,
     repair: Repair,
     partial_repairs: usize,
     /// It was looked through while another record waited, and nothing new is known since.
@@ -404,7 +404,7 @@ impl Pending {
             Literals::Stored | Literals::Zstd | Literals::ZstdWithBases(_) => return,
         }
         let decoded = codec.decode_in_window(&record.coded, window, record.literal_length);
-        self.windowed = Some(decoded);
+        self.windowed = Some(decoded.map(Bytes::from));
     }
 
     fn ask_for_all(&mut self) -> Decoded {
@@ -426,25 +426,29 @@ impl Pending {
     /// The raw bytes from the sources, if they come out right.
     fn assemble(&self, dictionary: &mut Dictionary) -> Option<Verified> {
         let record = &self.record;
-        let decoded;
-        let mut literals: &[u8] = match record.literals {
-            Literals::Stored => &record.coded,
+        let literals: Bytes = match record.literals {
+            Literals::Stored => record.coded.clone(),
             Literals::Zstd => {
                 let length = record.literal_length;
-                decoded = dictionary.codec().decode(&record.coded, &[], length)?;
-                &decoded
+                let decoded = dictionary.codec().decode(&record.coded, &[], length)?;
+                decoded.into()
             }
             Literals::ZstdWithBases(count) => {
                 let bases = &self.sources[self.sources.len() - count..];
                 let joined = join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()));
                 let length = record.literal_length;
-                decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
-                &decoded
+                let decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
+                decoded.into()
             }
             Literals::WindowBegins | Literals::WindowGoesOn => {
-                self.windowed.as_ref().and_then(Option::as_ref)?
+                self.windowed.as_ref().and_then(Option::as_ref)?.clone()
             }
         };
+        let only_literals = record.operations.iter().map(Operation::literal_length);
+        if let Some(lengths) = only_literals.collect() {
+            return self.verify(literals, lengths, Vec::new());
+        }
+        let mut literals = &literals[..];
         let mut raw = Vec::with_capacity(record.raw_length);
         let mut lengths = Vec::with_capacity(record.operations.len());
         let mut chunks = Vec::new();
@@ -492,16 +496,16 @@ impl Pending {
             raw.extend_from_slice(piece);
             lengths.push(piece.len());
         }
-        self.verify(raw, lengths, chunks)
+        self.verify(raw.into(), lengths, chunks)
     }
 
     /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
     fn join_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
         let lengths = pieces.iter().map(Bytes::len).collect();
-        self.verify(pieces.concat(), lengths, Vec::new())
+        self.verify(pieces.concat().into(), lengths, Vec::new())
     }
 
-    fn verify(&self, raw: Vec<u8>, lengths: Vec<usize>, chunks: Vec<Key>) -> Option<Verified> {
+    fn verify(&self, raw: Bytes, lengths: Vec<usize>, chunks: Vec<Key>) -> Option<Verified> {
         let record = &self.record;
         let mut fits = raw.len() == record.raw_length && lengths.len() == record.operations.len();
         for (operation, have) in record.operations.iter().zip(&lengths) {
@@ -522,11 +526,11 @@ impl Pending {
         if !fits {
             return None;
         }
-        let (mut spans, mut chunk_ends) = (Spans::new(), Vec::new());
+        let (mut spans, mut chunk_ends) = (Vec::new(), Vec::new());
         let (mut at, mut start) = (0, 0);
         let mut end_span = |end: usize| {
-            let span = &raw[std::mem::replace(&mut start, end)..end];
-            spans.end([span].into_iter(), None)
+            spans.push(&raw[std::mem::replace(&mut start, end)..end]);
+            spans.len() - 1
         };
         for (operation, length) in record.operations.iter().zip(&lengths) {
             let before = at;
@@ -547,8 +551,10 @@ impl Pending {
             }
         }
         end_span(at);
-        (spans.check() == record.check).then(|| Verified {
-            raw: raw.into(),
+        let spans = Span::of_each(&spans);
+        let chunk_ends = chunk_ends.iter().map(|number| spans[*number]).collect();
+        (check_of(&spans) == record.check).then(|| Verified {
+            raw,
             lengths,
             chunks,
             chunk_ends,
@@ -647,7 +653,7 @@ mod tests {
             });
             let mut costly = record(vec![Group::Listed(keys.to_vec())], bytes.collect());
             costly.raw_length = CHUNKS;
-            decoder.push(costly.emit_with(&[]));
+            decoder.push(costly.emit_with(&[]).0);
         }
         // The first does not verify and is asked for; then the others are looked through.
         for most in [DECODE_AHEAD_BYTES, REPAIR_AHEAD_BYTES] {

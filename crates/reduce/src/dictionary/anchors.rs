@@ -12,7 +12,7 @@ use crate::fingerprint::Key;
 
 /// The part of the dictionary's memory that the table takes: one in so many bytes.
 const SHARE: usize = 16;
-/// Slots for each chunk in the ring; a chunk of 8 KiB has about 120 anchors.
+/// Slots for each chunk in the ring; a chunk of 10 KiB has about a hundred anchors.
 const SLOTS_FOR_OWNER: usize = 64;
 
 /// The table.

@@ -21,6 +21,7 @@
 mod append;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use vocab::Time;
@@ -44,6 +45,8 @@ const LEAST_DISK: u64 = 1024 * 1024;
 /// Of a segment that is dropped, at most this part is read to be written again: what is used by far
 /// the most is a small part, and reading keeps others from the disk.
 const RESCUED_PART: u64 = 4;
+/// Segments whose derived keys are kept ready: the one that is written, and those that a few flows read.
+const KEPT_SEALS: usize = 8;
 /// Segments that the disk's bytes are divided into at least, so that dropping one keeps most.
 const LEAST_SEGMENTS: u64 = 4;
 
@@ -53,6 +56,8 @@ pub(super) struct Log {
     pub(super) cap: u64,
     /// Without one there is no disk tier.
     pub(super) key: Option<DictionaryKey>,
+    /// What seals the records of the segments that were used last.
+    seals: VecDeque<(SegmentName, Arc<Seal>)>,
     segment_size: u64,
     pub(super) state: LogState,
     next_id: u64,
@@ -68,7 +73,7 @@ pub(super) struct Log {
     /// The segment that is appended to.
     active: Option<Active>,
     pub(super) next_number: u32,
-    queue: VecDeque<Key>,
+    queue: VecDeque<Fingerprint>,
     queue_bytes: usize,
     appending: Appending,
     knowledge: BTreeMap<(u8, Fact), Vec<Key>>,
@@ -203,6 +208,7 @@ impl Log {
         Self {
             cap,
             key,
+            seals: VecDeque::new(),
             segment_size: config.segment.bytes().clamp(LEAST_SEGMENT, largest),
             state: LogState::Closed,
             next_id: 0,
@@ -281,6 +287,19 @@ impl Log {
             generation,
             salt: segment.salt,
         })
+    }
+
+    /// What seals the records of a segment: deriving it costs as much as sealing some kilobytes.
+    fn seal(&mut self, name: &SegmentName) -> Option<Arc<Seal>> {
+        if let Some((_, seal)) = self.seals.iter().find(|(known, _)| known == name) {
+            return Some(Arc::clone(seal));
+        }
+        let seal = Arc::new(self.key.as_ref()?.records(name));
+        if self.seals.len() == KEPT_SEALS {
+            self.seals.pop_front();
+        }
+        self.seals.push_back((*name, Arc::clone(&seal)));
+        Some(seal)
     }
 
     /// Notes that the chunk in this slot is in that segment.
@@ -417,12 +436,12 @@ impl Dictionary {
         }
     }
 
-    /// Puts a chunk on its way to the disk, if there is one that keeps up.
-    pub(super) fn enqueue(&mut self, key: Key) {
+    /// Puts the chunk of this fingerprint on its way to the disk, if there is one that keeps up.
+    pub(super) fn enqueue(&mut self, fingerprint: Fingerprint) {
         if self.log.cap == 0 {
             return;
         }
-        let Some(known) = self.index.get(key) else {
+        let Some(known) = self.index.get(fingerprint.key()) else {
             return;
         };
         let length = known.length;
@@ -431,7 +450,7 @@ impl Dictionary {
             return;
         }
         self.index.set_place(known.slot, Place::Queued);
-        self.log.queue.push_back(key);
+        self.log.queue.push_back(fingerprint);
         self.log.queue_bytes += length;
     }
 
@@ -480,6 +499,7 @@ impl Dictionary {
         self.forget_recovered();
         self.log.lists_bytes = 0;
         self.log.active = None;
+        self.log.seals.clear();
         self.log.queue.clear();
         self.log.queue_bytes = 0;
         self.log.knowledge.clear();
@@ -493,9 +513,9 @@ impl Dictionary {
         name: &SegmentName,
         result: Result<DiskAnswer, DiskFault>,
     ) {
-        let answer = match (&result, &self.log.key, place) {
-            (Ok(DiskAnswer::Bytes(bytes)), Some(master), Place::At { offset, .. }) => {
-                chunk_of(bytes, &master.records(name), offset, key)
+        let answer = match (&result, self.log.seal(name), place) {
+            (Ok(DiskAnswer::Bytes(bytes)), Some(seal), Place::At { offset, .. }) => {
+                chunk_of(bytes, &seal, offset, key)
             }
             _ => None,
         };
@@ -524,9 +544,9 @@ impl Dictionary {
 
     /// There is no disk after all: what waits for it stays in memory only.
     pub(super) fn abandon_queue(&mut self) {
-        for key in std::mem::take(&mut self.log.queue) {
+        for fingerprint in std::mem::take(&mut self.log.queue) {
             self.statistics.unwritten_chunks += 1;
-            self.unplace(key);
+            self.unplace(fingerprint.key());
         }
         self.log.queue_bytes = 0;
         self.log.knowledge.clear();
@@ -579,10 +599,10 @@ impl Dictionary {
                 continue;
             }
             let used = self.index.take_used(slot);
-            let resident = self.memory.contains(known.key);
+            let resident = self.memory.peek(known.key);
             self.unplace(known.key);
-            if used && resident {
-                self.enqueue(known.key);
+            if let Some(bytes) = resident.filter(|_| used) {
+                self.enqueue(Fingerprint::of(&bytes));
             } else if used && known.length as u64 <= room {
                 room -= known.length as u64;
                 self.rescue(&known, offset, name);
@@ -618,10 +638,10 @@ impl Dictionary {
         peers: u64,
         result: &Result<DiskAnswer, DiskFault>,
     ) {
-        let (Ok(DiskAnswer::Bytes(bytes)), Some(master)) = (result, &self.log.key) else {
+        let (Ok(DiskAnswer::Bytes(bytes)), Some(seal)) = (result, self.log.seal(name)) else {
             return;
         };
-        let chunk = chunk_of(bytes, &master.records(name), offset, key);
+        let chunk = chunk_of(bytes, &seal, offset, key);
         let Some((fingerprint, bytes)) = chunk.filter(|_| name.generation == self.generation)
         else {
             return;

@@ -346,7 +346,7 @@ impl Dictionary {
             None => {
                 self.index.insert(key, fingerprint.check(), bytes.len());
                 let kept = self.memory.insert(key, bytes);
-                self.enqueue(key);
+                self.enqueue(*fingerprint);
                 kept
             }
         };

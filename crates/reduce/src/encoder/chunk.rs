@@ -35,10 +35,10 @@ pub(super) struct Edited {
 }
 
 impl Chunk {
-    pub(super) fn new(bytes: Bytes, sent: usize) -> Self {
+    pub(super) fn new(bytes: Bytes, fingerprint: Fingerprint, sent: usize) -> Self {
         Self {
-            fingerprint: Fingerprint::of(&bytes),
             bytes,
+            fingerprint,
             sent,
             plan: None,
         }
@@ -88,6 +88,14 @@ impl Chunk {
         };
         let available = most.min(next.length());
         let length = match next {
+            // A chunk in two records is hashed twice at either side.
+            Piece::Literal(left)
+                if *left == self.bytes.len()
+                    && available > draft.literal_room()
+                    && draft.is_half_full() =>
+            {
+                return None;
+            }
             Piece::Literal(left) => {
                 add_bases(dictionary, draft, &edited.bases);
                 let length = available.min(draft.literal_room());

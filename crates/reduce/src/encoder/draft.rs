@@ -141,6 +141,11 @@ impl Draft {
         self.raw_room().min(room)
     }
 
+    /// Whether it has come to hold half of the literals that it may.
+    pub(super) fn is_half_full(&self) -> bool {
+        2 * self.literal_length >= self.literal_limit
+    }
+
     /// Whether it is made of references but for a few bytes of payload between them.
     pub(super) fn mostly_refers(&self) -> bool {
         !self.has_asides && MOSTLY * self.literal_length <= self.raw_length
@@ -257,13 +262,11 @@ impl Draft {
     ) -> Closed {
         self.end_span(None);
         let codec = dictionary.codec();
-        let mut literals = std::mem::take(&mut codec.literals);
-        literals.clear();
-        for (piece, operation) in self.pieces.iter().zip(&self.operations) {
-            if let Operation::Literal { .. } | Operation::Aside { .. } = operation {
-                literals.extend_from_slice(piece);
-            }
-        }
+        let pieces = self.pieces.iter().zip(&self.operations);
+        let literals: Vec<&[u8]> = pieces
+            .filter(|(piece, operation)| operation.literal_length().is_some() && !piece.is_empty())
+            .map(|(piece, _)| &piece[..])
+            .collect();
         let joined = if self.bases.is_empty() || literals.is_empty() {
             Vec::new()
         } else {
@@ -271,7 +274,7 @@ impl Draft {
         };
         let mut coded = std::mem::take(&mut codec.coded);
         let coding = codec.encode(&literals, &joined, level, experience, &mut coded);
-        let literal_bytes = literals.len();
+        let literal_bytes = self.literal_length;
         let mut sources = self.sources;
         let kind = match coding {
             Coding::Stored => Literals::Stored,
@@ -305,14 +308,18 @@ impl Draft {
             groups: grouped(&sources, runs),
             operations: self.operations,
         };
+        let whole = [&coded[..]];
         let body = match coding {
-            Coding::Stored => &literals,
+            Coding::Stored => &literals[..],
             Coding::Compressed | Coding::Delta | Coding::WindowBegins | Coding::WindowGoesOn => {
-                &coded
+                &whole
             }
         };
-        let closed = Closed {
-            bytes: record.emit_with(body),
+        let (bytes, coded_bytes) = record.emit_with(body);
+        drop(literals);
+        codec.coded = coded;
+        Closed {
+            bytes,
             pieces: self.pieces,
             raw_length: self.raw_length,
             shared_length: self.shared_length,
@@ -322,12 +329,9 @@ impl Draft {
             groups: record.groups.iter().map(Group::len).collect(),
             ended: self.ended,
             literal_bytes,
-            coded_bytes: body.len(),
+            coded_bytes,
             stored_bytes,
-        };
-        codec.literals = literals;
-        codec.coded = coded;
-        closed
+        }
     }
 
     /// Ends the open span of the check.

@@ -1,5 +1,7 @@
 //! Writing: what waits goes out in appends, syncs follow, and a segment that ends says what is in it.
 
+use std::sync::Arc;
+
 use super::super::contents::{CHUNK_LINE, CONTENTS_FRAME, ChunkLine, Contents, Facts, PeerLine};
 use super::super::seal::Seal;
 use super::super::segment::{
@@ -42,7 +44,8 @@ impl Dictionary {
         }
         active.announced = self.peers.len();
         let mut chunks = Vec::new();
-        while let Some(key) = self.log.queue.front().copied() {
+        while let Some(fingerprint) = self.log.queue.front().copied() {
+            let key = fingerprint.key();
             let length = self.length(key) + RECORD_OVERHEAD + CHUNK_HEAD;
             let end = start + (out.len() + length) as u64;
             let full = !chunks.is_empty() && end > self.log.segment_size;
@@ -51,7 +54,7 @@ impl Dictionary {
             }
             self.log.queue.pop_front();
             let offset = start + out.len() as u64;
-            if self.emit_chunk(key, &seal, offset, &mut out) {
+            if self.emit_chunk(fingerprint, &seal, offset, &mut out) {
                 chunks.push((key, offset as u32));
             }
         }
@@ -91,8 +94,8 @@ impl Dictionary {
     fn next_append(&self) -> u64 {
         let log = &self.log;
         let (mut records, mut lines) = (0, 0);
-        for key in &log.queue {
-            let length = self.length(*key) + RECORD_OVERHEAD + CHUNK_HEAD;
+        for fingerprint in &log.queue {
+            let length = self.length(fingerprint.key()) + RECORD_OVERHEAD + CHUNK_HEAD;
             if records + length > MAX_DISK_APPEND {
                 break;
             }
@@ -123,7 +126,7 @@ impl Dictionary {
     }
 
     /// The segment to append to, and its seal; a new one's head goes into `out`.
-    fn active_segment(&mut self, out: &mut Vec<u8>) -> Option<(Active, Seal)> {
+    fn active_segment(&mut self, out: &mut Vec<u8>) -> Option<(Active, Arc<Seal>)> {
         let active = self.log.active.take();
         let active = active.filter(|active| self.log.segments.contains_key(&active.number));
         let active = active.unwrap_or_else(|| {
@@ -145,7 +148,7 @@ impl Dictionary {
         if empty {
             out.extend_from_slice(&emit_segment_head(key, &name));
         }
-        Some((active, key.records(&name)))
+        Some((active, self.log.seal(&name)?))
     }
 
     fn emit_peer(&self, slot: u8, seal: &Seal, start: u64, out: &mut Vec<u8>) {
@@ -160,7 +163,14 @@ impl Dictionary {
     }
 
     /// Writes a queued chunk's record; says whether it was still to be written.
-    fn emit_chunk(&mut self, key: Key, seal: &Seal, offset: u64, out: &mut Vec<u8>) -> bool {
+    fn emit_chunk(
+        &mut self,
+        fingerprint: Fingerprint,
+        seal: &Seal,
+        offset: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let key = fingerprint.key();
         let Some(known) = self.index.get(key) else {
             return false;
         };
@@ -170,9 +180,6 @@ impl Dictionary {
         }
         let bytes = self.memory.peek(key);
         let bytes = bytes.expect("a queued chunk is pinned in memory");
-        // The full fingerprint is not kept in memory; making it again also keeps bytes that
-        // memory has lost from being written as good ones.
-        let fingerprint = Fingerprint::of(&bytes);
         self.index.set_place(known.slot, Place::Writing);
         LogRecord::Chunk {
             fingerprint,

@@ -1,0 +1,33 @@
+//! What is kept of a record until the peer has acknowledged it, for its repair.
+
+use bytes::Bytes;
+
+use super::draft::Reference;
+use crate::dictionary::Loan;
+use crate::fingerprint::Key;
+
+/// A record that the peer has not acknowledged.
+pub(super) struct Retained {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The raw bytes, a piece for each operation.
+    pub(super) pieces: Vec<Bytes>,
+    /// How many of them count as kept here.
+    pub(super) own_length: usize,
+    /// For the others.
+    pub(super) _loan: Option<Loan>,
+    pub(super) references: Vec<Reference>,
+    pub(super) sources: Vec<Key>,
+    /// How many sources each of its groups names.
+    pub(super) groups: Vec<usize>,
+    pub(super) ended: Vec<(Key, u64)>,
+}
+
+impl Retained {
+    /// The keys of a group of its sources.
+    pub(super) fn group(&self, number: usize) -> Option<&[Key]> {
+        let count = *self.groups.get(number)?;
+        let first: usize = self.groups[..number].iter().sum();
+        self.sources.get(first..first + count)
+    }
+}
