@@ -53,8 +53,9 @@ pub use statistics::FlowReduction;
 const LEAST_LITERALS: usize = 16 * 1024;
 /// Literal bytes in the first record of a burst at most, and four times as many in each that follows: a
 /// record is delivered when all of it has arrived, so the first one decides when a host sees the
-/// first byte. At 20 Mbit/s 64 KiB would hold that byte back by 26 ms, 16 KiB by 7 ms.
-const FIRST_LITERALS: usize = 16 * 1024;
+/// first byte. At 20 Mbit/s 64 KiB would hold that byte back by 26 ms, and a new session begins
+/// with some ten packets over a third of a round trip.
+const FIRST_LITERALS: usize = 4 * 1024;
 /// Payload of a bulk transfer that is a record's worth, in bytes: what is less waits for more of it,
 /// as its tail does.
 const LEAST_REST: usize = 32 * 1024;
@@ -332,6 +333,9 @@ impl Encoder {
         let record = record.ok_or(Error::PeerMisbehaved(
             "a repair is asked for a record that is not on its way",
         ))?;
+        let pieces = record.pieces.as_ref().ok_or(Error::PeerMisbehaved(
+            "a repair is asked for a record that refers to nothing",
+        ))?;
         let mut answer = RepairAnswer {
             record_start: request.record_start,
             scope: AnswerScope::All,
@@ -342,7 +346,7 @@ impl Encoder {
             RepairScope::All => {
                 self.lacking.extend(&record.sources);
                 self.experience.window_lost();
-                answer.pieces.clone_from(&record.pieces);
+                answer.pieces.clone_from(pieces);
             }
             RepairScope::Some { references, runs } => {
                 answer.scope = AnswerScope::Some;
@@ -352,7 +356,7 @@ impl Encoder {
                         "a repair is asked for a reference that is not there",
                     ))?;
                     self.lacking.push(record.sources[reference.source]);
-                    let piece = record.pieces[reference.operation].clone();
+                    let piece = pieces[reference.operation].clone();
                     answer.pieces.push(piece);
                 }
                 if !runs.is_empty() {
@@ -759,12 +763,18 @@ impl Encoder {
         self.in_flight.extend(closed.ended.iter().copied());
         let loan = dictionary.lend(closed.shared_length);
         let lent = loan.as_ref().map_or(0, |_| closed.shared_length);
-        let own_length = closed.raw_length - lent;
+        // What refers to nothing is understood by whoever has it: no repair of it is ever asked for.
+        // Keeping it would hold a flow to [`EncoderConfig::retained`] for each round trip, and to
+        // far less while a lost packet holds up the order.
+        let (own_length, pieces) = match closed.stands_alone {
+            true => (0, None),
+            false => (closed.raw_length - lent, Some(closed.pieces)),
+        };
         self.retained_bytes += own_length;
         self.retained.push_back(Retained {
             start,
             end: self.encoded,
-            pieces: closed.pieces,
+            pieces,
             own_length,
             _loan: loan,
             references: closed.references,

@@ -5,8 +5,7 @@ mod sides;
 use bytes::Bytes;
 use proptest::prelude::*;
 use reduce::{
-    AnswerScope, Decoded, Decoder, DecoderConfig, Error, PeerSlot, RepairAnswer, RepairRequest,
-    scan_segment,
+    AnswerScope, Decoded, Decoder, DecoderConfig, Error, RepairAnswer, RepairRequest, scan_segment,
 };
 use sides::{Flow, Side, key, noise};
 use vocab::{Segment, Time};
@@ -95,26 +94,33 @@ fn a_whole_repair_is_taken_and_remembered() {
 
 #[test]
 fn a_repair_that_nobody_may_ask_for_is_an_error() {
-    let mut near = Side::new(1);
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let file = noise(1, 100_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
     let mut flow = Flow::new();
-    let slot = near.peer();
-    assert_ne!(slot, PeerSlot::UNTRACKED);
-    flow.encoder
-        .push(Time::ZERO, Segment::payload(noise(1, 1000)));
-    flow.encoder.finish();
-    let bytes = flow
-        .encoder
-        .poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 16)
-        .unwrap();
+    let mut record = |bytes: Bytes| {
+        let start = flow.encoder.statistics().encoded_bytes;
+        flow.encoder.push(Time::ZERO, Segment::payload(bytes));
+        flow.encoder.finish();
+        let record = flow
+            .encoder
+            .poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 16);
+        assert!(record.is_some());
+        start
+    };
+    let new = record(noise(2, 1000));
+    let known = record(file);
     let ask = |record_start| RepairRequest {
         record_start,
         scope: reduce::RepairScope::All,
     };
-    assert!(flow.encoder.repair(&ask(1).emit()).is_err());
-    assert!(flow.encoder.repair(&ask(0).emit()).is_ok());
-    flow.encoder
-        .acknowledged(bytes.len() as u64, &mut near.dictionary);
-    assert!(flow.encoder.repair(&ask(0).emit()).is_err());
+    assert!(flow.encoder.repair(&ask(known + 1).emit()).is_err());
+    assert!(flow.encoder.repair(&ask(known).emit()).is_ok());
+    // Whoever has it can read it.
+    assert!(flow.encoder.repair(&ask(new).emit()).is_err());
+    let sent = flow.encoder.statistics().encoded_bytes;
+    flow.encoder.acknowledged(sent, &mut near.dictionary);
+    assert!(flow.encoder.repair(&ask(known).emit()).is_err());
     assert!(flow.decoder.handle_repair(&[2, 0, 0, 0, 0]).is_err());
 }
 

@@ -95,6 +95,39 @@ fn an_answer_begins_with_a_short_record_and_a_bulk_flow_gets_long_ones() {
     assert!(next[0] < 17_000, "{next:?}");
 }
 
+/// New data waits for nobody's acknowledgement: none of it can be asked for again.
+#[test]
+fn what_refers_to_nothing_is_not_kept_for_repairs() {
+    for storing in [Storing::Remember, Storing::Never] {
+        let config = EncoderConfig {
+            retained: ByteCount::mebibytes(1),
+            storing,
+            ..EncoderConfig::default()
+        };
+        let (mut near, mut far) = (Side::new(1), Side::new(2));
+        let mut flow = Flow::with(config);
+        let file = noise(11, 4 << 20);
+        let mut sent = 0;
+        for piece in file.chunks(1 << 16) {
+            let segment = Segment::payload(Bytes::copy_from_slice(piece));
+            flow.encoder.push(Time::ZERO, segment);
+            while let Some(bytes) =
+                flow.encoder
+                    .poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 16)
+            {
+                sent += bytes.len();
+                flow.decoder.push(bytes);
+            }
+        }
+        assert!(sent > 3 << 20, "{sent} with {storing:?}");
+        assert!(flow.encoder.retained() < 1 << 16, "{storing:?}");
+        flow.encoder.finish();
+        flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
+        flow.receive(&mut far);
+        assert!(flow.payload() == file, "{storing:?}");
+    }
+}
+
 #[test]
 fn a_small_write_leaves_at_once() {
     let (mut near, mut far) = (Side::new(1), Side::new(2));
@@ -239,7 +272,7 @@ fn what_is_retained_is_bounded_and_freed_by_acknowledgement() {
     };
     let mut flow = Flow::with(config);
     flow.encoder
-        .push(Time::ZERO, Segment::payload(noise(10, 3 << 20)));
+        .push(Time::ZERO, Segment::payload(text(10, 3 << 20)));
     flow.encoder.finish();
     let mut wire = 0;
     while let Some(bytes) = flow

@@ -69,7 +69,9 @@ class Session:
         assert session.signing_required == (order["protection"] in ("hmac", "cmac", "gmac"))
         assert session.encrypt_data == (order["protection"] == "encrypted")
         self.tree = TreeConnect(session, f"\\\\{order['server']}\\{order['share']}")
-        self.tree.connect()
+        # A client of SMB 2.1 knows nothing of FSCTL_VALIDATE_NEGOTIATE_INFO, whose request is signed
+        # even where nothing else is.
+        self.tree.connect(require_secure_negotiate=signs)
         self.opens = 0
         self.closes = 0
 

@@ -77,6 +77,8 @@ pub(super) struct Closed {
     pub(super) bytes: Bytes,
     /// The raw bytes, a piece for each operation.
     pub(super) pieces: Vec<Bytes>,
+    /// It needs nothing that the peer might lack.
+    pub(super) stands_alone: bool,
     pub(super) raw_length: usize,
     /// Of them, those that the dictionary holds as well.
     pub(super) shared_length: usize,
@@ -299,6 +301,10 @@ impl Draft {
                 0
             }
         };
+        let stands_alone = match kind {
+            Literals::Stored | Literals::Zstd => sources.is_empty(),
+            Literals::ZstdWithBases(_) | Literals::WindowBegins | Literals::WindowGoesOn => false,
+        };
         let record = Record {
             raw_length: self.raw_length,
             check: self.spans.check(),
@@ -321,6 +327,7 @@ impl Draft {
         Closed {
             bytes,
             pieces: self.pieces,
+            stands_alone,
             raw_length: self.raw_length,
             shared_length: self.shared_length,
             references: self.references,

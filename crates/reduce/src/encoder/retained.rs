@@ -10,8 +10,9 @@ use crate::fingerprint::Key;
 pub(super) struct Retained {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// The raw bytes, a piece for each operation.
-    pub(super) pieces: Vec<Bytes>,
+    /// The raw bytes, a piece for each operation; `None` where nothing can be missing at the peer,
+    /// because the record refers to nothing.
+    pub(super) pieces: Option<Vec<Bytes>>,
     /// How many of them count as kept here.
     pub(super) own_length: usize,
     /// For the others.
