@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod accelerator;
+mod capture;
 mod configuration;
 mod correction;
 mod cursor;
@@ -181,6 +182,11 @@ pub const ENTRIES: &[Entry] = &[
         name: "link_delivery_trace",
         run: link_files::delivery_trace,
         seeds: link_files::delivery_trace_seeds,
+    },
+    Entry {
+        name: "measure_capture",
+        run: capture::diagnosis,
+        seeds: capture::diagnosis_seeds,
     },
     Entry {
         name: "link_schedule",

@@ -66,6 +66,7 @@ replays! {
     link_offload,
     link_packet_log,
     link_delivery_trace,
+    measure_capture,
     link_schedule,
 }
 

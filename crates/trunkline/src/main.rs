@@ -24,6 +24,7 @@ mod estimate;
 mod lab;
 mod man;
 mod measure;
+mod measure_diagnose;
 mod node;
 mod peer;
 

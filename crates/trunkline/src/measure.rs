@@ -18,6 +18,7 @@ use lab::turnup::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, de
 use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::lab::progress;
+use crate::measure_diagnose::Diagnose;
 use crate::output::Output;
 
 /// Where both ends look for the key, if no file is named.
@@ -43,6 +44,8 @@ enum Action {
     ///
     /// Exit codes: 0 every stated threshold was kept, 1 one was not, 2 it could not be measured.
     Run(Box<Run>),
+    // Its own text says more.
+    Diagnose(Diagnose),
 }
 
 impl Measure {
@@ -54,6 +57,7 @@ impl Measure {
         match self.action {
             Action::Server(serve) => serve.run(),
             Action::Run(run) => run.run(),
+            Action::Diagnose(diagnose) => diagnose.run(),
         }
     }
 }

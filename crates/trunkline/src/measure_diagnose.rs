@@ -1,0 +1,246 @@
+//! `trunkline measure diagnose`: what held back the transfers in somebody's capture.
+
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ::measure::diagnosis::{Finding, Place, Segment, Transfer, diagnose_capture};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lab::capture::{Damage, Frames};
+use lab::link::Refused;
+use serde_json::{Value, json};
+use vocab::{Time, format_duration};
+
+use crate::output::Output;
+
+/// Segments that are held at once, 128 bytes each: a gigabyte. What follows is not read, and said.
+const MOST_SEGMENTS: usize = 8_000_000;
+/// Transfers shown; those with most payload come first.
+const MOST_SHOWN: usize = 12;
+
+/// Names what held back the transfers in a capture.
+///
+/// Takes a capture of somebody's TCP transfer (pcap or pcapng), taken at the sender, at the receiver
+/// or in between, of one connection or many, whole or cut short, and says what limited it: policer,
+/// shaper, queue, queue management, random loss, the host's window; each with evidence, numbers and what
+/// to do. All connections from one host to another are judged together, since they share a path. Best is a
+/// capture at the sender, from the first SYN on, of ten seconds or more; the first 96 bytes of each packet
+/// are enough.
+///
+/// A capture does not show everything: the tester's own limits, a black hole and the other direction's
+/// rate take two ends (trunkline measure run).
+///
+/// Exit code: 0 there was something to say; 1 the capture could not be read to its end (what was read is
+/// judged) or held no transfer; 2 there is no such file, or it is no capture.
+#[derive(Debug, Args)]
+pub(crate) struct Diagnose {
+    /// The capture; - is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Shows every transfer, however many there are.
+    #[arg(long)]
+    all: bool,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a file held.
+struct Held {
+    segments: Vec<Segment>,
+    frames: u64,
+    /// Why it was not read to its end.
+    cut: Option<String>,
+}
+
+impl Diagnose {
+    /// Reads, judges and prints.
+    ///
+    /// # Errors
+    /// When the file is no capture, is damaged, or holds no transfer.
+    pub(crate) fn run(self) -> Result<()> {
+        let name = self.file.display().to_string();
+        let held = read(&self.file)?;
+        let transfers = diagnose_capture(&held.segments);
+        let shown = match self.all {
+            true => transfers.len(),
+            false => transfers.len().min(MOST_SHOWN),
+        };
+        let mut output = Output::new();
+        if self.json {
+            writeln!(output, "{}", document(&name, &held, &transfers))?;
+        } else {
+            for transfer in &transfers[..shown] {
+                writeln!(output, "{}", describe(transfer))?;
+            }
+            if shown < transfers.len() {
+                writeln!(
+                    output,
+                    "{} smaller transfers are not shown; --all shows them.",
+                    transfers.len() - shown
+                )?;
+            }
+        }
+        output.flush()?;
+        if let Some(cut) = &held.cut {
+            bail!("{name}: {cut}; what comes before it was judged");
+        }
+        if held.segments.is_empty() {
+            bail!(
+                "{name} holds no TCP ({} packets of other kinds); capture the transfer itself, and with \
+                 tcpdump at least 96 bytes of each packet (-s 96)",
+                held.frames
+            );
+        }
+        if transfers.is_empty() {
+            bail!("{name} holds TCP without any data; capture while the transfer runs");
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Held> {
+    let name = path.display();
+    let input: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(io::stdin()),
+        false => {
+            let file = File::open(path)
+                .with_context(|| format!("cannot read {name}"))
+                .map_err(Refused::because)?;
+            Box::new(file)
+        }
+    };
+    let mut input = BufReader::with_capacity(1 << 16, input);
+    let mut first = Vec::new();
+    input.by_ref().take(4).read_to_end(&mut first)?;
+    let whole = Cursor::new(first).chain(input);
+    let mut frames = Frames::open(whole)
+        .with_context(|| format!("{name} is no capture"))
+        .map_err(Refused::because)?;
+    let mut held = Held {
+        segments: Vec::new(),
+        frames: 0,
+        cut: None,
+    };
+    loop {
+        match frames.next_frame() {
+            Ok(Some(frame)) => {
+                held.frames += 1;
+                let segment = frame.network().and_then(|(packet, wire_bytes)| {
+                    Segment::parse(Time::from_epoch(frame.at), packet, wire_bytes)
+                });
+                held.segments.extend(segment);
+            }
+            Ok(None) => break,
+            Err(
+                damage @ (Damage::NoCapture
+                | Damage::Cut { .. }
+                | Damage::Nonsense { .. }
+                | Damage::Io(_)),
+            ) => {
+                held.cut = Some(damage.to_string());
+                break;
+            }
+        }
+        if held.segments.len() >= MOST_SEGMENTS {
+            held.cut = Some(format!("it has more than {MOST_SEGMENTS} segments"));
+            break;
+        }
+    }
+    // Captures of several interfaces are not always in order.
+    held.segments.sort_by_key(|segment| segment.at);
+    Ok(held)
+}
+
+fn place(place: Place) -> &'static str {
+    match place {
+        Place::Sender => "sender",
+        Place::Middle => "middle",
+        Place::Receiver => "receiver",
+    }
+}
+
+fn describe(transfer: &Transfer) -> String {
+    let rtt = transfer
+        .least_rtt
+        .map_or("unknown".to_owned(), format_duration);
+    let mut text = format!(
+        "{} > {}: {} bytes of payload in {} over {} connection{}, captured at the {}, least RTT {rtt}\n",
+        transfer.source,
+        transfer.destination,
+        transfer.payload.bytes(),
+        format_duration(transfer.duration),
+        transfer.connections,
+        if transfer.connections == 1 { "" } else { "s" },
+        place(transfer.place),
+    );
+    if transfer.begun_before > 0 {
+        text += &format!(
+            "  {} had begun before the capture: windows and the first burst are not known of them\n",
+            transfer.begun_before
+        );
+    }
+    for finding in &transfer.findings {
+        text += &format!(
+            "  {} (confidence {:.2})\n",
+            finding.cause.name(),
+            finding.confidence
+        );
+        for evidence in &finding.evidence {
+            text += &format!("    {evidence}\n");
+        }
+        for (name, value) in finding.parameters.named() {
+            text += &format!("    {name} {}\n", rounded(value));
+        }
+        text += &format!("    {}\n", finding.advice());
+    }
+    text.trim_end().to_owned()
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {
+    let transfers: Vec<Value> = transfers
+        .iter()
+        .map(|transfer| {
+            json!({
+                "source": transfer.source,
+                "destination": transfer.destination,
+                "connections": transfer.connections,
+                "connections_begun_before": transfer.begun_before,
+                "payload_bytes": transfer.payload.bytes(),
+                "duration_s": transfer.duration.as_secs_f64(),
+                "captured_at": place(transfer.place),
+                "least_rtt_ms": transfer.least_rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+                "diagnosis": transfer.findings.iter().map(finding).collect::<Vec<Value>>(),
+            })
+        })
+        .collect();
+    json!({
+        "file": name,
+        "packets": held.frames,
+        "segments": held.segments.len(),
+        "cut": held.cut,
+        "transfers": transfers,
+    })
+}
+
+/// A finding as `--json` has it, here and in a turn-up test.
+pub(crate) fn finding(finding: &Finding) -> Value {
+    let parameters: serde_json::Map<String, Value> = finding
+        .parameters
+        .named()
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect();
+    json!({
+        "cause": finding.cause.name(),
+        "confidence": finding.confidence,
+        "evidence": finding.evidence,
+        "parameters": parameters,
+        "advice": finding.advice(),
+    })
+}
