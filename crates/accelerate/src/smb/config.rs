@@ -37,6 +37,11 @@ pub(crate) const FRESH_FOR: Duration = Duration::from_secs(10);
 /// clocks that do not run alike.
 pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 
+/// For how long after a break of an oplock of the client's own its WRITEs are taken without the near
+/// half's word: a little less than servers wait before they take the oplock themselves (35 s, as
+/// above).
+pub(crate) const TAKEN_AFTER: Duration = Duration::from_secs(30);
+
 /// How often the near half asks at most, while its client is active, whether its licences hold.
 pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
 

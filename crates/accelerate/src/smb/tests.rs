@@ -4,6 +4,7 @@ mod breaks;
 mod letting_go;
 mod model;
 mod passing;
+mod races;
 mod reading;
 mod writing;
 

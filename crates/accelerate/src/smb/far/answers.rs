@@ -8,10 +8,10 @@ use super::open::{Grant, Open};
 use super::read_ahead::{ReadAhead, Verdict};
 use super::{Far, Outstanding, Purpose, Rest, State};
 use crate::LetGoReason;
-use crate::smb::config::AHEAD_BLOCK_MAX;
+use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{Frame, Licence};
 use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateAnswer, oplock_level};
-use crate::smb::wire::header::{self, Header, flag, status};
+use crate::smb::wire::header::{self, Header, command, flag, status};
 use crate::smb::wire::split::{Head, Piece};
 use crate::smb::wire::transfer::READ_DATA_AT;
 use crate::smb::wire::{FileId, u8_at, u32_at};
@@ -29,7 +29,12 @@ impl Far {
                     }
                     (Rest::Swallow | Rest::Ahead { .. }, _) => {}
                 },
-                Ok(Some(Piece::End)) => self.answer_complete(),
+                Ok(Some(Piece::End)) => {
+                    self.answer_complete();
+                    for answer in std::mem::take(&mut self.ready) {
+                        self.send_client(SegmentKind::Control, answer);
+                    }
+                }
                 Ok(None) => return,
                 Err(foreign) => self.stop_for(foreign),
             }
@@ -101,6 +106,9 @@ impl Far {
                     if is_write {
                         open.writing = open.writing.saturating_sub(1);
                     }
+                    if let Some(start) = request.written_at {
+                        open.written.remove(&start);
+                    }
                 }
             }
             Purpose::Closes(file) if header.status == status::SUCCESS => self.forget_open(file),
@@ -117,6 +125,7 @@ impl Far {
                     }
                 }
             }
+            Purpose::Plain if header.command == command::CREATE => self.opened_unserved(head),
             Purpose::Ends { .. } | Purpose::Plain | Purpose::Ahead { .. } | Purpose::Own => {}
         }
     }
@@ -163,6 +172,28 @@ impl Far {
         }
         if self.creating == 0 {
             self.early_breaks.clear();
+        }
+    }
+
+    /// The server has opened a file that is not served. If the client has an oplock of its own, its
+    /// break must be known from one of an open that is under way.
+    fn opened_unserved(&mut self, head: &Head) {
+        if head.header.status != status::SUCCESS {
+            return;
+        }
+        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+            return;
+        };
+        if matches!(
+            answer.oplock_level,
+            oplock_level::NONE | oplock_level::LEASE
+        ) {
+            return;
+        }
+        // With so many opens no more are served, and every unknown break is the client's.
+        if self.opens.len() < OUTSTANDING_MAX {
+            let open = Open::new(head.header.session, head.header.tree, false);
+            self.opens.insert(answer.file, open);
         }
     }
 

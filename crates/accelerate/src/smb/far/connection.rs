@@ -31,8 +31,8 @@ const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
     | 0x0010_0000 // FILE_RESERVE_OPFILTER
     | 0x0020_0000; // FILE_OPEN_REPARSE_POINT
 
-/// Create contexts that go with an oplock that the client did not ask for. Durable handles and
-/// leases do not: what the server stores with them would change ([MS-SMB2] §3.3.5.9.6).
+/// Create contexts of opens that are served. Durable handles and leases are not: what the server
+/// stores with them would change ([MS-SMB2] §3.3.5.9.6).
 const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"];
 
 impl Connection {
@@ -109,17 +109,14 @@ impl Connection {
         let is_served = self.serves(header.session, header.tree)
             && request.options & OPTIONS_NOT_SERVED == 0
             && (request.may_read() || request.may_write());
+        // An open that outlives its connection would hide that WRITEs were lost with it, whoever
+        // asked for the oplock.
+        let fits = request
+            .context_names()
+            .is_ok_and(|names| names.iter().all(|name| CONTEXTS_SERVED.contains(name)));
         match request.oplock_level {
-            _ if !is_served => Asking::NotServed,
-            oplock_level::NONE => {
-                let fits = request
-                    .context_names()
-                    .is_ok_and(|names| names.iter().all(|name| CONTEXTS_SERVED.contains(name)));
-                match fits {
-                    true => Asking::ForUs,
-                    false => Asking::NotServed,
-                }
-            }
+            _ if !is_served || !fits => Asking::NotServed,
+            oplock_level::NONE => Asking::ForUs,
             oplock_level::EXCLUSIVE | oplock_level::BATCH => Asking::ForItself,
             _ => Asking::NotServed,
         }

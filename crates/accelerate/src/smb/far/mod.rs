@@ -102,6 +102,8 @@ struct Outstanding {
     charge: u16,
     /// A WRITE that the client may hold for done.
     is_early: bool,
+    /// Where such a WRITE begins, if it stands among [`Open::written`].
+    written_at: Option<u64>,
 }
 
 /// What is done with the rest of the server's message that is coming in.
@@ -135,6 +137,8 @@ pub(crate) struct Far {
 
     answers: Splitter,
     rest: Rest,
+    /// Answers from here that wait for the end of one that is coming in.
+    ready: Vec<Bytes>,
 
     ids: Ids,
     outstanding: HashMap<u64, Outstanding>,
@@ -170,6 +174,7 @@ impl Far {
             queue_bytes: 0,
             answers: Splitter::new(),
             rest: Rest::Pass,
+            ready: Vec::new(),
             ids: Ids::new(),
             outstanding: HashMap::new(),
             creating: 0,

@@ -6,6 +6,8 @@
 //!     └──────────────────────────── CLOSE ──────────────────────────────────►
 //! ```
 
+use std::collections::BTreeMap;
+
 use vocab::Time;
 
 use super::message::Message;
@@ -46,6 +48,9 @@ pub(crate) struct Open {
     /// Requests under way that may change the file, and WRITEs among them.
     pub(crate) changing: usize,
     pub(crate) writing: usize,
+    /// Where WRITEs under way that the client may hold for done begin and end; none overlap, for
+    /// one that would waits.
+    pub(crate) written: BTreeMap<u64, u64>,
     /// WRITEs were refused because the oplock was given back before they came; until the near
     /// half has confirmed, further ones are.
     pub(crate) refuses_writes: bool,
@@ -77,6 +82,7 @@ impl Open {
             waiting: Vec::new(),
             changing: 0,
             writing: 0,
+            written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
         }
@@ -85,6 +91,15 @@ impl Open {
     /// Whether the near half may answer for this open.
     pub(crate) fn is_held(&self) -> bool {
         self.grant == Grant::Held && !self.is_closing
+    }
+
+    /// Whether a WRITE from `start` to `end` would change what one under way changes. A server may
+    /// do several at a time and in any order ([MS-SMB2] §3.3.5.2.3); a client that holds the first
+    /// for done counts on theirs. One to the end of all offsets is written at the file's end
+    /// ([MS-SMB2] §3.3.5.13), which any other moves.
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
+        let last_before = self.written.range(..end).next_back();
+        last_before.is_some_and(|(_, written_to)| *written_to > start || end == u64::MAX)
     }
 
     /// Whether WRITEs under way may have been answered already.

@@ -16,7 +16,7 @@ use vocab::{SegmentKind, Time};
 use super::open::Grant;
 use super::{Far, Finish, Purpose, Rest, State};
 use crate::LetGoReason;
-use crate::smb::config::CONFIRM_WITHIN;
+use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::oplock_level;
@@ -85,8 +85,9 @@ impl Far {
             confirmed: is_alone,
             at_latest: match open.is_ours {
                 true => now + CONFIRM_WITHIN,
-                // The client gives it back itself, and hears of the break after the near half.
-                false => Time::NEVER,
+                // The client gives it back itself, and hears of the break after the near half; if
+                // it does not, the server takes it.
+                false => now + TAKEN_AFTER,
             },
         };
         self.breaking.push(file);
@@ -130,7 +131,7 @@ impl Far {
                 Grant::Breaking {
                     confirmed: false,
                     at_latest,
-                } if at_latest < Time::NEVER => Some(at_latest),
+                } => Some(at_latest),
                 Grant::Held | Grant::Breaking { .. } | Grant::Given => None,
             })
             .min()

@@ -5,7 +5,7 @@ use vocab::{SegmentKind, Time};
 
 use super::connection::Asking;
 use super::message::Message;
-use super::open::{Grant, Waiting};
+use super::open::{Grant, Open, Waiting};
 use super::read_ahead::Verdict;
 use super::{Far, Finish, Outstanding, Purpose, State};
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, OPENS_MAX, OUTSTANDING_MAX};
@@ -16,7 +16,7 @@ use crate::smb::wire::header::{self, Header, command, flag, status};
 use crate::smb::wire::set_info::{asks_for_position, set_position_body};
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
-use crate::smb::wire::transfer::ReadRequest;
+use crate::smb::wire::transfer::{ReadRequest, WriteRequest};
 use crate::{LetGoReason, Output};
 
 impl Far {
@@ -41,6 +41,7 @@ impl Far {
                         purpose: Purpose::Plain,
                         charge: 1,
                         is_early: false,
+                        written_at: None,
                     };
                     self.outstanding.insert(0, negotiate);
                     self.requests.skip_frame();
@@ -271,8 +272,12 @@ impl Far {
             Some(_) => message.charge() + 1,
             None => message.charge(),
         };
+        let overlaps = written_range(message).is_some_and(|(file, start, end)| {
+            let open = self.opens.get(&file);
+            open.is_some_and(|open| open.overlaps(start, end))
+        });
         // With nothing under way no credit will come; then the server may judge.
-        !is_barred && (self.ids.can_take(charge) || self.outstanding.is_empty())
+        !is_barred && !overlaps && (self.ids.can_take(charge) || self.outstanding.is_empty())
     }
 
     /// The open whose position a request asks for, if the server's may be another.
@@ -306,6 +311,7 @@ impl Far {
             self.set_position(file);
         }
         let asking = self.judge_create(&message);
+        let written = written_range(&message);
         let mut before = None;
         for head in message.heads_mut() {
             let header = head.header;
@@ -315,8 +321,13 @@ impl Far {
                     .outstanding
                     .iter()
                     .find(|(_, request)| request.client_id == Some(header.message_id));
-                if let Some((id, _)) = meant {
-                    head.set_message_id(*id);
+                // What is answered already, or waits here, the server knows under no id, but it may
+                // know another request under the client's; what the client holds for done stays.
+                let id = meant
+                    .filter(|(_, request)| !request.is_early)
+                    .map_or(header::UNASKED, |(id, _)| *id);
+                if self.state == State::Engaged {
+                    head.set_message_id(id);
                 }
                 continue;
             }
@@ -326,7 +337,7 @@ impl Far {
                 (command::CREATE, Some(purpose)) => purpose,
                 _ => purpose(&header, touch),
             };
-            let mut is_early = false;
+            let (mut is_early, mut written_at) = (false, None);
             if let Purpose::Changes { file, is_write } = purpose
                 && let Some(open) = self.opens.get_mut(&file)
             {
@@ -334,6 +345,10 @@ impl Far {
                 open.writing += usize::from(is_write);
                 is_early = is_write && open.has_early_writes();
                 self.early_writes += usize::from(is_early);
+                if let Some((_, start, end)) = written.filter(|_| is_early) {
+                    open.written.insert(start, end);
+                    written_at = Some(start);
+                }
             }
             if let Purpose::Create { is_ours: true, .. } = purpose {
                 self.creating += 1;
@@ -352,6 +367,7 @@ impl Far {
                 purpose,
                 charge: header.charge(),
                 is_early,
+                written_at,
             };
             self.outstanding.insert(id, request);
         }
@@ -397,6 +413,7 @@ impl Far {
                 purpose,
                 charge: header.charge(),
                 is_early: false,
+                written_at: None,
             },
         );
         self.send_server(bytes.into());
@@ -424,6 +441,17 @@ impl Far {
             .negotiated()
             .is_some_and(|agreed| agreed.is_large_mtu());
         loop {
+            let wants_more = self.opens.get(&file).is_some_and(|open| {
+                open.changing == 0
+                    && open
+                        .reads
+                        .as_ref()
+                        .is_some_and(|reads| reads.next(u64::MAX).is_some())
+            });
+            if !wants_more {
+                return self.opens.get(&file).is_some_and(Open::is_held);
+            }
+            // Not before something is wanted: of a thousand opens few are read at a time.
             let ahead: u64 = self
                 .reading
                 .iter()
@@ -497,7 +525,11 @@ impl Far {
             .is_some_and(|open| open.refuses_writes && open.grant == Grant::Given);
         if is_refused {
             let refusal = header::error_answer(&head.header, status::UNEXPECTED_IO_ERROR);
-            self.send_client(SegmentKind::Control, refusal.into());
+            if self.answers.at_boundary() {
+                self.send_client(SegmentKind::Control, refusal.into());
+            } else {
+                self.ready.push(refusal.into());
+            }
         }
         is_refused
     }
@@ -521,6 +553,17 @@ fn purpose(header: &Header, touch: Touch) -> Purpose {
         },
         Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) | Touch::Anything => Purpose::Plain,
     }
+}
+
+/// What a WRITE alone in its frame changes: the open, from where, to where.
+fn written_range(message: &Message) -> Option<(FileId, u64, u64)> {
+    let head = message.single()?;
+    if head.header.command != command::WRITE {
+        return None;
+    }
+    let request = WriteRequest::parse(head.body()).ok()?;
+    let end = request.offset.saturating_add(u64::from(request.length));
+    (request.length > 0).then_some((request.file, request.offset, end))
 }
 
 /// A plain READ alone in its frame.

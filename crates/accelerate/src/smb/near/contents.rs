@@ -8,7 +8,7 @@ use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX};
 
 /// More than the far half may have sent; at this much it does not keep to its own limit, and
 /// everything is dropped.
-const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
+pub(super) const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
 
 /// What answers a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +57,7 @@ impl Contents {
         }
         self.bytes += length;
         if self.bytes > BYTES_MAX {
-            self.blocks.clear();
-            self.bytes = 0;
+            self.drop_blocks();
         }
     }
 
@@ -97,6 +96,12 @@ impl Contents {
             pieces,
             length: (end - offset) as u32,
         })
+    }
+
+    /// Forgets the blocks, and keeps where the file ends.
+    pub(crate) fn drop_blocks(&mut self) {
+        self.blocks.clear();
+        self.bytes = 0;
     }
 
     /// Forgets the blocks wholly before `offset`: a serial reader does not come back to them.

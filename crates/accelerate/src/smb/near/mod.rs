@@ -25,14 +25,14 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
-use super::config::OPENS_MAX;
+use super::config::{OPENS_MAX, OUTSTANDING_MAX};
 use super::frames::{Frame, Licence, VERSION};
 use super::wire::FileId;
 use super::wire::header::Header;
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
-use contents::Contents;
+use contents::{BYTES_MAX, Contents};
 use freshness::Freshness;
 
 /// Where the half stands; see the drawing above.
@@ -77,6 +77,8 @@ enum Pending {
     },
     /// A FLUSH or CLOSE, with which a loss is reported.
     Reports { file: FileId, is_close: bool },
+    /// A TREE_DISCONNECT or LOGOFF, with which the opens of a tree or session end.
+    Ends { session: u64, tree: Option<u32> },
 }
 
 /// A block that is coming in.
@@ -228,9 +230,10 @@ impl Near {
     }
 
     fn licensed(&mut self, licence: Licence) {
-        // The far half has the same limit; one that does not keep it gets no more served.
-        if self.opens.len() >= OPENS_MAX || self.state != State::Serving {
-            return;
+        // What the far half grants it also counts on: a READ that it holds for answered would never
+        // be. It keeps to its limit but for opens that are under way as it is reached.
+        if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != State::Serving {
+            return self.close(LetGoReason::Limit);
         }
         let open = Open {
             licence,
@@ -269,6 +272,12 @@ impl Near {
             return bytes;
         }
         let block = self.incoming.take().expect("it was there just now");
+        // What a client jumped over stays until much has come: the far half counts it no more.
+        if self.kept() > BYTES_MAX {
+            for open in self.opens.values_mut() {
+                open.contents.drop_blocks();
+            }
+        }
         let received = self.received;
         self.tell_far(Frame::Received { bytes: received });
         if let Some(open) = self.opens.get_mut(&block.file)
@@ -279,6 +288,12 @@ impl Near {
             self.answer_waiting(now, block.file);
         }
         bytes
+    }
+
+    /// Bytes of all opens that were read ahead.
+    fn kept(&self) -> u64 {
+        let contents = self.opens.values().map(|open| &open.contents);
+        contents.map(Contents::bytes).sum()
     }
 
     /// Whether answers may be given for this open, by the request's own session and tree.
@@ -326,14 +341,13 @@ impl Accelerator for Near {
     }
 
     fn buffered(&self) -> usize {
-        let contents: u64 = self.opens.values().map(|open| open.contents.bytes()).sum();
         let incoming = self
             .incoming
             .iter()
             .flat_map(|incoming| &incoming.pieces)
             .map(Bytes::len)
             .sum::<usize>();
-        contents as usize + incoming + self.answers.held()
+        self.kept() as usize + incoming + self.answers.held()
     }
 
     fn answered(&self) -> u64 {

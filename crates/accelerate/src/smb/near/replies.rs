@@ -88,6 +88,17 @@ impl Near {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);
             }
+            Pending::Ends { .. } if is_interim => self.send_client(head.bytes.freeze()),
+            Pending::Ends { session, tree } => {
+                self.pending.remove(&header.message_id);
+                if header.status == status::SUCCESS {
+                    self.opens.retain(|_, open| {
+                        let licence = &open.licence;
+                        licence.session != session || tree.is_some_and(|tree| tree != licence.tree)
+                    });
+                }
+                self.send_client(head.bytes.freeze());
+            }
             Pending::Reports { file, is_close } => {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);

@@ -9,7 +9,8 @@ use crate::Output;
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
-use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::header::{self, Header, command, status};
+use crate::smb::wire::lock::may_lock_shared;
 use crate::smb::wire::split::{Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
 use crate::smb::wire::transfer::{
@@ -98,7 +99,15 @@ impl Near {
         let at = self.position + 1;
         match touch {
             Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
-            Touch::Changes(file) => self.change(file, at),
+            Touch::Changes(file) => {
+                self.change(file, at);
+                if head.header.command == command::LOCK
+                    && may_lock_shared(head.body())
+                    && let Some(open) = self.opens.get_mut(&file)
+                {
+                    open.licence.may_write = false;
+                }
+            }
             Touch::Closes(file) => {
                 self.change(file, at);
                 if let Some(open) = self.opens.get_mut(&file) {
@@ -118,6 +127,13 @@ impl Near {
                     }
                 }
             }
+        }
+        if matches!(touch, Touch::EndsTree | Touch::EndsSession) {
+            let ends = Pending::Ends {
+                session: head.header.session,
+                tree: (touch == Touch::EndsTree).then_some(head.header.tree),
+            };
+            self.pending.insert(head.header.message_id, ends);
         }
         self.expect_answer(head, touch);
     }

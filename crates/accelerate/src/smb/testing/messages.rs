@@ -79,6 +79,10 @@ pub(crate) fn tree_connect() -> Request {
     Request::new(command::TREE_CONNECT, body)
 }
 
+pub(crate) fn tree_disconnect() -> Request {
+    Request::new(command::TREE_DISCONNECT, vec![4, 0, 0, 0])
+}
+
 /// What a CREATE asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Create<'a> {
@@ -178,6 +182,16 @@ pub(crate) fn flush(file: FileId) -> Request {
 
 pub(crate) fn lock(file: FileId) -> Request {
     on_file(command::LOCK, 48, 48, file)
+}
+
+/// A LOCK of the file's first 100 bytes against others' WRITEs, the holder's own included
+/// ([MS-SMB2] §2.2.26.1, SMB2_LOCKFLAG_SHARED_LOCK).
+pub(crate) fn lock_shared(file: FileId) -> Request {
+    let mut request = lock(file);
+    request.body[2] = 1;
+    request.body[32] = 100;
+    request.body[40] = 0x11;
+    request
 }
 
 /// SET_INFO of the file's end.

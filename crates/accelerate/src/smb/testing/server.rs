@@ -59,6 +59,10 @@ pub(crate) struct Server {
     opens: BTreeMap<FileId, Open>,
     next_file: u64,
     waiting: VecDeque<Waiting>,
+    /// WRITEs are kept until [`Self::do_held_writes`], which does the last one first: a server may
+    /// work on several at a time.
+    pub(crate) holds_writes: bool,
+    held_writes: Vec<(usize, Header, Vec<u8>, FileId)>,
 }
 
 impl Server {
@@ -73,6 +77,8 @@ impl Server {
             opens: BTreeMap::new(),
             next_file: 1,
             waiting: VecDeque::new(),
+            holds_writes: false,
+            held_writes: Vec::new(),
         }
     }
 
@@ -94,6 +100,22 @@ impl Server {
             .iter()
             .filter(|(from, header)| *from == connection && header.command == command)
             .count()
+    }
+
+    /// Does the WRITEs that were kept, the last one first.
+    pub(crate) fn do_held_writes(&mut self) {
+        while let Some((connection, header, message, file)) = self.held_writes.pop() {
+            self.write(connection, &header, &message, file);
+        }
+    }
+
+    /// Takes back the oplocks whose holders were asked and have not answered.
+    pub(crate) fn give_up_breaks(&mut self) {
+        let wanted: Vec<FileId> = self.opens.keys().copied().collect();
+        for file in wanted {
+            self.opens.get_mut(&file).unwrap().oplock = 0;
+        }
+        self.retry_waiting();
     }
 
     /// Takes bytes of a client's.
@@ -194,6 +216,12 @@ impl Server {
                 answer[2] = 1;
                 self.answer(connection, &header, &answer);
             }
+            command::TREE_DISCONNECT => {
+                self.opens
+                    .retain(|_, open| (open.session, open.tree) != (header.session, header.tree));
+                self.answer(connection, header, &[4, 0, 0, 0]);
+                self.retry_waiting();
+            }
             command::CREATE => return self.create(connection, header, message),
             command::CLOSE => {
                 let file = file(8);
@@ -230,6 +258,11 @@ impl Server {
             }
             command::READ => {
                 self.read(connection, header, body, file(16));
+                return Some(file(16));
+            }
+            command::WRITE if self.holds_writes => {
+                let held = (connection, *header, message.to_vec(), file(16));
+                self.held_writes.push(held);
                 return Some(file(16));
             }
             command::WRITE => {

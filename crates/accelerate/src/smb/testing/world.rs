@@ -147,6 +147,9 @@ pub(crate) struct World {
     pub(crate) is_cut: bool,
     /// Bytes that hosts and the path hand over at a time.
     pub(crate) piece: usize,
+    /// After so many bytes more, what the server says to client 0 is kept.
+    pub(crate) stalls_after: Option<usize>,
+    stalled: Vec<u8>,
     pub(crate) let_go: Option<LettingGo>,
     /// Bytes that crossed the path to the near half, without frames' own few.
     pub(crate) wan_bytes: u64,
@@ -181,6 +184,8 @@ impl World {
             rate: None,
             is_cut: false,
             piece: usize::MAX,
+            stalls_after: None,
+            stalled: Vec::new(),
             let_go: None,
             wan_bytes: 0,
             told: None,
@@ -329,6 +334,7 @@ impl World {
                     Item::Finish => self.input(half, Input::WanFinished),
                     Item::Segment(segment) => self.arrive(half, segment),
                 }
+                self.exchange();
             }
             let is_due = match &self.halves[half] {
                 Stage::Running(running) => running.poll_timeout().is_some_and(|at| at <= self.now),
@@ -360,16 +366,39 @@ impl World {
         }
     }
 
+    /// Bytes that both halves hold.
+    pub(crate) fn buffered(&self) -> usize {
+        let held = self.halves.iter().map(|stage| match stage {
+            Stage::Running(half) => half.buffered(),
+            Stage::Released => 0,
+        });
+        held.sum()
+    }
+
+    /// Gives out what was kept of the server's, and keeps nothing more.
+    pub(crate) fn go_on(&mut self) {
+        self.stalls_after = None;
+        let said = std::mem::take(&mut self.stalled);
+        self.input(FAR, Input::Lan(said.into()));
+    }
+
     /// Lets the hosts say what they have to say.
     fn exchange(&mut self) {
         loop {
             let mut moved = false;
             for connection in 0..self.clients.len() {
-                let said = self.server.take(connection);
+                let mut said = self.server.take(connection);
                 if said.is_empty() {
                     continue;
                 }
                 moved = true;
+                if connection == 0
+                    && let Some(left) = &mut self.stalls_after
+                {
+                    let passing = said.len().min(*left);
+                    *left -= passing;
+                    self.stalled.extend(said.drain(passing..));
+                }
                 if connection == 0 {
                     for piece in said.chunks(self.piece) {
                         self.input(FAR, Input::Lan(Bytes::copy_from_slice(piece)));

@@ -8,6 +8,7 @@ pub(crate) mod oplock_level {
     pub(crate) const NONE: u8 = 0x00;
     pub(crate) const EXCLUSIVE: u8 = 0x08;
     pub(crate) const BATCH: u8 = 0x09;
+    pub(crate) const LEASE: u8 = 0xff;
 }
 
 /// Where the oplock level stands in a request's body and in an answer's.

@@ -13,12 +13,14 @@
 //! | `transfer` | READ and WRITE |
 //! | `oplock` | OPLOCK_BREAK |
 //! | `set_info` | QUERY_INFO and SET_INFO of a position |
+//! | `lock` | whether a LOCK keeps its own holder from writing |
 //! | `target` | which open, tree or session a request works on, and what it does to it |
 //!
 //! It does not read SMB1, encrypted or compressed messages; `split` names them.
 
 pub(crate) mod create;
 pub(crate) mod header;
+pub(crate) mod lock;
 pub(crate) mod oplock;
 pub(crate) mod set_info;
 pub(crate) mod set_up;

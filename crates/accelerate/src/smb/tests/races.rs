@@ -1,0 +1,192 @@
+//! What comes in another order than usual: a server that does WRITEs side by side, breaks beside
+//! other CREATEs, cancellations of what is done, trees that end with their opens.
+
+use std::time::Duration;
+
+use super::super::config::OPENS_MAX;
+use super::super::testing::messages::{self, Create};
+use super::super::testing::world::{World, is_notice};
+use super::super::wire::header::status;
+use super::{contents, open, read, world_with};
+
+/// Whether a request was answered by the server, which is a round trip away.
+fn waits_for_the_server(world: &mut World, request: &messages::Request) -> bool {
+    let start = world.now;
+    world.ask(0, request);
+    world.round_trips(start) >= 1.0
+}
+
+#[test]
+fn writes_to_the_same_place_reach_a_server_that_does_them_side_by_side_in_order() {
+    let mut world = world_with(0);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 10);
+    world.server.holds_writes = true;
+    for (offset, value) in [(0, 1), (100, 2), (50, 3), (0, 4), (100, 5)] {
+        world.ask(0, &messages::write(file, offset, &[value; 100]));
+    }
+    let flushed = world.send(0, &messages::flush(file));
+    while !world.clients[0].answered.contains_key(&flushed) {
+        world.run_for(Duration::from_millis(100));
+        world.server.do_held_writes();
+    }
+    let expected = [[4; 100], [5; 100]].concat();
+    assert_eq!(world.server.files["a"], expected);
+}
+
+#[test]
+fn a_client_hears_of_the_break_of_its_own_oplock_while_another_open_is_under_way() {
+    let mut world = world_with(1_000);
+    // In a compound, so that it is the server's alone.
+    let theirs = Create {
+        oplock: 9,
+        ..Create::open("a")
+    };
+    world.server.files.insert("b".to_owned(), contents(10));
+    let served = world.create(0, &Create::open("b"));
+    let ids = world.send_chain(0, &[theirs.request(), messages::echo()]);
+    world.wait(0, ids[0]);
+    // The same client opens the file again, which waits for what it holds itself.
+    world.send(0, &Create::open("a").request());
+    let heard = world.run_until(Duration::from_secs(1), |world| {
+        world.clients[0].unasked.iter().any(is_notice)
+    });
+    assert!(heard);
+    world.ask(0, &messages::close(served));
+}
+
+#[test]
+fn cancelling_what_is_done_cancels_nothing_else() {
+    let mut world = world_with(100_000);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 1_000);
+    let notify = world.send(0, &messages::change_notify(file));
+    for _ in 0..60 {
+        let id = world.send(0, &messages::echo());
+        world.wait(0, id);
+        world.cancel(0, id);
+        world.run_for(Duration::from_secs(1));
+        assert!(!world.clients[0].answered.contains_key(&notify));
+    }
+    world.cancel(0, notify);
+    world.wait(0, notify);
+}
+
+#[test]
+fn opens_that_end_with_their_tree_leave_room_for_others() {
+    let mut world = world_with(1_000);
+    for _ in 0..=OPENS_MAX {
+        open(&mut world, 0);
+        world.ask(0, &messages::tree_disconnect());
+        let answer = world.ask(0, &messages::tree_connect());
+        world.clients[0].tree = answer.header.tree;
+    }
+    let file = open(&mut world, 0);
+    let start = world.now;
+    assert_eq!(read(&mut world, 0, file, 0, 1_000), contents(1_000));
+    assert!(world.round_trips(start) < 0.01);
+}
+
+#[test]
+fn a_late_write_is_refused_behind_an_answer_that_is_coming_in() {
+    let mut world = world_with(1_000_000);
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 1_000);
+    world.is_cut = true;
+    let wanted = world.send(0, &messages::read(file, 500_000, 65_536));
+    let late = world.ask(0, &messages::write(file, 0, b"held for written"));
+    assert_eq!(late.header.status, status::SUCCESS);
+    open(&mut world, other);
+    world.stalls_after = Some(1_000);
+    world.is_cut = false;
+    world.run_for(Duration::from_secs(1));
+    world.go_on();
+    let answer = world.wait(0, wanted);
+    assert!(answer.data() == &contents(1_000_000)[500_000..565_536]);
+    let answer = world.ask(0, &messages::close(file));
+    assert_eq!(answer.header.status, status::UNEXPECTED_IO_ERROR);
+}
+
+#[test]
+fn an_open_that_can_outlive_its_connection_is_written_to_by_the_server_alone() {
+    let mut world = world_with(0);
+    let create = Create {
+        oplock: 9,
+        context: Some(b"DHnQ"),
+        ..Create::open("a")
+    };
+    world.create(0, &Create::open("b"));
+    let file = world.create(0, &create);
+    assert!(waits_for_the_server(
+        &mut world,
+        &messages::write(file, 0, b"durable")
+    ));
+}
+
+#[test]
+fn a_write_where_the_client_holds_a_shared_lock_is_the_servers_to_judge() {
+    let mut world = world_with(1_000);
+    let file = open(&mut world, 0);
+    assert!(!waits_for_the_server(
+        &mut world,
+        &messages::write(file, 0, b"free")
+    ));
+    world.ask(0, &messages::lock_shared(file));
+    assert!(waits_for_the_server(
+        &mut world,
+        &messages::write(file, 0, b"locked")
+    ));
+}
+
+#[test]
+fn writes_that_come_after_the_server_took_a_clients_own_oplock_are_refused() {
+    let mut world = world_with(100);
+    let other = world.beside();
+    let create = Create {
+        oplock: 9,
+        ..Create::open("a")
+    };
+    let file = world.create(0, &create);
+    read(&mut world, 0, file, 0, 10);
+    world.is_cut = true;
+    let early = world.ask(0, &messages::write(file, 0, b"held for written"));
+    assert_eq!(early.header.status, status::SUCCESS);
+    let wanted = world.send(other, &Create::open("a").request());
+    // As long as servers wait for an answer to a break.
+    world.run_for(Duration::from_secs(35));
+    world.server.give_up_breaks();
+    let answer = world.wait(other, wanted);
+    let theirs = super::super::wire::create::CreateAnswer::parse(&answer.body).unwrap();
+    world.ask(other, &messages::write(theirs.file, 0, b"theirs"));
+    world.is_cut = false;
+    let closed = world.ask(0, &messages::close(file));
+    assert_eq!(closed.header.status, status::UNEXPECTED_IO_ERROR);
+    assert_eq!(&world.server.files["a"][..6], b"theirs");
+}
+
+#[test]
+fn what_clients_jump_over_is_not_kept_for_ever() {
+    let mut world = world_with(12 << 20);
+    let files: Vec<_> = ["a", "b", "c", "d"]
+        .iter()
+        .map(|name| {
+            let whole = vec![7; 12 << 20];
+            world.server.files.insert((*name).to_owned(), whole);
+            world.create(0, &Create::open(name))
+        })
+        .collect();
+    let mut most = 0;
+    for place in (0..8u64).rev() {
+        for file in &files {
+            // Five in a row, which more follow, and then before them.
+            for index in 0..5 {
+                let offset = (place << 20) + index * 60_000;
+                read(&mut world, 0, *file, offset, 60_000);
+            }
+            world.run_for(Duration::from_millis(500));
+            most = most.max(world.buffered());
+        }
+    }
+    assert!(most <= 14 << 20, "{most}");
+}
