@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Near, Pending, Rest, State};
+use super::{Near, Open, Pending, Rest, State};
 use crate::LetGoReason;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{self, ERROR_BODY, Header, flag, status};
@@ -91,13 +91,23 @@ impl Near {
             Pending::Ends { .. } if is_interim => self.send_client(head.bytes.freeze()),
             Pending::Ends { session, tree } => {
                 self.pending.remove(&header.message_id);
-                if header.status == status::SUCCESS {
-                    self.opens.retain(|_, open| {
-                        let licence = &open.licence;
-                        licence.session != session || tree.is_some_and(|tree| tree != licence.tree)
-                    });
+                let ends = |open: &Open| {
+                    let licence = &open.licence;
+                    licence.session == session && tree.is_none_or(|tree| tree == licence.tree)
+                };
+                // The last answer in which what was lost with an open can be said.
+                let lost = self
+                    .opens
+                    .iter()
+                    .find(|(_, open)| ends(open) && open.lost.is_some())
+                    .map(|(file, _)| *file);
+                match lost {
+                    Some(file) => self.report(file, head),
+                    None => self.send_client(head.bytes.freeze()),
                 }
-                self.send_client(head.bytes.freeze());
+                if header.status == status::SUCCESS {
+                    self.opens.retain(|_, open| !ends(open));
+                }
             }
             Pending::Reports { file, is_close } => {
                 self.pending.remove(&header.message_id);

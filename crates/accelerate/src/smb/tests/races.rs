@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::config::OPENS_MAX;
 use super::super::testing::messages::{self, Create};
+use super::super::testing::server::DISK_FULL;
 use super::super::testing::world::{World, is_notice};
 use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
@@ -189,4 +190,16 @@ fn what_clients_jump_over_is_not_kept_for_ever() {
         }
     }
     assert!(most <= 14 << 20, "{most}");
+}
+
+#[test]
+fn a_tree_that_ends_with_an_open_whose_write_was_lost_says_so() {
+    let mut world = world_with(0);
+    world.server.disk = 10;
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 10);
+    let early = world.ask(0, &messages::write(file, 0, &[1; 100]));
+    assert_eq!(early.header.status, status::SUCCESS);
+    let answer = world.ask(0, &messages::tree_disconnect());
+    assert_eq!(answer.header.status, DISK_FULL);
 }
