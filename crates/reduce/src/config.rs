@@ -65,6 +65,13 @@ pub const REPAIR_AHEAD_RECORDS: usize = 32;
 pub const REPAIR_AHEAD_BYTES: usize = 8 * 1024 * 1024;
 /// References, and runs, in one repair request at most; more are asked for as one.
 pub const MAX_REPAIR_RANGES: usize = 64;
+/// Requests for parts of a record that a decoder makes before it asks for all of it: what is found
+/// missing at first, and what turns out to be missing once the keys of runs are known.
+pub(crate) const PARTIAL_REPAIRS: usize = 2;
+/// Repairs of one record that an encoder answers at most: those for parts of it, and the one for all.
+/// Without a limit a peer could have the same half mebibyte compressed and sent for ever, with
+/// requests of a dozen bytes.
+pub const MAX_RECORD_REPAIRS: usize = PARTIAL_REPAIRS + 1;
 /// Bytes of one repair request at most: every number in it at its longest.
 pub const MAX_REPAIR_REQUEST: usize = 10 + 2 * 8 * (1 + MAX_REPAIR_RANGES);
 /// Of the dictionary's memory, this part at most holds chunks for flows that may have to send them

@@ -33,7 +33,8 @@ use vocab::{Segment, SegmentKind, Time};
 use crate::anchor::{anchors, thin_out};
 use crate::chunker::Chunker;
 use crate::config::{
-    BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MIN_CHUNK, Storing, TAIL_HOLD,
+    BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MAX_RECORD_REPAIRS, MIN_CHUNK,
+    Storing, TAIL_HOLD,
 };
 use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence, Ticket};
 use crate::error::Error;
@@ -322,20 +323,26 @@ impl Encoder {
     /// Answers a decoder's request from what is kept.
     ///
     /// # Errors
-    /// When the request is malformed, or names what this flow has not sent or what the peer has
-    /// already acknowledged.
+    /// When the request is malformed, names what this flow has not sent or what the peer has
+    /// already acknowledged, or is one more than [`MAX_RECORD_REPAIRS`] for its record.
     pub fn repair(&mut self, request: &[u8]) -> Result<Bytes, Error> {
         let request = RepairRequest::parse(request)?;
         let found = self
             .retained
             .binary_search_by_key(&request.record_start, |record| record.start);
-        let record = found.ok().and_then(|index| self.retained.get(index));
+        let record = found.ok().and_then(|index| self.retained.get_mut(index));
         let record = record.ok_or(Error::PeerMisbehaved(
             "a repair is asked for a record that is not on its way",
         ))?;
         let pieces = record.pieces.as_ref().ok_or(Error::PeerMisbehaved(
             "a repair is asked for a record that refers to nothing",
         ))?;
+        if record.repairs == MAX_RECORD_REPAIRS {
+            return Err(Error::PeerMisbehaved(
+                "a record is to be repaired again and again",
+            ));
+        }
+        record.repairs += 1;
         let mut answer = RepairAnswer {
             record_start: request.record_start,
             scope: AnswerScope::All,
@@ -774,6 +781,7 @@ impl Encoder {
         self.retained.push_back(Retained {
             start,
             end: self.encoded,
+            repairs: 0,
             pieces,
             own_length,
             _loan: loan,

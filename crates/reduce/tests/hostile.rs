@@ -5,7 +5,8 @@ mod sides;
 use bytes::Bytes;
 use proptest::prelude::*;
 use reduce::{
-    AnswerScope, Decoded, Decoder, DecoderConfig, Error, RepairAnswer, RepairRequest, scan_segment,
+    AnswerScope, Decoded, Decoder, DecoderConfig, Error, MAX_RECORD_REPAIRS, RepairAnswer,
+    RepairRequest, scan_segment,
 };
 use sides::{Flow, Side, key, noise};
 use vocab::{Segment, Time};
@@ -122,6 +123,32 @@ fn a_repair_that_nobody_may_ask_for_is_an_error() {
     flow.encoder.acknowledged(sent, &mut near.dictionary);
     assert!(flow.encoder.repair(&ask(known).emit()).is_err());
     assert!(flow.decoder.handle_repair(&[2, 0, 0, 0, 0]).is_err());
+}
+
+/// A request of a dozen bytes costs the encoder half a mebibyte to compress and to send.
+#[test]
+fn one_record_is_not_repaired_again_and_again() {
+    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let file = noise(1, 100_000);
+    Flow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = Flow::new();
+    flow.encoder.push(Time::ZERO, Segment::payload(file));
+    flow.encoder.finish();
+    let encoded = flow
+        .encoder
+        .poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 16);
+    assert!(encoded.is_some());
+    let request = RepairRequest {
+        record_start: 0,
+        scope: reduce::RepairScope::All,
+    };
+    let asked = (0..100).map(|_| flow.encoder.repair(&request.emit()));
+    let answered = asked.take_while(Result::is_ok).count();
+    assert_eq!(answered, MAX_RECORD_REPAIRS);
+    assert!(matches!(
+        flow.encoder.repair(&request.emit()),
+        Err(Error::PeerMisbehaved(_))
+    ));
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::Decoded;
 use crate::check::{Span, check_of};
-use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES};
+use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES, PARTIAL_REPAIRS};
 use crate::dictionary::{Dictionary, Fetch, NO_KEY, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
@@ -21,10 +21,6 @@ use crate::literals::join_bases;
 use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
 use crate::repair::{RepairRequest, RepairScope};
 use crate::windows::WindowId;
-
-/// Requests for parts of a record before all of it is asked for: what is found missing at first,
-/// and what turns out to be missing once the keys of runs are known.
-const PARTIAL_REPAIRS: usize = 2;
 
 /// A record that is not delivered yet.
 pub(super) struct Pending {

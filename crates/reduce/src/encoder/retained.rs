@@ -10,6 +10,8 @@ use crate::fingerprint::Key;
 pub(super) struct Retained {
     pub(super) start: u64,
     pub(super) end: u64,
+    /// How often a repair of it was asked for.
+    pub(super) repairs: usize,
     /// The raw bytes, a piece for each operation; `None` where nothing can be missing at the peer,
     /// because the record refers to nothing.
     pub(super) pieces: Option<Vec<Bytes>>,
