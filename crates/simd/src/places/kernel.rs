@@ -36,6 +36,7 @@ impl Kernel {
     /// Every kernel that this processor has, for tests and benchmarks.
     #[must_use]
     pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
         let mut kernels = vec![Self(Instructions::Portable)];
         #[cfg(target_arch = "x86_64")]
         {
