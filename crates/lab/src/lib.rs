@@ -19,6 +19,7 @@ pub mod calibrate;
 pub mod campaign;
 pub mod capture;
 pub mod command;
+mod drawing;
 pub mod host;
 pub mod kernel;
 pub mod link;

@@ -150,12 +150,13 @@ impl Display {
 
 impl Progress for Display {
     fn step(&self, done: f64, text: &str) {
+        let text = &crate::output::printable(text);
         match &self.bar {
             Some(bar) => {
                 bar.set_position((done * 1000.0) as u64);
-                bar.set_message(text.to_owned());
+                bar.set_message(text.clone());
             }
-            None if *self.last.borrow() != text => {
+            None if *self.last.borrow() != *text => {
                 remark!("{:6.1} s  {text}", self.began.elapsed().as_secs_f64());
                 text.clone_into(&mut self.last.borrow_mut());
             }

@@ -355,7 +355,16 @@ impl Process {
                 encoded += bytes.len() as u64;
                 self.counting(|end| encoder.acknowledged(encoded, &mut end.dictionary));
             }
-            if !is_told && self.end.dictionary.statistics().disk_bytes >= task.bytes {
+            let statistics = self.end.dictionary.statistics();
+            // On a full disk it would go on for ever.
+            ensure!(
+                statistics.disk_faults == 0,
+                "a write of the dictionary's failed with {} of {} bytes on disk; free the rest and half \
+                 as much again there, or give --directory another disk",
+                statistics.disk_bytes,
+                task.bytes,
+            );
+            if !is_told && statistics.disk_bytes >= task.bytes {
                 is_told = true;
                 self.result.encoded_bytes = encoded;
                 self.conclude(&task.result)?;

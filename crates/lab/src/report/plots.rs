@@ -1,7 +1,9 @@
 //! Bar charts as SVG that takes its colours from the page.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::prelude::*;
+
+use crate::drawing::{AMBER, BLUE, GREEN, GREY, TEXT, svg};
 
 /// A group of bars: a file or a workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,18 +14,8 @@ pub(super) struct Group {
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// Colours that differ in lightness too, for those who do not see hues.
-const COLOURS: [RGBColor; 4] = [
-    RGBColor(148, 163, 184),
-    RGBColor(37, 99, 235),
-    RGBColor(22, 163, 74),
-    RGBColor(217, 119, 6),
-];
-
-/// Stands in the drawing where the page's text colour belongs.
-const TEXT: RGBColor = RGBColor(1, 2, 3);
-/// How plotters writes [`TEXT`].
-const TEXT_WRITTEN: &str = "#010203";
+/// The first is what the others are compared with.
+const COLOURS: [RGBColor; 4] = [GREY, BLUE, GREEN, AMBER];
 
 const HEIGHT: u32 = 320;
 const WIDTH: u32 = 760;
@@ -43,11 +35,8 @@ pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
         .flat_map(|group| group.values.iter().flatten())
         .copied()
         .fold(0.0_f64, f64::max);
-    let mut drawing = String::new();
-    {
-        let area = SVGBackend::with_string(&mut drawing, (width, HEIGHT)).into_drawing_area();
-        let failed = |error: DrawingAreaErrorKind<std::io::Error>| anyhow!("drawing: {error}");
-        let mut chart = ChartBuilder::on(&area)
+    svg((width, HEIGHT), |area| {
+        let mut chart = ChartBuilder::on(area)
             .caption(title, ("sans-serif", 16).into_font().color(&TEXT))
             .margin(8)
             .x_label_area_size(34)
@@ -55,8 +44,7 @@ pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
             .build_cartesian_2d(
                 0.0..groups.len().max(1) as f64,
                 0.0..(highest * HEADROOM).max(0.001),
-            )
-            .map_err(|error| anyhow!("drawing: {error}"))?;
+            )?;
         let names: Vec<String> = groups.iter().map(|group| group.name.clone()).collect();
         let label = |x: &f64| {
             let index = x.floor();
@@ -76,8 +64,7 @@ pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
             .bold_line_style(TEXT.mix(0.15))
             .light_line_style(TEXT.mix(0.0))
             .label_style(("sans-serif", 11).into_font().color(&TEXT))
-            .draw()
-            .map_err(failed)?;
+            .draw()?;
         let bar = 0.8 / series.len().max(1) as f64;
         for (index, name) in series.iter().enumerate() {
             let colour = COLOURS[index % COLOURS.len()];
@@ -90,8 +77,7 @@ pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
                 ))
             });
             chart
-                .draw_series(rectangles)
-                .map_err(failed)?
+                .draw_series(rectangles)?
                 .label(*name)
                 .legend(move |(x, y)| {
                     Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
@@ -101,11 +87,9 @@ pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperRight)
             .label_font(("sans-serif", 12).into_font().color(&TEXT))
-            .draw()
-            .map_err(failed)?;
-        area.present().map_err(failed)?;
-    }
-    Ok(drawing.replace(TEXT_WRITTEN, "currentColor"))
+            .draw()?;
+        Ok(())
+    })
 }
 
 #[cfg(test)]

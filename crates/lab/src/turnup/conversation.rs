@@ -88,26 +88,8 @@ impl Reader {
                 return Ok(Some(message));
             }
             let left = until.saturating_duration_since(Instant::now());
-            // Zero would be for ever.
-            self.stream
-                .set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            match self.stream.read(&mut bytes) {
-                Ok(0) => bail!("the other end closed the connection"),
-                Ok(count) => {
-                    self.heard = Instant::now();
-                    self.buffer.extend_from_slice(&bytes[..count]);
-                }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) =>
-                {
-                    if left.is_zero() {
-                        return Ok(None);
-                    }
-                }
-                Err(error) => return Err(error).context("the control connection broke"),
+            if !self.receive(&mut bytes, left)? && left.is_zero() {
+                return Ok(None);
             }
         }
     }
@@ -132,22 +114,33 @@ impl Reader {
             if left.is_zero() {
                 bail!("no greeting in {} s", wait.as_secs());
             }
-            self.stream
-                .set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             let mut bytes = vec![0; wanted - self.buffer.len()];
-            match self.stream.read(&mut bytes) {
-                Ok(0) => bail!("the other end closed the connection"),
-                Ok(count) => {
-                    self.heard = Instant::now();
-                    self.buffer.extend_from_slice(&bytes[..count]);
-                }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => return Err(error).context("the connection broke"),
+            self.receive(&mut bytes, left)?;
+        }
+    }
+
+    /// Adds what comes within `wait` to the buffer, as much as `room` holds at most; whether
+    /// something came.
+    fn receive(&mut self, room: &mut [u8], wait: Duration) -> Result<bool> {
+        // Zero would be for ever.
+        let wait = wait.max(Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(wait))?;
+        match self.stream.read(room) {
+            Ok(0) => bail!("the other end closed the connection"),
+            Ok(count) => {
+                self.heard = Instant::now();
+                self.buffer.extend_from_slice(&room[..count]);
+                Ok(true)
             }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error).context("the control connection broke"),
         }
     }
 }

@@ -1,0 +1,41 @@
+//! Drawings as SVG that take their colours from the page they stand in: what all charts share.
+
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+/// Where a chart is drawn.
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Why it could not be.
+pub(crate) type Failure = DrawingAreaErrorKind<std::io::Error>;
+
+// Colours that differ in lightness too, for those who do not see hues.
+pub(crate) const GREY: RGBColor = RGBColor(148, 163, 184);
+pub(crate) const BLUE: RGBColor = RGBColor(37, 99, 235);
+pub(crate) const GREEN: RGBColor = RGBColor(22, 163, 74);
+pub(crate) const AMBER: RGBColor = RGBColor(217, 119, 6);
+pub(crate) const ROSE: RGBColor = RGBColor(190, 24, 93);
+pub(crate) const CYAN: RGBColor = RGBColor(8, 145, 178);
+
+/// Stands in the drawing where the page's text colour belongs.
+pub(crate) const TEXT: RGBColor = RGBColor(1, 2, 3);
+/// How plotters writes [`TEXT`].
+const TEXT_WRITTEN: &str = "#010203";
+
+/// What `draw` draws, as an `<svg>` element of this width and height in pixels.
+///
+/// # Errors
+/// When the drawing fails.
+pub(crate) fn svg(
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Result<(), Failure>,
+) -> Result<String> {
+    let mut drawing = String::new();
+    {
+        let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
+        draw(&area)
+            .and_then(|()| area.present())
+            .map_err(|error| anyhow!("drawing: {error}"))?;
+    }
+    Ok(drawing.replace(TEXT_WRITTEN, "currentColor"))
+}
