@@ -512,7 +512,9 @@ fn signals_reach_the_command() {
         let script = format!(
             "trap 'echo got {name}; exit 33' {name}; echo ready; while :; do sleep 0.02; done"
         );
-        let waiting = Waiting::start(world.link("", &["bash", "-c", &script]));
+        // A shell cannot trap what it was started to ignore, as under nohup.
+        let command = ["env", "--default-signal", "bash", "-c", &script];
+        let waiting = Waiting::start(world.link("", &command));
         kernel::send_signal(waiting.child.id(), signal).expect("it runs");
         assert_eq!(waiting.end(), (Some(33), format!("got {name}\n")));
     }
