@@ -1,8 +1,8 @@
 //! The bench's smbd: one account, an audit of who opened and closed what, and shares for smbtorture.
 //!
 //! The account `alice` is a name of SMB alone: smbd maps it to a user that every Debian has, and
-//! keeps its password in the run's own directory. Guests are refused, so that a session that was
-//! stripped of its identity is seen. The audit (vfs_full_audit(8)) writes a line for each file that
+//! keeps its password in the run's own directory. The bench's share refuses guests, so that a session
+//! that was stripped of its identity is seen; smbtorture's shares take them, as the same user. The audit (vfs_full_audit(8)) writes a line for each file that
 //! was opened or closed, with the session's account and the client's address as smbd sees them.
 
 use std::collections::BTreeMap;
@@ -88,6 +88,8 @@ impl Server {
 [{TORTURE_SHARE}]
     path = {torture}
     read only = no
+    guest ok = yes
+    force user = {UNIX_USER}
     vfs objects = streams_xattr
     ea support = yes
     kernel share modes = no
@@ -97,6 +99,8 @@ impl Server {
 [{TORTURE_PLAIN_SHARE}]
     path = {plain}
     read only = no
+    guest ok = yes
+    force user = {UNIX_USER}
 ",
             global = smbd::global_section(&home.join("state"), site)?,
             map = map.display(),

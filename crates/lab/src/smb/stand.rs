@@ -17,7 +17,7 @@ use vocab::Random;
 
 use super::cells::{Cell, Client, LinkKind, Mode, Protection, SMALL_FILE_BYTES, SMALL_FILES};
 use super::clients::{Clients, Place};
-use super::server::{PASSWORD, Server, TORTURE_PLAIN_SHARE, TORTURE_SHARE, USER};
+use super::server::{Server, TORTURE_PLAIN_SHARE, TORTURE_SHARE};
 use crate::Environment;
 use crate::host::ProcessorTime;
 use crate::kernel::Signal;
@@ -460,8 +460,6 @@ impl Lane {
     pub(super) fn torture_arguments() -> Vec<String> {
         vec![
             format!("//{}/{TORTURE_SHARE}", Site::Far.host_address()),
-            "-U".to_owned(),
-            format!("{USER}%{PASSWORD}"),
             format!("--option=torture:share2={TORTURE_PLAIN_SHARE}"),
         ]
     }

@@ -13,6 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::cells::Mode;
+use super::server::{PASSWORD, USER};
 use super::stand::{Lane, WhyAccelerated};
 use crate::topology::Site;
 use crate::{Environment, command, kernel, wait};
@@ -49,21 +50,29 @@ pub const QUICK_LIMIT: Duration = Duration::from_secs(120);
 /// How long one of [`SLOW`] may.
 pub const SLOW_LIMIT: Duration = Duration::from_secs(600);
 
-/// What smbtorture speaks.
+/// Who smbtorture says it is, and what it speaks.
+///
+/// Samba's clients sign each TREE_CONNECT of a session that has a key, and their check of what was
+/// negotiated, whatever signing they were told to use; sessions of nobody have no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// SMB 2.1, nothing signed: what a node accelerates without a key.
-    Plain,
-    /// The newest that both sides know, and what they sign by themselves.
-    Newest,
+pub enum Session {
+    /// Nobody, by SMB 2.1: nothing is signed, which a node accelerates without a key.
+    PlainOfNobody,
+    /// Nobody, by the newest dialect that both sides know; nothing is signed either.
+    Nobody,
+    /// The bench's account, by the newest dialect, with what both sides sign by themselves.
+    Account,
 }
 
-impl Dialect {
-    fn options(self) -> &'static [&'static str] {
-        match self {
-            Self::Plain => &["--max-protocol=SMB2_10", "--client-protection=off"],
-            Self::Newest => &[],
-        }
+impl Session {
+    fn options(self) -> Vec<String> {
+        let account = format!("{USER}%{PASSWORD}");
+        let words: &[&str] = match self {
+            Self::PlainOfNobody => &["-U", "%", "--max-protocol=SMB2_10"],
+            Self::Nobody => &["-U", "%"],
+            Self::Account => &["-U", &account],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
     }
 }
 
@@ -122,17 +131,17 @@ impl Comparison {
 pub fn compare(
     environment: &Environment,
     suites: &[&str],
-    dialect: Dialect,
+    session: Session,
     limit: Duration,
 ) -> Result<Comparison> {
     std::thread::scope(|scope| {
         let direct = scope.spawn(|| {
             let mut lane = stand(environment)?;
-            run_all(&mut lane, suites, dialect, limit)
+            run_all(&mut lane, suites, session, limit)
         });
         let mut lane = stand(environment)?;
         lane.start_nodes_alone(Mode::Application)?;
-        let through = run_all(&mut lane, suites, dialect, limit)?;
+        let through = run_all(&mut lane, suites, session, limit)?;
         let accelerate = lane.all_whys()?;
         let direct = direct
             .join()
@@ -154,22 +163,22 @@ fn stand(environment: &Environment) -> Result<Lane> {
 fn run_all(
     lane: &mut Lane,
     suites: &[&str],
-    dialect: Dialect,
+    session: Session,
     limit: Duration,
 ) -> Result<Verdicts> {
     let mut verdicts = Verdicts::new();
     for suite in suites {
-        verdicts.extend(run(lane, suite, dialect, limit)?);
+        verdicts.extend(run(lane, suite, session, limit)?);
     }
     Ok(verdicts)
 }
 
-fn run(lane: &mut Lane, suite: &str, dialect: Dialect, limit: Duration) -> Result<Verdicts> {
+fn run(lane: &mut Lane, suite: &str, session: Session, limit: Duration) -> Result<Verdicts> {
     let log = lane.logs().join(format!("smbtorture-{suite}.log"));
     let mut smbtorture = command::new("smbtorture");
     smbtorture
         .args(Lane::torture_arguments())
-        .args(dialect.options())
+        .args(session.options())
         .arg(format!("smb2.{suite}"))
         .current_dir(lane.directory())
         .stdin(Stdio::null())

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lab::command;
 use lab::servers::Kind;
-use lab::smb::torture::{self, Comparison, Dialect};
+use lab::smb::torture::{self, Comparison, Session};
 use serde_json::Value;
 
 use crate::setting::{environment, turn};
@@ -25,7 +25,7 @@ fn has(program: &str, package: &str) -> bool {
     found
 }
 
-fn gate(name: &str, suites: &[&str], dialect: Dialect, limit: std::time::Duration) {
+fn gate(name: &str, suites: &[&str], session: Session, limit: std::time::Duration) {
     let Some(_turn) = turn(name, &[Kind::Smb]) else {
         return;
     };
@@ -33,7 +33,7 @@ fn gate(name: &str, suites: &[&str], dialect: Dialect, limit: std::time::Duratio
         return;
     }
     let comparison =
-        torture::compare(&environment(), suites, dialect, limit).expect("both labs stand");
+        torture::compare(&environment(), suites, session, limit).expect("both labs stand");
     for suite in suites {
         let prefix = format!("{suite}.");
         let ran = comparison.direct.keys();
@@ -45,15 +45,19 @@ fn gate(name: &str, suites: &[&str], dialect: Dialect, limit: std::time::Duratio
     assert!(comparison.passed_direct() > suites.len());
     let broken = comparison.broken();
     assert!(broken.is_empty(), "these pass direct alone: {broken:?}");
-    went_through_the_nodes(&comparison);
+    went_through_the_nodes(&comparison, session);
 }
 
-/// The near node must have carried the flows with its accelerator for SMB. How many requests that
-/// answered is said and not asserted: smbtorture's session set-up is not yet one that it serves.
-fn went_through_the_nodes(comparison: &Comparison) {
+/// The near node must have carried the flows with its accelerator for SMB, and have answered
+/// requests of sessions that go unsigned. Those of an account sign, and are let go without its key.
+fn went_through_the_nodes(comparison: &Comparison, session: Session) {
     let flows = &comparison.accelerate;
     assert!(flows.iter().any(|why| why.did == "smb"), "{flows:?}");
     let answered: u64 = flows.iter().map(|why| why.answered).sum();
+    match session {
+        Session::PlainOfNobody | Session::Nobody => assert!(answered > 0, "{flows:?}"),
+        Session::Account => {}
+    }
     let mut reasons: Vec<&str> = flows
         .iter()
         .filter_map(|why| why.why_not.as_deref())
@@ -68,19 +72,24 @@ fn went_through_the_nodes(comparison: &Comparison) {
 
 #[test]
 fn what_smbtorture_passes_direct_it_passes_through() {
-    gate("smbtorture", &SHORT, Dialect::Plain, torture::QUICK_LIMIT);
+    gate(
+        "smbtorture",
+        &SHORT,
+        Session::PlainOfNobody,
+        torture::QUICK_LIMIT,
+    );
 }
 
 #[test]
 #[ignore = "the whole quick gate takes two minutes"]
 fn the_quick_gate_of_smbtorture_passes_through() {
-    for dialect in [Dialect::Plain, Dialect::Newest] {
+    for session in [Session::PlainOfNobody, Session::Nobody, Session::Account] {
         let mut suites = torture::QUICK.to_vec();
-        suites.retain(|suite| dialect == Dialect::Newest || *suite != BROKEN_BY_PLAIN);
+        suites.retain(|suite| session != Session::PlainOfNobody || *suite != BROKEN_BY_PLAIN);
         gate(
             "smbtorture, quick gate",
             &suites,
-            dialect,
+            session,
             torture::QUICK_LIMIT,
         );
     }
@@ -92,7 +101,7 @@ fn the_slow_suites_of_smbtorture_pass_through() {
     gate(
         "smbtorture, slow suites",
         &torture::SLOW,
-        Dialect::Plain,
+        Session::PlainOfNobody,
         torture::SLOW_LIMIT,
     );
 }
