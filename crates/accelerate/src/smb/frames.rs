@@ -37,6 +37,8 @@ pub(crate) struct Licence {
     pub(crate) may_read: bool,
     /// WRITEs before the server has.
     pub(crate) may_write: bool,
+    /// A CLOSE before the server has, if nothing was changed through this open.
+    pub(crate) may_close: bool,
     /// The longest READ and WRITE that the server takes, in bytes.
     pub(crate) read_max: u32,
     pub(crate) write_max: u32,
@@ -97,7 +99,9 @@ impl Frame {
                 .bytes(&licence.file.0)
                 .u64(licence.session)
                 .u32(licence.tree)
-                .u8(u8::from(licence.may_read) | u8::from(licence.may_write) << 1)
+                .u8(u8::from(licence.may_read)
+                    | u8::from(licence.may_write) << 1
+                    | u8::from(licence.may_close) << 2)
                 .u32(licence.read_max)
                 .u32(licence.write_max),
             Frame::Ahead {
@@ -154,6 +158,7 @@ impl Frame {
                     tree,
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
+                    may_close: rights & 4 != 0,
                     read_max: reader.u32()?,
                     write_max: reader.u32()?,
                 })
@@ -211,6 +216,7 @@ mod tests {
                 tree: 3,
                 may_read: false,
                 may_write: true,
+                may_close: true,
                 read_max: 65_536,
                 write_max: 1 << 20,
             }),

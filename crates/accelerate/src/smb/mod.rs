@@ -17,6 +17,9 @@
 //! other client read or write the file before it was given back; and it is given back only when
 //! the near half has stopped and all it has answered stands at the server.
 //!
+//! A CLOSE is answered near the client, too, where nothing is left that it could tell
+//! (docs/decisions/0054); of directories, and of what was opened for its attributes, as well.
+//!
 //! It lets go, while it has altered nothing, of what is signed, encrypted, compressed, SMB1 or not
 //! SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
 //! (directories, pipes, durable handles, leases, write-through) pass among those that it does.

@@ -1,6 +1,7 @@
 //! The two halves between a client and a server, in virtual time.
 
 mod breaks;
+mod closing;
 mod letting_go;
 mod model;
 mod passing;

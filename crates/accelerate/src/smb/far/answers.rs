@@ -90,17 +90,23 @@ impl Far {
     /// A request of the client's is answered.
     fn finished(&mut self, now: Time, head: &mut Head, request: Outstanding) {
         let header = head.header;
+        if request.is_early {
+            self.early = self.early.saturating_sub(1);
+        }
         match request.purpose {
+            Purpose::Create {
+                is_bare: true,
+                tree,
+                ..
+            } => self.opened_bare(head, tree),
             Purpose::Create {
                 is_ours,
                 may_read,
                 may_write,
+                is_bare: false,
                 tree,
             } => self.opened(now, head, is_ours, tree, (may_read, may_write)),
             Purpose::Changes { file, is_write } => {
-                if request.is_early {
-                    self.early_writes = self.early_writes.saturating_sub(1);
-                }
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.changing = open.changing.saturating_sub(1);
                     if is_write {
@@ -175,6 +181,30 @@ impl Far {
         }
     }
 
+    /// The server has opened a directory, or something for its attributes alone.
+    fn opened_bare(&mut self, head: &Head, tree: u32) {
+        if head.header.status != status::SUCCESS {
+            return;
+        }
+        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+            return self.stop(LetGoReason::Violation);
+        };
+        let (file, session) = (answer.file, head.header.session);
+        let mut open = Open::new(session, tree, false);
+        open.may_close = true;
+        self.opens.insert(file, open);
+        self.tell_near(Frame::Licence(Licence {
+            file,
+            session,
+            tree,
+            may_read: false,
+            may_write: false,
+            may_close: true,
+            read_max: 0,
+            write_max: 0,
+        }));
+    }
+
     /// The server has opened a file that is not served. If the client has an oplock of its own, its
     /// break must be known from one of an open that is under way.
     fn opened_unserved(&mut self, head: &Head) {
@@ -218,12 +248,14 @@ impl Far {
         if is_exclusive {
             open.grant = Grant::Held;
             open.may_write = may_write;
+            open.may_close = true;
             self.tell_near(Frame::Licence(Licence {
                 file,
                 session: header.session,
                 tree: header.tree,
                 may_read,
                 may_write,
+                may_close: true,
                 read_max,
                 write_max,
             }));

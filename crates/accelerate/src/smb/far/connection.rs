@@ -31,6 +31,13 @@ const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
     | 0x0010_0000 // FILE_RESERVE_OPFILTER
     | 0x0020_0000; // FILE_OPEN_REPARSE_POINT
 
+/// The same of an open of a directory or for attributes alone, for which no oplock is asked: what
+/// happens at its CLOSE, or waits for an oplock.
+const OPTIONS_NOT_BARE: u32 = 0x0000_0100 // FILE_COMPLETE_IF_OPLOCKED
+    | 0x0000_1000 // FILE_DELETE_ON_CLOSE
+    | 0x0001_0000 // FILE_OPEN_REQUIRING_OPLOCK
+    | 0x0010_0000; // FILE_RESERVE_OPFILTER
+
 /// Create contexts of opens that are served. Durable handles and leases are not: what the server
 /// stores with them would change ([MS-SMB2] §3.3.5.9.6).
 const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"];
@@ -106,9 +113,13 @@ impl Connection {
 
     /// What to do with the oplock of a request to open a file.
     pub(crate) fn judge(&self, header: &Header, request: &CreateRequest<'_>) -> Asking {
+        let may_transfer = request.may_read() || request.may_write();
+        let is_bare = request.is_directory() || !may_transfer;
         let is_served = self.serves(header.session, header.tree)
-            && request.options & OPTIONS_NOT_SERVED == 0
-            && (request.may_read() || request.may_write());
+            && match is_bare {
+                true => request.options & OPTIONS_NOT_BARE == 0,
+                false => request.options & OPTIONS_NOT_SERVED == 0,
+            };
         // An open that outlives its connection would hide that WRITEs were lost with it, whoever
         // asked for the oplock.
         let fits = request
@@ -116,6 +127,8 @@ impl Connection {
             .is_ok_and(|names| names.iter().all(|name| CONTEXTS_SERVED.contains(name)));
         match request.oplock_level {
             _ if !is_served || !fits => Asking::NotServed,
+            oplock_level::NONE if is_bare => Asking::ForNobody,
+            _ if is_bare => Asking::NotServed,
             oplock_level::NONE => Asking::ForUs,
             oplock_level::EXCLUSIVE | oplock_level::BATCH => Asking::ForItself,
             _ => Asking::NotServed,
@@ -132,4 +145,6 @@ pub(crate) enum Asking {
     ForItself,
     /// We, in a request of the client's that asks for none.
     ForUs,
+    /// Nobody, and it needs none for what may be answered: a directory, or for attributes alone.
+    ForNobody,
 }

@@ -16,8 +16,8 @@
 //! seen, so what cannot go on ends the flow.
 //!
 //! Requests reach the server in the client's order. One waits, with all behind it, while the server
-//! has given no credit, or while WRITEs are under way that the client may hold for done (only
-//! further WRITEs pass then): no request of the client's overtakes what it was told is written.
+//! has given no credit, or while WRITEs and CLOSEs are under way that the client may hold for done (only
+//! further WRITEs pass then): no request of the client's overtakes what it was told is done.
 
 mod answers;
 mod connection;
@@ -72,6 +72,8 @@ enum Purpose {
         is_ours: bool,
         may_read: bool,
         may_write: bool,
+        /// A directory, or for attributes alone: no oplock is wanted.
+        is_bare: bool,
         /// The request's; an answer that was pending does not say it.
         tree: u32,
     },
@@ -100,7 +102,7 @@ struct Outstanding {
     client_id: Option<u64>,
     purpose: Purpose,
     charge: u16,
-    /// A WRITE that the client may hold for done.
+    /// A WRITE or CLOSE that the client may hold for done.
     is_early: bool,
     /// Where such a WRITE begins, if it stands among [`Open::written`].
     written_at: Option<u64>,
@@ -153,8 +155,8 @@ pub(crate) struct Far {
     reading: VecDeque<FileId>,
     pace: Pace,
     ahead_credits: u32,
-    /// WRITEs under way that the client may hold for done.
-    early_writes: usize,
+    /// WRITEs and CLOSEs under way that the client may hold for done.
+    early: usize,
 
     client_finish: Finish,
 }
@@ -184,7 +186,7 @@ impl Far {
             reading: VecDeque::new(),
             pace: Pace::new(),
             ahead_credits: 0,
-            early_writes: 0,
+            early: 0,
             client_finish: Finish::Open,
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Open {
     pub(crate) is_ours: bool,
     pub(crate) grant: Grant,
     pub(crate) may_write: bool,
+    /// The near half may answer its CLOSE before the server does.
+    pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
     /// Where the client's last READ ended: its position in the file, as the server would tell it.
     pub(crate) seek: u64,
@@ -76,6 +78,7 @@ impl Open {
             is_ours,
             grant: Grant::Given,
             may_write: false,
+            may_close: false,
             reads: None,
             seek: 0,
             is_moved: false,

@@ -261,7 +261,7 @@ impl Far {
         let is_write = message
             .single()
             .is_some_and(|head| head.header.command == command::WRITE);
-        let is_barred = self.early_writes > 0
+        let is_barred = self.early > 0
             && !is_write
             && !message
                 .first()
@@ -344,12 +344,15 @@ impl Far {
                 open.changing += 1;
                 open.writing += usize::from(is_write);
                 is_early = is_write && open.has_early_writes();
-                self.early_writes += usize::from(is_early);
                 if let Some((_, start, end)) = written.filter(|_| is_early) {
                     open.written.insert(start, end);
                     written_at = Some(start);
                 }
             }
+            if let Purpose::Closes(file) = purpose {
+                is_early = self.opens.get(&file).is_some_and(|open| open.may_close);
+            }
+            self.early += usize::from(is_early);
             if let Purpose::Create { is_ours: true, .. } = purpose {
                 self.creating += 1;
                 head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
@@ -386,16 +389,16 @@ impl Far {
         }
         let joined = message.joined()?;
         let request = CreateRequest::parse(&joined).ok()?;
-        let is_ours = match self.connection.judge(&header, &request) {
-            Asking::NotServed => return None,
-            Asking::ForItself => false,
-            Asking::ForUs => true,
-        };
+        let asking = self.connection.judge(&header, &request);
+        if asking == Asking::NotServed {
+            return None;
+        }
         self.engage();
         Some(Purpose::Create {
-            is_ours,
+            is_ours: asking == Asking::ForUs,
             may_read: request.may_read(),
             may_write: request.may_write(),
+            is_bare: asking == Asking::ForNobody,
             tree: header.tree,
         })
     }

@@ -12,7 +12,7 @@
 //!
 //! A READ is answered when all of it has come ahead (`contents`), a WRITE as soon as it has passed,
 //! both only for opens with a licence, while licences are fresh (`freshness`), and as the server
-//! would. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its
+//! would. So is the CLOSE of an open through which nothing was changed. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its
 //! open: the data is lost, and nobody must take it for kept.
 
 mod contents;
@@ -27,10 +27,10 @@ use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX};
 use super::frames::{Frame, Licence, VERSION};
-use super::wire::FileId;
 use super::wire::header::Header;
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
+use super::wire::{FileId, u16_at};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use contents::{BYTES_MAX, Contents};
 use freshness::Freshness;
@@ -57,6 +57,8 @@ struct Open {
     waiting: Vec<u64>,
     /// What went wrong with a WRITE that was answered.
     lost: Option<u32>,
+    /// Something was changed through it: what comes of that its CLOSE tells.
+    is_changed: bool,
 }
 
 /// A request of the client's on a licensed open, under way to the server.
@@ -75,8 +77,15 @@ enum Pending {
         length: u32,
         is_answered: bool,
     },
-    /// A FLUSH or CLOSE, with which a loss is reported.
-    Reports { file: FileId, is_close: bool },
+    /// A FLUSH, or another request with whose answer a loss is reported.
+    Reports { file: FileId },
+    Close {
+        file: FileId,
+        /// The client has its answer from here.
+        is_answered: bool,
+    },
+    /// Another request.
+    Asks { file: FileId },
     /// A TREE_DISCONNECT or LOGOFF, with which the opens of a tree or session end.
     Ends { session: u64, tree: Option<u32> },
 }
@@ -103,6 +112,8 @@ enum Rest {
 enum Passing {
     Read(Header, ReadRequest),
     Write(Header, WriteRequest, usize),
+    /// A CLOSE that asks for nothing, and whether it may be answered here.
+    Close(Header, bool),
 }
 
 /// See the head of this file.
@@ -242,6 +253,7 @@ impl Near {
             changed_at: 0,
             waiting: Vec::new(),
             lost: None,
+            is_changed: false,
         };
         self.opens.insert(licence.file, open);
     }
@@ -371,6 +383,10 @@ fn passing(head: &Head) -> Option<Passing> {
         command::WRITE => {
             let request = WriteRequest::parse(head.body()).ok()?;
             Some(Passing::Write(head.header, request, head.length))
+        }
+        // Without SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB ([MS-SMB2] §2.2.15, CLOSE Request).
+        command::CLOSE if u16_at(head.body(), 2) == Ok(0) => {
+            Some(Passing::Close(head.header, false))
         }
         _ => None,
     }

@@ -81,7 +81,26 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Write { .. } | Pending::Reports { .. } if is_interim => {
+            Pending::Close {
+                file,
+                is_answered: true,
+            } => {
+                if !is_interim {
+                    self.pending.remove(&header.message_id);
+                    self.opens.remove(&file);
+                }
+                self.keep_back(&head);
+            }
+            Pending::Write { .. }
+            | Pending::Reports { .. }
+            | Pending::Close { .. }
+            | Pending::Asks { .. }
+                if is_interim =>
+            {
+                self.send_client(head.bytes.freeze());
+            }
+            Pending::Asks { .. } => {
+                self.pending.remove(&header.message_id);
                 self.send_client(head.bytes.freeze());
             }
             Pending::Write { file, .. } => {
@@ -109,10 +128,14 @@ impl Near {
                     self.opens.retain(|_, open| !ends(open));
                 }
             }
-            Pending::Reports { file, is_close } => {
+            Pending::Reports { file } => {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);
-                if is_close && header.status == status::SUCCESS {
+            }
+            Pending::Close { file, .. } => {
+                self.pending.remove(&header.message_id);
+                self.report(file, head);
+                if header.status == status::SUCCESS {
                     self.opens.remove(&file);
                 }
             }

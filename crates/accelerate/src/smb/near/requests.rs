@@ -17,6 +17,14 @@ use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
 };
 
+/// The answer to a CLOSE that asks for nothing: its fixed length, and zeros ([MS-SMB2] §2.2.16,
+/// CLOSE Response).
+const CLOSE_ANSWER: [u8; 60] = {
+    let mut body = [0; 60];
+    body[0] = 60;
+    body
+};
+
 /// What a credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
 const CREDIT_BYTES: u32 = 65_536;
 
@@ -40,7 +48,7 @@ impl Near {
         }
         for piece in pieces {
             match piece {
-                Piece::Head(head) => self.passes(&head),
+                Piece::Head(head) => self.passes(now, &head),
                 Piece::Rest(..) => {}
                 Piece::End => self.passed(now),
             }
@@ -86,7 +94,7 @@ impl Near {
     }
 
     /// A message of the client's begins to pass.
-    fn passes(&mut self, head: &Head) {
+    fn passes(&mut self, now: Time, head: &Head) {
         if self.opens.is_empty() {
             return;
         }
@@ -97,10 +105,15 @@ impl Near {
         let touch = touch(&head.header, head.body(), self.before);
         self.before = touch.file();
         let at = self.position + 1;
+        let closes_early =
+            matches!(touch, Touch::Closes(file) if self.may_close(now, file, &head.header));
         match touch {
             Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
             Touch::Changes(file) => {
                 self.change(file, at);
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.is_changed = true;
+                }
                 if head.header.command == command::LOCK
                     && may_lock_shared(head.body())
                     && let Some(open) = self.opens.get_mut(&file)
@@ -123,6 +136,7 @@ impl Near {
                     if is_meant {
                         open.contents.clear();
                         open.changed_at = at;
+                        open.is_changed = true;
                         open.is_over |= touch != Touch::Anything;
                     }
                 }
@@ -136,6 +150,30 @@ impl Near {
             self.pending.insert(head.header.message_id, ends);
         }
         self.expect_answer(head, touch);
+        if let Some(Passing::Close(_, is_early)) = &mut self.passing {
+            *is_early = closes_early;
+        }
+    }
+
+    /// Whether the CLOSE of an open may be answered here: nothing was changed through it, so that
+    /// there is nothing that could fail, and nothing else that was asked of it is unanswered.
+    fn may_close(&self, now: Time, file: FileId, header: &Header) -> bool {
+        let Some(open) = self.serves(now, file, header) else {
+            return false;
+        };
+        let is_unanswered = |pending: &Pending| match *pending {
+            Pending::Read {
+                request,
+                is_answered: false,
+                ..
+            } => request.file == file,
+            Pending::Write { file: of, .. }
+            | Pending::Reports { file: of }
+            | Pending::Close { file: of, .. }
+            | Pending::Asks { file: of } => of == file,
+            Pending::Read { .. } | Pending::Ends { .. } => false,
+        };
+        open.licence.may_close && !open.is_changed && !self.pending.values().any(is_unanswered)
     }
 
     fn change(&mut self, file: FileId, at: u64) {
@@ -166,14 +204,12 @@ impl Near {
                 length: request.length,
                 is_answered: false,
             },
-            (None, Touch::Closes(_)) => Pending::Reports {
+            (Some(Passing::Close(..)), _) | (None, Touch::Closes(_)) => Pending::Close {
                 file,
-                is_close: true,
+                is_answered: false,
             },
-            (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports {
-                file,
-                is_close: false,
-            },
+            (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports { file },
+            (None, Touch::Asks(_)) => Pending::Asks { file },
             (None, _) => return,
         };
         self.pending.insert(head.header.message_id, pending);
@@ -194,6 +230,8 @@ impl Near {
             Some(Passing::Write(header, request, length)) => {
                 self.answer_write(now, &header, &request, length);
             }
+            Some(Passing::Close(header, true)) => self.answer_close(&header),
+            Some(Passing::Close(_, false)) => {}
             None => {}
         }
     }
@@ -308,6 +346,20 @@ impl Near {
         let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(body);
+        self.reply(answer.into());
+    }
+
+    /// Answers a CLOSE that has passed.
+    fn answer_close(&mut self, header: &Header) {
+        let Some(Pending::Close { is_answered, .. }) = self.pending.get_mut(&header.message_id)
+        else {
+            return;
+        };
+        *is_answered = true;
+        self.answered += 1;
+        let mut answer = frame_header(header::LENGTH + CLOSE_ANSWER.len()).to_vec();
+        answer.extend(header.answer(status::SUCCESS).emit());
+        answer.extend(CLOSE_ANSWER);
         self.reply(answer.into());
     }
 

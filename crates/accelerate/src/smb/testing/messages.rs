@@ -107,6 +107,16 @@ impl<'a> Create<'a> {
         }
     }
 
+    /// A directory, to list it.
+    pub(crate) fn directory(name: &'a str) -> Self {
+        Self {
+            access: 0x81,
+            disposition: 1,
+            options: 0x1,
+            ..Self::open(name)
+        }
+    }
+
     pub(crate) fn request(&self) -> Request {
         let mut body = vec![0; 56];
         body[0] = 57;
@@ -174,6 +184,13 @@ fn on_file(command: u16, size: u8, length: usize, file: FileId) -> Request {
 
 pub(crate) fn close(file: FileId) -> Request {
     on_file(command::CLOSE, 24, 24, file)
+}
+
+/// A CLOSE that asks for the file's attributes as they are then.
+pub(crate) fn close_with_attributes(file: FileId) -> Request {
+    let mut request = close(file);
+    request.body[2] = 1;
+    request
 }
 
 pub(crate) fn flush(file: FileId) -> Request {

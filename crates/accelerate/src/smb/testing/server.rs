@@ -63,6 +63,9 @@ pub(crate) struct Server {
     /// work on several at a time.
     pub(crate) holds_writes: bool,
     held_writes: Vec<(usize, Header, Vec<u8>, FileId)>,
+    /// CLOSEs are kept until [`Self::do_held_closes`].
+    pub(crate) holds_closes: bool,
+    held_closes: Vec<(usize, Header, FileId)>,
 }
 
 impl Server {
@@ -79,6 +82,8 @@ impl Server {
             waiting: VecDeque::new(),
             holds_writes: false,
             held_writes: Vec::new(),
+            holds_closes: false,
+            held_closes: Vec::new(),
         }
     }
 
@@ -106,6 +111,14 @@ impl Server {
     pub(crate) fn do_held_writes(&mut self) {
         while let Some((connection, header, message, file)) = self.held_writes.pop() {
             self.write(connection, &header, &message, file);
+        }
+    }
+
+    /// Does the CLOSEs that were kept.
+    pub(crate) fn do_held_closes(&mut self) {
+        self.holds_closes = false;
+        for (connection, header, file) in std::mem::take(&mut self.held_closes) {
+            self.close(connection, &header, file);
         }
     }
 
@@ -225,12 +238,11 @@ impl Server {
             command::CREATE => return self.create(connection, header, message),
             command::CLOSE => {
                 let file = file(8);
-                self.open(connection, header, file);
-                self.opens.remove(&file);
-                let mut answer = vec![0; 60];
-                answer[0] = 60;
-                self.answer(connection, header, &answer);
-                self.retry_waiting();
+                if self.holds_closes {
+                    self.held_closes.push((connection, *header, file));
+                } else {
+                    self.close(connection, header, file);
+                }
                 return Some(file);
             }
             command::FLUSH | command::LOCK => {
@@ -355,7 +367,7 @@ impl Server {
         }
         let disposition = u32_at(body, 36).unwrap();
         match disposition {
-            1 if !self.files.contains_key(&name) => {
+            1 if !self.files.contains_key(&name) && u32_at(body, 40).unwrap() & 1 == 0 => {
                 self.error(connection, header, NO_SUCH_FILE);
                 return None;
             }
@@ -364,7 +376,11 @@ impl Server {
             }
             _ => {}
         }
-        let contents = self.files.entry(name.clone()).or_default();
+        let is_directory = u32_at(body, 40).unwrap() & 1 != 0;
+        let length = match is_directory {
+            true => 0,
+            false => self.files.entry(name.clone()).or_default().len(),
+        };
         let is_shared = self.opens.values().any(|open| open.name == name);
         let oplock = match u8_at(body, 3).unwrap() {
             8 | 9 if is_shared => 1,
@@ -377,7 +393,8 @@ impl Server {
         let mut answer = vec![0; 88];
         answer[0] = 89;
         answer[2] = oplock;
-        answer[48..56].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        answer[48..56].copy_from_slice(&(length as u64).to_le_bytes());
+        answer[56] = if is_directory { 0x10 } else { 0x80 };
         answer[64..80].copy_from_slice(&file.0);
         let was_pending = self.waiting.iter().any(|waiting| {
             waiting.connection == connection && waiting.header.message_id == header.message_id
@@ -402,6 +419,15 @@ impl Server {
         let header = if was_pending { &async_header } else { header };
         self.answer(connection, header, &answer);
         Some(file)
+    }
+
+    fn close(&mut self, connection: usize, header: &Header, file: FileId) {
+        self.open(connection, header, file);
+        self.opens.remove(&file);
+        let mut answer = vec![0; 60];
+        answer[0] = 60;
+        self.answer(connection, header, &answer);
+        self.retry_waiting();
     }
 
     fn retry_waiting(&mut self) {

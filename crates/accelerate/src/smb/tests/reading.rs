@@ -74,14 +74,14 @@ fn no_block_crosses_the_path_twice() {
 }
 
 #[test]
-fn a_small_file_is_read_in_the_round_trips_of_its_open_and_close() {
+fn a_small_file_is_read_in_the_round_trip_of_its_open() {
     let mut world = world_with(10_000);
     let start = world.now;
     let file = open(&mut world, 0);
     assert_eq!(read(&mut world, 0, file, 0, 65_536), contents(10_000));
     assert_eq!(read(&mut world, 0, file, 10_000, 65_536), []);
     world.ask(0, &messages::close(file));
-    assert!(world.round_trips(start) <= 2.01);
+    assert!(world.round_trips(start) <= 1.01);
 }
 
 #[test]

@@ -68,6 +68,11 @@ impl<'a> CreateRequest<'a> {
         self.access & (access::WRITE_DATA | access::GENERIC_WRITE | access::GENERIC_ALL) != 0
     }
 
+    /// Whether it must be a directory: FILE_DIRECTORY_FILE ([MS-SMB2] §2.2.13, CreateOptions).
+    pub(crate) fn is_directory(&self) -> bool {
+        self.options & 0x1 != 0
+    }
+
     /// The names of the create contexts ([MS-SMB2] §2.2.13.2, SMB2_CREATE_CONTEXT Request Values).
     pub(crate) fn context_names(&self) -> Result<Vec<&'a [u8]>, WireError> {
         let mut names = Vec::new();
