@@ -61,6 +61,21 @@ pub(crate) const FIRST_BLOCK: u32 = 64 << 10;
 /// requests of the client's that arrive meanwhile wait for these at most.
 pub(crate) const AHEAD_CREDITS: u32 = 16;
 
+/// How much is asked of a directory at a time, ahead of its client: some five hundred names of the
+/// class that clients ask for, and no more than they take (Windows asks for as much).
+pub(crate) const LISTING_BLOCK: u32 = 64 << 10;
+
+/// Bytes of entries of one open that may be ahead of its client.
+pub(crate) const LISTING_AHEAD: usize = 512 << 10;
+
+/// The same before it has asked for any: more than a thousand names. In vain it costs a T1 a second.
+pub(crate) const LISTING_FIRST: usize = 192 << 10;
+
+/// For how long the first entries of a directory, which are read as it is opened, may wait for the
+/// request that they answer: as long as a client takes that asks for them at once, and less than
+/// any round trip that is worth saving (docs/decisions/0055).
+pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
+
 /// Bytes of WRITEs of one flow that were answered and that the server has not confirmed: as
 /// [`AHEAD_MAX`].
 pub(crate) const BEHIND_MAX: u64 = 8 << 20;

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
-//!  near ──► far   Beat · Received · Again · Revoked
+//!                 Listed + payload
+//!  near ──► far   Beat · Received · Again · Revoked · Forgot
 //! ```
 //! A frame is the content of one frame segment. Numbers are never used again.
 
 use vocab::{Reader, Segment, Truncated, Writer};
 
+use super::listing::Query;
 use super::wire::FileId;
 use super::wire::header::{self, Header};
 use super::wire::transfer::ReadRequest;
@@ -26,6 +28,8 @@ const BEAT: u8 = 8;
 const RECEIVED: u8 = 9;
 const AGAIN: u8 = 10;
 const REVOKED: u8 = 11;
+const LISTED: u8 = 12;
+const FORGOT: u8 = 13;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,18 @@ pub(crate) enum Frame {
     },
     /// Nothing is answered for this open any more, and all that was answered stands before this.
     Revoked { file: FileId },
+    /// `length` bytes of entries follow, which answer the next request for names of this open; no
+    /// bytes: there are no more names.
+    Listed {
+        file: FileId,
+        position: u64,
+        query: Query,
+        /// They are the directory's first, read as it was opened.
+        is_fresh: bool,
+        length: u32,
+    },
+    /// The first entries that came with this open are not given any more.
+    Forgot { file: FileId },
 }
 
 impl Frame {
@@ -134,6 +150,22 @@ impl Frame {
                 .bytes(&header.emit())
                 .bytes(&request.emit()),
             Frame::Revoked { file } => writer.u8(REVOKED).bytes(&file.0),
+            Frame::Listed {
+                file,
+                position,
+                query,
+                is_fresh,
+                length,
+            } => writer
+                .u8(LISTED)
+                .bytes(&file.0)
+                .u64(position)
+                .u8(u8::from(is_fresh))
+                .u32(length)
+                .u8(query.class)
+                .u8(query.pattern().len() as u8)
+                .bytes(query.pattern()),
+            Frame::Forgot { file } => writer.u8(FORGOT).bytes(&file.0),
         };
         Segment::frame(writer.finish())
     }
@@ -196,6 +228,22 @@ impl Frame {
             REVOKED => Frame::Revoked {
                 file: file(&mut reader)?,
             },
+            LISTED => {
+                let (file, position) = (file(&mut reader)?, reader.u64()?);
+                let (is_fresh, length) = (reader.u8()? != 0, reader.u32()?);
+                let (class, pattern) = (reader.u8()?, usize::from(reader.u8()?));
+                let query = Query::new(class, reader.bytes(pattern)?).ok_or(Truncated)?;
+                Frame::Listed {
+                    file,
+                    position,
+                    query,
+                    is_fresh,
+                    length,
+                }
+            }
+            FORGOT => Frame::Forgot {
+                file: file(&mut reader)?,
+            },
             _ => return Ok(None),
         };
         Ok(Some(frame))
@@ -248,6 +296,14 @@ mod tests {
                 },
             },
             Frame::Revoked { file },
+            Frame::Listed {
+                file,
+                position: 9,
+                query: Query::usual(),
+                is_fresh: true,
+                length: 1 << 16,
+            },
+            Frame::Forgot { file },
         ]
     }
 

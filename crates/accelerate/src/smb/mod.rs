@@ -18,18 +18,20 @@
 //! the near half has stopped and all it has answered stands at the server.
 //!
 //! A CLOSE is answered near the client, too, where nothing is left that it could tell
-//! (docs/decisions/0054); of directories, and of what was opened for its attributes, as well.
+//! (docs/decisions/0054); of directories, and of what was opened for its attributes, as well. Directories
+//! are listed ahead of the client (docs/decisions/0055).
 //!
 //! It lets go, while it has altered nothing, of what is signed, encrypted, compressed, SMB1 or not
 //! SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
 //! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
 //!
 //! What it does not do yet: signed and encrypted sessions with a delegated key, leases as licences,
-//! directories and small files ahead, SMB1.
+//! small files ahead of their open, SMB1.
 
 mod config;
 mod far;
 mod frames;
+mod listing;
 mod near;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -3,6 +3,7 @@
 mod breaks;
 mod closing;
 mod letting_go;
+mod listing;
 mod model;
 mod passing;
 mod races;

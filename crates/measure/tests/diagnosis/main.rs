@@ -9,7 +9,6 @@
 
 mod capture;
 mod case;
-mod case_studies;
 mod score;
 mod tcp;
 mod transfer;

@@ -24,6 +24,7 @@ impl Far {
             match self.answers.next() {
                 Ok(Some(Piece::Head(head))) => self.answer(now, head),
                 Ok(Some(Piece::Rest(kind, bytes))) => match (self.rest, kind) {
+                    (Rest::Listed(..), _) => self.gather(&bytes),
                     (Rest::Pass, _) | (Rest::Ahead { .. }, SegmentKind::Payload) => {
                         self.send_client(kind, bytes);
                     }
@@ -96,9 +97,10 @@ impl Far {
         match request.purpose {
             Purpose::Create {
                 is_bare: true,
+                may_read,
                 tree,
                 ..
-            } => self.opened_bare(head, tree),
+            } => self.opened_bare(head, tree, may_read),
             Purpose::Create {
                 is_ours,
                 may_read,
@@ -132,7 +134,16 @@ impl Far {
                 }
             }
             Purpose::Plain if header.command == command::CREATE => self.opened_unserved(head),
-            Purpose::Ends { .. } | Purpose::Plain | Purpose::Ahead { .. } | Purpose::Own => {}
+            Purpose::Lists(file) => {
+                if let Some(listing) = self.listing(file) {
+                    listing.answered_client(header.status);
+                }
+            }
+            Purpose::Ends { .. }
+            | Purpose::Plain
+            | Purpose::Ahead { .. }
+            | Purpose::ListsAhead(_)
+            | Purpose::Own => {}
         }
     }
 
@@ -182,16 +193,18 @@ impl Far {
     }
 
     /// The server has opened a directory, or something for its attributes alone.
-    fn opened_bare(&mut self, head: &Head, tree: u32) {
+    fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool) {
         if head.header.status != status::SUCCESS {
             return;
         }
         let Ok(answer) = CreateAnswer::parse(head.body()) else {
             return self.stop(LetGoReason::Violation);
         };
+        let may_list = may_list && answer.is_directory();
         let (file, session) = (answer.file, head.header.session);
         let mut open = Open::new(session, tree, false);
         open.may_close = true;
+        open.listing = may_list.then(|| self.usual_listing.begin());
         self.opens.insert(file, open);
         self.tell_near(Frame::Licence(Licence {
             file,
@@ -287,6 +300,14 @@ impl Far {
     /// The server has answered a request of ours.
     fn own_answer(&mut self, head: &Head, request: Outstanding, is_interim: bool) {
         self.rest = Rest::Swallow;
+        if let Purpose::ListsAhead(file) = request.purpose {
+            if !is_interim {
+                self.ahead_credits -= u32::from(request.charge).min(self.ahead_credits);
+                self.gathered = head.body().to_vec();
+                self.rest = Rest::Listed(file, head.header.status);
+            }
+            return;
+        }
         let Purpose::Ahead {
             file,
             offset,
@@ -348,6 +369,9 @@ impl Far {
 
     fn answer_complete(&mut self) {
         let rest = std::mem::replace(&mut self.rest, Rest::Pass);
+        if let Rest::Listed(file, status) = rest {
+            self.listed(file, status);
+        }
         if let Rest::Ahead {
             file,
             offset,

@@ -22,6 +22,7 @@
 mod answers;
 mod connection;
 mod ids;
+mod listing;
 pub(crate) mod message;
 mod open;
 mod oplocks;
@@ -70,6 +71,7 @@ enum Purpose {
     /// To open a file.
     Create {
         is_ours: bool,
+        /// For a directory, to list it.
         may_read: bool,
         may_write: bool,
         /// A directory, or for attributes alone: no oplock is wanted.
@@ -91,6 +93,10 @@ enum Purpose {
         position: u64,
         at: Time,
     },
+    /// Names of this open's directory.
+    Lists(FileId),
+    /// Our own request for such.
+    ListsAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
     Own,
 }
@@ -106,6 +112,8 @@ struct Outstanding {
     is_early: bool,
     /// Where such a WRITE begins, if it stands among [`Open::written`].
     written_at: Option<u64>,
+    /// It may change what a directory holds.
+    changes_names: bool,
 }
 
 /// What is done with the rest of the server's message that is coming in.
@@ -120,6 +128,8 @@ enum Rest {
         length: u32,
         count: u32,
     },
+    /// It is gathered: entries of this directory, with this status.
+    Listed(FileId, u32),
 }
 
 /// See the head of this file.
@@ -157,6 +167,10 @@ pub(crate) struct Far {
     ahead_credits: u32,
     /// WRITEs and CLOSEs under way that the client may hold for done.
     early: usize,
+    /// What is asked of a directory as it is opened.
+    usual_listing: listing::Usual,
+    /// The answer to a request of our own for names, as far as it has come.
+    gathered: Vec<u8>,
 
     client_finish: Finish,
 }
@@ -187,6 +201,8 @@ impl Far {
             pace: Pace::new(),
             ahead_credits: 0,
             early: 0,
+            usual_listing: listing::Usual::default(),
+            gathered: Vec::new(),
             client_finish: Finish::Open,
         }
     }
@@ -254,6 +270,7 @@ impl Far {
             Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),
             Ok(Some(Frame::Again { header, request })) => self.read_again(&header, &request),
             Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
+            Ok(Some(Frame::Forgot { file })) => self.forget_fresh(file),
             // A later release's; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(LetGoReason::Violation),

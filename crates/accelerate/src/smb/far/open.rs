@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use vocab::Time;
 
+use super::listing::Listing;
 use super::message::Message;
 use super::read_ahead::ReadAhead;
 
@@ -41,6 +42,8 @@ pub(crate) struct Open {
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
+    /// Of a directory that may be listed.
+    pub(crate) listing: Option<Listing>,
     /// Where the client's last READ ended: its position in the file, as the server would tell it.
     pub(crate) seek: u64,
     /// The server's may be another: it has seen READs of ours, or not all of the client's.
@@ -80,6 +83,7 @@ impl Open {
             may_write: false,
             may_close: false,
             reads: None,
+            listing: None,
             seek: 0,
             is_moved: false,
             waiting: Vec::new(),

@@ -10,6 +10,7 @@ use super::read_ahead::Verdict;
 use super::{Far, Finish, Outstanding, Purpose, State};
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
+use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{self, Header, command, flag, status};
@@ -42,6 +43,7 @@ impl Far {
                         charge: 1,
                         is_early: false,
                         written_at: None,
+                        changes_names: false,
                     };
                     self.outstanding.insert(0, negotiate);
                     self.requests.skip_frame();
@@ -61,7 +63,9 @@ impl Far {
             return;
         }
         self.note_touches(&message);
-        if let Some(message) = self.answer_ahead(message) {
+        if let Some(message) = self.answer_ahead(message)
+            && let Some(message) = self.list_ahead(message)
+        {
             self.enqueue(message);
         }
         self.pump(now);
@@ -96,6 +100,11 @@ impl Far {
     fn note_touches(&mut self, message: &Message) {
         if self.opens.is_empty() {
             return;
+        }
+        if message.heads().any(|head| may_change_names(&head.header)) {
+            for file in self.files() {
+                self.forget_fresh(file);
+            }
         }
         let mut before = None;
         let touches: Vec<(Touch, u64, u32)> = message
@@ -252,6 +261,7 @@ impl Far {
             self.outputs.push_back(Output::FinishLan);
         }
         self.read_ahead(now);
+        self.list_all_ahead();
     }
 
     fn may_pass(&self, message: &Message) -> bool {
@@ -353,6 +363,11 @@ impl Far {
                 is_early = self.opens.get(&file).is_some_and(|open| open.may_close);
             }
             self.early += usize::from(is_early);
+            if let Purpose::Lists(file) = purpose
+                && let Some(listing) = self.listing(file)
+            {
+                listing.asked_by_client += 1;
+            }
             if let Purpose::Create { is_ours: true, .. } = purpose {
                 self.creating += 1;
                 head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
@@ -371,6 +386,7 @@ impl Far {
                 charge: header.charge(),
                 is_early,
                 written_at,
+                changes_names: may_change_names(&header),
             };
             self.outstanding.insert(id, request);
         }
@@ -417,6 +433,7 @@ impl Far {
                 charge: header.charge(),
                 is_early: false,
                 written_at: None,
+                changes_names: false,
             },
         );
         self.send_server(bytes.into());
@@ -546,6 +563,7 @@ fn purpose(header: &Header, touch: Touch) -> Purpose {
             is_write: header.command == command::WRITE,
         },
         Touch::Closes(file) => Purpose::Closes(file),
+        Touch::Asks(file) if header.command == command::QUERY_DIRECTORY => Purpose::Lists(file),
         Touch::EndsTree => Purpose::Ends {
             session: header.session,
             tree: Some(header.tree),

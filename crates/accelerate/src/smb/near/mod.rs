@@ -17,6 +17,7 @@
 
 mod contents;
 mod freshness;
+mod listing;
 mod replies;
 mod requests;
 
@@ -27,6 +28,7 @@ use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX};
 use super::frames::{Frame, Licence, VERSION};
+use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Header;
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
@@ -34,6 +36,7 @@ use super::wire::{FileId, u16_at};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use contents::{BYTES_MAX, Contents};
 use freshness::Freshness;
+use listing::{Coming, Listing};
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +62,11 @@ struct Open {
     lost: Option<u32>,
     /// Something was changed through it: what comes of that its CLOSE tells.
     is_changed: bool,
+    listing: Listing,
 }
 
 /// A request of the client's on a licensed open, under way to the server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Pending {
     Read {
         header: Header,
@@ -84,6 +88,14 @@ enum Pending {
         /// The client has its answer from here.
         is_answered: bool,
     },
+    /// A request for names.
+    Lists {
+        header: Header,
+        request: QueryDirectoryRequest,
+        is_answered: bool,
+        /// The client was told to wait for the server.
+        is_servers: bool,
+    },
     /// Another request.
     Asks { file: FileId },
     /// A TREE_DISCONNECT or LOGOFF, with which the opens of a tree or session end.
@@ -93,11 +105,20 @@ enum Pending {
 /// A block that is coming in.
 #[derive(Debug)]
 struct Incoming {
-    file: FileId,
-    position: u64,
-    offset: u64,
+    of: Of,
     left: usize,
     pieces: Vec<Bytes>,
+}
+
+/// What it is of.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    Contents {
+        file: FileId,
+        position: u64,
+        offset: u64,
+    },
+    Names(Coming),
 }
 
 /// What is done with the rest of the message that the far half is passing on.
@@ -114,6 +135,7 @@ enum Passing {
     Write(Header, WriteRequest, usize),
     /// A CLOSE that asks for nothing, and whether it may be answered here.
     Close(Header, bool),
+    Lists(Header, QueryDirectoryRequest),
 }
 
 /// See the head of this file.
@@ -139,6 +161,10 @@ pub(crate) struct Near {
     opens: HashMap<FileId, Open>,
     pending: HashMap<u64, Pending>,
     incoming: Option<Incoming>,
+    /// The frame of the client's that last may have changed what directories hold.
+    names_changed_at: u64,
+    /// Opens whose first names came with them and may not have been asked for.
+    fresh_listings: Vec<FileId>,
     received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
@@ -165,6 +191,8 @@ impl Near {
             opens: HashMap::new(),
             pending: HashMap::new(),
             incoming: None,
+            names_changed_at: 0,
+            fresh_listings: Vec::new(),
             received: 0,
             behind: 0,
             fresh: Freshness::default(),
@@ -206,7 +234,32 @@ impl Near {
                 position,
                 offset,
                 length,
-            }) => self.ahead(file, position, offset, length as usize),
+            }) => {
+                let of = Of::Contents {
+                    file,
+                    position,
+                    offset,
+                };
+                self.ahead(of, length as usize);
+            }
+            Some(Frame::Listed {
+                file,
+                position,
+                query,
+                is_fresh,
+                length,
+            }) => {
+                let coming = Coming {
+                    file,
+                    position,
+                    query,
+                    is_fresh,
+                };
+                match length {
+                    0 => self.listed(now, coming, Vec::new()),
+                    _ => self.ahead(Of::Names(coming), length as usize),
+                }
+            }
             Some(Frame::EndOfFile {
                 file,
                 position,
@@ -234,7 +287,8 @@ impl Near {
                 Frame::Beat { .. }
                 | Frame::Received { .. }
                 | Frame::Again { .. }
-                | Frame::Revoked { .. },
+                | Frame::Revoked { .. }
+                | Frame::Forgot { .. },
             )
             | None => {}
         }
@@ -254,18 +308,17 @@ impl Near {
             waiting: Vec::new(),
             lost: None,
             is_changed: false,
+            listing: Listing::default(),
         };
         self.opens.insert(licence.file, open);
     }
 
-    fn ahead(&mut self, file: FileId, position: u64, offset: u64, length: usize) {
+    fn ahead(&mut self, of: Of, length: usize) {
         if self.incoming.is_some() || length == 0 || self.state != State::Serving {
             return self.close(LetGoReason::Violation);
         }
         self.incoming = Some(Incoming {
-            file,
-            position,
-            offset,
+            of,
             left: length,
             pieces: Vec::new(),
         });
@@ -278,12 +331,25 @@ impl Near {
         };
         let piece = bytes.split_to(incoming.left.min(bytes.len()));
         incoming.left -= piece.len();
-        self.received += piece.len() as u64;
+        if let Of::Contents { .. } = incoming.of {
+            self.received += piece.len() as u64;
+        }
         incoming.pieces.push(piece);
         if incoming.left > 0 {
             return bytes;
         }
         let block = self.incoming.take().expect("it was there just now");
+        let (file, position, offset) = match block.of {
+            Of::Names(coming) => {
+                self.listed(now, coming, block.pieces);
+                return bytes;
+            }
+            Of::Contents {
+                file,
+                position,
+                offset,
+            } => (file, position, offset),
+        };
         // What a client jumped over stays until much has come: the far half counts it no more.
         if self.kept() > BYTES_MAX {
             for open in self.opens.values_mut() {
@@ -292,12 +358,12 @@ impl Near {
         }
         let received = self.received;
         self.tell_far(Frame::Received { bytes: received });
-        if let Some(open) = self.opens.get_mut(&block.file)
-            && block.position >= open.changed_at
+        if let Some(open) = self.opens.get_mut(&file)
+            && position >= open.changed_at
             && !open.is_over
         {
-            open.contents.insert(block.offset, block.pieces);
-            self.answer_waiting(now, block.file);
+            open.contents.insert(offset, block.pieces);
+            self.answer_waiting(now, file);
         }
         bytes
     }
@@ -359,7 +425,8 @@ impl Accelerator for Near {
             .flat_map(|incoming| &incoming.pieces)
             .map(Bytes::len)
             .sum::<usize>();
-        self.kept() as usize + incoming + self.answers.held()
+        let names = self.opens.values().map(|open| open.listing.bytes());
+        self.kept() as usize + names.sum::<usize>() + incoming + self.answers.held()
     }
 
     fn answered(&self) -> u64 {
@@ -387,6 +454,10 @@ fn passing(head: &Head) -> Option<Passing> {
         // Without SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB ([MS-SMB2] §2.2.15, CLOSE Request).
         command::CLOSE if u16_at(head.body(), 2) == Ok(0) => {
             Some(Passing::Close(head.header, false))
+        }
+        command::QUERY_DIRECTORY => {
+            let request = QueryDirectoryRequest::parse(head.body()).ok()?;
+            Some(Passing::Lists(head.header, request))
         }
         _ => None,
     }

@@ -59,13 +59,18 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Read { .. } if is_interim => {
-                if let Pending::Read { is_servers, .. } = pending {
+            Pending::Lists {
+                is_answered: true, ..
+            } => self.close(LetGoReason::Violation),
+            Pending::Read { .. } | Pending::Lists { .. } if is_interim => {
+                if let Pending::Read { is_servers, .. } | Pending::Lists { is_servers, .. } =
+                    pending
+                {
                     *is_servers = true;
                 }
                 self.send_client(head.bytes.freeze());
             }
-            Pending::Read { .. } => {
+            Pending::Read { .. } | Pending::Lists { .. } => {
                 self.pending.remove(&header.message_id);
                 self.send_client(head.bytes.freeze());
             }

@@ -8,6 +8,7 @@ use super::{Near, Passing, Pending, State, passing};
 use crate::Output;
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
+use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{self, Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
@@ -36,6 +37,7 @@ impl Near {
             self.outputs.push_back(Output::ToWan(segment));
             return;
         }
+        self.forget_old_listings(now);
         if let Some(number) = self.fresh.beat(now) {
             self.tell_far(Frame::Beat { number });
         }
@@ -95,6 +97,9 @@ impl Near {
 
     /// A message of the client's begins to pass.
     fn passes(&mut self, now: Time, head: &Head) {
+        if may_change_names(&head.header) {
+            self.names_may_change(self.position + 1);
+        }
         if self.opens.is_empty() {
             return;
         }
@@ -108,6 +113,14 @@ impl Near {
         let closes_early =
             matches!(touch, Touch::Closes(file) if self.may_close(now, file, &head.header));
         match touch {
+            // Requests for names that are not alone in their frame.
+            Touch::Asks(file)
+                if head.header.command == command::QUERY_DIRECTORY && passing(head).is_none() =>
+            {
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.listing.drop_answers(at);
+                }
+            }
             Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
             Touch::Changes(file) => {
                 self.change(file, at);
@@ -167,11 +180,16 @@ impl Near {
                 is_answered: false,
                 ..
             } => request.file == file,
+            Pending::Lists {
+                ref request,
+                is_answered: false,
+                ..
+            } => request.file == file,
             Pending::Write { file: of, .. }
             | Pending::Reports { file: of }
             | Pending::Close { file: of, .. }
             | Pending::Asks { file: of } => of == file,
-            Pending::Read { .. } | Pending::Ends { .. } => false,
+            Pending::Read { .. } | Pending::Lists { .. } | Pending::Ends { .. } => false,
         };
         open.licence.may_close && !open.is_changed && !self.pending.values().any(is_unanswered)
     }
@@ -208,6 +226,12 @@ impl Near {
                 file,
                 is_answered: false,
             },
+            (Some(Passing::Lists(header, request)), _) => Pending::Lists {
+                header: *header,
+                request: request.clone(),
+                is_answered: false,
+                is_servers: false,
+            },
             (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports { file },
             (None, Touch::Asks(_)) => Pending::Asks { file },
             (None, _) => return,
@@ -232,6 +256,7 @@ impl Near {
             }
             Some(Passing::Close(header, true)) => self.answer_close(&header),
             Some(Passing::Close(_, false)) => {}
+            Some(Passing::Lists(header, request)) => self.lists(&header, &request),
             None => {}
         }
     }
@@ -242,7 +267,7 @@ impl Near {
             return;
         };
         let mut waiting = std::mem::take(&mut open.waiting);
-        waiting.retain(|id| match self.pending.get(id).copied() {
+        waiting.retain(|id| match self.pending.get(id).cloned() {
             Some(Pending::Read {
                 header,
                 request,
@@ -258,12 +283,15 @@ impl Near {
 
     /// The far half counts a READ as answered by what it sent.
     pub(super) fn settled(&mut self, now: Time, message_id: u64) {
+        if let Some(Pending::Lists { .. }) = self.pending.get(&message_id) {
+            return self.list_settled(message_id);
+        }
         let Some(Pending::Read {
             header,
             request,
             is_answered,
             ..
-        }) = self.pending.get(&message_id).copied()
+        }) = self.pending.get(&message_id).cloned()
         else {
             return;
         };
@@ -364,7 +392,7 @@ impl Near {
     }
 
     /// Gives the client bytes of an answer from here, behind what is passing.
-    fn reply(&mut self, bytes: Bytes) {
+    pub(super) fn reply(&mut self, bytes: Bytes) {
         if self.answers.at_boundary() && self.state == State::Serving {
             self.send_client(bytes);
         } else {

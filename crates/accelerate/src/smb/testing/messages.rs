@@ -1,6 +1,7 @@
 //! What clients say, byte for byte.
 
 use crate::smb::wire::FileId;
+use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::header::{Header, LENGTH, command};
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::frame_header;
@@ -233,6 +234,21 @@ pub(crate) fn query_position(file: FileId) -> Request {
     body[4] = 8;
     body[24..40].copy_from_slice(&file.0);
     Request::new(command::QUERY_INFO, body)
+}
+
+/// QUERY_DIRECTORY of all names.
+pub(crate) fn list(file: FileId, flags: u8, length: u32) -> Request {
+    let request = QueryDirectoryRequest {
+        class: 37,
+        flags,
+        file,
+        pattern: b"*\0".to_vec(),
+        length,
+    };
+    Request {
+        charge: length.div_ceil(65_536).max(1) as u16,
+        ..Request::new(command::QUERY_DIRECTORY, request.emit())
+    }
 }
 
 pub(crate) fn echo() -> Request {

@@ -41,5 +41,10 @@ pub fn conversation() -> [Vec<Input>; 2] {
     world.create(other, &Create::open("a"));
     world.ask(0, &messages::read(file, 0, 1_000));
     world.ask(0, &messages::close(file));
+    let directory = world.create(0, &Create::directory(""));
+    for _ in 0..2 {
+        world.ask(0, &messages::list(directory, 0, 65_536));
+    }
+    world.ask(0, &messages::close(directory));
     world.told.take().expect("it was to be kept")
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::smb::frames::Frame;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest};
+use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
 use crate::smb::wire::header::{Header, LENGTH};
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer};
@@ -25,6 +26,11 @@ pub fn structures(bytes: &[u8]) {
         assert_eq!(ReadRequest::parse(&request.emit()), Ok(request));
         let _ = request.is_plain();
     }
+    if let Ok(request) = QueryDirectoryRequest::parse(bytes) {
+        let again = QueryDirectoryRequest::parse(&request.emit());
+        assert_eq!(again, Ok(request));
+    }
+    let _ = entries(bytes);
     if let Ok(request) = WriteRequest::parse(bytes) {
         let _ = request.is_plain(bytes.len());
     }

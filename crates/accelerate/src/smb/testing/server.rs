@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter, frame_header};
@@ -36,6 +37,8 @@ struct Open {
     session: u64,
     tree: u32,
     position: u64,
+    /// Of a directory: which names come next, once it is asked for.
+    listing: Option<VecDeque<String>>,
 }
 
 /// A CREATE that waits for an oplock to come back.
@@ -249,6 +252,9 @@ impl Server {
                 self.open(connection, header, file(8));
                 self.answer(connection, header, &[4, 0, 0, 0]);
             }
+            command::QUERY_DIRECTORY => {
+                self.list(connection, header, body);
+            }
             command::QUERY_INFO => {
                 self.open(connection, header, file(24));
                 let position = self.opens[&file(24)].position;
@@ -408,6 +414,7 @@ impl Server {
                 session: header.session,
                 tree: header.tree,
                 position: 0,
+                listing: None,
             },
         );
         let async_header = Header {
@@ -461,6 +468,42 @@ impl Server {
         self.opens.get_mut(&file).unwrap().position = end as u64;
         let mut answer = read_answer_body((end - start) as u32).to_vec();
         answer.extend_from_slice(&contents[start..end]);
+        self.answer(connection, header, &answer);
+    }
+
+    /// Names in entries of this server's own making; every file is in every directory.
+    fn list(&mut self, connection: usize, header: &Header, body: &[u8]) {
+        let request = QueryDirectoryRequest::parse(body).expect("a QUERY_DIRECTORY");
+        self.open(connection, header, request.file);
+        let length = request.length.div_ceil(65_536);
+        assert!(u32::from(header.charge()) >= length, "it is not paid for");
+        let names: VecDeque<String> = self.files.keys().cloned().collect();
+        let open = self.opens.get_mut(&request.file).unwrap();
+        if open.listing.is_none() || request.flags & 0x11 != 0 {
+            open.listing = Some(names);
+        }
+        let left = open.listing.as_mut().unwrap();
+        let mut entries = Vec::new();
+        while let Some(name) = left.front() {
+            let entry = (8 + name.len()).next_multiple_of(8).max(100);
+            if entries.len() + entry > request.length as usize {
+                break;
+            }
+            let start = entries.len();
+            entries.extend((entry as u32).to_le_bytes());
+            entries.extend((name.len() as u32).to_le_bytes());
+            entries.extend(name.bytes());
+            entries.resize(start + entry, request.class);
+            left.pop_front();
+            if request.flags & 0x2 != 0 {
+                break;
+            }
+        }
+        if entries.is_empty() {
+            return self.error(connection, header, status::NO_MORE_FILES);
+        }
+        let mut answer = answer_body(entries.len() as u32).to_vec();
+        answer.extend(entries);
         self.answer(connection, header, &answer);
     }
 

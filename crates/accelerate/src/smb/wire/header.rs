@@ -50,6 +50,7 @@ pub(crate) mod flag {
 pub(crate) mod status {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const PENDING: u32 = 0x0000_0103;
+    pub(crate) const NO_MORE_FILES: u32 = 0x8000_0006;
     pub(crate) const END_OF_FILE: u32 = 0xc000_0011;
     /// What is reported of written data that could not be handed on.
     pub(crate) const UNEXPECTED_IO_ERROR: u32 = 0xc000_00e9;

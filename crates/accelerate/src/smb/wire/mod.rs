@@ -11,6 +11,7 @@
 //! | `set_up` | NEGOTIATE, SESSION_SETUP, TREE_CONNECT: what the server says of the connection |
 //! | `create` | CREATE and its contexts |
 //! | `transfer` | READ and WRITE |
+//! | `directory` | QUERY_DIRECTORY |
 //! | `oplock` | OPLOCK_BREAK |
 //! | `set_info` | QUERY_INFO and SET_INFO of a position |
 //! | `lock` | whether a LOCK keeps its own holder from writing |
@@ -19,6 +20,7 @@
 //! It does not read SMB1, encrypted or compressed messages; `split` names them.
 
 pub(crate) mod create;
+pub(crate) mod directory;
 pub(crate) mod header;
 pub(crate) mod lock;
 pub(crate) mod oplock;

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use measure::turn_up::Purpose;
 use measure::wire::Direction;
 
 use super::plots::{Series, lines};
@@ -47,9 +46,6 @@ pub fn html(finished: &Finished) -> Result<String> {
     Ok(out)
 }
 
-/// The chart that is left out where there is nothing in it.
-const RETRANSMISSIONS: &str = "Retransmissions";
-
 /// What a chart shows of each second.
 type OfSecond = fn(&measure::run::Second) -> f64;
 
@@ -81,7 +77,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
     let mut walk: Vec<(f64, f64, f64)> = known
         .runs
         .iter()
-        .filter(|run| matches!(run.plan.purpose, Purpose::Walk(_) | Purpose::Listed))
+        .filter(|run| run.plan.connections[direction as usize] == 1)
         .filter_map(|run| {
             let found = run.figures.as_ref()?;
             let window = found.effective_window?.bytes() as f64 / 1e3;
@@ -122,7 +118,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
             mbit(second.throughput.bits_per_second())
         }),
         ("RTT", "ms", |second| second.rtt.as_secs_f64() * 1e3),
-        (RETRANSMISSIONS, "kB in the second", |second| {
+        ("Retransmissions", "kB in the second", |second| {
             second.retransmitted.bytes() as f64 / 1e3
         }),
     ];
@@ -139,15 +135,9 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
             })
             .filter(|series| !series.points.is_empty())
             .collect();
-        let mut points = series.iter().flat_map(|one| &one.points);
-        if series.is_empty() {
-            continue;
+        if !series.is_empty() {
+            *out += &lines(&format!("{title}, {name}"), "seconds", unit, &series)?;
         }
-        if title == RETRANSMISSIONS && points.all(|point| point.1 == 0.0) {
-            writeln!(out, "<p>{title}, {name}: none in any run.</p>")?;
-            continue;
-        }
-        *out += &lines(&format!("{title}, {name}"), "seconds", unit, &series)?;
     }
     Ok(())
 }

@@ -1,0 +1,91 @@
+//! Which QUERY_DIRECTORY what was fetched ahead may answer. Both halves ask this of every request
+//! in the same order, and so agree.
+//!
+//! ```text
+//!  fresh:  fetched as the directory was opened;  answers its first request, alone or with RESTART or REOPEN
+//!  going:  fetched behind what the client was given;  answers the request that goes on
+//! ```
+
+use super::wire::directory::{QueryDirectoryRequest, flag};
+use super::wire::header::{Header, command};
+
+/// The longest pattern that is gone ahead of, in bytes of UTF-16: what the head of a message holds.
+pub(crate) const PATTERN_MAX: usize = 56;
+
+/// What names are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Query {
+    pub(crate) class: u8,
+    pattern: [u8; PATTERN_MAX],
+    pattern_length: u8,
+}
+
+/// Requests for fewer bytes than this are not gone ahead of: clients that go through a whole
+/// directory ask for 64 KiB and more at a time, and one that asks for less may go on name by name
+/// (smbtorture's dir.many does, with 4 KiB).
+const LEAST_LENGTH: u32 = 16_384;
+
+impl Query {
+    /// What file managers and stock clients ask first: FileIdBothDirectoryInformation ([MS-FSCC]
+    /// §2.4.17) of every name.
+    pub(crate) fn usual() -> Self {
+        Self::new(37, b"*\0").expect("a short pattern")
+    }
+
+    /// Of this class and pattern; none where the pattern is too long.
+    pub(crate) fn new(class: u8, bytes: &[u8]) -> Option<Self> {
+        let mut pattern = [0; PATTERN_MAX];
+        pattern.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self {
+            class,
+            pattern,
+            pattern_length: bytes.len() as u8,
+        })
+    }
+
+    pub(crate) fn pattern(&self) -> &[u8] {
+        &self.pattern[..usize::from(self.pattern_length)]
+    }
+
+    /// What a request asks for, if it is one that goes through a whole listing.
+    pub(crate) fn of(request: &QueryDirectoryRequest) -> Option<Self> {
+        let is_plain = request.flags & !(flag::RESTART | flag::REOPEN) == 0;
+        match is_plain && request.length >= LEAST_LENGTH {
+            true => Self::new(request.class, &request.pattern),
+            false => None,
+        }
+    }
+
+    /// Whether entries of this query, `length` bytes of them, answer the request.
+    pub(crate) fn answers(
+        &self,
+        request: &QueryDirectoryRequest,
+        is_fresh: bool,
+        length: usize,
+    ) -> bool {
+        let allowed = if is_fresh {
+            flag::RESTART | flag::REOPEN
+        } else {
+            0
+        };
+        request.flags & !allowed == 0
+            && request.class == self.class
+            && request.pattern == self.pattern()
+            && request.length >= LEAST_LENGTH
+            && length <= request.length as usize
+    }
+}
+
+/// Whether a request may change what a directory holds: then a listing from before it is not given
+/// to the client that made it.
+pub(crate) fn may_change_names(header: &Header) -> bool {
+    !matches!(
+        header.command,
+        command::READ
+            | command::QUERY_DIRECTORY
+            | command::QUERY_INFO
+            | command::ECHO
+            | command::CANCEL
+            | command::FLUSH
+    )
+}

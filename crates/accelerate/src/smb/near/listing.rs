@@ -1,0 +1,222 @@
+//! Names that came ahead, and the requests that they answer.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use vocab::Time;
+
+use super::{Near, Pending};
+use crate::LetGoReason;
+use crate::smb::config::LISTING_WAITS;
+use crate::smb::frames::Frame;
+use crate::smb::listing::Query;
+use crate::smb::wire::FileId;
+use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
+use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::split::frame_header;
+
+/// One answer that came ahead.
+#[derive(Debug)]
+struct Listed {
+    query: Query,
+    is_fresh: bool,
+    pieces: Vec<Bytes>,
+    length: usize,
+    at: Time,
+}
+
+/// Those of one open, and requests that are not answered.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    answers: VecDeque<Listed>,
+    waiting: VecDeque<Waiting>,
+    /// The client has been given the first of what came with the open, and goes on.
+    is_begun: bool,
+    /// Answers from before this frame of the client's are dropped.
+    dropped_at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    message_id: u64,
+    /// The client's last frame before it that may have changed what directories hold.
+    names_changed_at: u64,
+}
+
+impl Listing {
+    /// Bytes kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.answers.iter().map(|answer| answer.length).sum()
+    }
+
+    /// Drops what came with the open, if the client has been given nothing of it.
+    fn forget_fresh(&mut self) {
+        if !self.is_begun {
+            self.answers.retain(|answer| !answer.is_fresh);
+        }
+    }
+
+    /// A request passes that is not answered by what comes ahead.
+    pub(super) fn drop_answers(&mut self, at: u64) {
+        self.answers.clear();
+        self.is_begun = false;
+        self.dropped_at = at;
+    }
+}
+
+/// A block of names that is coming in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coming {
+    pub(super) file: FileId,
+    pub(super) position: u64,
+    pub(super) query: Query,
+    pub(super) is_fresh: bool,
+}
+
+impl Near {
+    /// An answer has come ahead.
+    pub(super) fn listed(&mut self, now: Time, coming: Coming, pieces: Vec<Bytes>) {
+        let names_changed_at = self.names_changed_at;
+        let Some(open) = self.opens.get_mut(&coming.file) else {
+            return;
+        };
+        let listing = &mut open.listing;
+        let pending = &self.pending;
+        listing
+            .waiting
+            .retain(|waiting| pending.contains_key(&waiting.message_id));
+        // The client has asked for a change before it asks for names, and must see it in them; the
+        // far half drops them, too.
+        let changed_at = listing
+            .waiting
+            .front()
+            .map_or(names_changed_at, |waiting| waiting.names_changed_at);
+        let is_stale = coming.is_fresh && !listing.is_begun && coming.position < changed_at;
+        if is_stale || coming.position < listing.dropped_at {
+            return;
+        }
+        let length = pieces.iter().map(Bytes::len).sum();
+        open.listing.answers.push_back(Listed {
+            query: coming.query,
+            is_fresh: coming.is_fresh,
+            pieces,
+            length,
+            at: now,
+        });
+        if coming.is_fresh && !open.listing.is_begun {
+            self.fresh_listings.push(coming.file);
+        }
+        self.answer_waiting_lists(coming.file);
+    }
+
+    /// Drops first entries that have waited too long, and tells the far half.
+    pub(super) fn forget_old_listings(&mut self, now: Time) {
+        let mut files = std::mem::take(&mut self.fresh_listings);
+        let position = self.position;
+        files.retain(|file| {
+            let Some(open) = self.opens.get_mut(file) else {
+                return false;
+            };
+            let front = open.listing.answers.front();
+            let Some(answer) = front.filter(|answer| answer.is_fresh) else {
+                return false;
+            };
+            if open.listing.is_begun {
+                return false;
+            }
+            if now.since(answer.at) <= LISTING_WAITS {
+                return true;
+            }
+            open.listing.drop_answers(position + 1);
+            self.tell_far(Frame::Forgot { file: *file });
+            false
+        });
+        self.fresh_listings = files;
+    }
+
+    /// The client asks for something that may change what directories hold.
+    pub(super) fn names_may_change(&mut self, at: u64) {
+        self.names_changed_at = at;
+        for file in std::mem::take(&mut self.fresh_listings) {
+            if let Some(open) = self.opens.get_mut(&file) {
+                open.listing.forget_fresh();
+            }
+        }
+    }
+
+    /// A request for names has passed.
+    pub(super) fn lists(&mut self, header: &Header, request: &QueryDirectoryRequest) {
+        let names_changed_at = self.names_changed_at;
+        let its = (header.session, header.tree);
+        if let Some(open) = self.opens.get_mut(&request.file)
+            && (open.licence.session, open.licence.tree) == its
+        {
+            open.listing.waiting.push_back(Waiting {
+                message_id: header.message_id,
+                names_changed_at,
+            });
+            self.answer_waiting_lists(request.file);
+        }
+    }
+
+    /// Answers the requests for names of an open that are next.
+    fn answer_waiting_lists(&mut self, file: FileId) {
+        while let Some(open) = self.opens.get_mut(&file) {
+            let Some(Waiting { message_id: id, .. }) = open.listing.waiting.front().copied() else {
+                return;
+            };
+            let Some(Pending::Lists {
+                header,
+                request,
+                is_answered: false,
+                is_servers: false,
+            }) = self.pending.get(&id).cloned()
+            else {
+                open.listing.waiting.pop_front();
+                continue;
+            };
+            let is_fresh = !open.listing.is_begun;
+            let Some(answer) = open.listing.answers.front() else {
+                return;
+            };
+            let is_first = answer.is_fresh && is_fresh;
+            if !answer.query.answers(&request, is_first, answer.length) {
+                // It begins anew, or the far half ends the flow.
+                open.listing.drop_answers(0);
+                return;
+            }
+            let (length, is_end) = (answer.length, answer.length == 0);
+            let pieces = answer.pieces.clone();
+            open.listing.is_begun |= answer.is_fresh;
+            open.listing.answers.pop_front();
+            open.listing.waiting.pop_front();
+            if let Some(Pending::Lists { is_answered, .. }) = self.pending.get_mut(&id) {
+                *is_answered = true;
+            }
+            self.answered += 1;
+            if is_end {
+                self.reply(header::error_answer(&header, status::NO_MORE_FILES).into());
+                continue;
+            }
+            let body = answer_body(length as u32);
+            let mut front = frame_header(header::LENGTH + body.len() + length).to_vec();
+            front.extend(header.answer(status::SUCCESS).emit());
+            front.extend(body);
+            self.reply(front.into());
+            for piece in pieces {
+                self.reply(piece);
+            }
+        }
+    }
+
+    /// The far half counts a request for names as answered by what it sent.
+    pub(super) fn list_settled(&mut self, message_id: u64) {
+        match self.pending.remove(&message_id) {
+            Some(Pending::Lists {
+                is_answered: true, ..
+            }) => {}
+            // Both halves drop by the same rule, so it cannot be missing.
+            _ => self.close(LetGoReason::Violation),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Listings: what clients wait for, and that each gets the names that it would get without us.
+
+use std::time::Duration;
+
+use vocab::Random;
+
+use super::super::testing::messages::{self, Create};
+use super::super::testing::world::{Answer, World};
+use super::super::wire::FileId;
+use super::super::wire::directory::entries;
+use super::super::wire::header::{command, status};
+use super::DELAY;
+use crate::{LetGoReason, LettingGo};
+
+const SINGLE: u8 = 2;
+
+/// A world whose client is connected, and a directory with so many names.
+fn world_with(names: usize) -> World {
+    let mut world = World::new(DELAY);
+    for name in 0..names {
+        let name = format!("file-{name:05}");
+        world.server.files.insert(name, Vec::new());
+    }
+    world.server.credits_max = 512;
+    world.set_up(0);
+    world
+}
+
+fn names(answer: &Answer) -> Vec<String> {
+    if answer.header.status == status::NO_MORE_FILES {
+        return Vec::new();
+    }
+    assert_eq!(answer.header.status, status::SUCCESS);
+    let mut rest = entries(&answer.body).unwrap();
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
+        let (next, length) = (number(0), number(4));
+        names.push(String::from_utf8(rest[8..8 + length].to_vec()).unwrap());
+        rest = &rest[next..];
+    }
+    names
+}
+
+/// Lists until there is no more.
+fn list_all(world: &mut World, who: usize, directory: FileId, length: u32) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        let answer = world.ask(who, &messages::list(directory, 0, length));
+        let some = names(&answer);
+        if some.is_empty() {
+            return all;
+        }
+        all.extend(some);
+    }
+}
+
+fn directory(world: &mut World) -> FileId {
+    world.create(0, &Create::directory(""))
+}
+
+fn all(world: &World) -> Vec<String> {
+    world.server.files.keys().cloned().collect()
+}
+
+/// What a stock smbclient asks to list a directory and the free space.
+fn stock_listing(world: &mut World) -> f64 {
+    let start = world.now;
+    let file = directory(world);
+    assert_eq!(list_all(world, 0, file, 8 << 20), all(world));
+    world.ask(0, &messages::close(file));
+    let root = world.create(
+        0,
+        &Create {
+            access: 0x80,
+            ..Create::directory("")
+        },
+    );
+    world.ask(0, &messages::query_position(root));
+    world.ask(0, &messages::close(root));
+    world.round_trips(start)
+}
+
+#[test]
+fn a_thousand_names_are_listed_in_three_round_trips() {
+    let mut world = world_with(1_000);
+    for _ in 0..3 {
+        let round_trips = stock_listing(&mut world);
+        assert!(round_trips <= 3.01, "{round_trips}");
+    }
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn a_long_listing_in_small_blocks_waits_for_its_beginning_alone() {
+    let mut world = world_with(20_000);
+    let file = directory(&mut world);
+    let start = world.now;
+    assert_eq!(list_all(&mut world, 0, file, 65_536), all(&world));
+    // Two million bytes, half a million of them ahead at a time.
+    let round_trips = world.round_trips(start);
+    assert!(round_trips <= 7.01, "{round_trips}");
+}
+
+#[test]
+fn names_are_listed_anew_where_the_client_begins_anew() {
+    for flags in [0x01, 0x10, 0x11] {
+        let mut world = world_with(3_000);
+        let file = directory(&mut world);
+        let first = names(&world.ask(0, &messages::list(file, flags, 65_536)));
+        let again = names(&world.ask(0, &messages::list(file, flags, 65_536)));
+        assert_eq!(first, again);
+        world.run_for(Duration::from_secs(1));
+        let mut both = names(&world.ask(0, &messages::list(file, flags, 65_536)));
+        both.extend(list_all(&mut world, 0, file, 65_536));
+        assert_eq!(both, all(&world));
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
+fn a_client_that_waits_gets_the_names_of_the_moment_it_asks() {
+    let mut world = world_with(10);
+    let file = directory(&mut world);
+    world.run_for(Duration::from_secs(1));
+    world.server.files.insert("new".to_owned(), Vec::new());
+    assert_eq!(list_all(&mut world, 0, file, 65_536), all(&world));
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn a_client_sees_the_file_that_it_made_before_it_asked() {
+    for pause in [0, 40, 51, 99, 101, 150] {
+        let mut world = world_with(10);
+        let file = directory(&mut world);
+        let made = world.send(0, &Create::open("made").request());
+        world.run_for(Duration::from_millis(pause));
+        world.wait(0, made);
+        assert_eq!(list_all(&mut world, 0, file, 65_536), all(&world));
+        assert!(world.server.files.contains_key("made"));
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
+fn what_was_not_guessed_is_the_servers_answer() {
+    let mut world = world_with(1_000);
+    let file = directory(&mut world);
+    let mut request = messages::list(file, 0, 65_536);
+    // FileNamesInformation.
+    request.body[2] = 12;
+    let answer = world.ask(0, &request);
+    assert_eq!(names(&answer)[0], "file-00000");
+    assert!(answer.body.ends_with(&[12]));
+    // Now it is what is guessed.
+    world.ask(0, &messages::close(file));
+    let file = directory(&mut world);
+    request.body[8..24].copy_from_slice(&file.0);
+    let start = world.now;
+    assert_eq!(names(&world.ask(0, &request))[0], "file-00000");
+    assert!(world.round_trips(start) < 0.01);
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn one_name_at_a_time_is_not_gone_ahead_of() {
+    let mut world = world_with(20);
+    let file = directory(&mut world);
+    for name in all(&world) {
+        let answer = world.ask(0, &messages::list(file, SINGLE, 65_536));
+        assert_eq!(names(&answer), [name]);
+    }
+    let before = world.server.count(0, command::QUERY_DIRECTORY);
+    // And what was read as it was opened: its names, and that there are no more.
+    assert_eq!(before, 22);
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn a_client_that_asks_for_little_at_a_time_gets_it_so() {
+    let mut world = world_with(1_000);
+    for length in [4_096, 16_384, 20_000, 8 << 20] {
+        let file = directory(&mut world);
+        assert_eq!(list_all(&mut world, 0, file, length), all(&world));
+        world.ask(0, &messages::close(file));
+    }
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn who_goes_on_in_another_way_is_cut_off_rather_than_told_wrong_names() {
+    let mut world = world_with(3_000);
+    let file = directory(&mut world);
+    world.ask(0, &messages::list(file, 0, 65_536));
+    world.run_for(Duration::from_secs(1));
+    world.send(0, &messages::list(file, SINGLE, 65_536));
+    world.run_for(Duration::from_secs(1));
+    let reason = LetGoReason::Unsupported;
+    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+}
+
+#[test]
+fn directories_that_are_never_listed_are_soon_read_no_more() {
+    let mut world = world_with(100);
+    for _ in 0..10 {
+        let file = directory(&mut world);
+        world.run_for(Duration::from_secs(1));
+        world.ask(0, &messages::close(file));
+    }
+    // Its names, and that there are no more.
+    assert_eq!(world.server.count(0, command::QUERY_DIRECTORY), 2);
+}
+
+#[test]
+fn listings_at_random_while_names_come_and_go_are_never_of_the_past() {
+    for seed in 0..20 {
+        let mut random = Random::from_seed(seed);
+        let mut world = world_with(1 + random.below(1_000) as usize);
+        world.piece = [usize::MAX, 900, 177][random.below(3) as usize];
+        for step in 0..15 {
+            let file = directory(&mut world);
+            if random.below(3) == 0 {
+                world.run_for(Duration::from_millis(random.below(200)));
+            }
+            if random.below(3) == 0 {
+                let made = format!("made-{step}");
+                let made = world.create(0, &Create::open(&made));
+                world.ask(0, &messages::close(made));
+            }
+            if random.below(3) == 0 {
+                // By somebody else, and long enough before.
+                let name = format!("other-{step}");
+                world.server.files.insert(name, Vec::new());
+                world.run_for(Duration::from_millis(30));
+            }
+            let length = [4_096, 16_384, 65_536, 1 << 20][random.below(4) as usize];
+            let mut first = [0, 0x01, 0x10][random.below(3) as usize];
+            let mut listed = Vec::new();
+            loop {
+                let answer = world.ask(0, &messages::list(file, first, length));
+                first = 0;
+                let some = names(&answer);
+                if some.is_empty() {
+                    break;
+                }
+                listed.extend(some);
+            }
+            assert_eq!(listed, all(&world), "seed {seed}, step {step}");
+            world.ask(0, &messages::close(file));
+        }
+        assert!(world.let_go.is_none(), "seed {seed}");
+    }
+}
