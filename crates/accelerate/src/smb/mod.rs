@@ -19,7 +19,7 @@
 //!
 //! A CLOSE is answered near the client, too, where nothing is left that it could tell
 //! (docs/decisions/0054); of directories, and of what was opened for its attributes, as well. Directories
-//! are listed ahead of the client (docs/decisions/0055).
+//! are listed ahead of the client (docs/decisions/0056).
 //!
 //! It lets go, while it has altered nothing, of what is signed, encrypted, compressed, SMB1 or not
 //! SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve

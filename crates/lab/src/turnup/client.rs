@@ -281,12 +281,17 @@ impl<'a> Test<'a> {
     /// Whether the test may go on.
     fn check(&self) -> Result<()> {
         ensure!(!(self.interrupted)(), "it was interrupted");
-        ensure!(
-            !self.is_over.load(Ordering::Relaxed),
+        if !self.is_over.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // How the connection broke is the last thing that was heard.
+        while let Ok(heard) = self.messages.try_recv() {
+            heard?;
+        }
+        bail!(
             "the server was not heard of for {} s: the link, or the server, is down",
             SILENCE_MAX.as_secs()
-        );
-        Ok(())
+        )
     }
 
     fn pause(&self, span: Duration) -> Result<()> {
@@ -315,7 +320,10 @@ impl<'a> Test<'a> {
                         wait.as_secs()
                     );
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("the control connection is gone"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.check()?;
+                    bail!("the control connection is gone")
+                }
             }
         }
     }
@@ -581,9 +589,10 @@ impl<'a> Test<'a> {
 
     fn connect_all(&self, order: u32, plan: &RunPlan) -> Result<Transfers> {
         let [up, down] = plan.connections;
-        let [_, window] = plan.windows;
+        let [send_window, window] = plan.windows;
         let mut transfers = Transfers {
             window,
+            send_window,
             duration: plan.duration,
             ..Transfers::default()
         };
@@ -705,7 +714,7 @@ fn listen(mut reader: Reader, is_over: Arc<AtomicBool>) -> Receiver<Result<Messa
                 return;
             }
             if is_broken {
-                is_over.store(true, Ordering::Relaxed);
+                is_over.store(true, Ordering::Release);
             }
         }
     });

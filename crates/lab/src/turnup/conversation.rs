@@ -37,6 +37,15 @@ impl Writer {
         })
     }
 
+    /// Marks what is said from now on with a DSCP.
+    pub(super) fn mark(&self, dscp: u8) -> io::Result<()> {
+        let stream = self
+            .stream
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        super::system::mark(&*stream, dscp)
+    }
+
     /// Says something.
     pub(super) fn send(&self, message: &Message) -> io::Result<()> {
         let mut stream = self

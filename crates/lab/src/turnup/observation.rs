@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 
 use measure::diagnosis::{
-    Finding, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded, diagnose,
+    Cause, Finding, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded, diagnose,
 };
-use measure::procedure::{MtuOutcome, StreamRecord};
+use measure::procedure::{LimitedBy, MtuOutcome, StreamRecord};
 use measure::turn_up::Purpose;
 use measure::wire::Direction;
-use vocab::{ByteCount, Time};
+use vocab::{Bitrate, ByteCount, Time};
 
 use super::client::{Finished, RawRun};
 
-/// A window walk makes windows small on purpose; only those of this share of the BDP and more are not.
-const FULL_PERCENT: u64 = 100;
+/// A window walk makes windows small on purpose, up to this share of the BDP: with no more than it, TCP waits
+/// for its window whenever a packet waits for another.
+const SMALL_PERCENT: u64 = 100;
+/// A sender that sent this share of what it was asked to kept its rate, as the diagnosis has it.
+const KEPT_SHARE: f64 = 0.95;
 /// Probes of a size that a search sends until it calls it too large.
 const PROBES: u32 = 3;
 
@@ -26,10 +29,56 @@ pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
         .into_iter()
         .filter(known)
         .flat_map(|direction| {
-            let found = diagnose(&observed(finished, direction));
+            let found = found(finished, direction);
             found.into_iter().map(move |finding| (direction, finding))
         })
         .collect()
+}
+
+fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
+    let streams = &finished.turn_up.known(direction).streams;
+    let fastest = streams
+        .iter()
+        .filter(|record| is_kept(record))
+        .map(|record| record.plan.rate)
+        .max();
+    let mut observed = observed(finished, direction);
+    let mut found = diagnose(&observed);
+    // What a stuttering sender makes of a stream says nothing of the path, but that it stuttered; and
+    // that only where it kept no faster one.
+    let is_short = |record: &StreamRecord| {
+        !is_kept(record) && fastest.is_none_or(|fastest| record.plan.rate > fastest)
+    };
+    observed.stages = streams
+        .iter()
+        .filter(|record| is_short(record))
+        .map(stage)
+        .collect();
+    let is_limited = |finding: &Finding| finding.cause == Cause::TestHostLimited;
+    if !found.iter().any(is_limited)
+        && let Some(limited) = diagnose(&observed).into_iter().find(is_limited)
+    {
+        found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
+        found.push(limited);
+    }
+    if is_queue_idle(&found, &observed.runs) {
+        found.retain(|finding| finding.cause != Cause::DropTailQueue);
+    }
+    found
+}
+
+/// Whether a window held TCP back and no run lost a segment. The bottleneck's queue is there, the stream
+/// has filled it, but TCP never came to its end: it is no cause of anything.
+fn is_queue_idle(found: &[Finding], runs: &[TcpRun]) -> bool {
+    let mut ends = runs
+        .iter()
+        .flat_map(|run| &run.connections)
+        .filter_map(|samples| samples.last());
+    let is_lossless = ends.all(|sample| sample.info.bytes_retransmitted == ByteCount::default());
+    is_lossless
+        && found
+            .iter()
+            .any(|finding| finding.cause == Cause::HostWindow)
 }
 
 fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
@@ -39,24 +88,42 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
         Direction::Down => Direction::Up,
     };
     let reverse = finished.turn_up.known(other).bottleneck.as_ref();
+    let has_window = finished.turn_up.profile().connection_window.is_some();
     TwoEnded {
         baseline_rtt: finished.turn_up.round_trip(),
-        stages: known.streams.iter().map(stage).collect(),
+        stages: known
+            .streams
+            .iter()
+            .filter(|record| is_kept(record))
+            .map(stage)
+            .collect(),
         runs: finished
             .runs
             .iter()
-            .filter(|run| run.direction == direction && is_full(run))
+            .filter(|run| run.direction == direction && is_full(run, has_window))
             .map(tcp_run)
             .collect(),
-        reverse_rate: reverse.map(|found| found.rate),
+        // What a host could not send is not the path's rate.
+        reverse_rate: reverse
+            .filter(|found| found.limited_by != LimitedBy::Sender)
+            .map(|found| found.rate),
         size_probes: size_probes(known.path_mtu),
     }
 }
 
-fn is_full(run: &RawRun) -> bool {
+/// Whether the sender kept a stream to its rate.
+fn is_kept(record: &StreamRecord) -> bool {
+    let asked = record.plan.rate.bits_per_second() as f64;
+    let offered = record.offered().map_or(0, Bitrate::bits_per_second) as f64;
+    offered >= KEPT_SHARE * asked
+}
+
+fn is_full(run: &RawRun, has_window: bool) -> bool {
     match run.plan.purpose {
-        Purpose::Walk(percent) => percent >= FULL_PERCENT,
-        Purpose::Listed | Purpose::Many => true,
+        Purpose::Walk(percent) => percent > SMALL_PERCENT,
+        Purpose::Listed => true,
+        // Unless somebody says otherwise they share one BDP.
+        Purpose::Many => has_window,
         // The other direction's traffic is in the way.
         Purpose::Together => false,
     }
@@ -125,5 +192,52 @@ fn size_probes(found: Option<MtuOutcome>) -> Vec<SizeProbe> {
         Some(MtuOutcome::Found { mtu, .. }) => vec![probe(mtu, 1)],
         Some(MtuOutcome::TooSmall { tried }) => vec![probe(tried, 0)],
         Some(MtuOutcome::NoAnswer) | None => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::tcp_info::TcpInfo;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A run of ten seconds that its window held back, and that sent so much again.
+    fn run(retransmitted: u64) -> TcpRun {
+        let sample = |second: u64| TcpSample {
+            at: Time::from_epoch(Duration::from_secs(second)),
+            info: TcpInfo {
+                bytes_acknowledged: ByteCount::new(second * 1_600_000),
+                bytes_retransmitted: ByteCount::new(retransmitted * second / 10),
+                rtt: Duration::from_millis(20),
+                rtt_min: Duration::from_millis(20),
+                congestion_window: 100,
+                busy: Duration::from_secs(second),
+                receive_window_limited: Duration::from_secs(second),
+                peer_window: Some(ByteCount::new(32_000)),
+                ..TcpInfo::default()
+            },
+        };
+        TcpRun {
+            connections: vec![(0..=10).map(sample).collect()],
+            received: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_queue_is_idle_where_a_window_held_tcp_back_and_nothing_was_lost() {
+        let found = |runs: Vec<TcpRun>| {
+            diagnose(&TwoEnded {
+                baseline_rtt: Some(Duration::from_millis(20)),
+                runs,
+                ..TwoEnded::default()
+            })
+        };
+        let held = found(vec![run(0)]);
+        assert_eq!(held[0].cause, Cause::HostWindow);
+        assert_eq!(held[0].parameters.window, Some(ByteCount::new(32_000)));
+        assert!(is_queue_idle(&held, &[run(0), run(0)]));
+        assert!(!is_queue_idle(&held, &[run(0), run(14_480)]));
+        assert!(!is_queue_idle(&found(Vec::new()), &[run(0)]));
     }
 }

@@ -398,6 +398,8 @@ impl Shared<'_> {
                 .verify_join(&joining.proof, nonce, order, connection),
             "a connection that does not hold the session's key"
         );
+        // Acknowledgements, too, where this end receives.
+        system::mark(&stream, session.dscp)?;
         let place = lock(&session.joining);
         let (_, channel) = place
             .as_ref()
@@ -430,6 +432,9 @@ impl Shared<'_> {
         proof: [u8; 32],
         scope: &'scope std::thread::Scope<'scope, '_>,
     ) -> Result<()> {
+        // Answers to probes as well as streams; the test before this one had another mark.
+        system::mark(&self.server.udp, session.dscp)?;
+        session.writer.mark(session.dscp)?;
         session.writer.send(&Message::Welcome {
             proof,
             session: session.id,
@@ -512,7 +517,6 @@ impl Shared<'_> {
         session
             .writer
             .send(&Message::Ready { order: order.order })?;
-        system::mark(&self.server.udp, session.dscp)?;
         let headers = super::udp_headers(to.ip());
         let plan = StreamPlan {
             rate: order.rate,
@@ -689,13 +693,13 @@ impl Session {
         }
         for (_, stream) in &sending {
             prepare_sender(stream, other);
-            system::mark(stream, self.dscp)?;
             host::set_congestion_control(stream, &order.congestion_control)?;
         }
         Ok(Transfers {
             sending,
             receiving,
             window,
+            send_window: other,
             duration: order.duration,
         })
     }

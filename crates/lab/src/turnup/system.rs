@@ -132,11 +132,8 @@ pub(super) fn never_cut_up(socket: &UdpSocket) -> io::Result<()> {
     set_option(descriptor, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PROBE).or(six)
 }
 
-/// Marks what a socket sends with a DSCP.
+/// Marks what a socket sends with a DSCP; zero takes an earlier mark away.
 pub(super) fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
-    if dscp == 0 {
-        return Ok(());
-    }
     let class = libc::c_int::from(dscp) << 2;
     let descriptor = socket.as_fd();
     let six = set_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);

@@ -4,14 +4,21 @@
 //! second. When the time is up nothing more is written, what is under way is waited for, and the last
 //! sample is of a connection at rest, so that its counters are what a capture holds. Receivers read and
 //! forget, and set the window again and again (note 46 among the decisions).
+//!
+//! Where the window is bounded, what is written goes out in small pieces that the kernel does not join
+//! (MSG_EOR of send(2)). Left to itself it joins what a millisecond's acknowledgements let out into one
+//! burst (tcp_tso_should_defer, tcp_tso_autosize): of a window of 88 segments ten then wait for each
+//! other at both ends and on the line, and the run shows the host's habit, 5 % of the rate, not the
+//! path's.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use measure::tcp_info::TcpInfo;
 use measure::wire::RunSample;
+use socket2::SockRef;
 use vocab::ByteCount;
 
 use super::system::{Buffer, clamp_window, set_buffer, tcp_info};
@@ -23,8 +30,12 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// Between two looks at what is under way.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
-/// Bytes of one write or read.
+/// Bytes of one write or read at most.
 const CHUNK_BYTES: usize = 64 * 1024;
+/// What a bounded window is sent in: pieces of this share of it, which is what the bursts may cost.
+const PIECE_SHARE: f64 = 0.01;
+/// ... or as much as the path carries in this time, where that is more: system calls are not free.
+const PIECE_TIME: Duration = Duration::from_micros(50);
 /// Between two looks whether to stop, for who waits for the other end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How much longer than a run its receivers wait for its end.
@@ -39,6 +50,8 @@ pub(super) struct Transfers {
     pub(super) receiving: Vec<(u16, TcpStream)>,
     /// The window that receivers offer; zero leaves it to the kernel.
     pub(super) window: ByteCount,
+    /// The window that the other end's receivers offer; zero where it is not bounded.
+    pub(super) send_window: ByteCount,
     /// How long data is sent.
     pub(super) duration: Duration,
 }
@@ -102,7 +115,9 @@ impl Transfers {
             let writers: Vec<_> = self
                 .sending
                 .iter()
-                .map(|(_, stream)| scope.spawn(|| write_until(stream, until, &stop)))
+                .map(|(_, stream)| {
+                    scope.spawn(|| write_until(stream, until, self.send_window, &stop))
+                })
                 .collect();
             let window = self.window;
             let readers: Vec<_> = self
@@ -169,20 +184,71 @@ fn sample(sending: &[(u16, TcpStream)], at: Duration, samples: &mut Vec<RunSampl
 }
 
 /// Writes until the moment; returns the bytes that the kernel took.
-fn write_until(mut stream: &TcpStream, until: Instant, stop: &AtomicBool) -> u64 {
+fn write_until(stream: &TcpStream, until: Instant, window: ByteCount, stop: &AtomicBool) -> u64 {
     let _ = stream.set_write_timeout(Some(LOOK_EVERY));
     // Nothing on the way can make it smaller.
     let mut chunk = vec![0; CHUNK_BYTES];
     vocab::Random::from_seed(0x7474).fill(&mut chunk);
     let mut written = 0;
+    let mut piece = Piece::default();
+    // What is left of a piece that the kernel took in part: the next ones begin at segments again.
+    let mut rest = 0;
+    let mut looked: Option<Instant> = None;
     while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-        match stream.write(&chunk) {
-            Ok(count) => written += count as u64,
+        // The path's segments and round trips are not known at once.
+        if looked.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY) {
+            looked = Some(Instant::now());
+            piece = tcp_info(stream).map_or(piece, |info| Piece::of(window, &info));
+        }
+        let length = if rest > 0 { rest } else { piece.bytes };
+        let sent = SockRef::from(stream).send_with_flags(&chunk[..length], piece.flags);
+        match sent {
+            Ok(count) => {
+                written += count as u64;
+                rest = length.saturating_sub(count);
+            }
             Err(error) if is_wait(&error) => {}
             Err(_) => break,
         }
     }
     written
+}
+
+/// What is handed to the kernel at once, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    bytes: usize,
+    flags: libc::c_int,
+}
+
+impl Default for Piece {
+    /// As much as it takes, joined as it likes.
+    fn default() -> Self {
+        Self {
+            bytes: CHUNK_BYTES,
+            flags: libc::MSG_NOSIGNAL,
+        }
+    }
+}
+
+impl Piece {
+    /// Few segments at once, so that their bursts do not count, and so many pieces that they fill the window:
+    /// of whole segments alone up to one would not fit and stay behind.
+    fn of(window: ByteCount, info: &TcpInfo) -> Self {
+        let segment = info.segment_bytes.max(1) as usize;
+        let round_trip = info.rtt_min.max(Duration::from_micros(1));
+        let share = PIECE_SHARE.max(PIECE_TIME.as_secs_f64() / round_trip.as_secs_f64());
+        let segments = (window.bytes() as f64 * share / segment as f64).max(1.0) as usize;
+        let most = segments.saturating_mul(segment);
+        if window.bytes() == 0 || most >= CHUNK_BYTES {
+            return Self::default();
+        }
+        let count = window.bytes().div_ceil(most as u64);
+        Self {
+            bytes: (window.bytes() / count).max(1) as usize,
+            flags: libc::MSG_NOSIGNAL | libc::MSG_EOR,
+        }
+    }
 }
 
 fn read_to_end(
@@ -233,5 +299,54 @@ fn drain(sending: &[(u16, TcpStream)], written: &[u64], is_over: &dyn Fn() -> bo
             return;
         }
         std::thread::sleep(DRAIN_LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(segment_bytes: u32, rtt_min: Duration) -> TcpInfo {
+        TcpInfo {
+            segment_bytes,
+            rtt_min,
+            ..TcpInfo::default()
+        }
+    }
+
+    #[test]
+    fn a_bounded_window_goes_out_in_small_pieces_that_fill_it() {
+        let long = path(1_448, Duration::from_millis(20));
+        let piece = |window, info: &TcpInfo| Piece::of(ByteCount::new(window), info);
+        // 23 pieces of 1,391 bytes fill 32,000; 22 full segments would leave 144 over.
+        assert_eq!(piece(32_000, &long).bytes, 1_391);
+        assert_eq!(piece(128_000, &long).bytes, 1_438);
+        assert_eq!(piece(1_000_000, &long).bytes, 8_620);
+        assert_eq!(piece(1_000, &long).bytes, 1_000);
+        assert_ne!(piece(1_000_000, &long).flags & libc::MSG_EOR, 0);
+        assert_eq!(piece(0, &long), Piece::default());
+        assert_eq!(piece(100_000_000, &long), Piece::default());
+        // A short path: 50 us of 500 us are a tenth.
+        let short = path(1_448, Duration::from_micros(500));
+        assert_eq!(piece(100_000, &short).bytes, 8_333);
+    }
+
+    #[test]
+    fn what_is_written_in_pieces_comes_whole() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            receiver.read_to_end(&mut all).unwrap();
+            all
+        });
+        let until = Instant::now() + Duration::from_millis(200);
+        let stop = AtomicBool::new(false);
+        let written = write_until(&sender, until, ByteCount::new(200_000), &stop);
+        drop(sender);
+        let all = reader.join().unwrap();
+        assert!(written > 0);
+        assert_eq!(all.len() as u64, written);
     }
 }

@@ -16,6 +16,8 @@
 //!
 //! Clocks need not agree: delays are taken above the least of the stage.
 
+use std::collections::VecDeque;
+
 use super::observation::Stage;
 use super::statistics::{Fit, quantile};
 
@@ -27,6 +29,9 @@ const OVERLOADED: f64 = 0.97;
 const LEVEL_PACKETS: usize = 50;
 /// Packets that follow each other faster than all of them by this share have others in between.
 const MIXED: f64 = 0.1;
+/// For how many seconds a host or a relay on the way may stand still: two shared processors that others
+/// keep busy do so for tens of milliseconds.
+const STALL: f64 = 0.05;
 /// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
 const LOSS_FLOOR: f64 = 0.001;
 
@@ -189,8 +194,10 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         quantile(&mut all, 0.999)?
     };
     let waits = line.slope * usual_wait > 0.8 * packet + 3.0 * line.slope * quiet.noise;
-    let straying = tail()
-        .map(|d| (d.served - line.at(d.at)).abs())
+    let beside = tail().map(|d| (d.at, d.served - line.at(d.at)));
+    let straying = made_up(&beside.collect::<Vec<_>>())
+        .into_iter()
+        .map(f64::abs)
         .fold(0.0, f64::max);
     let by_chance = (count as f64 * quiet.loss * survives).sqrt();
     let straying_by_chance = packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise;
@@ -230,6 +237,30 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         carried: line.slope,
         offered,
     })
+}
+
+/// How far the service is from a line, without what is made up within [`STALL`]: each point is as good as
+/// the best one that soon follows. A host that stood still hands on late what had come in time, all at
+/// once; what others took of a busy line nobody brings back.
+fn made_up(beside: &[(f64, f64)]) -> Vec<f64> {
+    // Of the points within reach, from the latest to the earliest, those better than all before them.
+    let mut best: VecDeque<(f64, f64)> = VecDeque::new();
+    let mut all: Vec<f64> = beside
+        .iter()
+        .rev()
+        .map(|(at, value)| {
+            while best.back().is_some_and(|(_, other)| other <= value) {
+                best.pop_back();
+            }
+            best.push_back((*at, *value));
+            while best.front().is_some_and(|(then, _)| *then > at + STALL) {
+                best.pop_front();
+            }
+            best.front().map_or(*value, |(_, value)| *value)
+        })
+        .collect();
+    all.reverse();
+    all
 }
 
 /// The rate of a line that is never idle: of packets that came right behind the one sent before
@@ -356,4 +387,23 @@ fn early_drops(series: &Series, rate: f64, longest_wait: f64, quiet: Quiet) -> (
     }
     let by_chance = 4.0 * (seen * quiet.loss).sqrt() + 4.0;
     (early - seen * quiet.loss, by_chance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_stall_holds_up_is_made_up_and_what_others_take_is_not() {
+        // A point each millisecond; the service lags from 100 to 130 ms, and from 300 ms on.
+        let lag = |ms: u32| match ms {
+            100..130 => -f64::from(ms - 100),
+            300.. => -20.0,
+            _ => 0.0,
+        };
+        let beside: Vec<(f64, f64)> = (0..500).map(|ms| (f64::from(ms) / 1e3, lag(ms))).collect();
+        let left = made_up(&beside);
+        assert!(left[..300].iter().all(|value| *value == 0.0));
+        assert!(left[300..].iter().all(|value| *value == -20.0));
+    }
 }

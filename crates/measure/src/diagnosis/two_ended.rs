@@ -493,8 +493,11 @@ fn host_window(observed: &TwoEnded, seen: &Seen, run: &TcpRun) -> Option<Finding
         busy += last.info.busy.as_secs_f64();
         let limited = last.info.receive_window_limited + last.info.send_buffer_limited;
         waited += limited.as_secs_f64();
+        // The handshake's window may be another one than that of the run.
         let windows = samples.iter().filter_map(|sample| sample.info.peer_window);
-        window += windows.map(ByteCount::bytes).max().unwrap_or_default();
+        let mut windows: Vec<u64> = windows.map(ByteCount::bytes).collect();
+        windows.sort_unstable();
+        window += windows.get(windows.len() / 2).copied().unwrap_or_default();
         acknowledged += last.info.bytes_acknowledged.bytes();
         span = span.max(last.at.since(first.at).as_secs_f64());
     }

@@ -33,6 +33,9 @@ const CLIMB_FACTOR: u64 = 4;
 /// How long a stream of a climb lasts, and the packets it has at least.
 const CLIMB_FOR: Duration = Duration::from_millis(100);
 const CLIMB_PACKETS: u64 = 16;
+/// How many times as long it lasts where a host may have stood still: to be misled once more costs a whole
+/// measuring stream.
+const DOUBT_TIMES: u32 = 4;
 /// A stream of which less arrives, or slower, was held back.
 const HELD_BACK: f64 = 0.75;
 /// A stream of which more arrives, though slower, may have met a host that stood still.
@@ -150,6 +153,11 @@ impl BottleneckSearch {
     #[must_use]
     pub fn next_step(&self) -> Step {
         let (rate, duration) = match self.state {
+            State::Climb {
+                rate,
+                is_doubtful: true,
+                ..
+            } => (rate, self.climb_duration(rate) * DOUBT_TIMES),
             State::Climb { rate, .. } => (rate, self.climb_duration(rate)),
             State::Measure { rate, .. } => (rate, self.config.measure_for),
             State::Done => return Step::Done,

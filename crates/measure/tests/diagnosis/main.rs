@@ -9,6 +9,7 @@
 
 mod capture;
 mod case;
+mod case_studies;
 mod score;
 mod tcp;
 mod transfer;

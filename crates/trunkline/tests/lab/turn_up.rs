@@ -3,12 +3,15 @@
 //! Only what a busy machine cannot change is asserted: sizes, windows, counters, and that no rate is
 //! above the link's.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use lab::capture::{self, Edge, Frames, MarkerPath, Packet, Recorder, Transport};
 use lab::command;
-use lab::kernel;
+use lab::kernel::{self, Signal};
 use lab::servers::Kind;
 use lab::site::{Lab, WithNodes};
 use lab::topology::Site;
@@ -23,6 +26,22 @@ const SILENT_DROP: &str = "table ip hole {
     chain forward {
         type filter hook forward priority 0
         iifname wan0 ip length > 1380 drop
+    }
+}
+";
+
+/// The near router gives its own address to what it sends on.
+const MASQUERADE: &str = "table ip hidden {
+    chain out {
+        type nat hook postrouting priority 100
+        oifname wan0 masquerade
+    }
+}
+";
+const NO_UDP: &str = "table ip closed {
+    chain forward {
+        type filter hook forward priority 0
+        meta l4proto udp drop
     }
 }
 ";
@@ -74,6 +93,12 @@ fn wait_for(log: &Path, word: &str) {
 fn document(output: &Output) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
+}
+
+fn causes(found: &Value) -> Vec<&str> {
+    let all = found["diagnosis"].as_array().expect("a list").iter();
+    all.filter_map(|finding| finding["cause"].as_str())
+        .collect()
 }
 
 /// RFC 6349 from end to end: path MTU to the byte behind a silent drop, a rate no higher than the
@@ -131,13 +156,279 @@ fn a_circuit_is_measured_from_end_to_end() {
     );
     let efficiency = run["tcp_efficiency_percent"].as_f64().expect("computed");
     assert!((efficiency - (sent - again) / sent * 100.0).abs() < 1e-9);
-    let causes: Vec<&str> = found["diagnosis"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .filter_map(|finding| finding["cause"].as_str())
-        .collect();
+    let causes = causes(&found);
     assert!(causes.contains(&"mtu-black-hole"), "{causes:?}");
     let page = std::fs::read_to_string(&page).expect("the page was written");
     assert!(page.contains("<svg") && page.contains("FAILED: path MTU up"));
+}
+
+/// The first case study, with its BDP of 250 kB on a path five times as long and as slow, whose figures a
+/// busy machine changes less: the host is named, with its window.
+#[test]
+fn a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not() {
+    let name = "a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    let lab = standing(
+        "rate=20Mbit,delay=50ms,queue=250kB",
+        WithNodes::No,
+        &[Site::Near, Site::Far],
+    );
+    let _server = serve(&lab);
+    let host = Site::Far.host_address().to_string();
+    let arguments = [
+        "run",
+        &host,
+        "--direction=up",
+        "--duration=2s",
+        "--walk=0",
+        "--window=32kB",
+        "--connections=1",
+        "--congestion=reno",
+        "--max-rate=60Mbit",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
+        .output()
+        .expect("the program starts");
+    let found = document(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", found["reasons"]);
+    let number = |value: &Value| value.as_f64().expect("it was measured");
+    let run = &found["directions"]["up"]["runs"][0];
+    let effective = number(&run["effective_window_bytes"]);
+    assert!((effective / 32_000.0 - 1.0).abs() <= 0.02, "{effective}");
+    // RFC 6349 §3.3.1: window x 8 / RTT.
+    let formula = effective * 8.0 / (number(&found["baseline_rtt_ms"]) / 1e3);
+    let ideal = number(&run["ideal_bit_s"]);
+    assert!((ideal / formula - 1.0).abs() < 1e-3, "{ideal} {formula}");
+    let throughput = number(&run["throughput_bit_s"]);
+    assert!(throughput <= 1.02 * ideal, "{throughput} of {ideal}");
+    let causes = causes(&found);
+    assert!(causes.contains(&"host-window"), "{causes:?}");
+    if run["retransmitted_bytes"] == 0 {
+        assert!(!causes.contains(&"drop-tail-queue"), "{causes:?}");
+    }
+    assert!(!causes.contains(&"shallow-buffer"), "{causes:?}");
+}
+
+/// What TCP sent over a buffer of a few packets, and sent again, is what captures outside the sending host hold,
+/// to the byte (RFC 6349 §4.2).
+#[test]
+fn efficiency_is_what_a_capture_counts_to_the_byte() {
+    let name = "efficiency_is_what_a_capture_counts_to_the_byte";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    let lab = standing(
+        "rate=10Mbit,delay=20ms,queue=6kB",
+        WithNodes::No,
+        &[Site::Near, Site::Far],
+    );
+    let _server = serve(&lab);
+    let markers = MarkerPath::open(lab.topology()).expect("the markers' sockets open");
+    let (run, topology) = (lab.run(), lab.topology());
+    let mut recorder = Recorder::start(run, topology, lab.logs(), lab.logs(), "turn-up")
+        .expect("the captures start");
+    recorder
+        .mark(&markers, Edge::Begin, "turn-up")
+        .expect("the captures run");
+    let host = Site::Far.host_address().to_string();
+    let arguments = [
+        "run",
+        &host,
+        "--direction=up",
+        "--duration=2s",
+        "--walk=0",
+        "--window=100kB",
+        "--connections=1",
+        "--congestion=reno",
+        "--max-rate=30Mbit",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
+        .output()
+        .expect("the program starts");
+    recorder
+        .mark(&markers, Edge::End, "turn-up")
+        .expect("the captures run");
+    let files = recorder.finish().expect("the captures end");
+    let found = document(&output);
+    let run = &found["directions"]["up"]["runs"][0];
+    let counted = (
+        run["sent_bytes"].as_u64().expect("counted"),
+        run["retransmitted_bytes"].as_u64().expect("counted"),
+    );
+    assert!(counted.1 > 0, "the buffer holds four packets");
+    // Past the sender's own interface, before the emulated line drops anything.
+    for file in [files.client, files.wan] {
+        let packets = capture::read(&file).expect("a capture");
+        assert_eq!(sent_by(&packets), counted, "{}", file.display());
+    }
+}
+
+/// Payload of the connection that carried most, towards the server: all of it, and what was there before.
+fn sent_by(packets: &[Packet]) -> (u64, u64) {
+    let mut connections: HashMap<u16, (u64, u32, u64)> = HashMap::new();
+    for packet in packets {
+        let Transport::Tcp {
+            sequence,
+            flags,
+            payload_bytes,
+            ..
+        } = packet.transport
+        else {
+            continue;
+        };
+        if packet.source.ip() != Site::Near.host_address() {
+            continue;
+        }
+        let begins = sequence.wrapping_add(u32::from(packet.opens_connection()));
+        let (sent, first, most) = connections
+            .entry(packet.source.port())
+            .or_insert((0, begins, 0));
+        *sent += u64::from(payload_bytes);
+        // What ends a connection may be a reset with a number of its own.
+        if payload_bytes > 0 && flags != 0 {
+            let end = sequence.wrapping_sub(*first).wrapping_add(payload_bytes);
+            *most = (*most).max(u64::from(end));
+        }
+    }
+    let (sent, _, fresh) = connections
+        .into_values()
+        .max_by_key(|(sent, ..)| *sent)
+        .expect("something was sent");
+    (sent, sent - fresh)
+}
+
+/// A client behind NAT, and a code point on all packets both ways (but for the server's first words to
+/// somebody it does not know yet).
+#[test]
+fn a_client_behind_nat_is_served_and_every_packet_is_marked() {
+    let name = "a_client_behind_nat_is_served_and_every_packet_is_marked";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    if command::find("nft").is_none() {
+        return;
+    }
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    let near = lab.topology().namespace("near");
+    let nft = ["netns", "exec", &near, "nft", "-f", "-"];
+    command::run_with_input("ip", nft, MASQUERADE).expect("the rule is taken");
+    let _server = serve(&lab);
+    let (run, topology) = (lab.run(), lab.topology());
+    let markers = MarkerPath::open(topology).expect("the markers' sockets open");
+    let mut recorder = Recorder::start(run, topology, lab.logs(), lab.logs(), "turn-up")
+        .expect("the captures start");
+    let host = Site::Far.host_address().to_string();
+    let arguments = [
+        "run",
+        &host,
+        "--direction=down",
+        "--duration=2s",
+        "--walk=0",
+        "--window=12kB",
+        "--connections=1",
+        "--max-rate=20Mbit",
+        "--dscp=10",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
+        .output()
+        .expect("the program starts");
+    recorder
+        .mark(&markers, Edge::End, "turn-up")
+        .expect("the captures run");
+    let files = recorder.finish().expect("the captures end");
+    let found = document(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", found["reasons"]);
+    let log = std::fs::read_to_string(lab.logs().join("turn-up-server.log")).expect("it is there");
+    let inside = Site::Near.host_address().to_string();
+    assert!(
+        !log.contains(&inside),
+        "the server sees the router's address: {log}"
+    );
+    let mut frames = Frames::open(File::open(&files.wan).expect("a capture")).expect("a capture");
+    let (mut marked, mut unmarked) = (0, 0);
+    while let Ok(Some(frame)) = frames.next_frame() {
+        let Some(packet) = Packet::of(&frame) else {
+            continue;
+        };
+        let ports = [packet.source.port(), packet.destination.port()];
+        if !ports.contains(&6_349) {
+            continue;
+        }
+        let (bytes, _) = frame.network().expect("it was read");
+        match bytes[1] >> 2 {
+            10 => marked += 1,
+            _ if packet.transport == Transport::Udp || packet.source.port() != 6_349 => {
+                panic!("an unmarked packet from {}", packet.source)
+            }
+            _ => unmarked += 1,
+        }
+    }
+    // Of two connections: what opens them, the greeting, and acknowledgements before the proof.
+    assert!(marked > 1_000 && unmarked <= 10, "{marked} and {unmarked}");
+}
+
+/// A link that goes away in mid-test, over IPv6: both ends end, and what was measured before is told.
+#[test]
+fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
+    let name = "a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    let mut lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    let _server = serve(&lab);
+    let host = Site::Far.host_address_v6().to_string();
+    let arguments = ["run", &host, "-6", "--direction=down", "--json"];
+    let progress = lab.logs().join("turn-up-client.log");
+    let errors = std::fs::File::create(&progress).expect("the log can be written");
+    let client = trunkline(&lab, "client", &arguments)
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .expect("the program starts");
+    wait_for(&progress, "rate down");
+    lab.emulator()
+        .signal(Signal::Freeze)
+        .expect("the emulator runs");
+    let output = client.wait_with_output().expect("it ends");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!(output.status.code(), Some(2), "{found}");
+    assert_eq!(found["verdict"], "not-measured");
+    assert_eq!(found["path_mtu_bytes"], 1_500);
+    assert!(found["baseline_rtt_ms"].as_f64().expect("it was measured") >= 20.0);
+    let reason = found["reasons"][0].as_str().expect("a reason");
+    assert!(
+        reason.contains("the link, or the server, is down"),
+        "{reason}"
+    );
+    let log = lab.logs().join("turn-up-server.log");
+    wait_for(&log, "the test is over: nothing was heard of the client");
+}
+
+/// A firewall that lets TCP through and no UDP is named, with what to open.
+#[test]
+fn a_firewall_that_eats_udp_is_named() {
+    let Some(_turn) = turn("a_firewall_that_eats_udp_is_named", &[Kind::Http]) else {
+        return;
+    };
+    if command::find("nft").is_none() {
+        return;
+    }
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    let far = lab.topology().namespace("far");
+    let nft = ["netns", "exec", &far, "nft", "-f", "-"];
+    command::run_with_input("ip", nft, NO_UDP).expect("the rule is taken");
+    let _server = serve(&lab);
+    let host = Site::Far.host_address().to_string();
+    let output = trunkline(&lab, "client", &["run", &host])
+        .output()
+        .expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("lets no UDP through"), "{errors}");
+    assert!(errors.contains("open UDP port 6349"), "{errors}");
 }

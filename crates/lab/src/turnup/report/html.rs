@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use measure::turn_up::Purpose;
 use measure::wire::Direction;
 
 use super::plots::{Series, lines};
@@ -46,6 +47,9 @@ pub fn html(finished: &Finished) -> Result<String> {
     Ok(out)
 }
 
+/// The chart that is left out where there is nothing in it.
+const RETRANSMISSIONS: &str = "Retransmissions";
+
 /// What a chart shows of each second.
 type OfSecond = fn(&measure::run::Second) -> f64;
 
@@ -77,7 +81,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
     let mut walk: Vec<(f64, f64, f64)> = known
         .runs
         .iter()
-        .filter(|run| run.plan.connections[direction as usize] == 1)
+        .filter(|run| matches!(run.plan.purpose, Purpose::Walk(_) | Purpose::Listed))
         .filter_map(|run| {
             let found = run.figures.as_ref()?;
             let window = found.effective_window?.bytes() as f64 / 1e3;
@@ -118,7 +122,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
             mbit(second.throughput.bits_per_second())
         }),
         ("RTT", "ms", |second| second.rtt.as_secs_f64() * 1e3),
-        ("Retransmissions", "kB in the second", |second| {
+        (RETRANSMISSIONS, "kB in the second", |second| {
             second.retransmitted.bytes() as f64 / 1e3
         }),
     ];
@@ -135,9 +139,15 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
             })
             .filter(|series| !series.points.is_empty())
             .collect();
-        if !series.is_empty() {
-            *out += &lines(&format!("{title}, {name}"), "seconds", unit, &series)?;
+        let mut points = series.iter().flat_map(|one| &one.points);
+        if series.is_empty() {
+            continue;
         }
+        if title == RETRANSMISSIONS && points.all(|point| point.1 == 0.0) {
+            writeln!(out, "<p>{title}, {name}: none in any run.</p>")?;
+            continue;
+        }
+        *out += &lines(&format!("{title}, {name}"), "seconds", unit, &series)?;
     }
     Ok(())
 }

@@ -13,10 +13,12 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-const COLOURS: [RGBColor; 6] = [BLUE, AMBER, GREEN, GREY, ROSE, CYAN];
+/// As many as a standard test has runs each way.
+const COLOURS: [RGBColor; 7] = [BLUE, AMBER, GREEN, GREY, ROSE, CYAN, VIOLET];
+const VIOLET: RGBColor = RGBColor(139, 92, 246);
 const SIZE: (u32, u32) = (760, 300);
-/// Room for the legend above the highest point.
-const HEADROOM: f64 = 1.3;
+/// Names that stand above the lines; more stand to the right of them.
+const NAMES_ABOVE: usize = 2;
 
 /// Lines in one chart; the first has points.
 ///
@@ -26,13 +28,20 @@ pub(super) fn lines(title: &str, x: &str, y: &str, series: &[Series]) -> Result<
     let points = || series.iter().flat_map(|one| one.points.iter());
     let right = points().map(|point| point.0).fold(0.0_f64, f64::max);
     let top = points().map(|point| point.1).fold(0.0_f64, f64::max);
+    let (room_right, room_above) = match series.len() > NAMES_ABOVE {
+        true => (1.3, 1.1),
+        false => (1.02, 1.3),
+    };
     svg(SIZE, |area| {
         let mut chart = ChartBuilder::on(area)
             .caption(title, ("sans-serif", 15).into_font().color(&TEXT))
             .margin(8)
             .x_label_area_size(40)
             .y_label_area_size(64)
-            .build_cartesian_2d(0.0..right.max(1e-9) * 1.02, 0.0..top.max(1e-9) * HEADROOM)?;
+            .build_cartesian_2d(
+                0.0..right.max(1e-9) * room_right,
+                0.0..top.max(1e-9) * room_above,
+            )?;
         chart
             .configure_mesh()
             .x_desc(x)

@@ -1,16 +1,19 @@
-//! The report for a terminal: the verdict in one line, then why, then the figures.
+//! The report for a terminal of [`COLUMNS`] columns: the verdict first, then the figures, then why.
 
 use std::fmt::Write;
 
 use measure::metrics::LossVerdict;
 use measure::procedure::{LimitedBy, MtuOutcome};
-use measure::turn_up::{RunDone, Verdict};
+use measure::run::is_window_reached;
+use measure::turn_up::{Purpose, RunDone, Verdict};
 use measure::wire::Direction;
-use vocab::{Bitrate, ByteCount};
+use vocab::Bitrate;
 
-use super::purpose;
 use crate::turnup::client::Finished;
 use crate::turnup::observation::findings;
+
+/// Columns of the terminals that it is made for.
+const COLUMNS: usize = 80;
 
 /// The verdict in one line.
 #[must_use]
@@ -29,7 +32,7 @@ pub fn headline(finished: &Finished) -> String {
     };
     match finished.turn_up.verdict() {
         Verdict::Passed(0) => format!(
-            "MEASURED (no threshold was stated, so nothing passed or failed): {}{causes}",
+            "MEASURED (no threshold was stated): {}{causes}",
             rates(finished)
         ),
         Verdict::Passed(count) => format!(
@@ -72,7 +75,7 @@ pub fn text(finished: &Finished) -> String {
 
 fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
     let turn_up = &finished.turn_up;
-    writeln!(out, "{}", headline(finished))?;
+    fold(out, "", 2, &headline(finished))?;
     writeln!(
         out,
         "\nfrom {} to {}, {:.0} s",
@@ -81,7 +84,7 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
         finished.took.as_secs_f64()
     )?;
     for line in finished.hosts.iter().chain(turn_up.remarks()) {
-        writeln!(out, "note: {line}")?;
+        fold(out, "note: ", 6, line)?;
     }
     if let Some(found) = turn_up.baseline()
         && let (Some(least), Some(median)) = (found.baseline(), found.median())
@@ -98,26 +101,31 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
     for direction in &turn_up.profile().directions {
         write_direction(out, finished, *direction)?;
     }
-    writeln!(out, "\ndiagnosis")?;
-    for (direction, finding) in findings(finished) {
+    let found = findings(finished);
+    if !found.is_empty() {
+        writeln!(out, "\ndiagnosis")?;
+    }
+    for (direction, finding) in found {
         let parameters: Vec<String> = finding
             .parameters
             .named()
             .into_iter()
-            .map(|(name, value)| format!("{name} {value:.3}"))
+            .map(|(name, value)| quantity(name, value))
             .collect();
-        writeln!(
-            out,
-            "  {:<5}{:<18} confidence {:.2}  {}",
+        let cause = finding.cause.name();
+        let head = format!(
+            "{:<5}{cause}, confidence {:.2}",
             direction.name(),
-            finding.cause.name(),
-            finding.confidence,
-            parameters.join(", ")
-        )?;
-        for line in &finding.evidence {
-            writeln!(out, "       {line}")?;
+            finding.confidence
+        );
+        match parameters.is_empty() {
+            true => fold(out, "  ", 7, &head)?,
+            false => fold(out, "  ", 7, &format!("{head}: {}", parameters.join(", ")))?,
         }
-        writeln!(out, "       next: {}", finding.advice())?;
+        for line in &finding.evidence {
+            fold(out, "       ", 7, line)?;
+        }
+        fold(out, "       next: ", 13, finding.advice())?;
     }
     Ok(())
 }
@@ -150,10 +158,12 @@ fn write_direction(
         LimitedBy::Sender => ", all that the sending host managed; the path may carry more",
     };
     let steady = if found.is_steady { "" } else { ", not steady" };
-    writeln!(
+    let rate = mbit(found.rate);
+    fold(
         out,
-        "  bottleneck {} of IP packets{steady}{limit}",
-        mbit(found.rate)
+        "  ",
+        4,
+        &format!("bottleneck {rate} of IP packets{steady}{limit}"),
     )?;
     if let (Some(bdp), Some(ideal)) = (turn_up.bdp(direction), turn_up.ideal(direction)) {
         writeln!(
@@ -169,10 +179,15 @@ fn write_direction(
             LossVerdict::Beyond => "beyond the budget: no TCP reaches the rate",
             LossVerdict::Undecided => "too few packets to judge by",
         };
-        writeln!(
+        let (lost, sent) = (loss.lost, loss.sent);
+        let run = loss.budget.run_length_packets;
+        fold(
             out,
-            "  loss below the rate: {} of {} packets; RFC 8337 allows one in {}: {verdict}",
-            loss.lost, loss.sent, loss.budget.run_length_packets
+            "  ",
+            4,
+            &format!(
+                "loss below the rate: {lost} of {sent} packets; RFC 8337 allows one in {run}: {verdict}"
+            ),
         )?;
     }
     if known.runs.is_empty() {
@@ -180,17 +195,8 @@ fn write_direction(
     }
     writeln!(
         out,
-        "  {:<17}{:>5} {:>10} {:>10} {:>10} {:>10} {:>6} {:>8} {:>9} {:>7}",
-        "run",
-        "conn.",
-        "window B",
-        "effective",
-        "Mbit/s",
-        "ideal",
-        "ratio",
-        "effic. %",
-        "RTT ms",
-        "delay %"
+        "  {:<12} {:>5} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7} {:>6}",
+        "TCP run", "conn.", "window B", "Mbit/s", "ideal", "ratio", "effic.%", "RTT ms", "delay%"
     )?;
     for run in &known.runs {
         write_run(out, run, direction)?;
@@ -202,41 +208,91 @@ fn write_direction(
         .map(|run| run.congestion_control.as_str())
         .collect();
     if let Some(first) = controls.first() {
-        writeln!(out, "  congestion control of the sender: {first}")?;
+        writeln!(
+            out,
+            "  window: of each connection, as its sender saw it; congestion control: {first}"
+        )?;
     }
     Ok(())
 }
 
 fn write_run(out: &mut String, run: &RunDone, direction: Direction) -> std::fmt::Result {
     let place = direction as usize;
-    write!(
-        out,
-        "  {:<17}{:>5} {:>10}",
-        purpose(&run.plan),
-        run.plan.connections[place],
-        run.plan.windows[place].bytes()
-    )?;
+    let name = match run.plan.purpose {
+        Purpose::Walk(percent) => format!("{percent} % of BDP"),
+        Purpose::Listed => "listed".to_owned(),
+        Purpose::Many => "many".to_owned(),
+        Purpose::Together => "up and down".to_owned(),
+    };
+    let wanted = run.plan.windows[place];
+    write!(out, "  {name:<12} {:>5}", run.plan.connections[place])?;
     let Some(found) = &run.figures else {
-        return writeln!(out, " could not be measured");
+        return writeln!(out, " {:>9} could not be measured", wanted.bytes());
     };
     let number = |value: Option<f64>, digits: usize| {
         value.map_or("–".to_owned(), |value| format!("{value:.digits$}"))
     };
+    let window = found.window_each();
     writeln!(
         out,
-        " {:>10} {:>10.3} {:>10.3} {:>6} {:>8} {:>9} {:>7}",
-        found
-            .window_each()
-            .map_or("–".to_owned(), |window: ByteCount| window
-                .bytes()
-                .to_string()),
+        " {:>9} {:>9.3} {:>9.3} {:>6} {:>7} {:>7} {:>6}",
+        window.map_or("–".to_owned(), |window| window.bytes().to_string()),
         found.throughput.bits_per_second() as f64 / 1e6,
         found.ideal.bits_per_second() as f64 / 1e6,
         number(found.transfer_time_ratio, 3),
         number(found.efficiency_percent, 3),
-        number(found.average_rtt.map(|rtt| rtt.as_secs_f64() * 1e3), 3),
+        number(found.average_rtt.map(|rtt| rtt.as_secs_f64() * 1e3), 2),
         number(found.buffer_delay_percent, 1),
-    )
+    )?;
+    match window {
+        Some(seen) if !is_window_reached(wanted, seen) => {
+            let wanted = wanted.bytes();
+            writeln!(
+                out,
+                "    a window of {wanted} B was asked for, which the receiving host did not give"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A number of a finding, with its unit as people write it.
+fn quantity(name: &str, value: f64) -> String {
+    let units = [
+        ("_bit_s", 1e-6, 3, "Mbit/s"),
+        ("_bytes", 1.0, 0, "B"),
+        ("_ms", 1.0, 3, "ms"),
+        ("_percent", 1.0, 3, "%"),
+    ];
+    for (ending, times, digits, unit) in units {
+        if let Some(name) = name.strip_suffix(ending) {
+            let name = name.replace('_', " ");
+            return format!("{name} {:.digits$} {unit}", value * times);
+        }
+    }
+    format!("{name} {value:.3}")
+}
+
+/// Writes words in lines of at most [`COLUMNS`], the first behind `head`, the others `indent` in.
+fn fold(out: &mut String, head: &str, indent: usize, text: &str) -> std::fmt::Result {
+    let mut column = head.chars().count();
+    out.push_str(head);
+    let mut is_first = true;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if !is_first && column + 1 + length > COLUMNS {
+            write!(out, "\n{:indent$}", "")?;
+            column = indent;
+        } else if !is_first {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+        is_first = false;
+    }
+    out.push('\n');
+    Ok(())
 }
 
 fn mbit(rate: Bitrate) -> String {
