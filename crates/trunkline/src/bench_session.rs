@@ -18,7 +18,7 @@ use lab::kernel;
 use lab::link::Refused;
 use lab::sessions::{
     self, CellResult, Choice, Cost, Exchanges, FirstByte, Measurement, NotMeasured, Report, Rival,
-    Shares, SmallFlow,
+    SmallFlow,
 };
 use serde_json::{Value, json};
 use tunnel::fec::Mode;
@@ -176,7 +176,7 @@ fn in_real_time(choice: &Choice, display: &Display) -> Result<Report> {
 /// What rivals are in virtual time, for who reads the shares.
 const VIRTUAL_RIVALS: [&str; 2] = [
     "a second session of this project in virtual time, not a kernel",
-    "without correction, with this project's CUBIC (RFC 9438) or its BBR",
+    "without correction, with our CUBIC, our BBR, or BBR version 1 as Linux has it",
 ];
 
 /// What rivals are in real time.
@@ -216,6 +216,13 @@ fn document(report: &Report, is_virtual: bool) -> Value {
             "small_flow_ratio": report.small_flow_ratio(),
             "share_vs_cubic": shares(Rival::Cubic),
             "share_vs_bbr": shares(Rival::Bbr),
+            "share_vs_bbr_v1": shares(Rival::BbrV1),
+            // What rivals leave each other, with nothing of ours in the queue.
+            "reference_cubic_vs_bbr": {
+                "1_bdp": report.cubic_beside_bbr(1.0),
+                "4_bdp": report.cubic_beside_bbr(4.0),
+            },
+            "share_verdicts": report.verdicts(),
             "rivals": rivals(is_virtual).join(", "),
             // Of which virtual time decides, whatever else was measured in real time.
             "always_virtual": ["exchange_64k_p99_ratio", "jain_16_sessions", "small_flow_ratio"],
@@ -228,6 +235,7 @@ fn document(report: &Report, is_virtual: bool) -> Value {
             "small_flow": report.small_flow,
             "jain_16_sessions": report.jain_16_sessions,
             "shares": report.shares,
+            "references": report.references,
             "exchanges_in_real_time": report.exchanges_in_real_time,
             "cpu": report.costs,
         },
@@ -258,8 +266,8 @@ fn table(report: &Report, is_virtual: bool) -> String {
             "\nSixteen sessions on 20 Mbit/s, 100 ms, one queue of 1 BDP\n  Jain's index {index:.3}"
         );
     }
-    if !report.shares.is_empty() {
-        shares(&mut text, &report.shares, rivals(is_virtual));
+    if !report.shares.is_empty() || !report.references.is_empty() {
+        shares(&mut text, report, rivals(is_virtual));
     }
     if !report.costs.is_empty() {
         costs(&mut text, &report.costs);
@@ -372,17 +380,19 @@ fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
     );
 }
 
-fn shares(text: &mut String, all: &[Shares], rivals: [&str; 2]) {
+fn shares(text: &mut String, report: &Report, rivals: [&str; 2]) {
     let _ = writeln!(
         text,
-        "\nBeside a rival on 20 Mbit/s, 100 ms\n  {:<10}{:>9}{:>11}{:>9}{:>9}{:>12}",
-        "rival", "queue", "our share", "least", "greatest", "both's use"
+        "\nTwo flows on 20 Mbit/s, 100 ms\n  {:<16}{:>9}{:>12}{:>9}{:>9}{:>12}",
+        "", "queue", "first's", "least", "greatest", "both's use"
     );
-    for both in all {
+    let ours = report.shares.iter().map(|both| ("ours", both));
+    let references = report.references.iter().map(|both| ("cubic", both));
+    for (first, both) in ours.chain(references) {
+        let names = format!("{first}, {}", both.rival);
         let _ = writeln!(
             text,
-            "  {:<10}{:>5} BDP{:>10.1}%{:>8.1}%{:>8.1}%{:>11.1}%",
-            both.rival,
+            "  {names:<16}{:>5} BDP{:>11.1}%{:>8.1}%{:>8.1}%{:>11.1}%",
             both.queue_bdp,
             both.share * 100.0,
             both.least * 100.0,
@@ -391,6 +401,28 @@ fn shares(text: &mut String, all: &[Shares], rivals: [&str; 2]) {
         );
     }
     let _ = writeln!(text, "  A rival is {},\n  {}.", rivals[0], rivals[1]);
+    for verdict in report.verdicts() {
+        let text_of_it = format!(
+            "Beside {}, {} BDP: {}.",
+            verdict.rival, verdict.queue_bdp, verdict.why
+        );
+        wrapped(text, &text_of_it);
+    }
+}
+
+/// Adds a sentence in lines that fit a terminal.
+fn wrapped(text: &mut String, sentence: &str) {
+    const WIDTH: usize = 80;
+    let mut line = String::from(" ");
+    for word in sentence.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(text, "{line}");
+            line = String::from("   ");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "{line}");
 }
 
 fn costs(text: &mut String, all: &[Cost]) {
@@ -436,7 +468,7 @@ fn not_measured(text: &mut String, all: &[NotMeasured]) {
 #[cfg(test)]
 mod tests {
     use lab::progress::Silent;
-    use lab::sessions::{Latencies, all_cells};
+    use lab::sessions::{Latencies, Together, all_cells};
 
     use super::*;
 
@@ -491,19 +523,24 @@ mod tests {
             beside_bulk: latencies,
         });
         report.jain_16_sessions = vec![0.95];
-        report.shares = [Rival::Cubic, Rival::Bbr]
+        let shares = |rival: Rival, queue_bdp, share| sessions::Shares {
+            rival: rival.name(),
+            queue_bdp,
+            share,
+            least: 0.4,
+            greatest: 0.6,
+            used: 0.95,
+            shares: vec![share],
+            runs: vec![Together::default()],
+        };
+        let rivals = [(Rival::Cubic, 0.5), (Rival::Bbr, 0.5), (Rival::BbrV1, 0.2)];
+        report.shares = rivals
             .into_iter()
-            .flat_map(|rival| [1.0, 4.0].map(|queue| (rival, queue)))
-            .map(|(rival, queue_bdp)| Shares {
-                rival: rival.name(),
-                queue_bdp,
-                share: 0.5,
-                least: 0.4,
-                greatest: 0.6,
-                used: 0.95,
-                shares: vec![0.5],
-            })
+            .flat_map(|(rival, share)| [1.0, 4.0].map(|queue| shares(rival, queue, share)))
             .collect();
+        report.references = [1.0, 4.0]
+            .map(|queue| shares(Rival::BbrV1, queue, 0.1))
+            .to_vec();
         report.costs = vec![Cost {
             is_reduced: false,
             gbit_s: 1.5,
@@ -559,6 +596,13 @@ mod tests {
                 assert_eq!(figures[key][queue], 0.5, "{key}");
             }
         }
+        for queue in ["1_bdp", "4_bdp"] {
+            assert_eq!(figures["share_vs_bbr_v1"][queue], 0.2);
+            assert_eq!(figures["reference_cubic_vs_bbr"][queue], 0.1);
+        }
+        let verdicts = figures["share_verdicts"].as_array().unwrap();
+        let fair = verdicts.iter().map(|verdict| &verdict["is_fair"]);
+        assert!(fair.eq(&[true, true, true, true, false, false]));
         assert_eq!(figures["cpu_gbit_s"], 1.5);
     }
 
@@ -568,7 +612,15 @@ mod tests {
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }
-        for part in ["12345.68", "p99.9", "16 bulk", "Jain", "cubic"] {
+        for part in [
+            "12345.68",
+            "p99.9",
+            "16 bulk",
+            "Jain",
+            "ours, cubic",
+            "cubic, bbr-v1",
+            "the rival breaks it",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
@@ -581,7 +633,7 @@ mod tests {
     #[test]
     fn a_word_of_its_name_chooses_a_measurement() {
         assert_eq!(chosen(&["policer"]), ["20Mbit-100ms-policer"]);
-        assert_eq!(chosen(&["beside", "first"]).len(), 3);
+        assert_eq!(chosen(&["beside", "first"]).len(), 5);
         assert_eq!(chosen(&["first", "first-byte"]), ["first-byte"]);
         assert_eq!(chosen(&[]).len(), Measurement::all().len());
     }

@@ -17,6 +17,7 @@ use super::cells::{Cell, all_cells};
 use super::exchanges::{self, Exchanges, FirstByte, Latencies, SmallFlow};
 use super::mode_name;
 use super::real::{self, Cost};
+use super::series::Together;
 use super::shares::{self, QUEUES, Rival, Shares};
 use super::transfers::{CellResult, run_cell};
 use crate::kernel;
@@ -41,6 +42,9 @@ pub enum Measurement {
     Sessions,
     /// A session beside another one with another controller.
     Beside(Rival),
+    /// CUBIC and BBR beside each other, with nothing of ours: what they leave whom they share a
+    /// queue with is theirs.
+    Reference,
     /// What a flow costs in processor time; in real time alone.
     Cpu,
 }
@@ -57,6 +61,8 @@ impl Measurement {
             Self::Sessions,
             Self::Beside(Rival::Cubic),
             Self::Beside(Rival::Bbr),
+            Self::Beside(Rival::BbrV1),
+            Self::Reference,
             Self::Cpu,
         ]);
         all
@@ -72,6 +78,7 @@ impl Measurement {
             Self::SmallFlow => "small-flow".to_owned(),
             Self::Sessions => "sessions".to_owned(),
             Self::Beside(rival) => format!("beside-{}", rival.name()),
+            Self::Reference => "beside-reference".to_owned(),
             Self::Cpu => "cpu".to_owned(),
         }
     }
@@ -125,6 +132,8 @@ pub struct Report {
     pub jain_16_sessions: Vec<f64>,
     /// By rival and queue.
     pub shares: Vec<Shares>,
+    /// By queue: CUBIC's share beside BBR.
+    pub references: Vec<Shares>,
     /// What flows cost, by run.
     pub costs: Vec<Cost>,
     /// What was asked for and gave nothing.
@@ -140,6 +149,7 @@ enum Job {
     SmallFlow,
     Sessions,
     Beside(Rival, f64),
+    Reference(f64),
 }
 
 /// What came of one.
@@ -149,7 +159,7 @@ enum Outcome {
     Exchanges((Vec<Duration>, f64)),
     SmallFlow([Vec<Duration>; 2]),
     Jain(f64),
-    Bytes([u64; 2]),
+    Together(Together),
 }
 
 impl Job {
@@ -163,8 +173,9 @@ impl Job {
             Self::SmallFlow => Outcome::SmallFlow(exchanges::small_flow(seed)),
             Self::Sessions => Outcome::Jain(shares::jain(seed)),
             Self::Beside(rival, queue_bdp) => {
-                Outcome::Bytes(shares::beside(rival, queue_bdp, seed))
+                Outcome::Together(shares::beside(rival, queue_bdp, seed))
             }
+            Self::Reference(queue_bdp) => Outcome::Together(shares::rivals_alone(queue_bdp, seed)),
         }
     }
 
@@ -176,7 +187,9 @@ impl Job {
                 let (mode, percent) = (mode_name(mode), loss * 100.0);
                 format!("{mode}, {percent}% loss, seed {seed}")
             }
-            Self::Beside(_, queue_bdp) => format!("queue of {queue_bdp} BDP, seed {seed}"),
+            Self::Beside(_, queue_bdp) | Self::Reference(queue_bdp) => {
+                format!("queue of {queue_bdp} BDP, seed {seed}")
+            }
             Self::FirstByte | Self::SmallFlow | Self::Sessions => format!("seed {seed}"),
         }
     }
@@ -190,7 +203,7 @@ impl Job {
             Self::FirstByte => 10.0,
             Self::Exchanges(..) => exchanges::EXCHANGES as f64 * 0.5,
             Self::SmallFlow => 1_500.0,
-            Self::Sessions | Self::Beside(..) => 1_600.0,
+            Self::Sessions | Self::Beside(..) | Self::Reference(_) => 1_600.0,
         }
     }
 }
@@ -208,6 +221,7 @@ impl Measurement {
             Self::SmallFlow => vec![Job::SmallFlow],
             Self::Sessions => vec![Job::Sessions],
             Self::Beside(rival) => QUEUES.map(|queue| Job::Beside(*rival, queue)).to_vec(),
+            Self::Reference => QUEUES.map(Job::Reference).to_vec(),
             // Virtual time has no processor.
             Self::Cpu => vec![],
         }
@@ -305,7 +319,7 @@ impl Report {
         }
         let mut waits = [Vec::new(), Vec::new()];
         let mut repair_shares = Vec::new();
-        let mut bytes = Vec::new();
+        let mut runs = Vec::new();
         for outcome in outcomes {
             match outcome {
                 Outcome::Cell(result) => self.runs.push(*result),
@@ -320,7 +334,7 @@ impl Report {
                     }
                 }
                 Outcome::Jain(index) => self.jain_16_sessions.push(index),
-                Outcome::Bytes(both) => bytes.push(both),
+                Outcome::Together(run) => runs.push(run),
             }
         }
         let [first, second] = waits;
@@ -338,8 +352,11 @@ impl Report {
                 });
             }
             Job::Beside(rival, queue_bdp) => {
-                self.shares
-                    .push(Shares::of(rival.name(), queue_bdp, &bytes));
+                self.shares.push(Shares::of(rival.name(), queue_bdp, runs));
+            }
+            Job::Reference(queue_bdp) => {
+                let rival = Rival::BbrV1.name();
+                self.references.push(Shares::of(rival, queue_bdp, runs));
             }
             Job::Cell(..) | Job::FirstByte | Job::Sessions => {}
         }
@@ -409,6 +426,14 @@ impl Report {
             .shares
             .iter()
             .find(|both| both.rival == name && both.queue_bdp == queue_bdp)?;
+        Some(both.share)
+    }
+
+    /// CUBIC's share beside BBR in a queue of so many BDP.
+    #[must_use]
+    pub fn cubic_beside_bbr(&self, queue_bdp: f64) -> Option<f64> {
+        let mut references = self.references.iter();
+        let both = references.find(|both| both.queue_bdp == queue_bdp)?;
         Some(both.share)
     }
 }

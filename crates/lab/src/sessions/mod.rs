@@ -21,8 +21,10 @@ mod exchanges;
 mod pair;
 mod pipe;
 mod real;
+mod series;
 mod shares;
 mod transfers;
+mod verdict;
 mod work;
 mod world;
 
@@ -31,8 +33,10 @@ pub use cells::{Cell, PLAIN, Shape, all_cells};
 pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
 pub use pair::{Datagrams, Pair, Passage};
 pub use real::{Cost, measure as measure_in_real_time};
+pub use series::{FlowStep, Step, Together};
 pub use shares::{Rival, Shares};
 pub use transfers::{CellResult, captured_bytes, run_cell};
+pub use verdict::Verdict;
 pub use work::{Transfer, Work};
 pub use world::{Plan, World};
 

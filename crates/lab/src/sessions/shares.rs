@@ -2,7 +2,7 @@
 //!
 //! Every session has a transport of its own and one bulk flow; all share the line, its queue and
 //! the way back. The first starts at once, each other 100 ms after the one before; bytes count for
-//! 60 s after 20 s.
+//! 60 s after 20 s. Of two flows there is a series (`series.rs`), and a verdict (`verdict.rs`).
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use tunnel::congestion::Algorithm;
 use tunnel::fec::Mode;
 use tunnel::transport::Settings;
 
-use super::NEAR;
 use super::cells::PLAIN;
+use super::series::{FlowStep, STEP, Together};
 use super::work::Work;
 use super::world::World;
+use super::{FAR, NEAR};
 use crate::median::median;
 
 /// Between the starts of two flows.
 const STAGGER: Duration = Duration::from_millis(100);
-const FROM: Duration = Duration::from_secs(20);
-const SPAN: Duration = Duration::from_secs(60);
+pub(super) const FROM: Duration = Duration::from_secs(20);
+pub(super) const SPAN: Duration = Duration::from_secs(60);
 
 /// The queues that are shared with rivals, in BDP.
 pub(super) const QUEUES: [f64; 2] = [1.0, 4.0];
@@ -33,19 +34,22 @@ const SESSIONS: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rival {
-    /// CUBIC by RFC 9438, of this project.
+    /// CUBIC by RFC 9438, of this project or of this kernel.
     Cubic,
-    /// The project's own BBR.
+    /// The project's own BBR, or the kernel's.
     Bbr,
+    /// BBR version 1 as Linux has it, of this project and hence in virtual time alone.
+    BbrV1,
 }
 
 impl Rival {
-    /// Its name in results.
+    /// Its name in results, and the kernel's word for it where it has one.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
+            Self::BbrV1 => "bbr-v1",
         }
     }
 
@@ -53,6 +57,7 @@ impl Rival {
         match self {
             Rival::Cubic => Algorithm::Cubic,
             Rival::Bbr => Algorithm::Bbr,
+            Rival::BbrV1 => Algorithm::BbrV1,
         }
     }
 }
@@ -64,7 +69,8 @@ pub struct Shares {
     pub rival: &'static str,
     /// The queue.
     pub queue_bdp: f64,
-    /// Our share of what both got, median over seeds.
+    /// The first one's share of what both got, median over seeds: ours, but where rivals are beside
+    /// each other.
     pub share: f64,
     /// The least and the greatest of them.
     pub least: f64,
@@ -74,10 +80,12 @@ pub struct Shares {
     pub used: f64,
     /// By seed.
     pub shares: Vec<f64>,
+    /// By seed, too: what both did in each second.
+    pub runs: Vec<Together>,
 }
 
-/// The bytes that each session got.
-fn bytes(transports: &[Settings], queue_bdp: f64, seed: u64) -> Vec<u64> {
+/// The bytes that each session got, and what the first two did.
+fn together(transports: &[Settings], queue_bdp: f64, seed: u64) -> (Vec<u64>, Together) {
     let mut plan = PLAIN.plan(seed, Mode::Auto, None);
     plan.packets = PLAIN.link_with_queue(queue_bdp, seed);
     let mut world = World::shared(plan, transports);
@@ -95,33 +103,65 @@ fn bytes(transports: &[Settings], queue_bdp: f64, seed: u64) -> Vec<u64> {
             .map(|(pair, flow)| world.pair(pair).transfer(*flow).received(NEAR))
             .collect()
     };
-    world.run_until(start + FROM, |_| false);
-    let before = received(&world);
-    world.run_until(start + FROM + SPAN, |_| false);
+    let mut run = Together::default();
+    let mut at_from = Vec::new();
+    let mut at = Duration::ZERO;
+    while at < FROM + SPAN {
+        at += STEP;
+        world.run_until(start + at, |_| false);
+        let now = received(&world);
+        let dropped = world.packets().back.counters().dropped_by_queue.packets;
+        let states = [0, 1].map(|pair| {
+            let status = world.pair(pair).status(FAR);
+            status.map_or_else(FlowStep::default, |status| FlowStep::of_session(&status))
+        });
+        run.add(at, [now[0], now[1]], dropped, states);
+        if at == FROM {
+            at_from = now;
+        }
+    }
     let after = received(&world);
-    after.iter().zip(before).map(|(a, b)| a - b).collect()
+    let bytes: Vec<u64> = after.iter().zip(at_from).map(|(a, b)| a - b).collect();
+    run.bytes = [bytes[0], bytes[1]];
+    (bytes, run)
+}
+
+/// A session of this project's.
+fn ours() -> Settings {
+    Settings {
+        datagram_max: 1_472,
+        ..Settings::default()
+    }
+}
+
+/// A session that behaves as this rival.
+fn theirs(rival: Rival) -> Settings {
+    Settings {
+        fec: Mode::Off,
+        algorithm: rival.algorithm(),
+        ..ours()
+    }
 }
 
 /// What a session of ours and its rival got.
-pub(super) fn beside(rival: Rival, queue_bdp: f64, seed: u64) -> [u64; 2] {
-    let ours = Settings {
-        datagram_max: 1_472,
-        ..Settings::default()
-    };
-    let theirs = Settings {
-        fec: Mode::Off,
-        algorithm: rival.algorithm(),
-        ..ours
-    };
-    let bytes = bytes(&[ours, theirs], queue_bdp, seed);
-    [bytes[0], bytes[1]]
+pub(super) fn beside(rival: Rival, queue_bdp: f64, seed: u64) -> Together {
+    together(&[ours(), theirs(rival)], queue_bdp, seed).1
+}
+
+/// What CUBIC and BBR version 1 leave each other, with nothing of ours beside them.
+pub(super) fn rivals_alone(queue_bdp: f64, seed: u64) -> Together {
+    let both = [theirs(Rival::Cubic), theirs(Rival::BbrV1)];
+    together(&both, queue_bdp, seed).1
 }
 
 impl Shares {
-    pub(super) fn of(rival: &'static str, queue_bdp: f64, runs: &[[u64; 2]]) -> Self {
+    pub(super) fn of(rival: &'static str, queue_bdp: f64, runs: Vec<Together>) -> Self {
         let shares: Vec<f64> = runs
             .iter()
-            .map(|[ours, theirs]| *ours as f64 / (ours + theirs).max(1) as f64)
+            .map(|run| {
+                let [ours, theirs] = run.bytes;
+                ours as f64 / (ours + theirs).max(1) as f64
+            })
             .collect();
         let line = PLAIN.rate().bytes_in(SPAN).bytes() as f64;
         Self {
@@ -132,21 +172,18 @@ impl Shares {
             greatest: shares.iter().copied().fold(0.0, f64::max),
             used: median(
                 runs.iter()
-                    .map(|[ours, theirs]| (ours + theirs) as f64 / line),
+                    .map(|run| run.bytes.iter().sum::<u64>() as f64 / line),
             )
             .unwrap_or_default(),
             shares,
+            runs,
         }
     }
 }
 
 /// Jain's index of sixteen sessions: 1 when all get the same, 1/16 when one gets all.
 pub(super) fn jain(seed: u64) -> f64 {
-    let transport = Settings {
-        datagram_max: 1_472,
-        ..Settings::default()
-    };
-    let bytes = bytes(&[transport; SESSIONS], 1.0, seed);
+    let (bytes, _) = together(&[ours(); SESSIONS], 1.0, seed);
     let sum: f64 = bytes.iter().map(|bytes| *bytes as f64).sum();
     let squares: f64 = bytes.iter().map(|bytes| (*bytes as f64).powi(2)).sum();
     sum * sum / (SESSIONS as f64 * squares.max(1.0))

@@ -10,7 +10,8 @@
 //! goes out, and of what became of it. It hands back a small [`SendState`] with each packet, which
 //! comes home with the packet's fate: the delivery-rate sample is made from the two. Two
 //! algorithms stand behind the trait: [`Algorithm::Bbr`], by draft-ietf-ccwg-bbr with departures
-//! (docs/decisions/0029), and [`Algorithm::Cubic`], by RFC 9438 and RFC 9406.
+//! (docs/decisions/0029), and [`Algorithm::Cubic`], by RFC 9438 and RFC 9406; a third is a rival for the
+//! lab.
 //!
 //! Bytes are those of IP packets: the UDP payload with the UDP and IP headers around it.
 //!
@@ -18,6 +19,7 @@
 //! from the seed in its [`Config`].
 
 mod bbr;
+mod bbr_v1;
 mod cubic;
 mod event;
 mod pacer;
@@ -39,6 +41,9 @@ pub enum Algorithm {
     Bbr,
     /// RFC 9438, started by RFC 9406; for those who must share a path with CUBIC and nothing else.
     Cubic,
+    /// BBR version 1 as Linux has it, which answers neither loss nor delay: a rival for the lab, which
+    /// nodes do not offer.
+    BbrV1,
 }
 
 /// What a controller is told once.
@@ -124,6 +129,9 @@ pub struct Telemetry {
     /// Whether the path's queue is being filled, or was just found full: the wrong time for
     /// repair packets that nobody needs.
     pub is_congested: bool,
+    /// Whether a queue stands that this sender does not keep up: it sends no more than the path
+    /// carries, and others fill it. `None` while it probes, and of a controller that lives with a queue.
+    pub is_shared: Option<bool>,
 }
 
 /// The controller of this algorithm for a new path, with what is remembered of it.
@@ -137,6 +145,7 @@ pub fn controller(
     match algorithm {
         Algorithm::Bbr => Box::new(bbr::Bbr::new(config, remembered, now)),
         Algorithm::Cubic => Box::new(cubic::Cubic::new(config, remembered, now)),
+        Algorithm::BbrV1 => Box::new(bbr_v1::BbrV1::new(config, now)),
     }
 }
 

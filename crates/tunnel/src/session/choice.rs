@@ -16,6 +16,10 @@
 //! and what waits behind them was delivered all the same. Of packets the transport tells. Of the link,
 //! on which all is in order, the answers to pings do that follow its data ([`Choice::wants_mark`]).
 //!
+//! Where others keep a queue on the path, what the link adds is taken from them: a second flow gets a
+//! second share, and a TCP connection that begins pushes them aside. That says nothing of a limit, so
+//! trials are rare there, and the bar is higher than two shares of one queue.
+//!
 //! Each side judges for what it sends. Nothing is judged while there is no backlog. What the link has
 //! taken off it for a moment, or the peer's credit holds back in a trial, is backlog still.
 
@@ -32,6 +36,18 @@ const PATIENCE_MAX: Duration = Duration::from_secs(3_600);
 /// The share of packets lost that is suspicious: with less, a congestion control such as ours fills
 /// any path.
 const SUSPICIOUS_PERCENT: u64 = 5;
+
+/// Where others keep a queue for more than one part in so many of the time in which that can be told,
+/// the path is crowded. A queue of our own is as long for one part in twenty.
+const CROWDED_PARTS: u32 = 3;
+/// There a trial is in order after so many times as long: it costs the others dearly, and seldom tells
+/// anything.
+const CROWDED_PATIENCE: u32 = 10;
+/// And both ways must deliver so much more: beside one other flow of equal right packets have half of
+/// the path, and no more than twice that is there to be had.
+const CROWDED_WORTH_PERCENT: u64 = 300;
+/// Time between two looks at the queue that counts, at most: in a longer one it may have changed.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// A rate is that of so long; a TCP connection that begins has found its rate by the half of it.
 const TRIAL: Duration = Duration::from_secs(3);
@@ -93,6 +109,7 @@ enum Stage {
     Trial {
         since: Time,
         before: u64,
+        is_crowded: bool,
     },
     Link {
         since: Time,
@@ -122,6 +139,11 @@ pub(super) struct Choice {
     stage: Stage,
     /// Since when there has been backlog all the time.
     backlog: Option<Time>,
+    /// For how long of it could be told whether others kept a queue, for how long they did, and when
+    /// that was last looked at.
+    watched: Duration,
+    crowded: Duration,
+    looked_at: Option<Time>,
     /// Since when nothing is left of it.
     dry_since: Option<Time>,
     /// What is being measured now, and the rate of the last full stretch, in bytes a second.
@@ -144,6 +166,9 @@ impl Choice {
         Self {
             stage: Stage::Packets,
             backlog: None,
+            watched: Duration::ZERO,
+            crowded: Duration::ZERO,
+            looked_at: None,
             dry_since: None,
             stretch: None,
             steady: None,
@@ -248,6 +273,19 @@ impl Choice {
         std::mem::take(&mut self.pieces)
     }
 
+    /// Takes note of whether others keep a queue on the path of the packets, where that can be told.
+    pub(super) fn watch_queue(&mut self, now: Time, is_shared: Option<bool>) {
+        let last = self.looked_at.replace(now);
+        let (Some(last), Some(is_shared)) = (last, is_shared) else {
+            return;
+        };
+        if self.backlog.is_some() && self.stage == Stage::Packets {
+            let since = now.since(last).min(LOOK_MAX);
+            self.watched += since;
+            self.crowded += if is_shared { since } else { Duration::ZERO };
+        }
+    }
+
     /// To be asked when the peer has acknowledged something, with a typical round trip.
     pub(super) fn judge(&mut self, now: Time, round_trip: Duration) -> Option<Verdict> {
         let span = TRIAL.max(round_trip * TRIAL_ROUND_TRIPS);
@@ -267,24 +305,40 @@ impl Choice {
             Stage::Packets => {
                 self.measure(now, span / 2);
                 let before = self.steady?;
-                let patience = if self.is_suspicious() && self.patience == PATIENCE {
+                let lasted = now.since(backlog);
+                let is_crowded = self.crowded * CROWDED_PARTS > self.watched;
+                let patience = if is_crowded {
+                    self.patience * CROWDED_PATIENCE
+                } else if self.is_suspicious() && self.patience == PATIENCE {
                     SUSPICIOUS_AFTER
                 } else {
                     self.patience
                 };
-                if now.since(backlog) < patience.max(span) {
+                if lasted < patience.max(span) {
                     return None;
                 }
                 self.stretch = None;
-                self.stage = Stage::Trial { since: now, before };
+                self.stage = Stage::Trial {
+                    since: now,
+                    before,
+                    is_crowded,
+                };
                 Some(Verdict::Try)
             }
-            Stage::Trial { since, before } => {
+            Stage::Trial {
+                since,
+                before,
+                is_crowded,
+            } => {
                 if now.since(since) < span / 2 {
                     return None;
                 }
                 let both = self.measure(now, span / 2)?;
-                if is_percent(both, WORTH_PERCENT, before) {
+                let worth = match is_crowded {
+                    true => CROWDED_WORTH_PERCENT,
+                    false => WORTH_PERCENT,
+                };
+                if is_percent(both, worth, before) {
                     self.stretch = None;
                     self.stage = Stage::Link {
                         since: now,
@@ -294,7 +348,7 @@ impl Choice {
                     return Some(Verdict::Leave);
                 }
                 self.stage = Stage::Packets;
-                self.backlog = Some(now);
+                self.begin_backlog(Some(now));
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
                 Some(Verdict::Stay)
             }
@@ -325,10 +379,17 @@ impl Choice {
         let is_pause = |since| now.since(since) >= round_trip / REFILL_SHARE;
         if self.dry_since.is_some_and(is_pause) {
             self.dry_since = None;
-            self.backlog = None;
+            self.begin_backlog(None);
             self.stretch = None;
             self.steady = None;
         }
+    }
+
+    /// Another backlog, or none.
+    fn begin_backlog(&mut self, at: Option<Time>) {
+        self.backlog = at;
+        self.watched = Duration::ZERO;
+        self.crowded = Duration::ZERO;
     }
 
     fn return_after(&mut self, now: Time, since: Time) -> Option<Verdict> {
@@ -341,7 +402,7 @@ impl Choice {
 
     fn leave_link(&mut self, now: Time) -> Option<Verdict> {
         self.stage = Stage::Packets;
-        self.backlog = self.backlog.map(|_| now);
+        self.begin_backlog(self.backlog.map(|_| now));
         self.stretch = None;
         self.steady = None;
         (self.arrived, self.lost) = (0, 0);
@@ -469,6 +530,44 @@ mod tests {
         }
         let verdict = next(&mut choice, &mut now, 500_000, HOUR);
         assert_eq!(verdict, Some((Verdict::Try, 10)));
+    }
+
+    #[test]
+    fn where_others_keep_a_queue_two_shares_of_it_are_no_reason_to_leave() {
+        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let mut until_verdict = |choice: &mut Choice, rate: u64, is_shared: bool| {
+            let begun = now;
+            while now.since(begun) < HOUR {
+                now += ROUND_TRIP;
+                choice.watch_queue(now, Some(is_shared));
+                choice.sent(now, Left::Data);
+                choice.delivered(rate / 20);
+                if let Some(verdict) = choice.judge(now, ROUND_TRIP) {
+                    return Some((verdict, now.since(begun).as_secs()));
+                }
+            }
+            None
+        };
+        // Losses there are the queue's.
+        choice.lost(300_000);
+        choice.arrived(700_000);
+        let crowded = until_verdict(&mut choice, 500_000, true);
+        assert_eq!(crowded, Some((Verdict::Try, 300)));
+        let verdict = until_verdict(&mut choice, 1_000_000, true);
+        assert_eq!(verdict, Some((Verdict::Stay, 3)));
+        // The others have gone.
+        let alone = until_verdict(&mut choice, 500_000, false);
+        assert_eq!(alone, Some((Verdict::Try, 60)));
+        let verdict = until_verdict(&mut choice, 500_000, false);
+        assert_eq!(verdict, Some((Verdict::Stay, 3)));
+        let crowded = until_verdict(&mut choice, 500_000, true);
+        assert_eq!(crowded, Some((Verdict::Try, 1200)));
+        let verdict = until_verdict(&mut choice, 2_000_000, true);
+        assert_eq!(
+            verdict,
+            Some((Verdict::Leave, 3)),
+            "that is more than theirs"
+        );
     }
 
     #[test]

@@ -335,10 +335,12 @@ impl Session {
             return;
         };
         let carries = |transport: &Transport<_>| transport.condition() == Condition::Carrying;
-        if !link.datagrams.transport().is_some_and(carries) {
+        let Some(transport) = link.datagrams.transport().filter(|one| carries(one)) else {
             return;
-        }
+        };
+        let is_shared = transport.is_shared();
         let choice = &mut link.datagrams.choice;
+        choice.watch_queue(now, is_shared);
         match choice.judge(now, round_trip) {
             None | Some(Verdict::Try) => {}
             Some(Verdict::Stay) => {

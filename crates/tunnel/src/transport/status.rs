@@ -73,6 +73,14 @@ pub struct Status {
 }
 
 impl<T: Clone> Transport<T> {
+    /// Whether others keep a queue on the path ([`Telemetry::is_shared`]).
+    ///
+    /// [`Telemetry::is_shared`]: crate::congestion::Telemetry::is_shared
+    #[must_use]
+    pub fn is_shared(&self) -> Option<bool> {
+        self.controller.telemetry().is_shared
+    }
+
     /// The path as it is now.
     #[must_use]
     pub fn status(&self, _now: Time) -> Status {

@@ -520,6 +520,9 @@ fn table() {
             ("16 BBR", vec![Algorithm::Bbr; 16]),
             ("BBR, CUBIC", vec![Algorithm::Bbr, Algorithm::Cubic]),
             ("2 CUBIC", vec![Algorithm::Cubic; 2]),
+            ("BBR, v1", vec![Algorithm::Bbr, Algorithm::BbrV1]),
+            ("2 v1", vec![Algorithm::BbrV1; 2]),
+            ("CUBIC, v1", vec![Algorithm::Cubic, Algorithm::BbrV1]),
         ] {
             let all: Vec<Vec<f64>> = (1..=seeds)
                 .map(|seed| shares(&flows, queue, seed))

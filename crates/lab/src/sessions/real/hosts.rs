@@ -187,6 +187,14 @@ impl Client {
         Ok(Self { stream, began })
     }
 
+    /// The port it has.
+    ///
+    /// # Errors
+    /// When the socket is gone.
+    pub(super) fn port(&self) -> Result<u16> {
+        Ok(self.stream.local_addr()?.port())
+    }
+
     /// Sends a question of so many bytes.
     fn ask(&mut self, question: u64, answer: u64) -> io::Result<()> {
         let mut bytes = vec![0; question.max(HEADER) as usize];
@@ -285,6 +293,14 @@ impl Bulk {
             true => Err(anyhow!("the bulk transfer broke off")),
             false => Ok(self.received.load(Ordering::Relaxed)),
         }
+    }
+
+    /// The client's port.
+    ///
+    /// # Errors
+    /// When the socket is gone.
+    pub(super) fn port(&self) -> Result<u16> {
+        Ok(self.stream.local_addr()?.port())
     }
 
     /// How long ago the connection began.

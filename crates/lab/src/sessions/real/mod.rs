@@ -21,16 +21,21 @@ use serde::Serialize;
 use tunnel::fec::Mode;
 
 use self::attempts::Attempts;
-use self::runs::{CPU_FROM, CPU_SPAN, SHARE_FROM, SHARE_SPAN};
+use self::runs::{CPU_FROM, CPU_SPAN};
 use self::stand::{Flow, Stand};
 use super::bench::{Choice, EXCHANGE_LOSS, Measurement, Report};
 use super::exchanges::{Exchanges, Latencies};
 use super::mode_name;
-use super::shares::{QUEUES, Shares};
+use super::series::Together;
+use super::shares::{FROM as SHARE_FROM, QUEUES, Rival, SPAN as SHARE_SPAN, Shares};
 use crate::median::median;
 use crate::preflight::{self, Captures, Interception, Needs};
 use crate::progress::Progress;
 use crate::{Environment, kernel, rootless};
+
+/// Seeds with which rivals are put beside each other, at most: the kernel's flows are not what is
+/// measured here, and each run takes eighty seconds.
+const REFERENCES_MAX: usize = 2;
 
 /// What one flow costs, client and server on the same processors, with no emulator between.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -107,7 +112,11 @@ impl Measurement {
         match self {
             Self::Cell(cell) => Some(cell.steady().1.as_secs_f64() + 14.0),
             Self::FirstByte | Self::Exchanges => Some(25.0),
-            Self::Beside(_) => Some(2.0 * (SHARE_FROM + SHARE_SPAN).as_secs_f64() + 10.0),
+            // No kernel has both versions of BBR.
+            Self::Beside(Rival::BbrV1) => None,
+            Self::Beside(Rival::Cubic | Rival::Bbr) | Self::Reference => {
+                Some(2.0 * (SHARE_FROM + SHARE_SPAN).as_secs_f64() + 10.0)
+            }
             Self::Cpu => Some(2.0 * (CPU_FROM + CPU_SPAN).as_secs_f64() + 5.0),
             Self::SmallFlow | Self::Sessions => None,
         }
@@ -184,10 +193,23 @@ impl Bench<'_> {
                         let run = format!("queue of {queue_bdp} BDP, seed {seed}");
                         attempts.run(name, run, |at| at.beside(*rival, queue_bdp, seed))
                     });
-                    let runs: Vec<[u64; 2]> = runs.collect();
+                    let runs: Vec<Together> = runs.collect();
                     if !runs.is_empty() {
-                        let shares = Shares::of(rival.name(), queue_bdp, &runs);
+                        let shares = Shares::of(rival.name(), queue_bdp, runs);
                         report.shares.push(shares);
+                    }
+                }
+            }
+            Measurement::Reference => {
+                for queue_bdp in QUEUES {
+                    let runs = seeds.clone().take(REFERENCES_MAX).filter_map(|seed| {
+                        let run = format!("queue of {queue_bdp} BDP, seed {seed}");
+                        attempts.run(name, run, |at| at.rivals_alone(queue_bdp, seed))
+                    });
+                    let runs: Vec<Together> = runs.collect();
+                    if !runs.is_empty() {
+                        let shares = Shares::of(Rival::Bbr.name(), queue_bdp, runs);
+                        report.references.push(shares);
                     }
                 }
             }

@@ -7,7 +7,8 @@ use tunnel::fec::Mode;
 
 use super::super::cells::{Cell, PLAIN};
 use super::super::exchanges::{FirstByte, SHORT_ANSWER};
-use super::super::shares::Rival;
+use super::super::series::{FlowStep, STEP, Together};
+use super::super::shares::{FROM as SHARE_FROM, Rival, SPAN as SHARE_SPAN};
 use super::super::transfers::{CellResult, WHOLE, mbit};
 use super::super::{mode_name, quantile};
 use super::Cost;
@@ -21,14 +22,19 @@ const EXCHANGES: usize = 100;
 const QUESTION: u64 = 100;
 const ANSWER: u64 = 64 << 10;
 
-/// A rival and a flow of ours share a queue for so long before bytes count, and then for so long.
-pub(super) const SHARE_FROM: Duration = Duration::from_secs(20);
-pub(super) const SHARE_SPAN: Duration = Duration::from_secs(60);
+/// Between the starts of two flows.
 const STAGGER: Duration = Duration::from_millis(100);
 
 /// One run without an emulator: its beginning does not count for the rate.
 pub(super) const CPU_FROM: Duration = Duration::from_secs(2);
 pub(super) const CPU_SPAN: Duration = Duration::from_secs(8);
+
+/// Whose a flow is.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Ours,
+    Kernel(Rival),
+}
 
 impl Stand {
     /// One path with one mode and seed.
@@ -138,18 +144,57 @@ impl Stand {
         Ok((times, repairs))
     }
 
-    /// Bytes of ours and of a kernel's flow that passes by both nodes.
-    pub(super) fn beside(&mut self, rival: Rival, queue_bdp: f64, seed: u64) -> Result<[u64; 2]> {
+    /// A flow of ours, and a kernel's that passes by both nodes.
+    pub(super) fn beside(&mut self, rival: Rival, queue_bdp: f64, seed: u64) -> Result<Together> {
         self.set_link(&PLAIN, queue_bdp, seed)?;
         self.start_nodes(Mode::Auto)?;
         let ours = self.connect(Flow::Carried)?.take_all(QUESTION)?;
         self.pause(STAGGER)?;
         let theirs = self.connect_rival(rival.name())?.take_all(QUESTION)?;
-        self.pause_until(&ours, SHARE_FROM)?;
-        let before = [ours.received()?, theirs.received()?];
-        self.pause_until(&ours, SHARE_FROM + SHARE_SPAN)?;
-        let after = [ours.received()?, theirs.received()?];
-        Ok([after[0] - before[0], after[1] - before[1]])
+        self.watch([(ours, Who::Ours), (theirs, Who::Kernel(rival))])
+    }
+
+    /// A kernel's CUBIC and its BBR, both past the nodes.
+    pub(super) fn rivals_alone(&mut self, queue_bdp: f64, seed: u64) -> Result<Together> {
+        self.set_link(&PLAIN, queue_bdp, seed)?;
+        self.start_nodes(Mode::Auto)?;
+        let [first, second] = [Rival::Cubic, Rival::Bbr];
+        let cubic = self.connect_rival(first.name())?.take_all(QUESTION)?;
+        self.pause(STAGGER)?;
+        let bbr = self.connect_rival(second.name())?.take_all(QUESTION)?;
+        self.watch([(cubic, Who::Kernel(first)), (bbr, Who::Kernel(second))])
+    }
+
+    /// Both until the end, and how they were after each step.
+    fn watch(&mut self, flows: [(Bulk, Who); 2]) -> Result<Together> {
+        let received =
+            || -> Result<[u64; 2]> { Ok([flows[0].0.received()?, flows[1].0.received()?]) };
+        let mut run = Together::default();
+        let dropped_before = self.dropped_by_queue()?;
+        let mut before = [0; 2];
+        let mut at = Duration::ZERO;
+        while at < SHARE_FROM + SHARE_SPAN {
+            at += STEP;
+            self.pause_until(&flows[0].0, at)?;
+            let (now, age) = (received()?, flows[0].0.age());
+            if at == SHARE_FROM {
+                before = now;
+            }
+            run.bytes = [now[0] - before[0], now[1] - before[1]];
+            let dropped = self.dropped_by_queue()?.saturating_sub(dropped_before);
+            let mut states = [FlowStep::default(), FlowStep::default()];
+            for (state, (bulk, who)) in states.iter_mut().zip(&flows) {
+                *state = match who {
+                    Who::Ours => FlowStep::of_node(&self.status(Site::Far)?),
+                    Who::Kernel(rival) => {
+                        let socket = self.rival_socket(bulk.port()?)?;
+                        FlowStep::of_socket(&socket, rival.name())
+                    }
+                };
+            }
+            run.add(age, now, dropped, states);
+        }
+        Ok(run)
     }
 
     /// What a flow costs where nothing is between the nodes.

@@ -242,16 +242,35 @@ impl Stand {
         let near = self.topology.namespace_file(Site::Near.node());
         let server = SocketAddr::from((Site::Far.gateway(), RIVAL_PORT));
         let client = Client::connect(Some(&near), server)?;
-        let filter = format!("( sport = :{RIVAL_PORT} )");
+        let port = client.port()?;
         let what = format!("the rival's socket to use {congestion_control}");
         wait::until(Duration::from_secs(5), &what, || {
-            let sockets = self.topology.sockets(Site::Far.node(), &filter)?;
-            Ok(sockets
+            Ok(self
+                .rival_socket(port)?
                 .split_whitespace()
                 .any(|word| word == congestion_control)
                 .then_some(()))
         })?;
         Ok(client)
+    }
+
+    /// What `ss` says of the rival's connection to this port of the near node.
+    ///
+    /// # Errors
+    /// When ss fails.
+    pub(super) fn rival_socket(&self, port: u16) -> Result<String> {
+        let filter = format!("( sport = :{RIVAL_PORT} and dport = :{port} )");
+        self.topology.sockets(Site::Far.node(), &filter)
+    }
+
+    /// Packets from the far side to the near that the link's queue has dropped.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(super) fn dropped_by_queue(&self) -> Result<u64> {
+        let status = control::ask(&self.control(), &Request::Status)?;
+        let dropped = status["back"]["dropped_by_queue_packets"].as_u64();
+        dropped.with_context(|| format!("the link does not say what it dropped: {status}"))
     }
 
     /// What the link has counted from the far side to the near: packets taken in, and dropped by

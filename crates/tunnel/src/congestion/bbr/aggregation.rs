@@ -9,7 +9,7 @@ const FILTER_ROUNDS: u64 = 10;
 
 /// Measures aggregation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Aggregation {
+pub(in crate::congestion) struct Aggregation {
     since: Time,
     delivered: u64,
     /// Greatest extra of this half of the filter's length, and of the one before.
@@ -18,7 +18,7 @@ pub(super) struct Aggregation {
 }
 
 impl Aggregation {
-    pub(super) fn new(now: Time) -> Self {
+    pub(in crate::congestion) fn new(now: Time) -> Self {
         Self {
             since: now,
             delivered: 0,
@@ -28,13 +28,13 @@ impl Aggregation {
     }
 
     /// Begins anew after a pause, whose length says nothing about the path.
-    pub(super) fn restart(&mut self, now: Time) {
+    pub(in crate::congestion) fn restart(&mut self, now: Time) {
         self.since = now;
         self.delivered = 0;
     }
 
     /// Takes in `acked` bytes on a path that delivers `rate` bytes per second.
-    pub(super) fn update(
+    pub(in crate::congestion) fn update(
         &mut self,
         now: Time,
         rate: f64,
@@ -61,7 +61,7 @@ impl Aggregation {
     }
 
     /// Bytes to allow in flight on top.
-    pub(super) fn extra(&self) -> u64 {
+    pub(in crate::congestion) fn extra(&self) -> u64 {
         self.extra[0].max(self.extra[1])
     }
 }

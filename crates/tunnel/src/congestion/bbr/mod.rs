@@ -16,7 +16,7 @@
 //!
 //! Departures from the draft are listed, with reasons, in docs/decisions/0029.
 
-mod aggregation;
+pub(super) mod aggregation;
 mod congestion;
 mod control;
 mod loss_floor;
@@ -48,6 +48,11 @@ const WINDOW_MIN_PACKETS: u64 = 4;
 /// Above this share of the minimum round-trip time a queue is called one, in telemetry and where a
 /// loss is judged: the steady state aims to stay below.
 const QUEUE_SHARE: f64 = 0.25;
+
+/// What may stand in the queue of a sender's own packets although it cruises: the least window, and as
+/// much again that goes out before the queue is seen. On a slow path that is more than a quarter of the
+/// round-trip time.
+const OWN_QUEUE_PACKETS: f64 = 8.0;
 
 /// The share of the floor that is sent on top. Were it all, senders that share a policer and take
 /// its losses for the path's own would keep each other at it; so their losses shrink by themselves.
@@ -198,6 +203,14 @@ impl Bbr {
             Some(base) => (gain * self.rate_to_send(delivered_rate) * base.as_secs_f64()) as u64,
             None => INITIAL_WINDOW_PACKETS * self.config.packet_bytes,
         }
+    }
+
+    /// Whether the queue is longer than what this sender keeps there while it cruises.
+    fn has_others_queue(&self) -> bool {
+        let share = self.round_trips.queue();
+        let base = self.round_trips.base().unwrap_or_default();
+        let bytes = share * base.as_secs_f64() * self.rate();
+        share > QUEUE_SHARE && self.packets(bytes as u64) > OWN_QUEUE_PACKETS
     }
 
     fn window_min(&self) -> u64 {
@@ -404,6 +417,12 @@ impl Controller for Bbr {
             loss_floor: Probability::from_fraction(self.floor.floor()).unwrap_or(Probability::ZERO),
             is_congested: self.round_trips.queue() > QUEUE_SHARE
                 || self.rate_short_term.is_finite(),
+            is_shared: match self.state {
+                State::Cruise | State::ProbeRtt { .. } => Some(self.has_others_queue()),
+                State::Startup | State::Drain { .. } | State::Down | State::Refill | State::Up => {
+                    None
+                }
+            },
         }
     }
 }

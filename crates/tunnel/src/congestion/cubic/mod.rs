@@ -364,6 +364,7 @@ impl Controller for Cubic {
             in_flight_bound: self.threshold.is_finite().then_some(self.threshold as u64),
             loss_floor: Probability::ZERO,
             is_congested: matches!(self.state, State::Recovery { .. }),
+            is_shared: None,
         }
     }
 }
