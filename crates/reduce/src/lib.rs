@@ -32,10 +32,12 @@ mod encoder;
 mod error;
 mod fingerprint;
 mod literals;
+mod matcher;
 mod record;
 mod repair;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod window_coder;
 mod windows;
 
 pub use config::*;

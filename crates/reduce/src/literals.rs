@@ -9,12 +9,10 @@
 //! [`RETRY`]th such block the beginning is tried in earnest, for the short repeats that frequencies
 //! do not show. Longer ones are the dictionary's.
 
-use zstd_safe::zstd_sys::ZSTD_EndDirective;
-use zstd_safe::{
-    CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, SafeResult,
-};
+use zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use crate::config::{MAX_DECODING_WINDOWS, MAX_ENCODING_WINDOWS, WINDOW_LOG};
+use crate::window_coder::{Means, WindowCoder};
 use crate::windows::{WindowId, Windows};
 
 /// Bytes that the probe looks at, taken evenly from the block.
@@ -41,6 +39,9 @@ const LEAST_SAVED_PER_MILLE: usize = 300;
 const UNKNOWN_PART: usize = 8;
 /// Records that do without bases after these were not worth it.
 const WITHOUT_BASES: u32 = 12;
+/// After so many records that a window's means of coding do not suit, another begins: a megabyte of the
+/// largest, for what came before it is lost to those to come.
+const UNSUITED: u32 = 8;
 /// Blocks from this size on, in bytes, say how a flow's literals come out.
 const TELLING: usize = 4 * 1024;
 /// Stands before the bases, so that a chunk that happens to start with zstd's own dictionary
@@ -54,7 +55,7 @@ const BASE_GUARD: [u8; 8] = [0; 8];
 pub(crate) struct Codec {
     compress: CCtx<'static>,
     decompress: DCtx<'static>,
-    encoding: Windows<CCtx<'static>>,
+    encoding: Windows<WindowCoder>,
     decoding: Windows<DCtx<'static>>,
     /// Room for literals that have to be in one piece, and for what they are coded as.
     joined: Vec<u8>,
@@ -87,6 +88,8 @@ pub(crate) struct Experience {
     window: Option<WindowId>,
     /// Bytes in the window.
     windowed: usize,
+    /// Records in a row that the window's means do not suit.
+    unsuited: u32,
     /// Bytes of literals seen so far.
     literals: u64,
     /// No window before so many.
@@ -274,20 +277,27 @@ impl Codec {
         let known = experience.window;
         let mut fresh = experience.windowed + length > 1 << WINDOW_LOG;
         if known.is_none_or(|id| self.encoding.find(id).is_none()) {
-            let (id, _) = self.encoding.begin(CCtx::create)?;
+            let (id, _) = self.encoding.begin(WindowCoder::new)?;
             experience.window = Some(id);
             fresh = true;
         }
         let id = experience.window?;
-        let context = self.encoding.find(id)?;
+        let coder = self.encoding.find(id)?;
+        let means = Means::suited(pieces, length, level);
+        if coder.uses(means) {
+            experience.unsuited = 0;
+        } else {
+            experience.unsuited += 1;
+            fresh |= experience.unsuited == UNSUITED;
+        }
         if fresh {
-            prepare(context, level).ok()?;
+            experience.unsuited = 0;
             experience.windowed = 0;
             coding = Coding::WindowBegins;
         }
         experience.windowed += length;
-        out.reserve(zstd_safe::compress_bound(length));
-        if compress_blocks(context, pieces, out) && is_saving(length, out.len()) {
+        let ready = !fresh || coder.begin(means);
+        if ready && coder.code(pieces, length, out) && is_saving(length, out.len()) {
             experience.incompressible = 0;
             return Some(coding);
         }
@@ -297,19 +307,6 @@ impl Codec {
         out.clear();
         None
     }
-}
-
-/// Codes the next bytes of a window; says whether all went well.
-fn compress_blocks(context: &mut CCtx<'static>, pieces: &[&[u8]], out: &mut Vec<u8>) -> bool {
-    let mut to = OutBuffer::around(out);
-    let takes_on = pieces.iter().all(|piece| {
-        let mut from = InBuffer::around(piece);
-        let goes_on = ZSTD_EndDirective::ZSTD_e_continue;
-        let done = context.compress_stream2(&mut to, &mut from, goes_on);
-        done.is_ok() && from.pos() == piece.len()
-    });
-    let flush = ZSTD_EndDirective::ZSTD_e_flush;
-    takes_on && context.compress_stream2(&mut to, &mut InBuffer::around(&[]), flush) == Ok(0)
 }
 
 /// Makes one piece of several.
@@ -323,20 +320,6 @@ fn join(pieces: &[&[u8]], joined: &mut Vec<u8>) {
 /// Whether it is worth decoding: less than one part in 64 is not.
 fn is_saving(raw: usize, coded: usize) -> bool {
     coded + raw / 64 < raw
-}
-
-/// Makes a context as new, with the parameters of its level.
-fn prepare(context: &mut CCtx<'static>, level: i32) -> SafeResult {
-    context.reset(ResetDirective::SessionAndParameters)?;
-    context.set_parameter(CParameter::CompressionLevel(level))?;
-    context.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
-    if level == 3 {
-        // Twice the places of long matches that the level has otherwise, which makes up for what
-        // flushing each record costs, and half those of short ones, which is faster.
-        context.set_parameter(CParameter::HashLog(18))?;
-        context.set_parameter(CParameter::ChainLog(15))?;
-    }
-    Ok(0)
 }
 
 /// The next `length` bytes of a window.
@@ -411,6 +394,8 @@ fn looks_compressible(pieces: &[&[u8]], length: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use vocab::Random;
+    use zstd_safe::zstd_sys::ZSTD_EndDirective;
+    use zstd_safe::{CCtx, CParameter};
 
     use super::*;
 
@@ -497,7 +482,9 @@ mod tests {
         let blocks = (0..4).map(|_| {
             let mut raw = Vec::new();
             while raw.len() < 70_000 {
-                raw.extend_from_slice(format!("word {} ", random.below(5000)).as_bytes());
+                let names = [0; 3].map(|_| random.below(2000) * 7_919);
+                let [one, two, three] = names.map(|name| format!("{name:x}").replace('1', "_in"));
+                raw.extend_from_slice(format!("let {one} = {two}({three});\n").as_bytes());
             }
             let mut coded = Vec::new();
             let coding = codec.encode(&[&raw], &[], 3, &mut experience, &mut coded);

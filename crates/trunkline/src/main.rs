@@ -12,7 +12,6 @@
 mod output;
 
 mod bench;
-mod bench_diagnosis;
 mod bench_kill;
 mod bench_peers;
 mod bench_reduction;

@@ -1,0 +1,535 @@
+//! Finds the repeats in text, for zstd to code: in a window's bytes, at the beginnings of words.
+//!
+//! ```text
+//!  history   … self.next_token(); … self.next_chunk(     what came before, 8 MiB at most
+//!                                   ▲    ▲    ▲          words begin here: looked up, then written down
+//!  three tables of places, by the 4, 8 and 16 bytes that stand there
+//! ```
+//! Repeats in text begin where words do. So only there, at one byte in eight, is anything looked up and
+//! written down, and it is known ahead where that will be: a block is worked on in steps, each a loop
+//! without branches that depend on data, in which the waits for memory overlap.
+//!
+//! 1. Where words begin (`simd::words`).
+//! 2. For each such place the best candidate: the latest place with the same 16 bytes, else 8, else 4,
+//!    by nine bits of their hash. Its bytes are fetched meanwhile.
+//! 3. How many of the next 16 bytes agree.
+//! 4. Which of them become sequences (`choose`). A match that reaches further than the one before it
+//!    cuts that one short; one that agrees as far back takes its place.
+//!
+//! What it gives up: matches that begin within words, so nothing is gained on what has none
+//! ([`is_text`]), and the search for offsets that were used before, which zstd names by itself if they come up.
+
+use simd::sequences::{MIN_MATCH, Sequence, fetch};
+use simd::words;
+
+use crate::config::WINDOW_LOG;
+
+/// Places in the tables by 4, 8 and 16 bytes, as powers of two. Together 640 KiB: they share a
+/// processor's own cache with what else is done for a record.
+const SHORT_LOG: u32 = 15;
+const LONG_LOG: u32 = 16;
+const LONGEST_LOG: u32 = 16;
+/// A table's entry: the place in the window, and above it bits of the hash.
+const PLACE: u32 = (1 << WINDOW_LOG) - 1;
+const TAG_BITS: u32 = 32 - WINDOW_LOG;
+/// Bytes that are read at each place.
+const READ: usize = 16;
+/// Bytes before a match that are compared at once.
+const BEFORE: usize = 8;
+/// Places for which the bytes of candidates are fetched together.
+const BATCH: usize = 256;
+/// Bytes that a further sequence has to cover, by the bits of its offset: one costs about as much as so many
+/// literals.
+const LEAST_GAIN: [(u32, usize); 3] = [(14, 4), (18, 5), (u32::BITS, 6)];
+/// Bytes of a block that [`is_text`] looks at, in runs of this length.
+const SAMPLE: usize = 2048;
+const RUN: usize = 64;
+/// Of the bytes looked at in text, one in so many is neither ASCII nor white space at most ...
+const OTHERS: usize = 8;
+/// ... and a word begins at one in so many at least, and at one in so many at most.
+const SPARSE: usize = 16;
+const DENSE: usize = 3;
+
+/// Odd and without pattern: the golden ratio, and the second constant of XXH64.
+const MULTIPLIER: u64 = 0x9e37_79b1_85eb_ca87;
+const OTHER_MULTIPLIER: u64 = 0xc2b2_ae3d_27d4_eb4f;
+
+/// What is remembered of one window.
+pub(crate) struct Matcher {
+    kernel: words::Kernel,
+    short: Box<[u32; 1 << SHORT_LOG]>,
+    long: Box<[u32; 1 << LONG_LOG]>,
+    longest: Box<[u32; 1 << LONGEST_LOG]>,
+    marks: Vec<u64>,
+    words: Vec<Word>,
+    /// By the bits of an offset.
+    gains: [usize; 32],
+}
+
+/// A place where a word begins, and what is known of it.
+#[derive(Clone, Copy, Default)]
+struct Word {
+    at: u32,
+    /// Where the same bytes may stand; 0 for nowhere.
+    candidate: u32,
+    /// Bytes that agree there, [`READ`] at most.
+    agreeing: u32,
+}
+
+/// A match that is not yet a sequence, because it may be cut short.
+#[derive(Clone, Copy)]
+struct Match {
+    start: usize,
+    end: usize,
+    /// 0 where there is none.
+    offset: usize,
+}
+
+impl Matcher {
+    pub(crate) fn new() -> Self {
+        let mut gains = [0; 32];
+        for (bits, gain) in (0..).zip(&mut gains) {
+            let least = LEAST_GAIN.iter().find(|(below, _)| bits < *below);
+            *gain = least.map_or(0, |(_, least)| *least);
+        }
+        Self {
+            kernel: words::Kernel::detect(),
+            short: table(),
+            long: table(),
+            longest: table(),
+            marks: Vec::new(),
+            words: Vec::new(),
+            gains,
+        }
+    }
+
+    /// Forgets everything: a window begins.
+    pub(crate) fn begin(&mut self) {
+        self.short.fill(0);
+        self.long.fill(0);
+        self.longest.fill(0);
+    }
+
+    /// Adds the sequences of the block from `start` to the end of `history`, which is all of the
+    /// window, each block of it after the one before.
+    pub(crate) fn find(&mut self, history: &[u8], start: usize, found: &mut Vec<Sequence>) {
+        debug_assert!(history.len() <= 1 << WINDOW_LOG);
+        self.find_words(history, start);
+        self.find_candidates(history);
+        self.choose(history, start, found);
+    }
+
+    /// Lists the places that are looked at: [`READ`] bytes stand at each.
+    fn find_words(&mut self, history: &[u8], start: usize) {
+        let readable = history.len().saturating_sub(READ).max(start);
+        self.kernel.mark(&history[start..readable], &mut self.marks);
+        let count: u32 = self.marks.iter().map(|marks| marks.count_ones()).sum();
+        self.words.clear();
+        self.words.reserve(count as usize);
+        for (base, marks) in (start as u32..).step_by(64).zip(&self.marks) {
+            let mut marks = *marks;
+            while marks != 0 {
+                self.words.push(Word {
+                    at: base + marks.trailing_zeros(),
+                    ..Word::default()
+                });
+                marks &= marks - 1;
+            }
+        }
+    }
+
+    /// Finds the candidate of each place and how well it agrees.
+    fn find_candidates(&mut self, history: &[u8]) {
+        for batch in self.words.chunks_mut(BATCH) {
+            for word in &mut *batch {
+                let at = word.at;
+                let bytes = read(history, at as usize);
+                let (front, back) = (bytes as u64, (bytes >> 64) as u64);
+                let short = (front << 32).wrapping_mul(MULTIPLIER);
+                let long = front.wrapping_mul(OTHER_MULTIPLIER);
+                let longest = back.rotate_left(29).wrapping_mul(MULTIPLIER);
+                let longest = front.wrapping_add(longest).wrapping_mul(OTHER_MULTIPLIER);
+                let short = exchange(&mut self.short, short, at);
+                let long = exchange(&mut self.long, long, at);
+                let longest = exchange(&mut self.longest, longest, at);
+                // Choices that the compiler makes without branches.
+                let mut candidate = if short.same { short.entry } else { 0 };
+                candidate = if long.same { long.entry } else { candidate };
+                candidate = if longest.same {
+                    longest.entry
+                } else {
+                    candidate
+                };
+                word.candidate = candidate & PLACE;
+                fetch(history, word.candidate as usize);
+            }
+            for word in batch {
+                let here = read(history, word.at as usize);
+                let there = read(history, word.candidate as usize);
+                word.agreeing = (here ^ there).trailing_zeros() / 8;
+            }
+        }
+    }
+
+    /// Makes sequences of the candidates.
+    fn choose(&self, history: &[u8], start: usize, found: &mut Vec<Sequence>) {
+        // Behind the last sequence.
+        let mut done = start;
+        let mut now = Match {
+            start,
+            end: start,
+            offset: 0,
+        };
+        for word in &self.words {
+            let (at, candidate) = (word.at as usize, word.candidate as usize);
+            let agreeing = word.agreeing as usize;
+            if at + agreeing <= now.end + MIN_MATCH || candidate < BEFORE {
+                continue;
+            }
+            let offset = at - candidate;
+            let mut end = at + agreeing;
+            if agreeing == READ {
+                end += agreeing_after(history, end, offset);
+            }
+            let before = eight(history, at - BEFORE) ^ eight(history, candidate - BEFORE);
+            let mut first = at - before.leading_zeros() as usize / 8;
+            if before == 0 {
+                first -= agreeing_before(history, done, first, offset);
+            }
+            let first = first.max(done);
+            if first <= now.start {
+                now = Match {
+                    start: first,
+                    end,
+                    offset,
+                };
+                continue;
+            }
+            let begins = first.max(at.min(now.end));
+            let gain = end.saturating_sub(begins.max(now.end));
+            let too_short = now.offset != 0 && begins < now.start + MIN_MATCH;
+            if gain < self.gains[offset.ilog2() as usize & 31] || too_short {
+                continue;
+            }
+            if now.offset != 0 {
+                now.end = now.end.min(begins);
+                done = now.add(done, found);
+            }
+            now = Match {
+                start: begins,
+                end,
+                offset,
+            };
+        }
+        if now.offset != 0 {
+            done = now.add(done, found);
+        }
+        found.push(Sequence::last((history.len() - done) as u32));
+    }
+}
+
+impl Match {
+    /// Adds it, behind the literals from `done` on; says where it ends.
+    fn add(self, done: usize, found: &mut Vec<Sequence>) -> usize {
+        found.push(Sequence::new(
+            (self.start - done) as u32,
+            (self.end - self.start) as u32,
+            self.offset as u32,
+        ));
+        self.end
+    }
+}
+
+/// What stood in a table.
+struct Exchanged {
+    entry: u32,
+    /// Whether it was of the same bytes, as far as can be known.
+    same: bool,
+}
+
+/// Writes a place into a table and takes out what was there before.
+fn exchange<const SIZE: usize>(table: &mut [u32; SIZE], hash: u64, at: u32) -> Exchanged {
+    let log = SIZE.ilog2();
+    let tag = (hash << log >> (64 - TAG_BITS)) as u32;
+    let written = tag << WINDOW_LOG | at;
+    let entry = &mut table[(hash >> (64 - log)) as usize];
+    let before = std::mem::replace(entry, written);
+    Exchanged {
+        entry: before,
+        same: before ^ written <= PLACE,
+    }
+}
+
+fn table<const SIZE: usize>() -> Box<[u32; SIZE]> {
+    let table = vec![0; SIZE].into_boxed_slice();
+    table.try_into().expect("it was made with this size")
+}
+
+/// The [`READ`] bytes at a place.
+fn read(history: &[u8], at: usize) -> u128 {
+    let bytes = history[at..at + READ].first_chunk();
+    u128::from_le_bytes(*bytes.expect("the slice is as long"))
+}
+
+fn eight(history: &[u8], at: usize) -> u64 {
+    let bytes = history[at..at + BEFORE].first_chunk();
+    u64::from_le_bytes(*bytes.expect("the slice is as long"))
+}
+
+/// How many bytes from `at` on agree with those `offset` further back.
+fn agreeing_after(history: &[u8], at: usize, offset: usize) -> usize {
+    let mut end = at;
+    while end + READ <= history.len() {
+        let differing = read(history, end) ^ read(history, end - offset);
+        if differing != 0 {
+            return end - at + differing.trailing_zeros() as usize / 8;
+        }
+        end += READ;
+    }
+    let pairs = history[end..].iter().zip(&history[end - offset..]);
+    end - at + pairs.take_while(|(one, other)| one == other).count()
+}
+
+/// How many bytes before `at`, and not before `least`, agree with those `offset` further back.
+fn agreeing_before(history: &[u8], least: usize, at: usize, offset: usize) -> usize {
+    let here = history.get(least..at).unwrap_or_default().iter().rev();
+    let there = history[..at - offset].iter().rev();
+    let pairs = here.zip(there);
+    pairs.take_while(|(one, other)| one == other).count()
+}
+
+/// Whether bytes are text in an alphabet: made of words, and of little that is not ASCII. It looks at some
+/// of them only.
+pub(crate) fn is_text(pieces: &[&[u8]], length: usize) -> bool {
+    let step = (length / SAMPLE).max(1);
+    let runs = pieces.iter().flat_map(|piece| piece.chunks(RUN * step));
+    let (mut samples, mut others, mut begins) = (0, 0, 0);
+    for run in runs {
+        let mut before = true;
+        for byte in &run[..run.len().min(RUN)] {
+            let within = words::is_word(*byte);
+            let printed = matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r');
+            others += usize::from(!printed);
+            begins += usize::from(within && !before);
+            before = within;
+            samples += 1;
+        }
+    }
+    samples > 0
+        && others * OTHERS <= samples
+        && begins * SPARSE >= samples
+        && begins * DENSE <= samples
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use simd::sequences::{Frame, MAX_BLOCK};
+    use vocab::Random;
+
+    use super::*;
+
+    /// What the sequences make of the literals in `history`.
+    fn executed(history: &[u8], start: usize, sequences: &[Sequence]) -> Vec<u8> {
+        let mut made = history[..start].to_vec();
+        for sequence in sequences {
+            let at = made.len();
+            made.extend_from_slice(&history[at..at + sequence.literals()]);
+            for _ in 0..sequence.length() {
+                made.push(made[made.len() - sequence.offset()]);
+            }
+        }
+        made
+    }
+
+    /// Codes the blocks in one window by sequences, executes these, and has zstd decode the frame.
+    fn check(blocks: &[&[u8]]) -> usize {
+        let mut matcher = Matcher::new();
+        let mut frame = Frame::new(WINDOW_LOG).unwrap();
+        assert!(frame.begin());
+        let mut coded = Vec::new();
+        let mut whole = Vec::new();
+        for block in blocks {
+            frame.push(block);
+            whole.extend_from_slice(block);
+            let find = |history: &[u8], start, found: &mut Vec<_>| {
+                matcher.find(history, start, found);
+                assert!(executed(history, start, found) == history);
+                let (_, others) = found.split_last().unwrap();
+                assert!(others.iter().all(|sequence| sequence.length() >= MIN_MATCH));
+            };
+            assert!(frame.code(find, &mut coded));
+        }
+        let mut context = zstd_safe::DCtx::create();
+        let mut raw = Vec::with_capacity(whole.len() + 1);
+        let mut to = zstd_safe::OutBuffer::around(&mut raw);
+        let mut from = zstd_safe::InBuffer::around(&coded);
+        loop {
+            let before = (from.pos(), to.pos());
+            context.decompress_stream(&mut to, &mut from).unwrap();
+            if (from.pos(), to.pos()) == before {
+                break;
+            }
+        }
+        assert!(raw == whole);
+        coded.len()
+    }
+
+    fn word(random: &mut Random, bound: u64) -> String {
+        let mut left = random.below(bound) * random.below(bound) / bound;
+        let mut word = String::new();
+        while word.is_empty() || left > 0 {
+            word += ["ta", "ke", "mi", "ro", "su", "len", "ding", "ver"][left as usize % 8];
+            left /= 8;
+        }
+        word
+    }
+
+    fn text(random: &mut Random, length: usize) -> Vec<u8> {
+        let mut text = Vec::new();
+        while text.len() < length {
+            let [one, two, three] = [900, 3_000, 300].map(|bound| word(random, bound));
+            let line = format!("let {one} = self.{two}_{three}({one});\n    ");
+            text.extend_from_slice(line.as_bytes());
+        }
+        text.truncate(length);
+        text
+    }
+
+    #[test]
+    fn text_becomes_as_small_as_at_zstds_level() {
+        let sources = [
+            include_str!("literals.rs"),
+            include_str!("encoder.rs"),
+            include_str!("record.rs"),
+            include_str!("decoder.rs"),
+            include_str!("dictionary/mod.rs"),
+            include_str!("dictionary/index.rs"),
+            include_str!("dictionary/log.rs"),
+            include_str!("encoder/matching.rs"),
+        ];
+        let sources = sources.concat().into_bytes();
+        // Names at random from a few syllables, which repeat within words: what suits it least.
+        let made = text(&mut Random::from_seed(1), 1 << 20);
+        for (text, most_percent) in [(sources, 104), (made, 105)] {
+            let coded = check(&text.chunks(MAX_BLOCK).collect::<Vec<_>>());
+            let mut whole = Vec::with_capacity(1 << 20);
+            zstd_safe::compress(&mut whole, &text, 3).unwrap();
+            let most = whole.len() * most_percent / 100;
+            assert!(coded < most, "{coded}, zstd -3 {}", whole.len());
+        }
+    }
+
+    #[test]
+    fn a_full_window_is_found_from_end_to_end() {
+        let mut random = Random::from_seed(2);
+        let once = text(&mut random, MAX_BLOCK);
+        // It has no words, so the tables stay as they are.
+        let mut noise = vec![0; (1 << WINDOW_LOG) - 2 * MAX_BLOCK];
+        random.fill(&mut noise);
+        noise.iter_mut().for_each(|byte| *byte = b' ' + *byte % 16);
+        let mut blocks = vec![&once[..]];
+        blocks.extend(noise.chunks(MAX_BLOCK));
+        let without = check(&blocks);
+        blocks.push(&once);
+        let with = check(&blocks);
+        assert!(with - without < 1_000, "{}", with - without);
+    }
+
+    #[test]
+    fn every_small_block_is_coded() {
+        let mut random = Random::from_seed(3);
+        let text = text(&mut random, 4_000);
+        for length in 0..70 {
+            check(&text.chunks(length.max(1)).take(40).collect::<Vec<_>>());
+            check(&[&text[..length], &text[..length], &[], &text[..2 * length]]);
+        }
+    }
+
+    #[test]
+    fn what_went_before_is_one_long_match() {
+        let mut random = Random::from_seed(4);
+        let block = text(&mut random, 60_000);
+        let mut matcher = Matcher::new();
+        let history = [&block[..], &block[..]].concat();
+        matcher.find(&history[..60_000], 0, &mut Vec::new());
+        let mut found = Vec::new();
+        matcher.find(&history, 60_000, &mut found);
+        // A few where a phrase at its beginning came again later.
+        assert!(found.len() < 10, "{}", found.len());
+        assert!(found.iter().any(|sequence| sequence.offset() == 60_000));
+        assert!(found.iter().any(|sequence| sequence.length() > 59_000));
+    }
+
+    #[test]
+    fn a_window_that_begins_knows_nothing_of_the_one_before() {
+        let mut random = Random::from_seed(5);
+        let block = text(&mut random, 60_000);
+        let mut matcher = Matcher::new();
+        matcher.find(&block, 0, &mut Vec::new());
+        matcher.begin();
+        let later = &block[20_000..];
+        let mut found = Vec::new();
+        matcher.find(later, 0, &mut found);
+        assert!(executed(later, 0, &found) == later);
+    }
+
+    #[test]
+    fn text_is_known() {
+        let mut random = Random::from_seed(6);
+        let mut noise = vec![0; 100_000];
+        random.fill(&mut noise);
+        let base64: Vec<u8> = noise.iter().map(|byte| b'A' + byte % 26).collect();
+        let text = text(&mut random, 100_000);
+        let german = "Wer immer strebend sich bemüht, den können wir erlösen. ".repeat(99);
+        let greek = "ἓν οἶδα ὅτι οὐδὲν οἶδα. ".repeat(1_000);
+        let cases: [(&[u8], bool); 6] = [
+            (&text, true),
+            (german.as_bytes(), true),
+            (&noise, false),
+            (&base64, false),
+            (greek.as_bytes(), false),
+            (&[b' '; 5_000], false),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(is_text(&[bytes], bytes.len()), expected);
+            let pieces: Vec<&[u8]> = bytes.chunks(997).collect();
+            assert_eq!(is_text(&pieces, bytes.len()), expected);
+        }
+        assert!(!is_text(&[], 0));
+    }
+
+    /// Bytes with few different words, so that all kinds of repeats overlap.
+    fn tangled() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let word = prop::sample::select(vec![
+            &b"a"[..],
+            b"ab ",
+            b"abc",
+            b" ",
+            b"_",
+            b"self.abcabc",
+            b"0123456789abcdefXYZ ",
+            b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+            b". . . . . . . . . ",
+            b"\xff\x80",
+        ]);
+        let block = prop::collection::vec(word, 0..400).prop_map(|words| words.concat());
+        prop::collection::vec(block, 1..6)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn whatever_is_coded_decodes(blocks in tangled()) {
+            check(&blocks.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn any_bytes_decode(blocks in prop::collection::vec(
+            prop::collection::vec(0_u8..4, 0..3_000), 1..4,
+        )) {
+            check(&blocks.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+    }
+}

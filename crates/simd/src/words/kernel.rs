@@ -1,0 +1,86 @@
+//! The choice of a kernel, and what vectors do not divide.
+
+use super::WORD;
+use super::portable::word_bytes;
+
+/// A way to mark positions; all mark the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(Instructions);
+
+/// Which instructions do the work. A variant exists only where the processor has been asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instructions {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Kernel {
+    /// The fastest kernel that this processor has.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512bw") {
+                return Self(Instructions::Avx512);
+            }
+            if is_x86_feature_detected!("avx2") {
+                return Self(Instructions::Avx2);
+            }
+        }
+        Self(Instructions::Portable)
+    }
+
+    /// Every kernel that this processor has, for tests and benchmarks.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
+        let mut kernels = vec![Self(Instructions::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") {
+                kernels.push(Self(Instructions::Avx2));
+            }
+            if is_x86_feature_detected!("avx512bw") {
+                kernels.push(Self(Instructions::Avx512));
+            }
+        }
+        kernels
+    }
+
+    /// Puts the marks of all positions where words begin into `marks`, which it empties first: bit
+    /// `p % 64` of word `p / 64` for position `p`. A word that stands at the beginning begins there.
+    pub fn mark(self, bytes: &[u8], marks: &mut Vec<u64>) {
+        marks.clear();
+        marks.reserve(bytes.len() / WORD + 1);
+        let (whole, rest) = bytes.as_chunks();
+        self.mark_words(whole, marks);
+        if !rest.is_empty() {
+            let mut padded = [0; WORD];
+            padded[..rest.len()].copy_from_slice(rest);
+            marks.push(word_bytes(&padded));
+        }
+        let mut before = 0;
+        for mark in marks {
+            let within = *mark;
+            *mark = within & !(within << 1 | before);
+            before = within >> (WORD - 1);
+        }
+    }
+
+    /// Adds the marks of bytes that are part of a word.
+    #[cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
+    fn mark_words(self, whole: &[[u8; WORD]], marks: &mut Vec<u64>) {
+        match self.0 {
+            Instructions::Portable => marks.extend(whole.iter().map(word_bytes)),
+            // SAFETY: the variant exists only where the processor has AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => unsafe { super::x86::mark_avx2(whole, marks) },
+            // SAFETY: the variant exists only where the processor has AVX-512 F and BW.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => unsafe { super::x86::mark_avx512(whole, marks) },
+        }
+    }
+}
