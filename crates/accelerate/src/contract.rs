@@ -111,11 +111,21 @@ pub enum LetGoReason {
     Limit,
     /// The operator's policy says so.
     Policy,
+    /// The content is signed, and the account whose it is was not delegated.
+    UnknownAccount,
+    /// The content is signed, and not with what was delegated.
+    WrongKey,
+    /// The content is signed with a key that is agreed in a way which is not followed here.
+    Mechanism,
+    /// The content is signed in a way that the policy does not allow to renew.
+    Gmac,
+    /// A signature is not what it should be.
+    Forged,
 }
 
 impl LetGoReason {
     /// Every reason, in the order of its byte.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 12] = [
         Self::NoAccelerator,
         Self::Encrypted,
         Self::Signed,
@@ -123,6 +133,11 @@ impl LetGoReason {
         Self::Violation,
         Self::Limit,
         Self::Policy,
+        Self::UnknownAccount,
+        Self::WrongKey,
+        Self::Mechanism,
+        Self::Gmac,
+        Self::Forged,
     ];
 
     /// The byte that stands for it between nodes.
@@ -149,6 +164,13 @@ impl LetGoReason {
             Self::Violation => "the hosts broke the protocol's rules",
             Self::Limit => "a limit of the accelerator was reached",
             Self::Policy => "the policy says not to",
+            Self::UnknownAccount => "the content is signed, and its account was not delegated",
+            Self::WrongKey => "the content is signed, and not with the secret that was delegated",
+            Self::Mechanism => {
+                "the content is signed, and its key was not agreed by NTLM version 2"
+            }
+            Self::Gmac => "the content is signed by AES-GMAC, which the policy keeps from renewing",
+            Self::Forged => "a signature is not valid; what it stands for was not acted upon",
         }
     }
 
@@ -157,9 +179,25 @@ impl LetGoReason {
     pub fn remedy(self) -> Option<&'static str> {
         match self {
             Self::NoAccelerator | Self::Violation => None,
-            Self::Encrypted | Self::Signed => {
-                Some("delegate the service's key to the node beside the server")
+            Self::Encrypted => {
+                Some("leave encryption off for this share; its keys cannot be delegated yet")
             }
+            Self::Signed => Some(
+                "name an account file as smb_accounts in [policy] of the node beside the server",
+            ),
+            Self::UnknownAccount => Some(
+                "add the account to the file that smb_accounts names on the node beside the server",
+            ),
+            Self::WrongKey => Some(
+                "renew the account's secret in the file that smb_accounts names on the node beside the server",
+            ),
+            Self::Mechanism => Some(
+                "keys of Kerberos sessions cannot be delegated yet; NTLM version 2 is followed",
+            ),
+            Self::Gmac => Some(
+                "sign by AES-CMAC, or set smb_resign_gmac in [policy] of the node beside the server and accept what it risks",
+            ),
+            Self::Forged => Some("look for what alters messages on one of the LANs"),
             Self::Unsupported => Some("a release that knows it"),
             Self::Limit => Some("raise the limit that the log names"),
             Self::Policy => Some("change [policy] in the configuration"),
@@ -219,6 +257,12 @@ pub trait Accelerator: Send {
     /// Requests of its host that the half has answered itself, for the operator.
     fn answered(&self) -> u64 {
         0
+    }
+
+    /// What the operator should know beside that, in a clause: for whom it works, or, when it has let
+    /// go, whom it could not work for.
+    fn note(&self) -> Option<String> {
+        None
     }
 }
 

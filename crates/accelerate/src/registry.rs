@@ -12,7 +12,7 @@ use crate::{Accelerator, Half};
 pub const PASSTHROUGH: u8 = 0;
 
 /// What the operator can set of accelerators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Of file shares.
     pub smb: smb::Settings,
@@ -47,7 +47,7 @@ pub const ENTRIES: &[Entry] = &[
         name: "smb",
         ports: &[445],
         is_on: |settings| settings.smb.consistency != Consistency::Off,
-        build: |half, settings| smb::build(half, settings.smb),
+        build: |half, settings| smb::build(half, settings.smb.clone()),
     },
 ];
 

@@ -110,6 +110,8 @@ pub(crate) struct Flow {
     pub(crate) protocol: Protocol,
     pub(crate) accelerator_name: &'static str,
     pub(crate) letting_go: Option<LettingGo>,
+    /// What the accelerator had to say beside that.
+    letting_go_note: Option<String>,
     pub(crate) carry_only: bool,
     pub(crate) may_store: bool,
     pub(crate) sent_lan_bytes: u64,
@@ -175,6 +177,7 @@ impl Flow {
             protocol: detect::by_port(birth.server.port()),
             accelerator_name: birth.accelerator.name,
             letting_go: None,
+            letting_go_note: None,
             carry_only: birth.carry_only,
             may_store: birth.may_store,
             sent_lan_bytes: 0,
@@ -237,6 +240,14 @@ impl Flow {
         match &self.stage {
             Stage::Running(accelerator) => accelerator.answered(),
             Stage::Released => 0,
+        }
+    }
+
+    /// What the accelerator has, or had, to say to the operator.
+    pub(crate) fn note(&self) -> Option<String> {
+        match &self.stage {
+            Stage::Running(accelerator) => accelerator.note(),
+            Stage::Released => self.letting_go_note.clone(),
         }
     }
 
@@ -494,7 +505,10 @@ impl Flow {
                 Wish::FinishLan => self.finish_lan(turn),
                 Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
                 Wish::FinishWan => self.finish_wan(),
-                Wish::LettingGo(letting_go) => self.let_go(turn, letting_go)?,
+                Wish::LettingGo(letting_go) => {
+                    self.letting_go_note = accelerator.note();
+                    self.let_go(turn, letting_go)?;
+                }
             }
         }
         Ok(())

@@ -158,18 +158,33 @@ fn accelerate(flow: &Flow) -> StageReport {
             Some("take it out of carry_only_ports in [policy]".to_owned()),
         ),
         Some(reason) => (
-            Some(reason.text().to_owned()),
+            Some(match flow.note() {
+                Some(note) => format!("{} ({note})", reason.text()),
+                None => reason.text().to_owned(),
+            }),
             reason.remedy().map(str::to_owned),
         ),
         None => (None, None),
     };
-    let did = match flow.answered_here() {
-        0 => flow.accelerator_name.to_owned(),
-        count => format!(
-            "{}: {count} requests answered on this side of the WAN",
-            flow.accelerator_name
-        ),
+    let mut did = flow.accelerator_name.to_owned();
+    let mut add = |what: &str| {
+        let joint = if did == flow.accelerator_name {
+            ": "
+        } else {
+            "; "
+        };
+        did.push_str(joint);
+        did.push_str(what);
     };
+    if flow.answered_here() > 0 {
+        let count = flow.answered_here();
+        add(&format!(
+            "{count} requests answered on this side of the WAN"
+        ));
+    }
+    if let (None, Some(note)) = (&why_not, flow.note()) {
+        add(&note);
+    }
     StageReport {
         stage: "accelerate",
         did,

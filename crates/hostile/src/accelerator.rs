@@ -118,7 +118,7 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
 /// Everything switched on.
 fn settings() -> registry::Settings {
     registry::Settings {
-        smb: smb::Settings::STRICT,
+        smb: smb::testing::settings(),
     }
 }
 
@@ -168,12 +168,21 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
     let far = [&[0, 1, 2][..], &request, &[6, 0], &answer, &[5]].concat();
     let released = [&[0, 0, 4][..], &released, &[0], &request].concat();
     let [smb_near, smb_far] = smb::testing::conversation();
+    let [signed_near, signed_far] = smb::testing::signed_conversation();
     vec![
         seed("near", near),
         seed("far", far),
         seed("released", released),
         seed("smb-near", [&[1, 0][..], &scripted(&smb_near)].concat()),
         seed("smb-far", [&[1, 1][..], &scripted(&smb_far)].concat()),
+        seed(
+            "smb-signed-near",
+            [&[1, 0][..], &scripted(&signed_near)].concat(),
+        ),
+        seed(
+            "smb-signed-far",
+            [&[1, 1][..], &scripted(&signed_far)].concat(),
+        ),
     ]
 }
 
@@ -206,17 +215,41 @@ pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
         Input::Lan(bytes) => Some(bytes.to_vec()),
         _ => None,
     });
-    names
+    let mut seeds: Vec<Seed> = names
         .into_iter()
         .zip(said)
         .map(|(name, bytes)| seed(name, bytes))
-        .collect()
+        .collect();
+    // Messages of a set-up with tokens, without their frames.
+    let names = ["asked-0", "asked-1", "asked-2", "answered-0", "answered-1"];
+    let [near, far] = smb::testing::signed_conversation();
+    let said = |inputs: &[Input], count: usize| -> Vec<Vec<u8>> {
+        let bytes = inputs.iter().filter_map(|input| match input {
+            Input::Lan(bytes) => Some(bytes[4..].to_vec()),
+            _ => None,
+        });
+        bytes.take(count).collect()
+    };
+    let set_up = said(&near, 3).into_iter().chain(said(&far, 2));
+    seeds.extend(
+        names
+            .into_iter()
+            .zip(set_up)
+            .map(|(name, bytes)| seed(name, bytes)),
+    );
+    seeds
 }
 
 /// Good inputs for [`smb_pair`].
 pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
-    // What both hosts say, turn by turn: the client asks, the server answers.
-    let [near, far] = smb::testing::conversation();
+    vec![
+        seed("conversation", turns(smb::testing::conversation())),
+        seed("signed", turns(smb::testing::signed_conversation())),
+    ]
+}
+
+/// What both hosts say, turn by turn: the client asks, the server answers.
+fn turns([near, far]: [Vec<Input>; 2]) -> Vec<u8> {
     let said = |inputs: &[Input]| -> Vec<Vec<u8>> {
         let bytes = inputs.iter().filter_map(|input| match input {
             Input::Lan(bytes) => Some(sized(bytes)),
@@ -234,5 +267,5 @@ pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
             }
         }
     }
-    vec![seed("conversation", script)]
+    script
 }

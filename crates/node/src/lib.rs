@@ -32,6 +32,7 @@ pub mod preflight;
 pub mod proxy;
 mod run;
 mod service_manager;
+pub mod smb_accounts;
 mod sys;
 pub mod tls;
 mod wan;

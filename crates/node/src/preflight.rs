@@ -4,10 +4,12 @@
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 
+use accelerate::smb::Consistency;
+
 use crate::config::{InterceptMode, NodeConfig};
 use crate::identity::{Identity, IdentityError};
 use crate::pairing::Pins;
-use crate::{intercept, sys, wan};
+use crate::{intercept, smb_accounts, sys, wan};
 
 /// What a node with this configuration would do, in some lines.
 #[must_use]
@@ -62,6 +64,9 @@ pub fn describe(config: &NodeConfig) -> String {
             config.dictionary.memory, config.dictionary.disk
         ),
     );
+    if let Some(path) = &config.smb_accounts {
+        line("smb accounts", path.display().to_string());
+    }
     line(
         "limits",
         format!(
@@ -123,6 +128,14 @@ pub fn look(config: &NodeConfig) -> Vec<String> {
             "this kernel does not have the congestion control `{name}` loaded (it has {}); `modprobe tcp_{name}` may help",
             controls.join(", ")
         ));
+    }
+    if let Err(error) = smb_accounts::delegate(&mut config.clone()) {
+        problems.push(error.to_string());
+    }
+    if config.smb_accounts.is_some()
+        && config.policy.accelerators.smb.consistency == Consistency::Off
+    {
+        problems.push("smb_accounts does nothing without smb = \"strict\" in [policy]".to_owned());
     }
     if config.peers.is_empty() {
         problems.push("there is no [[peer]], so nothing will be accelerated".to_owned());

@@ -39,6 +39,7 @@ use crate::pairing::{Invitations, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
 use crate::service_manager;
+use crate::smb_accounts::{self, SmbAccountsError};
 use crate::sys;
 use crate::tls::Trust;
 use crate::wan::{self, LinkNumbers, Listening};
@@ -84,6 +85,9 @@ pub enum RunError {
     /// The dictionary's key cannot be used.
     #[error(transparent)]
     DictionaryKey(#[from] DictionaryKeyError),
+    /// The accounts for signed SMB sessions cannot be used.
+    #[error(transparent)]
+    SmbAccounts(#[from] SmbAccountsError),
     /// A pin cannot be read.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -145,6 +149,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
     let _lock = StateLock::take(&config.state_directory)?;
     let dictionary_key = dictionary_key(&config)?;
+    smb_accounts::delegate(&mut config)?;
     let pins = Pins::new(&config.state_directory);
     pins.load()?;
     fit_flows_to_descriptors(&mut config);
@@ -379,6 +384,10 @@ impl Node {
                 return;
             }
         };
+        if let Err(error) = smb_accounts::delegate(&mut config) {
+            tracing::error!(%error, "the configuration was not read again; the old one holds");
+            return;
+        }
         for what in self.needs_restart(&config) {
             tracing::warn!(what, "this change takes effect when the node is restarted");
         }

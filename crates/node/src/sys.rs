@@ -197,6 +197,12 @@ pub(crate) fn silence_timer(timer: &OwnedFd) {
     unsafe { libc::read(timer.as_raw_fd(), times.as_mut_ptr().cast(), times.len()) };
 }
 
+/// The number of the user that this process acts as.
+pub(crate) fn user() -> u32 {
+    // SAFETY: geteuid takes nothing, touches no memory of ours and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Leaves the terminal's process group, so that Ctrl-C there does not reach this process.
 pub(crate) fn start_session() {
     // SAFETY: setsid takes nothing and touches no memory of ours. It fails only for a group

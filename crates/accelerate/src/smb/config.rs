@@ -1,6 +1,9 @@
 //! What can be set of the accelerator, and its limits.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::keys::Accounts;
 
 /// Which answers may be given in the server's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,16 +17,23 @@ pub enum Consistency {
 }
 
 /// What the operator decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// See [`Consistency`].
     pub consistency: Consistency,
+    /// The accounts whose signed sessions the half beside the server may work on.
+    pub accounts: Option<Arc<Accounts>>,
+    /// Sessions signed by AES-GMAC are worked on too, though a message that is signed again uses the
+    /// client's nonce once more (docs/decisions/0059).
+    pub may_resign_gmac: bool,
 }
 
 impl Settings {
     /// Switched on, as it is meant to be used.
     pub const STRICT: Self = Self {
         consistency: Consistency::Strict,
+        accounts: None,
+        may_resign_gmac: false,
     };
 }
 
@@ -73,7 +83,7 @@ pub(crate) const LISTING_FIRST: usize = 192 << 10;
 
 /// For how long the first entries of a directory, which are read as it is opened, may wait for the
 /// request that they answer: as long as a client takes that asks for them at once, and less than
-/// any round trip that is worth saving (docs/decisions/0056).
+/// any round trip that is worth saving (docs/decisions/0059).
 pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
 
 /// Bytes of WRITEs of one flow that were answered and that the server has not confirmed: as

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
-//!                 Listed + payload
-//!  near ──► far   Beat · Received · Again · Revoked · Forgot
+//!                 Listed + payload · Key · Forget
+//!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot
 //! ```
 //! A frame is the content of one frame segment. Numbers are never used again.
 
 use vocab::{Reader, Segment, Truncated, Writer};
 
+use super::keys::{Algorithm, SigningKey};
 use super::listing::Query;
 use super::wire::FileId;
 use super::wire::header::{self, Header};
@@ -30,6 +31,12 @@ const AGAIN: u8 = 10;
 const REVOKED: u8 = 11;
 const LISTED: u8 = 12;
 const FORGOT: u8 = 13;
+const SPEAKS: u8 = 16;
+const KEY: u8 = 17;
+const FORGET: u8 = 18;
+
+/// What [`Frame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
+pub(crate) const TAKES_KEYS: u8 = 2;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +50,8 @@ pub(crate) struct Licence {
     pub(crate) may_write: bool,
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
+    /// The client signed as it opened the file; what it does not sign is not its own.
+    pub(crate) is_signed: bool,
     /// The longest READ and WRITE that the server takes, in bytes.
     pub(crate) read_max: u32,
     pub(crate) write_max: u32,
@@ -50,7 +59,7 @@ pub(crate) struct Licence {
 
 /// One frame. A position counts the client's frames since the flow began: data is out of date
 /// when it was read before a later message of the client's changed the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// The far half has begun to alter what hosts say and will never let go without closing.
     Engaged {
@@ -102,13 +111,22 @@ pub(crate) enum Frame {
     },
     /// The first entries that came with this open are not given any more.
     Forgot { file: FileId },
+    /// What the near half understands.
+    Speaks {
+        /// See [`TAKES_KEYS`].
+        version: u8,
+    },
+    /// Messages of this session are verified and signed with this key.
+    Key { session: u64, key: SigningKey },
+    /// The session has ended, and its key with it.
+    Forget { session: u64 },
 }
 
 impl Frame {
     /// The frame as a segment.
     pub(crate) fn emit(&self) -> Segment {
         let mut writer = Writer::with_capacity(48);
-        match *self {
+        match self.clone() {
             Frame::Engaged { version } => writer.u8(ENGAGED).u8(version),
             Frame::Licence(licence) => writer
                 .u8(LICENCE)
@@ -117,7 +135,8 @@ impl Frame {
                 .u32(licence.tree)
                 .u8(u8::from(licence.may_read)
                     | u8::from(licence.may_write) << 1
-                    | u8::from(licence.may_close) << 2)
+                    | u8::from(licence.may_close) << 2
+                    | u8::from(licence.is_signed) << 3)
                 .u32(licence.read_max)
                 .u32(licence.write_max),
             Frame::Ahead {
@@ -166,6 +185,13 @@ impl Frame {
                 .u8(query.pattern().len() as u8)
                 .bytes(query.pattern()),
             Frame::Forgot { file } => writer.u8(FORGOT).bytes(&file.0),
+            Frame::Speaks { version } => writer.u8(SPEAKS).u8(version),
+            Frame::Key { session, key } => writer
+                .u8(KEY)
+                .u64(session)
+                .u8(key.algorithm().number())
+                .bytes(key.key()),
+            Frame::Forget { session } => writer.u8(FORGET).u64(session),
         };
         Segment::frame(writer.finish())
     }
@@ -191,6 +217,7 @@ impl Frame {
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
                     may_close: rights & 4 != 0,
+                    is_signed: rights & 8 != 0,
                     read_max: reader.u32()?,
                     write_max: reader.u32()?,
                 })
@@ -244,6 +271,18 @@ impl Frame {
             FORGOT => Frame::Forgot {
                 file: file(&mut reader)?,
             },
+            SPEAKS => Frame::Speaks {
+                version: reader.u8()?,
+            },
+            KEY => {
+                let (session, number, key) = (reader.u64()?, reader.u8()?, reader.array()?);
+                let algorithm = Algorithm::from_number(number.into()).ok_or(Truncated)?;
+                let key = SigningKey::new(algorithm, key);
+                Frame::Key { session, key }
+            }
+            FORGET => Frame::Forget {
+                session: reader.u64()?,
+            },
             _ => return Ok(None),
         };
         Ok(Some(frame))
@@ -265,6 +304,7 @@ mod tests {
                 may_read: false,
                 may_write: true,
                 may_close: true,
+                is_signed: true,
                 read_max: 65_536,
                 write_max: 1 << 20,
             }),
@@ -304,6 +344,14 @@ mod tests {
                 length: 1 << 16,
             },
             Frame::Forgot { file },
+            Frame::Speaks {
+                version: TAKES_KEYS,
+            },
+            Frame::Key {
+                session: 9,
+                key: SigningKey::new(Algorithm::AesCmac, [4; 16]),
+            },
+            Frame::Forget { session: 9 },
         ]
     }
 

@@ -21,16 +21,21 @@
 //! (docs/decisions/0054); of directories, and of what was opened for its attributes, as well. Directories
 //! are listed ahead of the client (docs/decisions/0056).
 //!
-//! It lets go, while it has altered nothing, of what is signed, encrypted, compressed, SMB1 or not
-//! SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
+//! Sessions that are signed are worked on where their key is delegated (`keys`): what a host has signed
+//! is verified before it is acted upon, and what is altered or answered here is signed as the other
+//! host would have. Nothing is ever signed that was not, nor the other way round.
+//!
+//! It lets go, while it has altered nothing, of what is signed without a key, encrypted, compressed,
+//! SMB1 or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
 //! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
 //!
-//! What it does not do yet: signed and encrypted sessions with a delegated key, leases as licences,
-//! small files ahead of their open, SMB1.
+//! What it does not do yet: encrypted sessions with a delegated key, leases as licences, small files
+//! ahead of their open, SMB1.
 
 mod config;
 mod far;
 mod frames;
+mod keys;
 mod listing;
 mod near;
 #[cfg(any(test, feature = "testing"))]
@@ -40,6 +45,7 @@ mod tests;
 mod wire;
 
 pub use config::{Consistency, Settings};
+pub use keys::{Accounts, AccountsError};
 
 use far::Far;
 use near::Near;

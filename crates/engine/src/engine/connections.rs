@@ -145,7 +145,7 @@ impl Engine {
             keep_client_address: open.keep_client_address,
             connection,
             accelerator,
-            settings: self.config.policy.accelerators,
+            settings: self.config.policy.accelerators.clone(),
             encoder: Encoder::new(encoder, slot),
             decoder: Decoder::new(DecoderConfig::default(), slot),
             carry_only,

@@ -97,6 +97,7 @@ struct Group {
     one_way_delay_ms: u32,
     mode: Mode,
     is_light: bool,
+    has_key: bool,
     jobs: Vec<Job>,
 }
 
@@ -171,9 +172,10 @@ fn programs(cells: &[Cell]) -> Vec<&'static str> {
 fn groups(choice: &Choice) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut add = |link, one_way_delay_ms, mode, is_light, job| {
+        let has_key = !matches!(job, Job::WithoutKey(_));
         let found = groups.iter_mut().find(|group| {
             (group.link, group.one_way_delay_ms) == (link, one_way_delay_ms)
-                && (group.mode, group.is_light) == (mode, is_light)
+                && (group.mode, group.is_light, group.has_key) == (mode, is_light, has_key)
         });
         match found {
             Some(group) => group.jobs.push(job),
@@ -182,6 +184,7 @@ fn groups(choice: &Choice) -> Vec<Group> {
                 one_way_delay_ms,
                 mode,
                 is_light,
+                has_key,
                 jobs: vec![job],
             }),
         }
@@ -357,6 +360,7 @@ impl Bench<'_> {
         if !*is_ready {
             lane.set_link(group.link, group.one_way_delay_ms)?;
             if group.mode != Mode::Baseline {
+                lane.delegate_key(group.has_key);
                 lane.start_nodes(group.mode)?;
             }
             *is_ready = true;

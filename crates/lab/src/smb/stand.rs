@@ -17,7 +17,7 @@ use vocab::Random;
 
 use super::cells::{Cell, Client, LinkKind, Mode, Protection, SMALL_FILE_BYTES, SMALL_FILES};
 use super::clients::{Clients, Place};
-use super::server::{Server, TORTURE_PLAIN_SHARE, TORTURE_SHARE};
+use super::server::{PASSWORD, Server, TORTURE_PLAIN_SHARE, TORTURE_SHARE, USER};
 use crate::Environment;
 use crate::host::ProcessorTime;
 use crate::kernel::Signal;
@@ -54,6 +54,8 @@ pub(super) struct Lane {
     logs: PathBuf,
     directory: PathBuf,
     link: Option<LinkKind>,
+    /// Nodes get the account's key, where they accelerate.
+    is_key_delegated: bool,
     run: Run,
 }
 
@@ -156,6 +158,7 @@ impl Lane {
             logs,
             directory,
             link: None,
+            is_key_delegated: false,
             run,
         };
         for (name, mode) in [(SMALL, 0o755), (SMALL_UPLOADS, 0o777), (DOCUMENTS, 0o777)] {
@@ -220,20 +223,39 @@ impl Lane {
         Ok(())
     }
 
+    /// Whether nodes that are started from now on get the account's key.
+    pub(super) fn delegate_key(&mut self, is_delegated: bool) {
+        self.is_key_delegated = is_delegated;
+    }
+
     /// Starts the nodes anew for this mode.
     ///
     /// # Errors
     /// When they do not start.
     pub(super) fn start_nodes_alone(&mut self, mode: Mode) -> Result<()> {
         self.nodes.stop()?;
+        let mut policy = policy(mode);
+        if self.is_key_delegated && mode == Mode::Application {
+            policy.extend(self.delegated()?);
+        }
         let extras = Extras {
             // A flow that ended a moment before its nodes keeps the one that goes last waiting.
             node: vec!["grace = \"1s\"".to_owned()],
-            policy: policy(mode),
+            policy,
             ..Extras::default()
         };
         self.nodes.configure(&self.topology, &extras)?;
         self.nodes.start(&self.run)
+    }
+
+    /// What the nodes are told of the account, for every algorithm.
+    fn delegated(&self) -> Result<[String; 2]> {
+        let path = self.directory.join("accounts");
+        let line = format!("*\\{USER}:password:{PASSWORD}\n");
+        fs::write(&path, line)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let file = format!("smb_accounts = \"{}\"", path.display());
+        Ok([file, "smb_resign_gmac = true".to_owned()])
     }
 
     fn warm_up(&mut self, doing: &str) -> Result<()> {

@@ -24,7 +24,9 @@ use vocab::ByteCount;
 
 pub use located::ConfigError;
 pub use sections::InterceptMode;
-use sections::{FecMode, File, PeerSection, SmbPolicy, UdpCongestionControl, UdpMode, WanSection};
+use sections::{
+    FecMode, File, PeerSection, PolicySection, SmbPolicy, UdpCongestionControl, UdpMode, WanSection,
+};
 
 /// The least grace is none; more than this would outlast every service manager's patience.
 const GREATEST_GRACE: Duration = Duration::from_secs(600);
@@ -62,6 +64,9 @@ pub struct NodeConfig {
     pub limits: engine::Limits,
     /// What is done with which flows.
     pub policy: engine::Policy,
+    /// Where the accounts are whose signed SMB sessions may be worked on, if anywhere;
+    /// [`crate::smb_accounts`] reads them into `policy`.
+    pub smb_accounts: Option<PathBuf>,
     /// Server ports that are never intercepted.
     pub bypass_ports: Vec<u16>,
     /// Where this node opens connections for its peers; empty means anywhere but itself.
@@ -244,23 +249,26 @@ fn check(
             memory: limits.memory,
         },
         policy: engine::Policy {
+            accelerators: accelerators(&policy),
             carry_only_ports: policy.carry_only_ports,
             never_store_prefixes: policy.never_store,
             never_store_ports: policy.never_store_ports,
-            accelerators: accelerators(policy.smb),
         },
+        smb_accounts: policy.smb_accounts,
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
     })
 }
 
-fn accelerators(smb: SmbPolicy) -> accelerate::registry::Settings {
+fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
     accelerate::registry::Settings {
         smb: accelerate::smb::Settings {
-            consistency: match smb {
+            consistency: match policy.smb {
                 SmbPolicy::Off => accelerate::smb::Consistency::Off,
                 SmbPolicy::Strict => accelerate::smb::Consistency::Strict,
             },
+            accounts: None,
+            may_resign_gmac: policy.smb_resign_gmac,
         },
     }
 }

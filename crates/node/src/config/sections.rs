@@ -54,6 +54,8 @@ pub(super) const KEYS: &[&str] = &[
     "never_store_ports",
     "serve",
     "smb",
+    "smb_accounts",
+    "smb_resign_gmac",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -266,6 +268,9 @@ pub(super) struct PolicySection {
     pub(super) never_store_ports: Vec<u16>,
     pub(super) serve: Vec<Prefix>,
     pub(super) smb: SmbPolicy,
+    pub(super) smb_accounts: Option<PathBuf>,
+    /// Off: what it risks is the operator's to weigh (docs/decisions/0059).
+    pub(super) smb_resign_gmac: bool,
 }
 
 /// Which answers may be given in a file server's place.

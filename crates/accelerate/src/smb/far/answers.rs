@@ -6,15 +6,25 @@ use vocab::{SegmentKind, Time};
 
 use super::open::{Grant, Open};
 use super::read_ahead::{ReadAhead, Verdict};
-use super::{Far, Outstanding, Purpose, Rest, State};
+use super::{Far, Held, Outstanding, Purpose, Rest, State};
 use crate::LetGoReason;
 use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{Frame, Licence};
+use crate::smb::keys::SetUps;
 use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateAnswer, oplock_level};
 use crate::smb::wire::header::{self, Header, command, flag, status};
 use crate::smb::wire::split::{Head, Piece};
 use crate::smb::wire::transfer::READ_DATA_AT;
 use crate::smb::wire::{FileId, u8_at, u32_at};
+
+/// What an open was asked for with.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    is_ours: bool,
+    is_signed: bool,
+    may_read: bool,
+    may_write: bool,
+}
 
 impl Far {
     /// Bytes of the server's.
@@ -22,13 +32,20 @@ impl Far {
         self.answers.push(bytes);
         while self.state != State::Gone {
             match self.answers.next() {
-                Ok(Some(Piece::Head(head))) => self.answer(now, head),
-                Ok(Some(Piece::Rest(kind, bytes))) => match (self.rest, kind) {
-                    (Rest::Listed(..), _) => self.gather(&bytes),
-                    (Rest::Pass, _) | (Rest::Ahead { .. }, SegmentKind::Payload) => {
-                        self.send_client(kind, bytes);
+                Ok(Some(Piece::Head(head))) if self.must_be_whole(&head.header) => {
+                    let left = head.length - head.message().len();
+                    let rest = Vec::new();
+                    self.held = Some(Held { head, rest, left });
+                    self.if_whole(now);
+                }
+                Ok(Some(Piece::Head(head))) => self.answer(now, head, &[]),
+                Ok(Some(Piece::Rest(kind, bytes))) => match &mut self.held {
+                    Some(held) => {
+                        held.left -= bytes.len();
+                        held.rest.push((kind, bytes));
+                        self.if_whole(now);
                     }
-                    (Rest::Swallow | Rest::Ahead { .. }, _) => {}
+                    None => self.pass_rest(kind, bytes),
                 },
                 Ok(Some(Piece::End)) => {
                     self.answer_complete();
@@ -42,11 +59,67 @@ impl Far {
         }
     }
 
-    /// A message of the server's begins.
-    fn answer(&mut self, now: Time, mut head: Head) {
+    /// What follows a message's head.
+    fn pass_rest(&mut self, kind: SegmentKind, bytes: Bytes) {
+        match (self.rest, kind) {
+            (Rest::Listed(..), _) => self.gather(&bytes),
+            (Rest::Pass, _) | (Rest::Ahead { .. }, SegmentKind::Payload) => {
+                self.send_client(kind, bytes);
+            }
+            (Rest::Swallow | Rest::Ahead { .. }, _) => {}
+        }
+    }
+
+    /// Whether an answer is gathered: a key comes out of it, or its signature is verified.
+    fn must_be_whole(&self, header: &Header) -> bool {
+        let is_keyed = self.sessions.key(header.session).is_some();
+        header.has(flag::FROM_SERVER)
+            && header.message_id != header::UNASKED
+            && (SetUps::wants(header) || is_keyed && header.has(flag::SIGNED))
+    }
+
+    /// Handles the answer that was gathered, once all of it is there.
+    fn if_whole(&mut self, now: Time) {
+        let Some(mut held) = self.held.take_if(|held| held.left == 0) else {
+            return;
+        };
+        let header = held.head.header;
+        // A set-up's last answer is signed with a key that was not known as the answer began.
+        if SetUps::wants(&header) {
+            let client_id = self.outstanding.get(&header.message_id);
+            let client_id = client_id.and_then(|request| request.client_id);
+            let as_asked = Header {
+                message_id: client_id.unwrap_or(header.message_id),
+                ..header
+            };
+            if let Some(outcome) = self.set_ups.answer(&as_asked, &held.joined()) {
+                self.sessions.insert(header.session, outcome);
+            }
+        }
+        let key = self.sessions.key(header.session);
+        if let Some(key) = key.filter(|_| header.has(flag::SIGNED)) {
+            let mut mac = key.begin(held.head.message());
+            held.rest.iter().for_each(|(_, bytes)| mac.update(bytes));
+            if mac.verify().is_none() {
+                // While everything passes, this passes too, and its client judges it.
+                self.held = Some(held);
+                return self.stop(LetGoReason::Forged);
+            }
+        }
+        let rest = std::mem::take(&mut held.rest);
+        self.answer(now, held.head, &rest);
+        if self.state != State::Gone {
+            for (kind, bytes) in rest {
+                self.pass_rest(kind, bytes);
+            }
+        }
+    }
+
+    /// A message of the server's begins; the rest of one that was gathered is there.
+    fn answer(&mut self, now: Time, mut head: Head, rest: &[(SegmentKind, Bytes)]) {
         let header = head.header;
         if !header.has(flag::FROM_SERVER) {
-            return self.object(head, LetGoReason::Violation);
+            return self.object(head, rest, LetGoReason::Violation);
         }
         self.ids.granted(header.credits);
         self.rest = Rest::Pass;
@@ -61,6 +134,18 @@ impl Far {
         };
         // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): the answer is still to come.
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
+        // Nobody vouches for it, though the request was signed ([MS-SMB2] §3.2.5.1.3, Verifying the
+        // Signature). A server that has lost the session cannot sign; the client may hear that.
+        let is_vouched_for = !request.is_signed
+            || is_interim
+            || header.has(flag::SIGNED) && header.session == request.session
+            || matches!(
+                header.status,
+                status::USER_SESSION_DELETED | status::NETWORK_SESSION_EXPIRED
+            );
+        if !is_vouched_for {
+            return self.object(head, rest, LetGoReason::Forged);
+        }
         if !is_interim {
             self.outstanding.remove(&header.message_id);
         }
@@ -75,15 +160,31 @@ impl Far {
             self.connection.learn(&header, head.body());
             self.finished(now, &mut head, request);
         }
+        let key = self.sessions.key(header.session);
+        let is_altered = self.state == State::Engaged && header.has(flag::SIGNED);
+        if let Some(key) = key.filter(|_| is_altered) {
+            let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
+            key.sign(head.message_mut(), rest);
+        }
+        if header.command == command::LOGOFF
+            && header.status == status::SUCCESS
+            && self.sessions.forget(header.session)
+        {
+            let session = header.session;
+            self.tell_near(Frame::Forget { session });
+        }
         if self.state != State::Gone {
             self.send_client(SegmentKind::Control, head.bytes.freeze());
         }
     }
 
     /// Stops at a message that cannot be; in a state that may let go, it is passed on first.
-    fn object(&mut self, head: Head, reason: LetGoReason) {
+    fn object(&mut self, head: Head, rest: &[(SegmentKind, Bytes)], reason: LetGoReason) {
         if self.state == State::Watching {
             self.send_client(SegmentKind::Control, head.bytes.freeze());
+            for (kind, bytes) in rest {
+                self.send_client(*kind, bytes.clone());
+            }
         }
         self.stop(reason);
     }
@@ -100,14 +201,22 @@ impl Far {
                 may_read,
                 tree,
                 ..
-            } => self.opened_bare(head, tree, may_read),
+            } => self.opened_bare(head, tree, may_read, request.is_signed),
             Purpose::Create {
                 is_ours,
                 may_read,
                 may_write,
                 is_bare: false,
                 tree,
-            } => self.opened(now, head, is_ours, tree, (may_read, may_write)),
+            } => {
+                let opened = Opened {
+                    is_ours,
+                    is_signed: request.is_signed,
+                    may_read,
+                    may_write,
+                };
+                self.opened(now, head, tree, opened);
+            }
             Purpose::Changes { file, is_write } => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.changing = open.changing.saturating_sub(1);
@@ -148,14 +257,8 @@ impl Far {
     }
 
     /// The server has opened a file, or not.
-    fn opened(
-        &mut self,
-        now: Time,
-        head: &mut Head,
-        is_ours: bool,
-        tree: u32,
-        rights: (bool, bool),
-    ) {
+    fn opened(&mut self, now: Time, head: &mut Head, tree: u32, opened: Opened) {
+        let is_ours = opened.is_ours;
         if is_ours {
             self.creating -= 1;
         }
@@ -177,7 +280,7 @@ impl Far {
             oplock_level::EXCLUSIVE | oplock_level::BATCH
         ) && !answer.is_directory();
         if is_exclusive || (is_ours && answer.oplock_level != oplock_level::NONE) {
-            self.serve(&header, &answer, is_ours, is_exclusive, rights);
+            self.serve(&header, &answer, is_exclusive, opened);
         }
         if let Some(index) = self
             .early_breaks
@@ -193,7 +296,7 @@ impl Far {
     }
 
     /// The server has opened a directory, or something for its attributes alone.
-    fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool) {
+    fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool, is_signed: bool) {
         if head.header.status != status::SUCCESS {
             return;
         }
@@ -205,7 +308,9 @@ impl Far {
         let mut open = Open::new(session, tree, false);
         open.may_close = true;
         open.listing = may_list.then(|| self.usual_listing.begin());
+        open.is_signed = is_signed;
         self.opens.insert(file, open);
+        self.tell_key(session);
         self.tell_near(Frame::Licence(Licence {
             file,
             session,
@@ -213,6 +318,7 @@ impl Far {
             may_read: false,
             may_write: false,
             may_close: true,
+            is_signed,
             read_max: 0,
             write_max: 0,
         }));
@@ -246,19 +352,20 @@ impl Far {
         &mut self,
         header: &Header,
         answer: &CreateAnswer,
-        is_ours: bool,
         is_exclusive: bool,
-        (may_read, may_write): (bool, bool),
+        opened: Opened,
     ) {
         let (read_max, write_max) = self
             .connection
             .negotiated()
             .map_or((0, 0), |agreed| (agreed.max_read, agreed.max_write));
         let file = answer.file;
-        let may_read = may_read && is_exclusive && read_max > 0;
-        let may_write = may_write && is_exclusive && write_max > 0;
-        let mut open = Open::new(header.session, header.tree, is_ours);
+        let may_read = opened.may_read && is_exclusive && read_max > 0;
+        let may_write = opened.may_write && is_exclusive && write_max > 0;
+        let mut open = Open::new(header.session, header.tree, opened.is_ours);
+        open.is_signed = opened.is_signed;
         if is_exclusive {
+            self.tell_key(header.session);
             open.grant = Grant::Held;
             open.may_write = may_write;
             open.may_close = true;
@@ -269,6 +376,7 @@ impl Far {
                 may_read,
                 may_write,
                 may_close: true,
+                is_signed: opened.is_signed,
                 read_max,
                 write_max,
             }));
@@ -288,6 +396,13 @@ impl Far {
             });
         }
         self.opens.insert(file, open);
+    }
+
+    /// Hands the session's key to the near half, if it has one and the near half does not.
+    fn tell_key(&mut self, session: u64) {
+        if let Some(key) = self.sessions.key_to_tell(session) {
+            self.tell_near(Frame::Key { session, key });
+        }
     }
 
     pub(super) fn forget_open(&mut self, file: FileId) {

@@ -9,6 +9,7 @@ use super::super::config::TREES_MAX;
 use super::super::wire::create::{CreateRequest, oplock_level};
 use super::super::wire::header::{Header, command, flag, status};
 use super::super::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, dialect};
+use super::super::wire::u32_at;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -18,6 +19,17 @@ pub(crate) struct Connection {
     sessions: HashMap<u64, bool>,
     /// Trees of disk shares, by session.
     disks: HashSet<(u64, u32)>,
+    /// Sessions whose client has asked over which addresses it could have further channels.
+    may_have_channels: HashSet<u64>,
+}
+
+/// The control code by which a client asks for a server's interfaces, before it opens a further
+/// channel ([MS-SMB2] §2.2.31, FSCTL_QUERY_NETWORK_INTERFACE_INFO).
+const QUERY_NETWORK_INTERFACE_INFO: u32 = 0x0014_01fc;
+
+/// Whether a request asks for the server's interfaces.
+pub(crate) fn asks_for_interfaces(header: &Header, body: &[u8]) -> bool {
+    header.command == command::IOCTL && u32_at(body, 4) == Ok(QUERY_NETWORK_INTERFACE_INFO)
 }
 
 /// Create options that an oplock asked for beside the client's back would change the meaning of,
@@ -77,6 +89,7 @@ impl Connection {
             command::LOGOFF => {
                 self.sessions.remove(&header.session);
                 self.disks.retain(|(session, _)| *session != header.session);
+                self.may_have_channels.remove(&header.session);
             }
             _ => {}
         }
@@ -94,8 +107,15 @@ impl Connection {
             .is_none_or(|agreed| agreed.dialect >= dialect::SMB_3_0)
     }
 
-    /// Whether opens in this tree may be served at all.
-    fn serves(&self, session: u64, tree: u32) -> bool {
+    /// A session of this client's may get further channels.
+    pub(crate) fn note_channels(&mut self, session: u64) {
+        if self.may_have_channels.len() < TREES_MAX {
+            self.may_have_channels.insert(session);
+        }
+    }
+
+    /// Whether opens in this tree may be served at all. With a key of the session's, it is a user's.
+    fn serves(&self, session: u64, tree: u32, is_keyed: bool) -> bool {
         let (Some(agreed), Some(without_key)) = (&self.negotiated, self.sessions.get(&session))
         else {
             return false;
@@ -103,19 +123,28 @@ impl Connection {
         // With several channels another connection could write to the same open, but sessions of
         // guests and of nobody have one ([MS-SMB2] §3.3.5.5.2, Receiving a SMB2 SESSION_SETUP
         // Request for session binding). In SMB 3.1.1 an unsigned TREE_CONNECT shows that a session
-        // is such (§3.3.5.7); a signed one has made us let go.
+        // is such (§3.3.5.7); a signed one without a key has made us let go. A user's client asks
+        // for the server's interfaces before it opens another channel (§3.2.4.20.10).
         let is_alone = agreed.dialect < dialect::SMB_3_0
-            || agreed.dialect >= dialect::SMB_3_1_1
             || *without_key
-            || !agreed.is_multichannel();
+            || !agreed.is_multichannel()
+            || match is_keyed {
+                true => !self.may_have_channels.contains(&session),
+                false => agreed.dialect >= dialect::SMB_3_1_1,
+            };
         is_alone && self.disks.contains(&(session, tree))
     }
 
     /// What to do with the oplock of a request to open a file.
-    pub(crate) fn judge(&self, header: &Header, request: &CreateRequest<'_>) -> Asking {
+    pub(crate) fn judge(
+        &self,
+        header: &Header,
+        request: &CreateRequest<'_>,
+        is_keyed: bool,
+    ) -> Asking {
         let may_transfer = request.may_read() || request.may_write();
         let is_bare = request.is_directory() || !may_transfer;
-        let is_served = self.serves(header.session, header.tree)
+        let is_served = self.serves(header.session, header.tree, is_keyed)
             && match is_bare {
                 true => request.options & OPTIONS_NOT_BARE == 0,
                 false => request.options & OPTIONS_NOT_SERVED == 0,

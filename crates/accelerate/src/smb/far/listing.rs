@@ -24,7 +24,7 @@ use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
-use crate::smb::wire::header::{Header, command, status};
+use crate::smb::wire::header::{self, Header, command, status};
 use crate::smb::wire::target::touch;
 
 /// What is guessed of a directory that is opened to be listed: what the client asked for last.
@@ -139,6 +139,11 @@ impl Far {
         let Some(listing) = open.listing.as_mut().filter(|_| is_its) else {
             return Some(message);
         };
+        // Its client signs, and nobody else may take what is there for it, or lose its place.
+        if open.is_signed && !header.has(header::flag::SIGNED) && listing.is_ahead() {
+            self.stop(LetGoReason::Forged);
+            return None;
+        }
         let is_fresh = listing.state == State::Fresh;
         let front = listing.sent.front().copied();
         let is_its_next = listing.state != State::Off
@@ -274,7 +279,7 @@ impl Far {
             pattern: listing.query.pattern().to_vec(),
             length: listing.length,
         };
-        let mut header = Header::request(command::QUERY_DIRECTORY, 0, open.session, open.tree);
+        let mut header = open.request(command::QUERY_DIRECTORY);
         header.credit_charge = if is_large { charge as u16 } else { 0 };
         header.credits = charge as u16;
         self.ahead_credits += charge;

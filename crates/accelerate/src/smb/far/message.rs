@@ -2,8 +2,13 @@
 
 use bytes::Bytes;
 
-use super::super::wire::header::{Header, command};
+use super::super::keys::{Authentic, SigningKey};
+use super::super::wire::header::{Header, command, flag};
 use super::super::wire::split::{Head, Piece};
+
+/// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
+/// §3.2.4.1.4, Sending Compounded Requests).
+pub(crate) const SAME_SESSION: u64 = u64::MAX;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -17,6 +22,26 @@ pub(crate) struct Message {
 pub(crate) enum Part {
     Head(Box<Head>),
     Rest(Bytes),
+}
+
+/// Why a message's signature says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unverified {
+    /// Nobody has given the session's key.
+    NoKey {
+        /// Which one.
+        session: u64,
+    },
+    /// It is not the session's.
+    Forged,
+}
+
+/// What follows a head, up to the next one.
+fn rest(parts: &[Part]) -> impl Iterator<Item = &[u8]> {
+    parts.iter().map_while(|part| match part {
+        Part::Rest(bytes) => Some(&bytes[..]),
+        Part::Head(_) => None,
+    })
 }
 
 impl Message {
@@ -75,6 +100,49 @@ impl Message {
             }
         }
         Some(joined.split_off(start))
+    }
+
+    /// Whether every message that says it is signed bears the signature of its session: an error names
+    /// the first session that has no key, or nothing when a signature is not valid.
+    pub(crate) fn verify<'a>(
+        &self,
+        key_of: impl Fn(u64) -> Option<&'a SigningKey>,
+    ) -> Result<Option<Authentic>, Unverified> {
+        let mut authentic = None;
+        let mut session = 0;
+        for (index, part) in self.parts.iter().enumerate() {
+            let Part::Head(head) = part else {
+                continue;
+            };
+            if head.header.session != SAME_SESSION {
+                session = head.header.session;
+            }
+            if !head.header.has(flag::SIGNED) {
+                continue;
+            }
+            let key = key_of(session).ok_or(Unverified::NoKey { session })?;
+            let mut mac = key.begin(head.message());
+            rest(&self.parts[index + 1..]).for_each(|bytes| mac.update(bytes));
+            authentic = Some(mac.verify().ok_or(Unverified::Forged)?);
+        }
+        Ok(authentic)
+    }
+
+    /// Signs again every message that the client has signed.
+    pub(crate) fn sign<'a>(&mut self, key_of: impl Fn(u64) -> Option<&'a SigningKey>) {
+        let mut session = 0;
+        for index in 0..self.parts.len() {
+            let (before, behind) = self.parts.split_at_mut(index + 1);
+            let Some(Part::Head(head)) = before.last_mut() else {
+                continue;
+            };
+            if head.header.session != SAME_SESSION {
+                session = head.header.session;
+            }
+            if let Some(key) = key_of(session).filter(|_| head.header.has(flag::SIGNED)) {
+                key.sign(head.message_mut(), rest(behind));
+            }
+        }
     }
 
     /// The command of the first message.

@@ -15,6 +15,10 @@
 //! and translating would not help a client whose signed messages name ids that the server has
 //! seen, so what cannot go on ends the flow.
 //!
+//! Of a session whose key is delegated, every signed message is gathered whole and verified before
+//! it is looked at, and signed again if it was altered (`sessions`, [`crate::smb::keys`]). "SIGNED"
+//! in the drawing is a signed request of another session; a signature that is not valid is the same.
+//!
 //! Requests reach the server in the client's order. One waits, with all behind it, while the server
 //! has given no credit, or while WRITEs and CLOSEs are under way that the client may hold for done (only
 //! further WRITEs pass then): no request of the client's overtakes what it was told is done.
@@ -29,6 +33,7 @@ mod oplocks;
 mod pace;
 pub(crate) mod read_ahead;
 mod requests;
+mod sessions;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -36,15 +41,17 @@ use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
 use super::config::{Consistency, Settings};
-use super::frames::Frame;
+use super::frames::{Frame, TAKES_KEYS};
+use super::keys::SetUps;
 use super::wire::FileId;
-use super::wire::split::{Foreign, Splitter};
+use super::wire::split::{Foreign, Head, Splitter};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use connection::Connection;
 use ids::Ids;
 use message::Message;
 use open::Open;
 use pace::Pace;
+use sessions::Sessions;
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +115,9 @@ struct Outstanding {
     client_id: Option<u64>,
     purpose: Purpose,
     charge: u16,
+    session: u64,
+    /// It was signed, and its answer has to be.
+    is_signed: bool,
     /// A WRITE or CLOSE that the client may hold for done.
     is_early: bool,
     /// Where such a WRITE begins, if it stands among [`Open::written`].
@@ -132,6 +142,15 @@ enum Rest {
     Listed(FileId, u32),
 }
 
+/// A message of the server's that must be whole before anything is done with it.
+#[derive(Debug)]
+struct Held {
+    head: Head,
+    rest: Vec<(SegmentKind, Bytes)>,
+    /// Bytes that are still to come.
+    left: usize,
+}
+
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct Far {
@@ -149,8 +168,17 @@ pub(crate) struct Far {
 
     answers: Splitter,
     rest: Rest,
+    /// A message of the server's that is gathered whole.
+    held: Option<Held>,
     /// Answers from here that wait for the end of one that is coming in.
     ready: Vec<Bytes>,
+
+    set_ups: SetUps,
+    sessions: Sessions,
+    /// The near half takes keys.
+    near_takes_keys: bool,
+    /// Whose session made the half let go.
+    no_key_for: Option<String>,
 
     ids: Ids,
     outstanding: HashMap<u64, Outstanding>,
@@ -175,10 +203,30 @@ pub(crate) struct Far {
     client_finish: Finish,
 }
 
+impl Held {
+    fn bytes(&self) -> usize {
+        let rest: usize = self.rest.iter().map(|(_, bytes)| bytes.len()).sum();
+        self.head.bytes.len() + rest
+    }
+
+    /// The message, without its frame.
+    fn joined(&self) -> Vec<u8> {
+        let mut joined = self.head.message().to_vec();
+        for (_, bytes) in &self.rest {
+            joined.extend_from_slice(bytes);
+        }
+        joined
+    }
+}
+
 impl Far {
     /// A half that has not started.
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
+            set_ups: SetUps::new(settings.accounts.clone(), settings.may_resign_gmac),
+            sessions: Sessions::default(),
+            near_takes_keys: false,
+            no_key_for: None,
             settings,
             state: State::Watching,
             outputs: VecDeque::new(),
@@ -190,6 +238,7 @@ impl Far {
             queue_bytes: 0,
             answers: Splitter::new(),
             rest: Rest::Pass,
+            held: None,
             ready: Vec::new(),
             ids: Ids::new(),
             outstanding: HashMap::new(),
@@ -234,6 +283,7 @@ impl Far {
                 }
                 let held = self.requests.give_back();
                 self.send_server(held);
+                self.give_held();
                 let held = self.answers.give_back();
                 self.send_client(SegmentKind::Payload, held);
                 LettingGo::LetGo { reason }
@@ -243,6 +293,16 @@ impl Far {
         };
         self.state = State::Gone;
         self.outputs.push_back(Output::LettingGo(letting_go));
+    }
+
+    /// Passes on what was gathered of the server's message, as it came.
+    fn give_held(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.send_client(SegmentKind::Control, held.head.bytes.freeze());
+            for (kind, bytes) in held.rest {
+                self.send_client(kind, bytes);
+            }
+        }
     }
 
     fn stop_for(&mut self, foreign: Foreign) {
@@ -271,6 +331,7 @@ impl Far {
             Ok(Some(Frame::Again { header, request })) => self.read_again(&header, &request),
             Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
             Ok(Some(Frame::Forgot { file })) => self.forget_fresh(file),
+            Ok(Some(Frame::Speaks { version })) => self.near_takes_keys = version >= TAKES_KEYS,
             // A later release's; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(LetGoReason::Violation),
@@ -309,6 +370,11 @@ impl Accelerator for Far {
             }
             Input::Lan(bytes) => self.answer_bytes(now, bytes),
             Input::LanFinished => {
+                // What was to be verified and never came whole is nobody's business, once ids differ.
+                match self.state {
+                    State::Watching => self.give_held(),
+                    State::Engaged | State::Gone => self.held = None,
+                }
                 let held = self.answers.give_back();
                 self.send_client(SegmentKind::Control, held);
                 self.outputs.push_back(Output::FinishWan);
@@ -345,6 +411,11 @@ impl Accelerator for Far {
             + self.gathering.bytes()
             + self.requests.held()
             + self.answers.held()
+            + self.held.as_ref().map_or(0, Held::bytes)
             + waiting
+    }
+
+    fn note(&self) -> Option<String> {
+        self.no_key_for.clone().or_else(|| self.sessions.text())
     }
 }

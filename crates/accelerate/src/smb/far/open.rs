@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use vocab::Time;
 
+use super::super::wire::header::{Header, flag};
 use super::listing::Listing;
 use super::message::Message;
 use super::read_ahead::ReadAhead;
@@ -37,6 +38,8 @@ pub(crate) struct Open {
     pub(crate) tree: u32,
     /// The oplock was asked for by us, and the client does not know of it.
     pub(crate) is_ours: bool,
+    /// The client signed as it opened it, and what is asked for it here is signed too.
+    pub(crate) is_signed: bool,
     pub(crate) grant: Grant,
     pub(crate) may_write: bool,
     /// The near half may answer its CLOSE before the server does.
@@ -79,6 +82,7 @@ impl Open {
             session,
             tree,
             is_ours,
+            is_signed: false,
             grant: Grant::Given,
             may_write: false,
             may_close: false,
@@ -92,6 +96,14 @@ impl Open {
             written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
+        }
+    }
+
+    /// A request of our own on this open: signed as its client signs.
+    pub(crate) fn request(&self, command: u16) -> Header {
+        Header {
+            flags: if self.is_signed { flag::SIGNED } else { 0 },
+            ..Header::request(command, 0, self.session, self.tree)
         }
     }
 

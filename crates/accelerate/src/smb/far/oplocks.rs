@@ -20,7 +20,7 @@ use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::oplock_level;
-use crate::smb::wire::header::{Header, command};
+use crate::smb::wire::header::command;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::Head;
 use crate::smb::wire::target::touch;
@@ -151,14 +151,13 @@ impl Far {
             if open.writing > 0 || !has_credit || self.is_queued(file) {
                 continue;
             }
-            let (session, tree, is_ours) = (open.session, open.tree, open.is_ours);
+            let (header, is_ours) = (open.request(command::OPLOCK_BREAK), open.is_ours);
             if let Some(open) = self.opens.get_mut(&file) {
                 open.grant = Grant::Given;
                 open.reads = None;
             }
             self.breaking.retain(|breaking| *breaking != file);
             if is_ours {
-                let header = Header::request(command::OPLOCK_BREAK, 0, session, tree);
                 let acknowledgement = OplockBreak {
                     level: oplock_level::NONE,
                     file,

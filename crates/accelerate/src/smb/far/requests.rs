@@ -3,13 +3,14 @@
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
 
-use super::connection::Asking;
-use super::message::Message;
+use super::connection::{Asking, asks_for_interfaces};
+use super::message::{Message, SAME_SESSION, Unverified};
 use super::open::{Grant, Open, Waiting};
 use super::read_ahead::Verdict;
 use super::{Far, Finish, Outstanding, Purpose, State};
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
+use crate::smb::keys::SetUps;
 use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
@@ -41,6 +42,8 @@ impl Far {
                         client_id: Some(0),
                         purpose: Purpose::Plain,
                         charge: 1,
+                        session: 0,
+                        is_signed: false,
                         is_early: false,
                         written_at: None,
                         changes_names: false,
@@ -62,6 +65,7 @@ impl Far {
             self.stop(reason);
             return;
         }
+        self.note_set_up(now, &message);
         self.note_touches(&message);
         if let Some(message) = self.answer_ahead(message)
             && let Some(message) = self.list_ahead(message)
@@ -72,7 +76,7 @@ impl Far {
     }
 
     /// Why the client's message cannot be handled, if so.
-    fn objection(&self, message: &Message) -> Option<LetGoReason> {
+    fn objection(&mut self, message: &Message) -> Option<LetGoReason> {
         if self.outstanding.len() > OUTSTANDING_MAX || self.queue.len() > OUTSTANDING_MAX {
             return Some(LetGoReason::Limit);
         }
@@ -80,9 +84,6 @@ impl Far {
             let header = &head.header;
             if header.has(flag::FROM_SERVER) {
                 return Some(LetGoReason::Violation);
-            }
-            if header.has(flag::SIGNED) {
-                return Some(LetGoReason::Signed);
             }
             // Keys of SMB 3 come out of the very bytes of a session's set-up; with other message
             // ids the two ends would derive different ones.
@@ -93,7 +94,37 @@ impl Far {
                 return Some(LetGoReason::Unsupported);
             }
         }
-        None
+        match message.verify(|session| self.sessions.key(session)) {
+            Ok(_) => None,
+            Err(Unverified::Forged) => Some(LetGoReason::Forged),
+            Err(Unverified::NoKey { session }) => {
+                let (reason, account) = self.sessions.why_no_key(session);
+                self.no_key_for = account;
+                Some(reason)
+            }
+        }
+    }
+
+    /// What the frame says of the connection and its sessions.
+    fn note_set_up(&mut self, now: Time, message: &Message) {
+        for head in message.heads() {
+            if asks_for_interfaces(&head.header, head.body()) {
+                // Another channel could work on the same opens, so none of them is served any more.
+                let session = head.header.session;
+                self.connection.note_channels(session);
+                for file in self.files() {
+                    if self.opens[&file].session == session {
+                        self.broken(now, file);
+                    }
+                }
+            }
+        }
+        if let Some(header) = message.first().copied()
+            && SetUps::wants(&header)
+            && let Some(joined) = message.joined()
+        {
+            self.set_ups.request(&header, &joined);
+        }
     }
 
     /// What the frame does to what is known of opens.
@@ -174,7 +205,9 @@ impl Far {
         let Some(open) = self.opens.get_mut(&request.file) else {
             return Some(message);
         };
-        let is_its = (open.session, open.tree) == (header.session, header.tree);
+        // What its client has not signed is for the server to judge.
+        let is_its = (open.session, open.tree) == (header.session, header.tree)
+            && (header.has(flag::SIGNED) || !open.is_signed);
         let is_held = open.is_held();
         let end = request.offset + u64::from(request.length);
         let Some(reads) = open.reads.as_mut().filter(|_| is_its) else {
@@ -286,8 +319,19 @@ impl Far {
             let open = self.opens.get(&file);
             open.is_some_and(|open| open.overlaps(start, end))
         });
+        // Before a client may get another channel, its files are given back.
+        let is_asking = message
+            .single()
+            .filter(|head| asks_for_interfaces(&head.header, head.body()));
+        let has_licences = is_asking.is_some_and(|head| {
+            let mut opens = self.opens.values();
+            opens.any(|open| open.session == head.header.session && open.grant != Grant::Given)
+        });
         // With nothing under way no credit will come; then the server may judge.
-        !is_barred && !overlaps && (self.ids.can_take(charge) || self.outstanding.is_empty())
+        !has_licences
+            && !is_barred
+            && !overlaps
+            && (self.ids.can_take(charge) || self.outstanding.is_empty())
     }
 
     /// The open whose position a request asks for, if the server's may be another.
@@ -307,7 +351,7 @@ impl Far {
             return;
         };
         open.is_moved = false;
-        let header = Header::request(command::SET_INFO, 0, open.session, open.tree);
+        let header = open.request(command::SET_INFO);
         let body = set_position_body(file, open.seek);
         self.send_own(header, &body, Purpose::Own);
     }
@@ -322,9 +366,12 @@ impl Far {
         }
         let asking = self.judge_create(&message);
         let written = written_range(&message);
-        let mut before = None;
+        let (mut before, mut session) = (None, 0);
         for head in message.heads_mut() {
             let header = head.header;
+            if header.session != SAME_SESSION {
+                session = header.session;
+            }
             if header.command == command::CANCEL {
                 // It names a request under way and takes no id ([MS-SMB2] §3.2.4.24).
                 let meant = self
@@ -384,11 +431,16 @@ impl Far {
                 client_id: Some(header.message_id),
                 purpose,
                 charge: header.charge(),
+                session,
+                is_signed: header.has(flag::SIGNED),
                 is_early,
                 written_at,
                 changes_names: may_change_names(&header),
             };
             self.outstanding.insert(id, request);
+        }
+        if self.state == State::Engaged {
+            message.sign(|session| self.sessions.key(session));
         }
         for bytes in message.into_bytes() {
             self.send_server(bytes);
@@ -405,7 +457,12 @@ impl Far {
         }
         let joined = message.joined()?;
         let request = CreateRequest::parse(&joined).ok()?;
-        let asking = self.connection.judge(&header, &request);
+        let is_keyed = self.sessions.key(header.session).is_some();
+        // What the near half answers must be signed there.
+        if is_keyed && !self.near_takes_keys {
+            return None;
+        }
+        let asking = self.connection.judge(&header, &request, is_keyed);
         if asking == Asking::NotServed {
             return None;
         }
@@ -419,18 +476,24 @@ impl Far {
         })
     }
 
-    /// Sends a request of our own.
+    /// Sends a request of our own, signed if its header says so.
     pub(super) fn send_own(&mut self, mut header: Header, body: &[u8], purpose: Purpose) {
         header.message_id = self.ids.take(header.charge());
         let mut bytes = frame_header(header::LENGTH + body.len()).to_vec();
         bytes.extend(header.emit());
         bytes.extend(body);
+        let key = self.sessions.key(header.session);
+        if let Some(key) = key.filter(|_| header.has(flag::SIGNED)) {
+            key.sign(&mut bytes[FRAME_HEADER..], []);
+        }
         self.outstanding.insert(
             header.message_id,
             Outstanding {
                 client_id: None,
                 purpose,
                 charge: header.charge(),
+                session: header.session,
+                is_signed: header.has(flag::SIGNED),
                 is_early: false,
                 written_at: None,
                 changes_names: false,
@@ -497,7 +560,7 @@ impl Far {
             }
             reads.asked(offset, length);
             open.is_moved = true;
-            let mut header = Header::request(command::READ, 0, open.session, open.tree);
+            let mut header = open.request(command::READ);
             header.credit_charge = if large { charge as u16 } else { 0 };
             // As many as are taken, and some that the client does not know of, so that its own
             // requests need not wait for those given back.
@@ -544,7 +607,11 @@ impl Far {
             .get(&file)
             .is_some_and(|open| open.refuses_writes && open.grant == Grant::Given);
         if is_refused {
-            let refusal = header::error_answer(&head.header, status::UNEXPECTED_IO_ERROR);
+            let mut refusal = header::error_answer(&head.header, status::UNEXPECTED_IO_ERROR);
+            let key = self.sessions.key(head.header.session);
+            if let Some(key) = key.filter(|_| head.header.has(flag::SIGNED)) {
+                key.sign(&mut refusal[FRAME_HEADER..], []);
+            }
             if self.answers.at_boundary() {
                 self.send_client(SegmentKind::Control, refusal.into());
             } else {

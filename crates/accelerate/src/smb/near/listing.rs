@@ -12,7 +12,7 @@ use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
-use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::header::{self, Header, flag, status};
 use crate::smb::wire::split::frame_header;
 
 /// One answer that came ahead.
@@ -150,6 +150,7 @@ impl Near {
         let its = (header.session, header.tree);
         if let Some(open) = self.opens.get_mut(&request.file)
             && (open.licence.session, open.licence.tree) == its
+            && (header.has(flag::SIGNED) || !open.licence.is_signed)
         {
             open.listing.waiting.push_back(Waiting {
                 message_id: header.message_id,
@@ -195,13 +196,16 @@ impl Near {
             }
             self.answered += 1;
             if is_end {
-                self.reply(header::error_answer(&header, status::NO_MORE_FILES).into());
+                let mut answer = header::error_answer(&header, status::NO_MORE_FILES);
+                self.sign(&header, &mut answer, &[]);
+                self.reply(answer.into());
                 continue;
             }
             let body = answer_body(length as u32);
             let mut front = frame_header(header::LENGTH + body.len() + length).to_vec();
             front.extend(header.answer(status::SUCCESS).emit());
             front.extend(body);
+            self.sign(&header, &mut front, &pieces);
             self.reply(front.into());
             for piece in pieces {
                 self.reply(piece);

@@ -12,7 +12,9 @@
 //!
 //! A READ is answered when all of it has come ahead (`contents`), a WRITE as soon as it has passed,
 //! both only for opens with a licence, while licences are fresh (`freshness`), and as the server
-//! would. So is the CLOSE of an open through which nothing was changed. A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its
+//! would: of a session that signs only what bears a valid signature, and with one, under the key
+//! that the far half has handed over. So is the CLOSE of an open through which nothing was changed. A
+//! WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its
 //! open: the data is lost, and nobody must take it for kept.
 
 mod contents;
@@ -26,10 +28,11 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
-use super::config::{OPENS_MAX, OUTSTANDING_MAX};
-use super::frames::{Frame, Licence, VERSION};
+use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
+use super::frames::{Frame, Licence, TAKES_KEYS, VERSION};
+use super::keys::{Mac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
-use super::wire::header::Header;
+use super::wire::header::{Header, flag};
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
@@ -128,6 +131,16 @@ enum Rest {
     Swallow,
 }
 
+/// A message among others of a frame that was altered, and is signed when it is whole.
+#[derive(Debug)]
+struct Altered {
+    key: SigningKey,
+    head: Head,
+    rest: Vec<Bytes>,
+    /// Bytes that are still to come.
+    left: usize,
+}
+
 /// The client's message that is passing.
 #[derive(Debug)]
 enum Passing {
@@ -152,9 +165,15 @@ pub(crate) struct Near {
     /// The open that the message before in the compound worked on.
     before: Option<FileId>,
     passing: Option<Passing>,
+    /// Its signature, as far as it has passed.
+    mac: Option<Mac>,
+
+    /// Keys of sessions that sign, from the far half.
+    keys: HashMap<u64, SigningKey>,
 
     answers: Splitter,
     rest: Rest,
+    altered: Option<Altered>,
     /// Answers from here that wait for the end of one that is passing.
     ready: VecDeque<Bytes>,
 
@@ -185,8 +204,11 @@ impl Near {
             position: 0,
             before: None,
             passing: None,
+            mac: None,
+            keys: HashMap::new(),
             answers: Splitter::new(),
             rest: Rest::Pass,
+            altered: None,
             ready: VecDeque::new(),
             opens: HashMap::new(),
             pending: HashMap::new(),
@@ -282,13 +304,23 @@ impl Near {
                 self.tell_far(Frame::Revoked { file });
             }
             Some(Frame::Heard { number }) => self.fresh.heard(number),
+            Some(Frame::Key { session, key }) => {
+                if self.keys.len() >= TREES_MAX {
+                    return self.close(LetGoReason::Limit);
+                }
+                self.keys.insert(session, key);
+            }
+            Some(Frame::Forget { session }) => {
+                self.keys.remove(&session);
+            }
             // What only this half sends, or a later release.
             Some(
                 Frame::Beat { .. }
                 | Frame::Received { .. }
                 | Frame::Again { .. }
                 | Frame::Revoked { .. }
-                | Frame::Forgot { .. },
+                | Frame::Forgot { .. }
+                | Frame::Speaks { .. },
             )
             | None => {}
         }
@@ -377,7 +409,10 @@ impl Near {
     /// Whether answers may be given for this open, by the request's own session and tree.
     fn serves(&self, now: Time, file: FileId, header: &Header) -> Option<&Open> {
         let open = self.opens.get(&file)?;
-        let is_its = (open.licence.session, open.licence.tree) == (header.session, header.tree);
+        // What was signed when the open was made and is not now is for the server to judge; what is
+        // signed has been verified (see `passed`).
+        let is_its = (open.licence.session, open.licence.tree) == (header.session, header.tree)
+            && (header.has(flag::SIGNED) || !open.licence.is_signed);
         (is_its && !open.is_over && self.fresh.is_fresh(now)).then_some(open)
     }
 }
@@ -388,7 +423,10 @@ impl Accelerator for Near {
             return;
         }
         match input {
-            Input::Start | Input::Timeout => {}
+            Input::Start => self.tell_far(Frame::Speaks {
+                version: TAKES_KEYS,
+            }),
+            Input::Timeout => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {
                 self.outputs.push_back(Output::FinishWan);
@@ -431,6 +469,17 @@ impl Accelerator for Near {
 
     fn answered(&self) -> u64 {
         self.answered
+    }
+
+    fn note(&self) -> Option<String> {
+        let mut signed: Vec<&str> = self
+            .keys
+            .values()
+            .map(|key| key.algorithm().name())
+            .collect();
+        signed.sort_unstable();
+        signed.dedup();
+        (!signed.is_empty()).then(|| format!("signed by {}", signed.join(", ")))
     }
 }
 

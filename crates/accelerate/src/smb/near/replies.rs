@@ -3,11 +3,11 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Near, Open, Pending, Rest, State};
+use super::{Altered, Near, Open, Pending, Rest, State};
 use crate::LetGoReason;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{self, ERROR_BODY, Header, flag, status};
-use crate::smb::wire::split::{Head, Piece, frame_header};
+use crate::smb::wire::split::{FRAME_HEADER, Head, Piece, frame_header};
 use crate::smb::wire::transfer::written;
 
 impl Near {
@@ -20,11 +20,15 @@ impl Near {
         while self.state == State::Serving {
             match self.answers.next() {
                 Ok(Some(Piece::Head(head))) => self.answer(head),
-                Ok(Some(Piece::Rest(_, bytes))) => {
-                    if self.rest == Rest::Pass {
-                        self.send_client(bytes);
+                Ok(Some(Piece::Rest(_, bytes))) => match &mut self.altered {
+                    Some(altered) => {
+                        altered.left -= bytes.len();
+                        altered.rest.push(bytes);
+                        self.sign_altered();
                     }
-                }
+                    None if self.rest == Rest::Pass => self.send_client(bytes),
+                    None => {}
+                },
                 Ok(Some(Piece::End)) => self.rest = Rest::Pass,
                 Ok(None) => break,
                 Err(_) => return self.close(LetGoReason::Violation),
@@ -184,12 +188,44 @@ impl Near {
             let mut bytes = BytesMut::from(&frame_header(header::LENGTH + ERROR_BODY.len())[..]);
             bytes.extend_from_slice(&header.emit());
             bytes.extend_from_slice(&ERROR_BODY);
+            if header.has(flag::SIGNED) {
+                let Some(key) = self.keys.get(&header.session) else {
+                    return self.close(LetGoReason::Signed);
+                };
+                key.sign(&mut bytes[FRAME_HEADER..], []);
+            }
             return self.send_client(bytes.freeze());
         }
         header::set_status(head.message_mut(), lost);
         let body = head.body_mut();
         let length = body.len().min(ERROR_BODY.len());
         body[..length].copy_from_slice(&ERROR_BODY[..length]);
-        self.send_client(head.bytes.freeze());
+        if !head.header.has(flag::SIGNED) {
+            return self.send_client(head.bytes.freeze());
+        }
+        let Some(key) = self.keys.get(&head.header.session).cloned() else {
+            return self.close(LetGoReason::Signed);
+        };
+        let left = head.length - head.message().len();
+        self.altered = Some(Altered {
+            key,
+            head,
+            rest: Vec::new(),
+            left,
+        });
+        self.sign_altered();
+    }
+
+    /// Signs the message that was altered, once all of it is there, and passes it on.
+    fn sign_altered(&mut self) {
+        let Some(mut altered) = self.altered.take_if(|altered| altered.left == 0) else {
+            return;
+        };
+        let rest = altered.rest.iter().map(|piece| &piece[..]);
+        altered.key.sign(altered.head.message_mut(), rest);
+        self.send_client(altered.head.bytes.freeze());
+        for bytes in altered.rest {
+            self.send_client(bytes);
+        }
     }
 }

@@ -8,11 +8,12 @@ use super::{Near, Passing, Pending, State, passing};
 use crate::Output;
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
+use crate::smb::keys::Mac;
 use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
-use crate::smb::wire::header::{self, Header, command, status};
+use crate::smb::wire::header::{self, Header, command, flag, status};
 use crate::smb::wire::lock::may_lock_shared;
-use crate::smb::wire::split::{Foreign, Head, Piece, frame_header};
+use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
@@ -51,7 +52,11 @@ impl Near {
         for piece in pieces {
             match piece {
                 Piece::Head(head) => self.passes(now, &head),
-                Piece::Rest(..) => {}
+                Piece::Rest(_, bytes) => {
+                    if let Some(mac) = &mut self.mac {
+                        mac.update(&bytes);
+                    }
+                }
                 Piece::End => self.passed(now),
             }
         }
@@ -106,6 +111,7 @@ impl Near {
         if head.start > 0 {
             self.before = None;
             self.passing = None;
+            self.mac = None;
         }
         let touch = touch(&head.header, head.body(), self.before);
         self.before = touch.file();
@@ -210,6 +216,10 @@ impl Near {
             return;
         }
         self.passing = passing(head);
+        if self.passing.is_some() && head.header.has(flag::SIGNED) {
+            let key = self.keys.get(&head.header.session);
+            self.mac = key.map(|key| key.begin(head.message()));
+        }
         let pending = match (&self.passing, touch) {
             (Some(Passing::Read(header, request)), _) => Pending::Read {
                 header: *header,
@@ -243,7 +253,24 @@ impl Near {
     fn passed(&mut self, now: Time) {
         self.position += 1;
         self.before = None;
-        match self.passing.take() {
+        let mac = self.mac.take();
+        let passing = self.passing.take();
+        let header = match &passing {
+            Some(
+                Passing::Read(header, _)
+                | Passing::Write(header, ..)
+                | Passing::Close(header, _)
+                | Passing::Lists(header, _),
+            ) => header,
+            None => return,
+        };
+        // What says that it is signed and is not by this session's key is not acted upon here; the
+        // far half finds the same, and ends the flow.
+        if header.has(flag::SIGNED) && mac.and_then(Mac::verify).is_none() {
+            self.pending.remove(&header.message_id);
+            return;
+        }
+        match passing {
             Some(Passing::Read(header, request)) => {
                 if !self.answer_read(now, &header, &request)
                     && let Some(open) = self.opens.get_mut(&request.file)
@@ -320,13 +347,15 @@ impl Near {
         };
         match found {
             Found::End => {
-                let answer = header::error_answer(header, status::END_OF_FILE);
+                let mut answer = header::error_answer(header, status::END_OF_FILE);
+                self.sign(header, &mut answer, &[]);
                 self.reply(answer.into());
             }
             Found::Data { pieces, length } => {
                 let mut front = frame_header(READ_DATA_AT + length as usize).to_vec();
                 front.extend(header.answer(status::SUCCESS).emit());
                 front.extend(read_answer_body(length));
+                self.sign(header, &mut front, &pieces);
                 self.reply(front.into());
                 for piece in pieces {
                     self.reply(piece);
@@ -374,6 +403,7 @@ impl Near {
         let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(body);
+        self.sign(header, &mut answer, &[]);
         self.reply(answer.into());
     }
 
@@ -388,7 +418,20 @@ impl Near {
         let mut answer = frame_header(header::LENGTH + CLOSE_ANSWER.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(CLOSE_ANSWER);
+        self.sign(header, &mut answer, &[]);
         self.reply(answer.into());
+    }
+
+    /// Signs an answer, from its frame's header on, if its request was ([MS-SMB2] §3.3.4.1.1, Signing
+    /// the Message).
+    pub(super) fn sign(&self, request: &Header, front: &mut [u8], rest: &[Bytes]) {
+        let key = self.keys.get(&request.session);
+        if let Some(key) = key.filter(|_| request.has(flag::SIGNED)) {
+            key.sign(
+                &mut front[FRAME_HEADER..],
+                rest.iter().map(|piece| &piece[..]),
+            );
+        }
     }
 
     /// Gives the client bytes of an answer from here, behind what is passing.

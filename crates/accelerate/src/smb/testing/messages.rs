@@ -74,6 +74,29 @@ pub(crate) fn session_setup() -> Request {
     Request::new(command::SESSION_SETUP, body)
 }
 
+/// A SESSION_SETUP with a security token.
+pub(crate) fn session_setup_with(token: &[u8]) -> Request {
+    let mut body = vec![0; 24];
+    body[0] = 25;
+    body[12] = (LENGTH + 24) as u8;
+    body[14..16].copy_from_slice(&(token.len() as u16).to_le_bytes());
+    body.extend(token);
+    Request::new(command::SESSION_SETUP, body)
+}
+
+pub(crate) fn logoff() -> Request {
+    Request::new(command::LOGOFF, vec![4, 0, 0, 0])
+}
+
+/// An IOCTL that asks for the server's interfaces.
+pub(crate) fn query_interfaces() -> Request {
+    let mut body = vec![0; 56];
+    body[0] = 57;
+    body[4..8].copy_from_slice(&0x0014_01fcu32.to_le_bytes());
+    body[8..24].fill(0xff);
+    Request::new(command::IOCTL, body)
+}
+
 pub(crate) fn tree_connect() -> Request {
     let mut body = vec![0; 16];
     body[0] = 9;

@@ -11,14 +11,19 @@
 
 mod probe;
 
+pub(crate) mod login;
 pub(crate) mod messages;
 pub(crate) mod server;
 pub(crate) mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::keys::Algorithm;
+use super::{Accounts, Settings};
 use crate::Input;
 use messages::Create;
+use server::Signing;
 use world::World;
 
 pub use probe::structures;
@@ -27,7 +32,34 @@ pub use probe::structures;
 /// another client beside the server opens it too: good inputs to start from.
 #[must_use]
 pub fn conversation() -> [Vec<Input>; 2] {
-    let mut world = World::new(Duration::from_millis(10));
+    told(World::new(Duration::from_millis(10)))
+}
+
+/// The same by SMB 3.1.1 and signed by a user whose account [`settings`] hold.
+#[must_use]
+pub fn signed_conversation() -> [Vec<Input>; 2] {
+    let mut world = World::with_settings(Duration::from_millis(10), settings());
+    world.server.dialect = 0x0311;
+    world.server.signing = Some(Signing {
+        login: login::ANNA,
+        algorithm: Algorithm::AesCmac,
+        is_required: true,
+    });
+    told(world)
+}
+
+/// Everything switched on, and an account delegated.
+#[must_use]
+pub fn settings() -> Settings {
+    let accounts = Accounts::parse("CORP\\anna:password:secret");
+    Settings {
+        accounts: Some(Arc::new(accounts.expect("it is one"))),
+        may_resign_gmac: true,
+        ..Settings::STRICT
+    }
+}
+
+fn told(mut world: World) -> [Vec<Input>; 2] {
     world.told = Some([Vec::new(), Vec::new()]);
     world.server.files.insert("a".to_owned(), vec![7; 3_000]);
     world.set_up(0);

@@ -3,9 +3,10 @@
 use bytes::Bytes;
 
 use crate::smb::frames::Frame;
+use crate::smb::keys::{Outcome, SetUps};
 use crate::smb::wire::create::{CreateAnswer, CreateRequest};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
-use crate::smb::wire::header::{Header, LENGTH};
+use crate::smb::wire::header::{Header, LENGTH, command, status};
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer};
 use crate::smb::wire::split::{Piece, Splitter};
@@ -48,7 +49,31 @@ pub fn structures(bytes: &[u8]) {
     if let Ok(Some(frame)) = Frame::parse(bytes) {
         assert_eq!(Frame::parse(&frame.emit().bytes), Ok(Some(frame)));
     }
+    set_up(bytes);
     stream(bytes);
+}
+
+/// A whole message as each of those from which a key may come, of which none comes from one message.
+fn set_up(bytes: &[u8]) {
+    let _ = NegotiateAnswer::signing_algorithm(bytes);
+    let Ok(header) = Header::parse(bytes) else {
+        return;
+    };
+    let settings = super::settings();
+    let mut set_ups = SetUps::new(settings.accounts, settings.may_resign_gmac);
+    for command in [command::NEGOTIATE, command::SESSION_SETUP] {
+        let status = [0, status::MORE_PROCESSING_REQUIRED, 0];
+        for status in status {
+            let header = Header {
+                command,
+                status,
+                ..header
+            };
+            set_ups.request(&header, bytes);
+            let outcome = set_ups.answer(&header, bytes);
+            assert!(!matches!(outcome, Some(Outcome::Key { .. })));
+        }
+    }
 }
 
 /// A stream in two parts, cut where its first byte says.

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use super::login::{Heard, Login};
+use crate::smb::keys::{Algorithm, SigningKey};
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
 use crate::smb::wire::oplock::OplockBreak;
@@ -17,6 +19,7 @@ use crate::smb::wire::{FileId, array, u8_at, u16_at, u32_at, u64_at};
 pub(crate) const DISK_FULL: u32 = 0xc000_007f;
 pub(crate) const NO_SUCH_FILE: u32 = 0xc000_0034;
 pub(crate) const CANCELLED: u32 = 0xc000_0120;
+pub(crate) const ACCESS_DENIED: u32 = 0xc000_0022;
 
 /// One connection to the server.
 struct Connection {
@@ -28,6 +31,18 @@ struct Connection {
     used: BTreeSet<u64>,
     /// Requests that are pending: their headers.
     pending: Vec<Header>,
+    heard: Heard,
+    /// The key of the connection's session, if it signs.
+    key: Option<SigningKey>,
+}
+
+/// How a server's sessions are signed.
+#[derive(Clone, Debug)]
+pub(crate) struct Signing {
+    pub(crate) login: Login,
+    pub(crate) algorithm: Algorithm,
+    /// Unsigned requests are refused.
+    pub(crate) is_required: bool,
 }
 
 struct Open {
@@ -69,6 +84,12 @@ pub(crate) struct Server {
     /// CLOSEs are kept until [`Self::do_held_closes`].
     pub(crate) holds_closes: bool,
     held_closes: Vec<(usize, Header, FileId)>,
+    /// Users prove who they are, and sessions have a key.
+    pub(crate) signing: Option<Signing>,
+    /// Capabilities beside those that its dialect brings.
+    pub(crate) capabilities: u8,
+    /// Requests whose signature was missing or not valid.
+    pub(crate) refused: usize,
 }
 
 impl Server {
@@ -87,6 +108,9 @@ impl Server {
             held_writes: Vec::new(),
             holds_closes: false,
             held_closes: Vec::new(),
+            signing: None,
+            capabilities: 0,
+            refused: 0,
         }
     }
 
@@ -98,6 +122,8 @@ impl Server {
             top: 1,
             used: BTreeSet::new(),
             pending: Vec::new(),
+            heard: Heard::NOTHING,
+            key: None,
         });
         self.connections.len() - 1
     }
@@ -184,6 +210,13 @@ impl Server {
         before: Option<FileId>,
     ) -> Option<FileId> {
         self.log.push((connection, *header));
+        self.connections[connection].heard =
+            self.connections[connection].heard.and(header, message);
+        if !self.is_vouched_for(connection, header, message) {
+            self.refused += 1;
+            self.error(connection, header, ACCESS_DENIED);
+            return before;
+        }
         if header.command == command::CANCEL {
             self.cancel(connection, header);
             return None;
@@ -207,7 +240,7 @@ impl Server {
                 answer[0] = 65;
                 answer[2] = 1;
                 answer[4..6].copy_from_slice(&self.dialect.to_le_bytes());
-                answer[24] = if self.dialect > 0x0202 { 4 } else { 0 };
+                answer[24] = if self.dialect > 0x0202 { 4 } else { 0 } | self.capabilities;
                 for at in [28, 32, 36] {
                     let most = if self.dialect > 0x0202 {
                         8u32 << 20
@@ -216,7 +249,18 @@ impl Server {
                     };
                     answer[at..at + 4].copy_from_slice(&most.to_le_bytes());
                 }
+                if let (0x0311, Some(signing)) = (self.dialect, &self.signing) {
+                    // A context says how messages are signed.
+                    answer[6] = 1;
+                    answer.resize(72, 0);
+                    answer[60] = (LENGTH + 72) as u8;
+                    answer.extend([8, 0, 4, 0, 0, 0, 0, 0, 1, 0, signing.algorithm.number(), 0]);
+                }
                 self.answer(connection, header, &answer);
+            }
+            command::SESSION_SETUP if self.signing.is_some() => {
+                let token = message[LENGTH + 24..].to_vec();
+                self.log_in(connection, header, &token);
             }
             command::SESSION_SETUP => {
                 let header = Header {
@@ -248,9 +292,15 @@ impl Server {
                 }
                 return Some(file);
             }
+            command::LOGOFF => {
+                self.answer(connection, header, &[4, 0, 0, 0]);
+                self.connections[connection].key = None;
+            }
+            command::IOCTL => self.error(connection, header, 0xc000_00bb),
             command::FLUSH | command::LOCK => {
                 self.open(connection, header, file(8));
                 self.answer(connection, header, &[4, 0, 0, 0]);
+                return Some(file(8));
             }
             command::QUERY_DIRECTORY => {
                 self.list(connection, header, body);
@@ -292,7 +342,7 @@ impl Server {
                 let interim = Header {
                     process: header.message_id as u32,
                     tree: 0xa5,
-                    flags: flag::ASYNC,
+                    flags: flag::ASYNC | header.flags & flag::SIGNED,
                     ..*header
                 };
                 self.connections[connection].pending.push(interim);
@@ -313,6 +363,47 @@ impl Server {
             other => panic!("command {other:#x} is not known"),
         }
         before
+    }
+
+    /// Whether a request bears its session's signature where it must.
+    fn is_vouched_for(&self, connection: usize, header: &Header, message: &[u8]) -> bool {
+        let (Some(signing), Some(key)) = (&self.signing, &self.connections[connection].key) else {
+            return true;
+        };
+        match header.has(flag::SIGNED) {
+            true => key.verify(message).is_some(),
+            // SMB 3.1.1 wants at least every TREE_CONNECT signed.
+            false => {
+                let is_tree_connect = header.command == command::TREE_CONNECT;
+                !(signing.is_required || self.dialect == 0x0311 && is_tree_connect)
+            }
+        }
+    }
+
+    /// The two steps of a session's set-up.
+    fn log_in(&mut self, connection: usize, header: &Header, token: &[u8]) {
+        let signing = self.signing.clone().expect("sessions are signed");
+        let mut header = *header;
+        header.session = 77 + connection as u64;
+        let body = |token: &[u8]| {
+            let mut body = vec![9, 0, 0, 0, (LENGTH + 8) as u8, 0];
+            body.extend((token.len() as u16).to_le_bytes());
+            body.extend(token);
+            body
+        };
+        if token == Login::begins() {
+            let mut answer = header.answer(status::MORE_PROCESSING_REQUIRED);
+            answer.credits = self.grant(connection, &header);
+            return self.say(connection, &answer, &body(&Login::asks()));
+        }
+        let (wanted, session_key) = signing.login.proves();
+        if token != wanted {
+            return self.error(connection, &header, 0xc000_006d);
+        }
+        let to = &mut self.connections[connection];
+        to.key = Some(to.heard.key(self.dialect, signing.algorithm, &session_key));
+        header.flags |= flag::SIGNED;
+        self.answer(connection, &header, &body(b"welcome"));
     }
 
     /// The name of an open's file, after checking that it is the connection's own.
@@ -358,7 +449,7 @@ impl Server {
             let pending = Header {
                 process: header.message_id as u32,
                 tree: 0xa5,
-                flags: flag::ASYNC,
+                flags: flag::ASYNC | header.flags & flag::SIGNED,
                 ..*header
             };
             if is_new {
@@ -420,7 +511,7 @@ impl Server {
         let async_header = Header {
             process: header.message_id as u32,
             tree: 0xa5,
-            flags: flag::ASYNC,
+            flags: flag::ASYNC | header.flags & flag::SIGNED,
             ..*header
         };
         let header = if was_pending { &async_header } else { header };
@@ -544,14 +635,18 @@ impl Server {
         let message = error_answer(header, status);
         let (answer, body) = message[FRAME_HEADER..].split_at(LENGTH);
         let mut answer = Header::parse(answer).unwrap();
-        answer.flags |= header.flags & flag::ASYNC;
+        answer.flags |= header.flags & (flag::ASYNC | flag::SIGNED);
+        if status == status::PENDING {
+            // Interim answers go unsigned ([MS-SMB2] §3.3.4.2).
+            answer.flags &= !flag::SIGNED;
+        }
         answer.credits = self.grant(connection, header);
         self.say(connection, &answer, body);
     }
 
     fn answer(&mut self, connection: usize, header: &Header, body: &[u8]) {
         let mut answer = header.answer(status::SUCCESS);
-        answer.flags |= header.flags & flag::ASYNC;
+        answer.flags |= header.flags & (flag::ASYNC | flag::SIGNED);
         answer.credits = self.grant(connection, header);
         self.say(connection, &answer, body);
     }
@@ -568,9 +663,14 @@ impl Server {
     }
 
     fn say(&mut self, connection: usize, header: &Header, body: &[u8]) {
-        let out = &mut self.connections[connection].out;
-        out.extend(frame_header(LENGTH + body.len()));
-        out.extend(header.emit());
-        out.extend_from_slice(body);
+        let to = &mut self.connections[connection];
+        let mut message = header.emit().to_vec();
+        message.extend_from_slice(body);
+        if let Some(key) = to.key.as_ref().filter(|_| header.has(flag::SIGNED)) {
+            key.sign(&mut message, []);
+        }
+        to.heard = to.heard.and(header, &message);
+        to.out.extend(frame_header(message.len()));
+        to.out.extend(message);
     }
 }

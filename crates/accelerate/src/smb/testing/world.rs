@@ -9,8 +9,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind, Time};
 
+use super::login::{Heard, Login};
 use super::messages::{self, Create, Request, frame};
-use super::server::Server;
+use super::server::{Server, Signing};
+use crate::smb::keys::SigningKey;
 use crate::smb::wire::create::CreateAnswer;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
 use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter};
@@ -70,6 +72,17 @@ pub(crate) struct Client {
     pub(crate) unasked: Vec<Answer>,
     /// All bytes that came.
     pub(crate) bytes: Vec<u8>,
+    /// All bytes that went.
+    pub(crate) sent: Vec<u8>,
+    heard: Heard,
+    /// The session key, once it has proved its password, until the server's last word on it.
+    session_key: Option<(Signing, u16, [u8; 16])>,
+    /// It signs, and takes nothing that is not signed.
+    pub(crate) key: Option<SigningKey>,
+    /// Answers whose signature was missing or not valid. A real client would be gone.
+    pub(crate) forged: usize,
+    /// It signs TREE_CONNECT alone.
+    pub(crate) signs_little: bool,
 }
 
 impl Client {
@@ -85,6 +98,12 @@ impl Client {
             interim: Vec::new(),
             unasked: Vec::new(),
             bytes: Vec::new(),
+            sent: Vec::new(),
+            heard: Heard::NOTHING,
+            session_key: None,
+            key: None,
+            forged: 0,
+            signs_little: false,
         }
     }
 
@@ -106,6 +125,23 @@ impl Client {
     fn message(&mut self, message: &[u8]) {
         let header = Header::parse(message).expect("an answer has a header");
         assert!(header.has(flag::FROM_SERVER));
+        self.heard = self.heard.and(&header, message);
+        if let Some((signing, dialect, key)) = self
+            .session_key
+            .take_if(|_| header.status == status::SUCCESS)
+        {
+            self.key = Some(self.heard.key(dialect, signing.algorithm, &key));
+        }
+        let is_vouched_for = match &self.key {
+            Some(key) if header.has(flag::SIGNED) => key.verify(message).is_some(),
+            Some(_) => {
+                self.signs_little
+                    || header.status == status::PENDING
+                    || header.message_id == u64::MAX
+            }
+            None => true,
+        };
+        self.forged += usize::from(!is_vouched_for);
         self.credits += u64::from(header.credits);
         let answer = Answer {
             header,
@@ -121,6 +157,24 @@ impl Client {
         }
     }
 
+    /// Signs the messages of a frame, if it signs, and remembers what counts for its key.
+    fn sign(&mut self, mut rest: &mut [u8]) {
+        while !rest.is_empty() {
+            let header = Header::parse(rest).expect("it wrote a header");
+            let length = match header.next as usize {
+                0 => rest.len(),
+                next => next,
+            };
+            let (message, behind) = rest.split_at_mut(length);
+            let signs = !self.signs_little || header.command == command::TREE_CONNECT;
+            if let Some(key) = self.key.as_ref().filter(|_| signs) {
+                key.sign(message, []);
+            }
+            self.heard = self.heard.and(&header, message);
+            rest = behind;
+        }
+    }
+
     /// The next message's id, paid for.
     fn take_id(&mut self, charge: u16) -> u64 {
         assert!(
@@ -133,6 +187,9 @@ impl Client {
         id
     }
 }
+
+/// Alters bytes once.
+pub(crate) type Alters = Box<dyn FnOnce(&mut [u8])>;
 
 /// See the head of this file.
 pub(crate) struct World {
@@ -151,6 +208,11 @@ pub(crate) struct World {
     pub(crate) stalls_after: Option<usize>,
     stalled: Vec<u8>,
     pub(crate) let_go: Option<LettingGo>,
+    /// What it said beside that.
+    pub(crate) no_key_for: Option<String>,
+    /// Alters the next frame of client 0's, or the next bytes of the server's to it, on its LAN.
+    pub(crate) alters_client: Option<Alters>,
+    pub(crate) alters_server: Option<Alters>,
     /// Bytes that crossed the path to the near half, without frames' own few.
     pub(crate) wan_bytes: u64,
     /// What each half was told, if it is to be kept.
@@ -171,7 +233,7 @@ impl World {
     pub(crate) fn with_settings(delay: Duration, settings: Settings) -> Self {
         let mut server = Server::new();
         server.connect();
-        let half = |half| Stage::Running(smb::build(half, settings));
+        let half = |half| Stage::Running(smb::build(half, settings.clone()));
         let way = || Way {
             items: VecDeque::new(),
             free_at: Time::ZERO,
@@ -187,6 +249,9 @@ impl World {
             stalls_after: None,
             stalled: Vec::new(),
             let_go: None,
+            no_key_for: None,
+            alters_client: None,
+            alters_server: None,
             wan_bytes: 0,
             told: None,
             halves: [half(Half::Near), half(Half::Far)],
@@ -208,10 +273,26 @@ impl World {
     /// Connects client `who` to the share.
     pub(crate) fn set_up(&mut self, who: usize) {
         self.ask(who, &messages::negotiate());
-        let answer = self.ask(who, &messages::session_setup());
-        self.clients[who].session = answer.header.session;
+        match self.server.signing.clone() {
+            None => {
+                let answer = self.ask(who, &messages::session_setup());
+                self.clients[who].session = answer.header.session;
+            }
+            Some(signing) => self.log_in(who, signing),
+        }
         let answer = self.ask(who, &messages::tree_connect());
         self.clients[who].tree = answer.header.tree;
+    }
+
+    /// Proves to the server who client `who` is.
+    fn log_in(&mut self, who: usize, signing: Signing) {
+        let answer = self.ask(who, &messages::session_setup_with(&Login::begins()));
+        self.clients[who].session = answer.header.session;
+        let (token, key) = signing.login.proves();
+        self.clients[who].session_key = Some((signing, self.server.dialect, key));
+        let answer = self.ask(who, &messages::session_setup_with(&token));
+        assert_eq!(answer.header.status, status::SUCCESS);
+        assert!(answer.header.has(flag::SIGNED));
     }
 
     /// Opens a file.
@@ -249,7 +330,9 @@ impl World {
             .collect();
         let bodies = requests.iter().map(|request| &request.body[..]);
         let messages: Vec<(Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
-        self.send_bytes(who, &frame(&messages));
+        let mut bytes = frame(&messages);
+        self.clients[who].sign(&mut bytes[FRAME_HEADER..]);
+        self.send_bytes(who, &bytes);
         headers.iter().map(|header| header.message_id).collect()
     }
 
@@ -257,11 +340,18 @@ impl World {
     pub(crate) fn cancel(&mut self, who: usize, message_id: u64) {
         let client = &self.clients[who];
         let header = messages::cancel().header(message_id, client.session, client.tree);
-        self.send_bytes(who, &frame(&[(header, &messages::cancel().body)]));
+        let mut bytes = frame(&[(header, &messages::cancel().body)]);
+        self.clients[who].sign(&mut bytes[FRAME_HEADER..]);
+        self.send_bytes(who, &bytes);
     }
 
     pub(crate) fn send_bytes(&mut self, who: usize, bytes: &[u8]) {
+        self.clients[who].sent.extend_from_slice(bytes);
         if who == 0 {
+            let mut bytes = bytes.to_vec();
+            if let Some(alters) = self.alters_client.take() {
+                alters(&mut bytes);
+            }
             for piece in bytes.chunks(self.piece) {
                 self.input(NEAR, Input::Lan(Bytes::copy_from_slice(piece)));
             }
@@ -366,6 +456,14 @@ impl World {
         }
     }
 
+    /// What the halves have to say to an operator.
+    pub(crate) fn notes(&self) -> [Option<String>; 2] {
+        [NEAR, FAR].map(|half| match &self.halves[half] {
+            Stage::Running(half) => half.note(),
+            Stage::Released => None,
+        })
+    }
+
     /// Bytes that both halves hold.
     pub(crate) fn buffered(&self) -> usize {
         let held = self.halves.iter().map(|stage| match stage {
@@ -392,6 +490,11 @@ impl World {
                     continue;
                 }
                 moved = true;
+                if connection == 0
+                    && let Some(alters) = self.alters_server.take()
+                {
+                    alters(&mut said);
+                }
                 if connection == 0
                     && let Some(left) = &mut self.stalls_after
                 {
@@ -446,6 +549,7 @@ impl World {
                 Output::LettingGo(letting_go) => {
                     assert!(self.let_go.is_none(), "it lets go twice");
                     self.let_go = Some(letting_go);
+                    self.no_key_for = running.note();
                     if let LettingGo::LetGo { .. } = letting_go {
                         let released = Bytes::from_static(&[0]);
                         self.send_segment(half, Segment::frame(released));

@@ -112,6 +112,7 @@ fn a_signed_request_after_an_open_was_served_ends_the_flow() {
 fn switched_off_it_lets_go_at_once() {
     let settings = Settings {
         consistency: Consistency::Off,
+        ..Settings::STRICT
     };
     let mut world = World::with_settings(DELAY, settings);
     world.set_up(0);

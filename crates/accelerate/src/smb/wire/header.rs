@@ -8,6 +8,8 @@ pub(crate) const LENGTH: usize = 64;
 pub(crate) const MAGIC: [u8; 4] = *b"\xfeSMB";
 /// Where the message id stands.
 const MESSAGE_ID_AT: usize = 24;
+/// Where the signature stands, to the header's end.
+pub(crate) const SIGNATURE_AT: usize = 48;
 /// The message id of what a server sends unasked ([MS-SMB2] §2.2.23, OPLOCK_BREAK Notification).
 pub(crate) const UNASKED: u64 = u64::MAX;
 
@@ -51,7 +53,13 @@ pub(crate) mod status {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const PENDING: u32 = 0x0000_0103;
     pub(crate) const NO_MORE_FILES: u32 = 0x8000_0006;
+    /// A session's set-up goes on.
+    pub(crate) const MORE_PROCESSING_REQUIRED: u32 = 0xc000_0016;
     pub(crate) const END_OF_FILE: u32 = 0xc000_0011;
+    /// The server knows the session no more.
+    pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
+    /// The session must be set up again.
+    pub(crate) const NETWORK_SESSION_EXPIRED: u32 = 0xc000_035c;
     /// What is reported of written data that could not be handed on.
     pub(crate) const UNEXPECTED_IO_ERROR: u32 = 0xc000_00e9;
 }
@@ -106,7 +114,7 @@ impl Header {
             process: u32_at(bytes, 32)?,
             tree: u32_at(bytes, 36)?,
             session: u64_at(bytes, 40)?,
-            signature: array(bytes, 48)?,
+            signature: array(bytes, SIGNATURE_AT)?,
         })
     }
 
@@ -126,7 +134,7 @@ impl Header {
         bytes[32..36].copy_from_slice(&self.process.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.tree.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.session.to_le_bytes());
-        bytes[48..64].copy_from_slice(&self.signature);
+        bytes[SIGNATURE_AT..].copy_from_slice(&self.signature);
         bytes
     }
 

@@ -2,7 +2,13 @@
 //! TREE_CONNECT. They are read and never written: they pass byte-identical, because later keys are
 //! derived from them ([MS-SMB2] §3.1.4.2, Generating Cryptographic Keys).
 
+use super::header::LENGTH;
 use super::{WireError, expect_structure, u8_at, u16_at, u32_at};
+
+/// What a NEGOTIATE context is of that says how messages are signed ([MS-SMB2] §2.2.3.1).
+const SIGNING_CAPABILITIES: u16 = 8;
+/// More contexts than the specification has kinds of; a message with more is not believed.
+const CONTEXTS_MAX: u16 = 64;
 
 /// The dialects as they are numbered ([MS-SMB2] §2.2.4, NEGOTIATE Response).
 pub(crate) mod dialect {
@@ -34,6 +40,28 @@ impl NegotiateAnswer {
         })
     }
 
+    /// The number of the algorithm that messages are signed with, if the answer, here the whole
+    /// message, says so ([MS-SMB2] §2.2.4, NegotiateContextList; §2.2.3.1.7).
+    pub(crate) fn signing_algorithm(message: &[u8]) -> Result<Option<u16>, WireError> {
+        let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
+        let count = u16_at(body, 6)?;
+        if count > CONTEXTS_MAX {
+            return Err(WireError::Invalid("NegotiateContextCount"));
+        }
+        let mut at = u32_at(body, 60)? as usize;
+        for _ in 0..count {
+            let context = message.get(at..).ok_or(WireError::Truncated)?;
+            let length = usize::from(u16_at(context, 2)?);
+            if u16_at(context, 0)? == SIGNING_CAPABILITIES {
+                // A count, which is 1 in an answer, and the algorithm.
+                return u16_at(context, 10).map(Some);
+            }
+            // Contexts start at multiples of eight.
+            at += (8 + length).next_multiple_of(8);
+        }
+        Ok(None)
+    }
+
     /// Requests of more than 64 KiB are allowed, and cost credits by their size.
     pub(crate) fn is_large_mtu(&self) -> bool {
         self.capabilities & 0x4 != 0
@@ -63,6 +91,27 @@ impl SessionSetupAnswer {
     pub(crate) fn is_without_key(self) -> bool {
         self.flags & 0x3 != 0
     }
+}
+
+/// The security token of a SESSION_SETUP request, here the whole message ([MS-SMB2] §2.2.5).
+pub(crate) fn session_setup_token(message: &[u8]) -> Result<&[u8], WireError> {
+    let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
+    expect_structure(body, 25)?;
+    buffer(message, u16_at(body, 12)?, u16_at(body, 14)?)
+}
+
+/// The security token of a SESSION_SETUP answer, here the whole message ([MS-SMB2] §2.2.6).
+pub(crate) fn security_token(message: &[u8]) -> Result<&[u8], WireError> {
+    let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
+    expect_structure(body, 9)?;
+    buffer(message, u16_at(body, 4)?, u16_at(body, 6)?)
+}
+
+fn buffer(message: &[u8], at: u16, length: u16) -> Result<&[u8], WireError> {
+    message
+        .get(usize::from(at)..)
+        .and_then(|rest| rest.get(..usize::from(length)))
+        .ok_or(WireError::Truncated)
 }
 
 /// The answer to a TREE_CONNECT ([MS-SMB2] §2.2.10).

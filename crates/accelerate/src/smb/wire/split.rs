@@ -74,6 +74,11 @@ impl Head {
         &mut self.bytes[self.start + header::LENGTH..]
     }
 
+    /// The header and what the head holds of the body.
+    pub(crate) fn message(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
     /// The header and body, to be changed.
     pub(crate) fn message_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..]

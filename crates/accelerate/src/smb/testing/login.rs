@@ -1,0 +1,76 @@
+//! Users with passwords, on both sides: how a client logs in, and what a server makes of it.
+//!
+//! Client and server come to their key by their own view of what was said; what passes between them
+//! need not be the same for both, and if it is not, their keys differ as real ones do.
+
+use crate::smb::keys::testing::{challenge, log_in};
+use crate::smb::keys::{Algorithm, Preauth, SigningKey, signing_key};
+use crate::smb::wire::header::{Header, command, flag};
+
+/// The server's challenge: always the same, because chance has no place in these tests.
+const CHALLENGE: [u8; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
+/// The session key that the client chooses.
+const CHOSEN: [u8; 16] = [0xc5; 16];
+
+/// A user, as client and server know them.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    pub(crate) domain: &'static str,
+    pub(crate) user: &'static str,
+    pub(crate) password: &'static str,
+}
+
+/// Anna of CORP, whose password is "secret".
+pub(crate) const ANNA: Login = Login {
+    domain: "CORP",
+    user: "anna",
+    password: "secret",
+};
+
+impl Login {
+    /// The first token, which says nothing.
+    pub(crate) fn begins() -> Vec<u8> {
+        b"wrapped NTLMSSP\0\x01\0\0\0".to_vec()
+    }
+
+    /// The server's answer to it.
+    pub(crate) fn asks() -> Vec<u8> {
+        [b"wrapped ", &challenge(CHALLENGE)[..]].concat()
+    }
+
+    /// The client's answer to that, and the session key.
+    pub(crate) fn proves(&self) -> (Vec<u8>, [u8; 16]) {
+        let (token, key) = log_in(
+            self.domain,
+            self.user,
+            self.password,
+            CHALLENGE,
+            Some(CHOSEN),
+        );
+        ([b"wrapped ", &token[..]].concat(), key)
+    }
+}
+
+/// One end's view of what was said before its session stood.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard(Preauth);
+
+impl Heard {
+    pub(crate) const NOTHING: Self = Self(Preauth::NOTHING);
+
+    /// With a message more, if it counts.
+    pub(crate) fn and(self, header: &Header, message: &[u8]) -> Self {
+        let is_last = header.has(flag::FROM_SERVER)
+            && header.command == command::SESSION_SETUP
+            && header.status == 0;
+        match header.command {
+            command::NEGOTIATE | command::SESSION_SETUP if !is_last => Self(self.0.and(message)),
+            _ => self,
+        }
+    }
+
+    /// The key of a session that was set up so.
+    pub(crate) fn key(self, dialect: u16, algorithm: Algorithm, key: &[u8; 16]) -> SigningKey {
+        signing_key(dialect, algorithm, key, &self.0.0)
+    }
+}

@@ -1,0 +1,389 @@
+//! Sessions that are signed, with and without their key: what the two hosts get is signed as if they
+//! spoke to each other, and nothing is acted upon that is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::testing::login::ANNA;
+use super::super::testing::messages::{self, Create};
+use super::super::testing::server::{DISK_FULL, Signing};
+use super::super::testing::world::World;
+use super::super::wire::header::{command, flag, status};
+use super::super::{Accounts, Settings};
+use super::{DELAY, contents, open, read};
+use crate::smb::keys::Algorithm;
+use crate::{LetGoReason, LettingGo};
+
+const BLOCK: u32 = 60_000;
+
+/// Every dialect with what it signs by.
+const WAYS: [(u16, Algorithm); 5] = [
+    (0x0202, Algorithm::HmacSha256),
+    (0x0210, Algorithm::HmacSha256),
+    (0x0302, Algorithm::AesCmac),
+    (0x0311, Algorithm::AesCmac),
+    (0x0311, Algorithm::AesGmac),
+];
+
+fn settings(accounts: &str) -> Settings {
+    Settings {
+        accounts: Some(Arc::new(Accounts::parse(accounts).unwrap())),
+        may_resign_gmac: true,
+        ..Settings::STRICT
+    }
+}
+
+/// A world whose server signs, with the file "a", before anybody is connected.
+fn unconnected(accounts: &str, (dialect, algorithm): (u16, Algorithm), length: usize) -> World {
+    let mut world = World::with_settings(DELAY, settings(accounts));
+    world.server.dialect = dialect;
+    world.server.signing = Some(Signing {
+        login: ANNA,
+        algorithm,
+        is_required: true,
+    });
+    world.server.files.insert("a".to_owned(), contents(length));
+    world
+}
+
+fn world_of(way: (u16, Algorithm), length: usize) -> World {
+    let mut world = unconnected("CORP\\anna:password:secret", way, length);
+    world.set_up(0);
+    world
+}
+
+/// Nothing that either host got lacked its signature, and nothing let go.
+fn assert_all_signed(world: &World) {
+    assert_eq!(world.clients[0].forged, 0, "answers");
+    assert_eq!(world.server.refused, 0, "requests");
+    assert_eq!(world.let_go, None);
+}
+
+#[test]
+fn a_signed_serial_reader_waits_no_longer_than_an_unsigned_one() {
+    for way in WAYS {
+        let length = 100 * BLOCK as usize;
+        let mut world = world_of(way, length);
+        world.server.credits_max = 64;
+        let file = open(&mut world, 0);
+        let start = world.now;
+        let mut got = Vec::new();
+        while got.len() < length {
+            got.extend(read(&mut world, 0, file, got.len() as u64, BLOCK));
+        }
+        assert!(got == contents(length), "the contents differ");
+        let round_trips = world.round_trips(start);
+        // One more than `reading` has for as much: it counts the open and the close.
+        assert!(round_trips <= 8.01, "{way:x?}: {round_trips}");
+        world.ask(0, &messages::close(file));
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn a_signed_serial_writer_waits_no_longer_than_an_unsigned_one() {
+    for way in WAYS {
+        let mut world = world_of(way, 0);
+        let file = open(&mut world, 0);
+        world.run_for(Duration::from_secs(1));
+        let whole = contents(40 * BLOCK as usize);
+        let start = world.now;
+        for (index, block) in whole.chunks(BLOCK as usize).enumerate() {
+            let at = index as u64 * u64::from(BLOCK);
+            let answer = world.ask(0, &messages::write(file, at, block));
+            assert_eq!(answer.header.status, status::SUCCESS);
+        }
+        assert!(world.round_trips(start) <= 0.01, "{way:x?}");
+        world.ask(0, &messages::flush(file));
+        assert!(world.round_trips(start) <= 1.01, "{way:x?}");
+        world.ask(0, &messages::close(file));
+        assert!(world.server.files["a"] == whole);
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn every_cut_of_the_streams_is_verified_and_signed_alike() {
+    for piece in [1, 63, 68, 84, 1_000] {
+        let mut world = unconnected("*\\anna:password:secret", WAYS[3], 60_000);
+        world.piece = piece;
+        world.set_up(0);
+        let file = open(&mut world, 0);
+        for block in 0..6 {
+            let data = read(&mut world, 0, file, block * 10_000, 10_000);
+            assert_eq!(data, contents(60_000)[block as usize * 10_000..][..10_000]);
+        }
+        world.ask(0, &messages::write(file, 5, b"written"));
+        world.ask(0, &messages::close(file));
+        assert_eq!(world.server.files["a"][5..12], *b"written");
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn compounds_pending_requests_cancels_and_breaks_stay_signed() {
+    for way in WAYS {
+        let mut world = world_of(way, 200_000);
+        let file = open(&mut world, 0);
+        read(&mut world, 0, file, 0, 10_000);
+        read(&mut world, 0, file, 10_000, 10_000);
+        // A compound: each of its messages is signed with its padding.
+        let related = super::super::wire::FileId::RELATED;
+        let ids = world.send_chain(
+            0,
+            &[
+                messages::write(file, 100, &[3; 61]),
+                messages::flush(related).with_flags(4),
+            ],
+        );
+        for id in ids {
+            assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+        }
+        // One that is pending until it is cancelled.
+        let id = world.send(0, &messages::change_notify(file));
+        world.run_for(Duration::from_millis(200));
+        world.cancel(0, id);
+        world.wait(0, id);
+        // Another client takes the file: WRITEs are drained, and the oplock goes back signed.
+        world.ask(0, &messages::write(file, 0, b"before"));
+        let other = world.beside();
+        let theirs = open(&mut world, other);
+        assert_eq!(read(&mut world, other, theirs, 0, 6), b"before");
+        assert_eq!(read(&mut world, 0, file, 0, 6), b"before");
+        assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 1);
+        // Where READs ended is set on the client's behalf.
+        let answer = world.ask(0, &messages::query_position(file));
+        assert_eq!(answer.header.status, status::SUCCESS);
+        world.ask(0, &messages::close(file));
+        world.ask(0, &messages::tree_disconnect());
+        world.ask(0, &messages::logoff());
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn a_lost_write_is_reported_under_a_signature() {
+    let mut world = world_of(WAYS[2], 10);
+    world.server.disk = 1_000;
+    let file = open(&mut world, 0);
+    world.run_for(Duration::from_secs(1));
+    let answer = world.ask(0, &messages::write(file, 0, &[1; 5_000]));
+    assert_eq!(answer.header.status, status::SUCCESS);
+    let answer = world.ask(0, &messages::flush(file));
+    assert_eq!(answer.header.status, DISK_FULL);
+    let related = super::super::wire::FileId::RELATED;
+    let ids = world.send_chain(
+        0,
+        &[
+            messages::flush(file),
+            messages::close(related).with_flags(4),
+        ],
+    );
+    for id in ids {
+        assert_eq!(world.wait(0, id).header.status, DISK_FULL);
+    }
+    assert_all_signed(&world);
+}
+
+#[test]
+fn a_client_that_signs_its_tree_connect_alone_is_served_unsigned() {
+    let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
+    world.server.signing.as_mut().unwrap().is_required = false;
+    world.clients[0].signs_little = true;
+    world.set_up(0);
+    let file = open(&mut world, 0);
+    for block in 0..5 {
+        read(&mut world, 0, file, block * 10_000, 10_000);
+    }
+    world.ask(0, &messages::close(file));
+    // Ids differ by now, and the next one is signed all the same.
+    world.ask(0, &messages::tree_connect());
+    let signed = world
+        .server
+        .log
+        .iter()
+        .filter(|(_, header)| header.has(flag::SIGNED));
+    assert_eq!(signed.count(), 2);
+    assert_all_signed(&world);
+}
+
+#[test]
+fn without_its_key_a_signed_session_passes_byte_for_byte() {
+    let cases = [
+        ("CORP\\anna:password:wrong", LetGoReason::WrongKey),
+        ("CORP\\ben:password:secret", LetGoReason::UnknownAccount),
+    ];
+    for (accounts, reason) in cases {
+        for way in WAYS {
+            let mut world = unconnected(accounts, way, 50_000);
+            world.set_up(0);
+            let file = open(&mut world, 0);
+            assert_eq!(read(&mut world, 0, file, 0, 50_000), contents(50_000));
+            world.ask(0, &messages::close(file));
+            assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
+            assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
+            // The server says to a client beside it what it said to this one.
+            let mut direct = World::new(DELAY);
+            direct.server.dialect = way.0;
+            direct.server.signing = world.server.signing.clone();
+            direct.server.files.insert("a".to_owned(), contents(50_000));
+            direct.server.receive(0, &world.clients[0].sent);
+            assert!(direct.server.take(0) == world.clients[0].bytes);
+            assert_eq!(direct.server.refused, 0);
+        }
+    }
+}
+
+#[test]
+fn gmac_is_signed_again_under_its_policy_alone() {
+    let mut world = unconnected("*\\anna:password:secret", WAYS[4], 100);
+    let settings = Settings {
+        may_resign_gmac: false,
+        ..settings("*\\anna:password:secret")
+    };
+    let server = world.server;
+    world = World::with_settings(DELAY, settings);
+    world.server = server;
+    world.set_up(0);
+    let reason = LetGoReason::Gmac;
+    assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
+    let file = open(&mut world, 0);
+    assert_eq!(read(&mut world, 0, file, 0, 100), contents(100));
+}
+
+#[test]
+fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
+    for way in WAYS {
+        for target in [command::READ, command::WRITE] {
+            let mut world = world_of(way, 100_000);
+            let file = open(&mut world, 0);
+            read(&mut world, 0, file, 0, 10_000);
+            let request = match target {
+                command::READ => messages::read(file, 10_000, 10_000),
+                _ => messages::write(file, 0, &[9; 100]),
+            };
+            let came = world.clients[0].bytes.len();
+            world.alters_client = Some(Box::new(|bytes| {
+                let last = bytes.len() - 30;
+                bytes[last] ^= 1;
+            }));
+            world.send(0, &request);
+            world.run_for(Duration::from_secs(2));
+            let reason = LetGoReason::Forged;
+            assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
+            assert_eq!(world.clients[0].bytes.len(), came, "nothing was answered");
+            assert!(world.server.files["a"] == contents(100_000));
+        }
+    }
+}
+
+#[test]
+fn what_is_altered_on_the_servers_lan_reaches_nobody() {
+    for way in WAYS {
+        let mut world = world_of(way, 400_000);
+        let file = open(&mut world, 0);
+        // Somewhere in what is read ahead, and in what is asked for.
+        world.alters_server = Some(Box::new(|bytes| {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 0x10;
+        }));
+        let mut at = 0;
+        while world.let_go.is_none() && at < 400_000 {
+            let id = world.send(0, &messages::read(file, at, 20_000));
+            world.run_for(Duration::from_secs(2));
+            if let Some(answer) = world.clients[0].answered.remove(&id) {
+                assert_eq!(answer.data(), &contents(400_000)[at as usize..][..20_000]);
+            }
+            at += 20_000;
+        }
+        let reason = LetGoReason::Forged;
+        assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
+        assert_eq!(world.clients[0].forged, 0);
+    }
+}
+
+#[test]
+fn unsigned_requests_on_a_signed_open_are_the_servers_to_judge() {
+    let mut world = world_of(WAYS[3], 100_000);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 10_000);
+    world.run_for(Duration::from_secs(1));
+    let key = world.clients[0].key.take();
+    for request in [
+        messages::read(file, 10_000, 10_000),
+        messages::write(file, 0, b"forged"),
+        messages::close(file),
+    ] {
+        let answer = world.ask(0, &request);
+        assert_eq!(
+            answer.header.status,
+            super::super::testing::server::ACCESS_DENIED
+        );
+    }
+    assert_eq!(world.server.refused, 3);
+    world.clients[0].key = key;
+    assert_eq!(read(&mut world, 0, file, 0, 10), contents(10));
+    assert_eq!(world.clients[0].forged, 0);
+}
+
+#[test]
+fn a_client_that_looks_for_further_channels_is_not_served_any_more() {
+    let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
+    world.server.capabilities = 8;
+    world.set_up(0);
+    let file = open(&mut world, 0);
+    for block in 0..3 {
+        read(&mut world, 0, file, block * 10_000, 10_000);
+    }
+    assert_eq!(world.server.count(0, command::READ), 1, "read ahead");
+    world.ask(0, &messages::query_interfaces());
+    let acknowledged = world.server.count(0, command::OPLOCK_BREAK);
+    assert_eq!(acknowledged, 1, "given back before the server was asked");
+    let other = world.create(0, &Create::open("b"));
+    world.ask(0, &messages::write(other, 0, b"plain"));
+    let before = world.server.count(0, command::READ);
+    assert_eq!(read(&mut world, 0, other, 0, 5), b"plain");
+    assert_eq!(world.server.count(0, command::READ), before + 1);
+    assert_all_signed(&world);
+}
+
+#[test]
+fn the_note_says_for_whom() {
+    let mut world = world_of(WAYS[3], 1_000);
+    open(&mut world, 0);
+    let notes = world.notes();
+    assert_eq!(
+        notes[1].as_deref(),
+        Some("signed for CORP\\anna (AES-CMAC)")
+    );
+    assert_eq!(notes[0].as_deref(), Some("signed by AES-CMAC"));
+    let mut world = unconnected("", WAYS[3], 1_000);
+    world.set_up(0);
+    assert_eq!(world.no_key_for.as_deref(), Some("CORP\\anna"));
+}
+
+#[test]
+fn a_signed_listing_comes_ahead_as_an_unsigned_one() {
+    for way in WAYS {
+        let mut world = world_of(way, 10);
+        for name in 0..1_000 {
+            let name = format!("file-{name:05}");
+            world.server.files.insert(name, Vec::new());
+        }
+        let directory = world.create(0, &Create::directory(""));
+        let start = world.now;
+        let mut answers = 0;
+        loop {
+            let answer = world.ask(0, &messages::list(directory, 0, 16_384));
+            if answer.header.status == status::NO_MORE_FILES {
+                break;
+            }
+            answers += 1;
+        }
+        assert!(answers > 1, "{way:x?}");
+        let round_trips = world.round_trips(start);
+        assert!(round_trips <= 2.01, "{way:x?}: {round_trips}");
+        world.ask(0, &messages::close(directory));
+        assert_all_signed(&world);
+    }
+}
