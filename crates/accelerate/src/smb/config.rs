@@ -83,7 +83,7 @@ pub(crate) const LISTING_FIRST: usize = 192 << 10;
 
 /// For how long the first entries of a directory, which are read as it is opened, may wait for the
 /// request that they answer: as long as a client takes that asks for them at once, and less than
-/// any round trip that is worth saving (docs/decisions/0059).
+/// any round trip that is worth saving (docs/decisions/0056).
 pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
 
 /// Bytes of WRITEs of one flow that were answered and that the server has not confirmed: as
