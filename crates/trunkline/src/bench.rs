@@ -13,6 +13,7 @@ use lab::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search}
 use lab::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
+use crate::bench_diagnosis::BenchDiagnosis;
 use crate::bench_kill::BenchKill;
 use crate::bench_peers::EmulatorPeers;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
@@ -42,6 +43,8 @@ enum Part {
     Reduction(BenchReduction),
     // Its own text says more.
     ReductionKill(BenchKill),
+    // Its own text says more.
+    Diagnosis(BenchDiagnosis),
     /// SMB clients over the emulated WAN, without Trunkline and with it, beside what was published
     /// for CIFS.
     Smb(BenchSmb),
@@ -86,6 +89,7 @@ impl Bench {
             Part::Session(session) => session.run(),
             Part::Reduction(reduction) => reduction.run(),
             Part::ReductionKill(kill) => kill.run(),
+            Part::Diagnosis(diagnosis) => diagnosis.run(),
             Part::Smb(smb) => smb.run(),
             Part::ReductionEnd(end) => end.run(),
         }

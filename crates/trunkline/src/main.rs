@@ -12,6 +12,7 @@
 mod output;
 
 mod bench;
+mod bench_diagnosis;
 mod bench_kill;
 mod bench_peers;
 mod bench_reduction;

@@ -26,6 +26,9 @@ const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
 /// Words that are shorter than this are remarked on: they can be guessed.
 const KEY_LENGTH: usize = 16;
 
+/// No bucket that is worth waiting for takes longer to be full again.
+const REST_MAX: Duration = Duration::from_secs(60);
+
 /// Measures a circuit by RFC 6349, from end to end.
 #[derive(Debug, Args)]
 pub(crate) struct Measure {
@@ -179,6 +182,10 @@ struct Run {
     /// Congestion control of senders at both ends [default: each system's own].
     #[arg(long, value_name = "NAME", default_value = "")]
     congestion: String,
+    /// How long the path rests before a stream that overloads it. What a policer or shaper lets through
+    /// at once is seen in full if its bucket is full again by then: bucket / rate.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    rest: Duration,
     /// The rate that TCP is to reach, for the loss budget [default: nine tenths of what is found].
     #[arg(long, value_name = "RATE")]
     target: Option<Bitrate>,
@@ -248,6 +255,7 @@ impl Run {
             only_v6: self.only_v6,
             dscp: self.dscp,
             congestion_control: self.congestion.clone(),
+            rest: self.rest.min(REST_MAX),
         };
         let display = progress();
         let finished = turnup::run(&options, self.profile(), &kernel::interrupted, &display);

@@ -46,8 +46,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const QUIET: Duration = Duration::from_millis(150);
 /// Between two streams, and before each run: queues empty.
 const REST: Duration = Duration::from_millis(100);
-/// Before a stream that measures, in addition: a bucket that is to be seen is full.
-const REST_BEFORE_MEASURING: Duration = Duration::from_secs(1);
 
 /// What a test is told beside its profile.
 #[derive(Clone, Debug)]
@@ -66,6 +64,9 @@ pub struct RunOptions {
     pub dscp: u8,
     /// Congestion control of senders; empty for each system's own.
     pub congestion_control: String,
+    /// How long the path rests before a stream that measures by overload: a bucket that is to be seen
+    /// is full.
+    pub rest: Duration,
 }
 
 /// A run, with all that was counted.
@@ -262,7 +263,7 @@ impl<'a> Test<'a> {
                     self.progress.step(done, &text);
                     let mut rest = REST;
                     if self.turn_up.is_overloading() {
-                        rest += REST_BEFORE_MEASURING;
+                        rest += self.options.rest;
                     }
                     self.pause(rest)?;
                     let record = self.stream(direction, plan)?;

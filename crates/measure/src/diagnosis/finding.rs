@@ -77,6 +77,12 @@ impl Cause {
         }
     }
 
+    /// The cause of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.name() == name)
+    }
+
     /// What to do next.
     #[must_use]
     pub const fn advice(self) -> &'static str {

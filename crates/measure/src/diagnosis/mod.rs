@@ -16,10 +16,12 @@
 //! that nothing held the transfer back, the second that the measurement cannot tell.
 //! docs/guides/diagnosis.md has the definitions, and how often the answers are right.
 
+mod bucket;
 mod finding;
 mod observation;
 mod one_ended;
 mod passage;
+mod score;
 mod segment;
 mod statistics;
 mod stream;
@@ -29,5 +31,6 @@ pub use finding::{Cause, Finding, Parameters};
 pub use observation::{SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded};
 pub use one_ended::{Transfer, diagnose_capture};
 pub use passage::Place;
+pub use score::{Answer, Score, Share, Truth};
 pub use segment::{Options, Segment};
 pub use two_ended::diagnose;

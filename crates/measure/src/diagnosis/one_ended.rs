@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use vocab::{ByteCount, Probability};
 
+use super::bucket::{Account, best_account, deficits};
 use super::finding::{Cause, Finding, Parameters};
 use super::passage::{Fate, Passage, Place, Stream, streams};
 use super::segment::Segment;
@@ -40,6 +41,20 @@ const FASTER_LINE: f64 = 1.8;
 const EXPLAINED: f64 = 0.5;
 /// Bursts below this many packets are no bucket: acknowledgements come for two and more.
 const BURST_PACKETS: f64 = 5.0;
+/// A policer's bucket holds more than this many packets where one is lost; less is a queue that shows no
+/// wait.
+const POLICED_PACKETS: f64 = 3.2;
+/// Packets that find so little room wait, if there is a queue.
+const HARDLY_ROOM_PACKETS: f64 = 2.5;
+/// The wait, in packets at the rate, beyond which there is a queue. The shortest has three packets.
+const TOP_WAIT_PACKETS: f64 = 0.8;
+/// ... and up to which that is the better evidence.
+const SHORT_QUEUE_PACKETS: f64 = 6.0;
+/// What a bucket whose level is followed must explain more than one that is reckoned from the beginning.
+const EXPLAINS_MORE: f64 = 0.02;
+/// The share of packets right before a loss that come closer than the rate allows, beyond which nothing
+/// waits for it.
+const BUNCHED: f64 = 0.25;
 /// How well arrivals must tell losses for a policer.
 const ARRIVALS_EXPLAIN: f64 = 0.75;
 /// How well deficits must tell losses for a queue that drops nothing before it is full.
@@ -104,7 +119,7 @@ fn judge(stream: &Stream) -> Vec<Finding> {
         let evidence = format!("{} packets are too few to tell", passages.len());
         return vec![Finding::new(Cause::Unknown, 0.9, evidence)];
     }
-    let seen = Seen::of(stream);
+    let mut seen = Seen::of(stream);
     let mut findings = Vec::new();
     match seen.bucket() {
         Some(bucket) => findings.extend(seen.losses_of(bucket, stream)),
@@ -138,6 +153,10 @@ struct Seen<'a> {
     noise: f64,
     /// Bytes per second at which packets leave while others wait.
     waiting_rate: Option<f64>,
+    /// The same where it is highest, and what is lost counts as well: of a line before what drops.
+    line_rate: Option<f64>,
+    /// That line, where it explains losses better than none.
+    line: Option<f64>,
 }
 
 /// A bucket or a queue that explains the losses.
@@ -153,6 +172,8 @@ struct Bucket {
     wait: f64,
     /// The share of losses at nearly the longest wait.
     at_top: f64,
+    /// The usual wait of packets that find hardly any room, in packets at the rate.
+    top_wait: Option<f64>,
 }
 
 impl<'a> Seen<'a> {
@@ -182,8 +203,10 @@ impl<'a> Seen<'a> {
                 Place::Sender | Place::Middle => 0.000_05,
             },
             waiting_rate: None,
+            line_rate: None,
+            line: None,
         };
-        seen.waiting_rate = seen.find_waiting_rate();
+        (seen.waiting_rate, seen.line_rate) = seen.find_waiting_rates();
         seen
     }
 
@@ -193,21 +216,25 @@ impl<'a> Seen<'a> {
 
     /// The rate at which packets leave while others wait: the median of short runs, so that a pause
     /// in between does not count.
-    fn find_waiting_rate(&self) -> Option<f64> {
+    fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>) {
         /// Packets in a run.
         const RUN: f64 = 20.0;
         // Where packets are lost, if they are: elsewhere they may wait for another line.
         let usual = quantile(&mut self.waits_at_losses(), 0.5)
             .map_or(0.25 * self.long_wait, |wait| 0.5 * wait);
         let threshold = usual.max(2.0 * self.noise);
-        let mut rates: Vec<f64> = Vec::new();
+        // Of what passed; and of that and what was lost, for a line before what drops carries both.
+        let (mut behind, mut before): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
         // Where a run began, and what left since.
-        let mut run: Option<(f64, f64)> = None;
+        let mut run: Option<(f64, f64, f64)> = None;
         for passage in self.passages {
+            if let Some((_, _, all)) = &mut run {
+                *all += passage.bytes;
+            }
             let Fate::Passed(wait) = passage.fate else {
                 continue;
             };
-            if let Some((_, served)) = &mut run {
+            if let Some((_, served, _)) = &mut run {
                 *served += passage.bytes;
             }
             let Some(wait) = wait else {
@@ -216,17 +243,18 @@ impl<'a> Seen<'a> {
             let departure = passage.sent + wait;
             run = match run {
                 _ if wait < threshold => None,
-                Some((from, served)) if served > RUN * self.packet && departure > from => {
-                    rates.push(served / (departure - from));
-                    Some((departure, 0.0))
+                Some((from, served, all)) if served > RUN * self.packet && departure > from => {
+                    behind.push(served / (departure - from));
+                    before.push(all / (departure - from));
+                    Some((departure, 0.0, 0.0))
                 }
                 Some(run) => Some(run),
-                None => Some((departure, 0.0)),
+                None => Some((departure, 0.0, 0.0)),
             };
         }
-        match rates.len() {
-            0 | 1 => None,
-            _ => quantile(&mut rates, 0.5),
+        match behind.len() {
+            0 | 1 => (None, None),
+            _ => (quantile(&mut behind, 0.5), quantile(&mut before, 0.9)),
         }
     }
 
@@ -234,42 +262,24 @@ impl<'a> Seen<'a> {
     ///
     /// Where packets wait for a faster line first, they reach the bucket one by one at that line's rate.
     fn deficits(&self, rate: f64) -> Vec<f64> {
-        let line = self.waiting_rate.filter(|line| *line > FASTER_LINE * rate);
-        deficits(self.passages, rate, line)
+        deficits(self.passages, rate, self.line(rate))
     }
 
-    /// How well deficits at a rate tell losses from passes (Youden's J at the best threshold), and
-    /// the usual deficit that a lost packet found.
-    fn explained(&self, rate: f64) -> (f64, f64) {
-        self.split(self.passages, &self.deficits(rate))
+    /// The faster line before a bucket, where packets wait for one.
+    fn line(&self, rate: f64) -> Option<f64> {
+        self.line.filter(|line| *line > FASTER_LINE * rate)
     }
 
-    fn split(&self, passages: &[Passage], deficits: &[f64]) -> (f64, f64) {
-        let mut found: Vec<(f64, bool)> = deficits
-            .iter()
-            .copied()
-            .zip(passages)
-            .map(|(deficit, passage)| (deficit, passage.fate == Fate::Lost))
-            .collect();
-        found.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-        let lost = self.lost as f64;
-        let passed = (self.passages.len() - self.lost) as f64;
-        let (mut lost_above, mut passed_above, mut best, mut usual) = (0.0, 0.0, 0.0, 0.0);
-        for (deficit, is_lost) in found {
-            match is_lost {
-                true => lost_above += 1.0,
-                false => passed_above += 1.0,
-            }
-            best = f64::max(best, lost_above / lost - passed_above / passed);
-            if is_lost && lost_above <= lost / 2.0 + 1.0 {
-                usual = deficit;
-            }
-        }
-        (best, usual)
+    /// How well a bucket of a rate tells losses from passes.
+    fn explained(&self, rate: f64) -> f64 {
+        let line = self.line(rate);
+        let from_start = Account::from_start(self.passages, rate, line).explained;
+        let followed = Account::followed(self.passages, rate, line, self.packet).explained;
+        from_start.max(followed)
     }
 
     /// The bucket that explains the losses best; `None` when none does.
-    fn bucket(&self) -> Option<Bucket> {
+    fn bucket(&mut self) -> Option<Bucket> {
         if self.lost < LEAST_LOSSES {
             return None;
         }
@@ -279,10 +289,33 @@ impl<'a> Seen<'a> {
             true => 0,
             false => 7,
         };
-        let (rate, (explained, deficit)) =
-            best_rate(self.passages, self.waiting_rate, farthest, |rate| {
-                self.explained(rate)
-            })?;
+        let (passages, scale) = (self.passages, (self.rtt, self.packet));
+        let search = |farthest: i32, account: &dyn Fn(f64) -> Account| {
+            best_account(passages, self.waiting_rate, farthest, scale, account)
+        };
+        // Where packets wait before they reach the bucket, they reach it at that line's rate.
+        let before = |line: Option<f64>, rate: f64| line.filter(|line| *line > FASTER_LINE * rate);
+        let (waiting, line) = (self.waiting_rate, self.line_rate);
+        let from_start = search(farthest, &|rate| {
+            Account::from_start(passages, rate, before(waiting, rate))
+        })?;
+        let followed = |line: Option<f64>| {
+            // At far rates a level that is set right at every loss is right of itself.
+            search(0, &|rate| {
+                Account::followed(passages, rate, before(line, rate), scale.1)
+            })
+        };
+        let (mut account, mut line_before) = (from_start, waiting);
+        for line in [None, line] {
+            match followed(line) {
+                Some(better) if better.explained > account.explained + EXPLAINS_MORE => {
+                    (account, line_before) = (better, line);
+                }
+                _ => {}
+            }
+        }
+        self.line = line_before;
+        let top_wait = self.top_wait(&account);
         let mut waits = self.waits_at_losses();
         let top = waits
             .iter()
@@ -290,12 +323,77 @@ impl<'a> Seen<'a> {
             .count();
         let at_top = top as f64 / waits.len().max(1) as f64;
         Some(Bucket {
-            rate,
-            explained,
-            deficit,
+            rate: account.rate,
+            explained: account.explained,
+            deficit: account.deficit,
             wait: quantile(&mut waits, 0.5).unwrap_or_default(),
             at_top,
+            top_wait,
         })
+    }
+
+    /// The usual wait of packets that find hardly any room, in packets at the bucket's rate, beyond what
+    /// they wait for a faster line. `None` where too few waits are known, or not well enough.
+    fn top_wait(&self, account: &Account) -> Option<f64> {
+        /// Waits below which nothing is said.
+        const LEAST_WAITS: usize = 5;
+        if self.is_behind {
+            return None;
+        }
+        let line = self.line(account.rate);
+        let mut free = 0.0_f64;
+        let mut waits: Vec<f64> = Vec::new();
+        for (passage, room) in self.passages.iter().zip(&account.rooms) {
+            let reached = passage.sent.max(free);
+            free = line.map_or(0.0, |line| reached + passage.bytes / line);
+            if let Fate::Passed(Some(wait)) = passage.fate
+                && *room < HARDLY_ROOM_PACKETS * self.packet
+            {
+                waits.push((wait - (reached - passage.sent)) * account.rate / self.packet);
+            }
+        }
+        (waits.len() >= LEAST_WAITS).then(|| quantile(&mut waits, 0.5))?
+    }
+
+    /// Behind the bottleneck: the share of packets right before a loss that came closer upon each other
+    /// than the rate allows. A queue that is about to be full lets none; through a policer that is about
+    /// to be empty they come as they were sent. `None` where too few are known, or where a capture
+    /// cannot tell such times.
+    fn bunched(&self, rate: f64) -> Option<f64> {
+        /// Gaps below which nothing is said.
+        const LEAST_GAPS: usize = 6;
+        /// Packets right before a loss: the shortest queue holds three.
+        const BEFORE: usize = 3;
+        /// What is called closer.
+        const CLOSER: f64 = 0.8;
+        /// A card hands up what comes within some tens of microseconds as one.
+        const TOLD_APART: f64 = 60e-6;
+        let waiting_rate = self.waiting_rate.filter(|line| *line < FASTER_LINE * rate);
+        let rate = waiting_rate.unwrap_or(rate);
+        if !self.is_behind || self.packet / rate < TOLD_APART {
+            return None;
+        }
+        let mut seen: Vec<&Passage> = self.passages.iter().collect();
+        seen.sort_by(|a, b| a.seen.total_cmp(&b.seen));
+        let (mut all, mut close) = (0, 0);
+        let mut last = f64::NEG_INFINITY;
+        let mut passed: Vec<&Passage> = Vec::new();
+        for passage in seen {
+            if passage.fate != Fate::Lost {
+                passed.push(passage);
+                continue;
+            }
+            if passage.seen - last > self.rtt.max(0.001) {
+                let before = &passed[passed.len().saturating_sub(BEFORE)..];
+                for pair in before.windows(2) {
+                    all += 1;
+                    let gap = pair[1].seen - pair[0].seen;
+                    close += usize::from(gap * rate < CLOSER * pair[1].bytes);
+                }
+            }
+            last = passage.seen;
+        }
+        (all >= LEAST_GAPS).then(|| close as f64 / all as f64)
     }
 
     /// The usual wait around the losses of each episode: losses within a round trip are one.
@@ -333,15 +431,22 @@ impl<'a> Seen<'a> {
             })
             .collect();
         arrived.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        let explained = |rate: f64| self.split(&arrived, &deficits(&arrived, rate, None));
-        let (rate, (explained, deficit)) = best_rate(&arrived, None, 0, explained)?;
-        let is_bucket = explained > ARRIVALS_EXPLAIN && deficit > BURST_PACKETS * self.packet;
+        let scale = (self.rtt, self.packet);
+        let search =
+            |account: &dyn Fn(f64) -> Account| best_account(&arrived, None, 0, scale, account);
+        let from_start = search(&|rate| Account::from_start(&arrived, rate, None))?;
+        let account = search(&|rate| Account::followed(&arrived, rate, None, scale.1))
+            .filter(|better| better.explained > from_start.explained + EXPLAINS_MORE)
+            .unwrap_or(from_start);
+        let is_bucket =
+            account.explained > ARRIVALS_EXPLAIN && account.deficit > POLICED_PACKETS * self.packet;
         is_bucket.then_some(Bucket {
-            rate,
-            explained,
-            deficit,
+            rate: account.rate,
+            explained: account.explained,
+            deficit: account.deficit,
             wait: 0.0,
             at_top: 0.0,
+            top_wait: None,
         })
     }
 
@@ -353,13 +458,22 @@ impl<'a> Seen<'a> {
             Some(rate) => rate < FASTER_LINE * bucket.rate,
             None => waiting > WAITING_SHARE * bucket.deficit,
         };
-        let waits = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
+        let top_wait = bucket.top_wait.filter(|_| bucket.explained > EXPLAINED);
+        let waits_long = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
             && leaves_at_rate;
+        let waits = match (top_wait, self.bunched(bucket.rate)) {
+            (_, Some(bunched)) => bunched < BUNCHED,
+            // A queue too short for the losses' neighbours to show it.
+            (Some(packets), None) if packets < SHORT_QUEUE_PACKETS => {
+                waits_long || packets > TOP_WAIT_PACKETS
+            }
+            _ => waits_long,
+        };
         if waits {
             return self.full_queue(bucket, stream);
         }
         let bucket = self.policed_arrivals().unwrap_or(bucket);
-        if bucket.explained > EXPLAINED && bucket.deficit > BURST_PACKETS * self.packet {
+        if bucket.explained > EXPLAINED && bucket.deficit > POLICED_PACKETS * self.packet {
             let evidence = format!(
                 "{} losses, while packets wait {:.2} ms at {:.1} ms RTT; a bucket of {} tells {:.0} % of \
                  them from what passed",
@@ -409,7 +523,7 @@ impl<'a> Seen<'a> {
     /// Losses while packets wait: by a full queue, by its management, or by chance.
     fn full_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
         let rate = self.waiting_rate.unwrap_or(bucket.rate);
-        let (explained, _) = self.explained(rate);
+        let explained = self.explained(rate);
         let is_full = explained > FULL_EXPLAINS;
         let mut findings = Vec::new();
         findings.extend(match is_full || bucket.at_top > 0.5 {
@@ -632,66 +746,4 @@ fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
         };
     }
     waits
-}
-
-/// The deficit that each packet finds in a bucket of a rate behind a line.
-fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Vec<f64> {
-    let (mut deficit, mut at, mut free) = (0.0_f64, 0.0, 0.0_f64);
-    passages
-        .iter()
-        .map(|passage| {
-            let reached = passage.sent.max(free);
-            deficit = (deficit - rate * (reached - at)).max(0.0);
-            at = reached;
-            free = line.map_or(0.0, |line| reached + passage.bytes / line);
-            let found = deficit;
-            if passage.fate != Fate::Lost {
-                deficit += passage.bytes;
-            }
-            found
-        })
-        .collect()
-}
-
-/// The rate whose deficits tell losses from passes best, and how well they do.
-fn best_rate(
-    passages: &[Passage],
-    waiting_rate: Option<f64>,
-    farthest: i32,
-    explained: impl Fn(f64) -> (f64, f64),
-) -> Option<(f64, (f64, f64))> {
-    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
-    let first = passages.iter().position(|passage| is_lost(&passage))?;
-    let last = passages.iter().rposition(|passage| is_lost(&passage))?;
-    let span = passages[last].sent - passages[first].sent;
-    let passed: f64 = passages[first..last]
-        .iter()
-        .filter(|passage| !is_lost(passage))
-        .map(|passage| passage.bytes)
-        .sum();
-    let goodput = passed / span;
-    if !goodput.is_finite() || goodput <= 0.0 {
-        return None;
-    }
-    // A sender that pauses leaves some of the rate unused; it never gets more.
-    let judged = |rates: &mut dyn Iterator<Item = f64>| {
-        let all: Vec<(f64, (f64, f64))> = rates.map(|rate| (rate, explained(rate))).collect();
-        let best = all
-            .iter()
-            .map(|(_, (explained, _))| *explained)
-            .fold(0.0, f64::max);
-        // Of rates that explain alike the lowest: a higher one only forgets more.
-        all.into_iter()
-            .find(|(_, (explained, _))| *explained >= best - 0.01)
-    };
-    // A bucket that never fills again gives exactly its rate, and a small error adds up.
-    let exact = [goodput]
-        .into_iter()
-        .chain(waiting_rate.filter(|rate| *rate < 4.0 * goodput));
-    let near = (-6..=24).map(|step| goodput * (1.0 + 0.005 * f64::from(step)));
-    let beyond = (1..18).map(|step| goodput * 1.12 * 1.03_f64.powi(step));
-    let far = (1..=farthest).map(|step| goodput * 1.8 * 1.5_f64.powi(step));
-    let (rate, _) = judged(&mut exact.chain(near).chain(beyond).chain(far))?;
-    let fine = (-8..=8).map(|step| rate * (1.0 + 0.000_6 * f64::from(step)));
-    judged(&mut [rate].into_iter().chain(fine))
 }

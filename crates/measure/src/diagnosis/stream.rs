@@ -32,6 +32,8 @@ const MIXED: f64 = 0.1;
 /// For how many seconds a host or a relay on the way may stand still: two shared processors that others
 /// keep busy do so for tens of milliseconds.
 const STALL: f64 = 0.05;
+/// The share of packets that waits no longer than a full queue lets it.
+const FULL: f64 = 0.95;
 /// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
 const LOSS_FLOOR: f64 = 0.001;
 
@@ -105,6 +107,29 @@ impl Series {
     pub(super) fn noise(&self) -> f64 {
         let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
         quantile(&mut delays, 0.25).unwrap_or_default()
+    }
+
+    /// The same with departures that a bottleneck of a rate can have made: packets that come closer upon
+    /// each other were held up behind it, by a host that stood still, and had left it before.
+    fn without_hiccups(&self, rate: f64) -> Self {
+        /// What of the rate's own gap must be between two packets.
+        const LEAST_GAP: f64 = 0.9;
+        let gap = LEAST_GAP * self.packet / rate;
+        let mut next = f64::INFINITY;
+        let mut delay = self.delay.clone();
+        for (delay, sent) in delay.iter_mut().zip(&self.sent).rev() {
+            if let Some(delay) = delay {
+                next = (sent + *delay).min(next - gap);
+                *delay = (next - sent).max(0.0);
+                // What did not wait was not held up by what came before it.
+                next = next.max(*sent);
+            }
+        }
+        Self {
+            packet: self.packet,
+            sent: self.sent.clone(),
+            delay,
+        }
     }
 
     /// What got through, in order: index, departure, bytes served with it.
@@ -187,10 +212,19 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         return None;
     }
     let count = tail().count();
-    let mut delays: Vec<f64> = tail().map(|d| d.delay).collect();
+    let gap = packet / line.slope;
+    let back_to_back = run_rate(series, last / 2.0, 1.0 + 150.0 * quiet.noise / gap)?;
+    let steady = series.without_hiccups(line.slope.max(back_to_back));
+    let mut delays: Vec<f64> = steady
+        .departures()
+        .filter(|d| series.sent[d.index] >= last / 2.0)
+        .map(|d| d.delay)
+        .collect();
     let usual_wait = quantile(&mut delays, 0.5)?;
+    // Of a queue that is kept full; the very longest waits are those that hosts add.
+    let full_wait = quantile(&mut delays, FULL)?;
     let longest_wait = {
-        let mut all: Vec<f64> = series.delay.iter().flatten().copied().collect();
+        let mut all: Vec<f64> = steady.delay.iter().flatten().copied().collect();
         quantile(&mut all, 0.999)?
     };
     let waits = line.slope * usual_wait > 0.8 * packet + 3.0 * line.slope * quiet.noise;
@@ -201,8 +235,6 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         .fold(0.0, f64::max);
     let by_chance = (count as f64 * quiet.loss * survives).sqrt();
     let straying_by_chance = packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise;
-    let gap = packet / line.slope;
-    let back_to_back = run_rate(series, last / 2.0, 1.0 + 150.0 * quiet.noise / gap)?;
     // Somebody else's share comes and goes; what is there without them is seen when they pause, or
     // between two packets that none of theirs has come between.
     let best_rate = || run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
@@ -216,15 +248,15 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         false => line.slope / survives,
     };
     let burst = match waits {
-        true => shaped_burst(series, rate, survives),
+        true => shaped_burst(&steady, rate, survives),
         false => policed_burst(series, rate, survives),
     };
-    let (dropped_early, early_by_chance) = early_drops(series, rate, longest_wait, quiet);
+    let (dropped_early, early_by_chance) = early_drops(&steady, rate, longest_wait, quiet);
     Some(Overload {
         rate,
         burst,
         queue: match waits {
-            true => rate * longest_wait,
+            true => rate * full_wait,
             false => 0.0,
         },
         longest_wait,
@@ -302,12 +334,30 @@ fn run_rate(series: &Series, from: f64, packets: f64) -> Option<f64> {
     quantile(&mut rates, 0.9)
 }
 
-/// The height of the line of departures where it begins: bytes served less rate × time, which rises
-/// until the bucket is empty and then stays.
+/// The deficit that each packet finds in a bucket of a rate that was full at the beginning. A sender that
+/// stands still for a moment lets the bucket fill again, but never beyond its brim.
+fn deficits(series: &Series, rate: f64, survives: f64) -> Vec<f64> {
+    let (mut deficit, mut before) = (0.0_f64, 0.0);
+    let packets = series.sent.iter().zip(&series.delay);
+    packets
+        .map(|(sent, delay)| {
+            deficit = (deficit - rate * (sent - before)).max(0.0);
+            before = *sent;
+            let found = deficit;
+            if delay.is_some() {
+                deficit += series.packet / survives;
+            }
+            found
+        })
+        .collect()
+}
+
+/// What of the deficit does not wait: it rises until the bucket is empty and then stays.
 fn shaped_burst(series: &Series, rate: f64, survives: f64) -> f64 {
+    let deficits = deficits(series, rate, survives);
     let levels: Vec<f64> = series
         .departures()
-        .map(|d| d.served / survives - rate * d.at)
+        .map(|d| deficits[d.index] + series.packet / survives - rate * d.delay)
         .collect();
     let mut steady = levels[levels.len() / 2..].to_vec();
     let Some(high) = quantile(&mut steady, 0.5) else {
@@ -338,7 +388,7 @@ fn waits_from(series: &Series, rate: f64) -> Option<usize> {
     windows.position(|window| 10 * window.iter().filter(|waits| **waits).count() >= 9 * SUSTAINED)
 }
 
-/// What had passed when the first packet found no tokens, less what the rate had brought by then.
+/// The deficit that the first packet met that found no tokens.
 ///
 /// That packet is where the loss changes from what it always is to what the rate leaves over, found
 /// as the change that makes what was seen most likely.
@@ -354,10 +404,9 @@ fn policed_burst(series: &Series, rate: f64, survives: f64) -> f64 {
             (best, change) = (score, index + 1);
         }
     }
-    let passed = series.delay[..change].iter().flatten().count() as f64 * series.packet;
-    let at = series.sent.get(change).copied().unwrap_or_default();
+    let found = deficits(series, rate, survives).get(change).copied();
     // There were tokens, but less than for a packet: half of one on average.
-    passed / survives - rate * at + series.packet / 2.0
+    found.unwrap_or_default() + series.packet / 2.0
 }
 
 /// Packets that were lost while the queue was well below its longest, beyond what the loss that is

@@ -52,7 +52,10 @@ pub fn diagnose(observed: &TwoEnded) -> Vec<Finding> {
     findings.extend(seen.cross_traffic());
     findings.extend(seen.asymmetric_path(observed));
     findings.extend(black_hole(&observed.size_probes));
-    findings.extend(slow_sender(&observed.stages));
+    // A host that overloads the path is not what limits it, even where it did not keep its own rate.
+    if seen.overloads.is_empty() {
+        findings.extend(slow_sender(&observed.stages));
+    }
     for detector in [host_window, middlebox, idle_sender] {
         let found = observed
             .runs

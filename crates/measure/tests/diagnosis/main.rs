@@ -10,14 +10,16 @@
 mod capture;
 mod case;
 mod case_studies;
-mod score;
 mod tcp;
 mod transfer;
 mod world;
 
 use case::{Case, Effort, Half};
-use measure::diagnosis::{Cause, diagnose, diagnose_capture};
-use score::{Score, Truth};
+use measure::diagnosis::{Answer, Cause, Finding, Score, Truth, diagnose, diagnose_capture};
+
+fn answers(findings: &[Finding]) -> Vec<Answer> {
+    findings.iter().map(Answer::from).collect()
+}
 
 /// Judges one case two-ended; complains about it when `verbose`.
 fn judge(score: &mut Score, case: &Case, verbose: bool) {
@@ -27,7 +29,7 @@ fn judge(score: &mut Score, case: &Case, verbose: bool) {
         rate: case.rate.bits_per_second() as f64,
         burst: Some(case.burst as f64),
     };
-    if !score.count(&causes, truth, &findings) && verbose {
+    if !score.count(&causes, truth, &answers(&findings)) && verbose {
         println!(
             "seed {}: {:?} {} rtt {:?} burst {} queue {} loss {:.4} cross {} flows {}\n  there {causes:?}",
             case.seed,
@@ -80,7 +82,7 @@ fn judge_capture(score: &mut Score, case: &Case, verbose: bool) {
         rate: case.rate.bits_per_second() as f64,
         burst: None,
     };
-    let right = score.count(&causes, truth, &findings);
+    let right = score.count(&causes, truth, &answers(&findings));
     if !right && verbose {
         println!(
             "seed {}: {:?} {} rtt {:?} burst {} queue {} loss {:.4} cross {} flows {} at {tap:?} {} segments, taken at {:?}\n  there {causes:?}",

@@ -9,6 +9,7 @@ mod bridge;
 mod calibrate;
 mod control;
 mod demo;
+mod diagnosis;
 mod emulator;
 mod estimate;
 mod exit_codes;

@@ -1,25 +1,36 @@
-//! How often diagnoses are right: counts, Wilson intervals, a confusion matrix.
+//! How often diagnoses of labelled cases are right: counts, Wilson intervals, a confusion matrix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use measure::diagnosis::{Cause, Finding};
+use super::finding::{Cause, Finding};
+
+/// How far a rate may be off, of the true one.
+const RATE_WITHIN: f64 = 0.03;
+/// How far a burst may be off, of the true one, or in bytes (two MTU), whichever is more.
+const BURST_WITHIN: f64 = 0.15;
+const BURST_WITHIN_BYTES: f64 = 3_000.0;
 
 /// Cases and those that are right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) right: u64,
-    pub(crate) all: u64,
+pub struct Share {
+    /// Those that are right.
+    pub right: u64,
+    /// All.
+    pub all: u64,
 }
 
 impl Share {
-    pub(crate) fn count(&mut self, is_right: bool) {
+    /// Counts a case.
+    pub fn count(&mut self, is_right: bool) {
         self.all += 1;
         self.right += u64::from(is_right);
     }
 
-    /// Wilson's score interval at 95 % (E. B. Wilson, 1927).
-    pub(crate) fn interval(self) -> (f64, f64) {
+    /// The share's interval at 95 % by Wilson's score (E. B. Wilson, 1927), from 0 to 1; not a number
+    /// for no case.
+    #[must_use]
+    pub fn interval(self) -> (f64, f64) {
         const Z: f64 = 1.959_964;
         let (n, share) = (self.all as f64, self.right as f64 / self.all as f64);
         let middle = share + Z * Z / (2.0 * n);
@@ -49,14 +60,16 @@ impl std::fmt::Display for Share {
 
 /// The account of a set of cases.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Score {
+pub struct Score {
     /// Exactly the causes that are there.
-    pub(crate) exact: Share,
+    pub exact: Share,
     /// Of paths with a bucket: the right one of policer and shaper named, and not the other.
-    pub(crate) bucket: Share,
-    /// Of buckets named rightly: the rate within 3 %; the burst within the larger of 15 % and 2 MTU.
-    pub(crate) rate: Share,
-    pub(crate) burst: Share,
+    pub bucket: Share,
+    /// Of buckets named rightly: the rate within 3 %.
+    pub rate: Share,
+    /// Of those: the burst within the larger of 15 % and two MTU, where its size is known and nobody
+    /// shares it.
+    pub burst: Share,
     /// By what is there: how often each was found; and, with nobody's label, what was missed.
     matrix: BTreeMap<Cause, BTreeMap<Cause, u64>>,
     missed: BTreeMap<Cause, u64>,
@@ -66,20 +79,53 @@ pub(crate) struct Score {
 
 /// What is known of a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Truth {
-    pub(crate) rate: f64,
-    pub(crate) burst: Option<f64>,
+pub struct Truth {
+    /// Bits of IP packets per second.
+    pub rate: f64,
+    /// Bytes of IP packets; [`None`] where it is not judged.
+    pub burst: Option<f64>,
+}
+
+/// What of a finding is judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Answer {
+    /// The cause that was named.
+    pub cause: Cause,
+    /// Its rate, in bits of IP packets per second.
+    pub rate: Option<f64>,
+    /// Its burst, in bytes of IP packets.
+    pub burst: Option<f64>,
+}
+
+impl From<&Finding> for Answer {
+    fn from(finding: &Finding) -> Self {
+        let parameters = finding.parameters;
+        Self {
+            cause: finding.cause,
+            rate: parameters.rate.map(|rate| rate.bits_per_second() as f64),
+            burst: parameters.burst.map(|burst| burst.bytes() as f64),
+        }
+    }
+}
+
+impl Answer {
+    /// Whether its rate and burst are within their bars of the truth.
+    #[must_use]
+    pub fn errors(&self, truth: Truth) -> (Option<bool>, Option<bool>) {
+        let rate = self
+            .rate
+            .map(|rate| (rate / truth.rate - 1.0).abs() <= RATE_WITHIN);
+        let burst = self.burst.zip(truth.burst).map(|(found, burst)| {
+            (found - burst).abs() <= f64::max(BURST_WITHIN * burst, BURST_WITHIN_BYTES)
+        });
+        (rate, burst)
+    }
 }
 
 impl Score {
     /// Counts a case; returns whether all of it is right.
-    pub(crate) fn count(
-        &mut self,
-        causes: &BTreeSet<Cause>,
-        truth: Truth,
-        findings: &[Finding],
-    ) -> bool {
-        let found: BTreeSet<Cause> = findings.iter().map(|finding| finding.cause).collect();
+    pub fn count(&mut self, causes: &BTreeSet<Cause>, truth: Truth, answers: &[Answer]) -> bool {
+        let found: BTreeSet<Cause> = answers.iter().map(|answer| answer.cause).collect();
         let mut is_right = found == *causes;
         self.exact.count(is_right);
         for (this, other) in [
@@ -91,21 +137,17 @@ impl Score {
             }
             let right = found.contains(&this) && !found.contains(&other);
             self.bucket.count(right);
-            let Some(finding) = findings.iter().find(|finding| finding.cause == this) else {
+            let Some(answer) = answers.iter().find(|answer| answer.cause == this) else {
                 continue;
             };
-            if let Some(rate) = finding.parameters.rate {
-                let error = rate.bits_per_second() as f64 / truth.rate - 1.0;
-                self.rate.count(error.abs() <= 0.03);
-                is_right &= error.abs() <= 0.03;
-            }
+            let (rate, burst) = answer.errors(truth);
             // With others on the path a bucket is not full at the beginning.
-            let is_shared = causes.contains(&Cause::CrossTraffic);
-            if let (Some(burst), Some(true_burst), false) =
-                (finding.parameters.burst, truth.burst, is_shared)
-            {
-                let error = (burst.bytes() as f64 - true_burst).abs();
-                let right = error <= f64::max(0.15 * true_burst, 3_000.0);
+            let burst = burst.filter(|_| !causes.contains(&Cause::CrossTraffic));
+            if let Some(right) = rate {
+                self.rate.count(right);
+                is_right &= right;
+            }
+            if let Some(right) = burst {
                 self.burst.count(right);
                 is_right &= right;
             }
@@ -126,8 +168,22 @@ impl Score {
         is_right
     }
 
+    /// By what is there, by name: how often what was found, itself first of all, instead or beside it.
+    #[must_use]
+    pub fn matrix(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+        let row = |row: &BTreeMap<Cause, u64>| {
+            let named = row.iter().map(|(seen, count)| (seen.name(), *count));
+            named.collect()
+        };
+        let named = self.matrix.iter();
+        named
+            .map(|(cause, seen)| (cause.name(), row(seen)))
+            .collect()
+    }
+
     /// The figures and the matrix, for people.
-    pub(crate) fn report(&self, title: &str) -> String {
+    #[must_use]
+    pub fn report(&self, title: &str) -> String {
         let mut text = format!(
             "{title}\n  all causes right      {}\n  policer or shaper     {}\n  rate within 3 %       {}\n  \
              burst within its bar  {}\n\n",

@@ -1,0 +1,163 @@
+//! Labelled cases on the kernel's own policers and shapers: what the turn-up tester says of paths whose
+//! bottleneck is known.
+//!
+//! ```text
+//!  client ── near ══ emulator (delay, loss) ══ far ─(nft limit | tbf)── server
+//!    └ trunkline measure run, tcpdump            trunkline measure server ┘
+//! ```
+//! Every case is drawn from a seed ([`Case::draw`]), built in namespaces of its own, measured by the
+//! program itself from end to end, and judged against what was set up. A capture of its TCP runs at the
+//! client is judged too, one-ended. The path's delay and random losses are the emulator's, since many
+//! kernels have no netem; the bottleneck never is.
+//!
+//! It does not decide how many cases run, in which order, or where results are kept.
+
+mod case;
+mod path;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use measure::diagnosis::{Answer, Cause, Truth};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Environment;
+
+pub use case::{Case, Device};
+
+/// Packets that must have been sent again for a capture to tell what drops, as in Flach et al., SIGCOMM
+/// 2016, §3.
+pub const CAPTURE_LOSSES_MIN: u64 = 15;
+
+/// A case that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What was built.
+    pub case: Case,
+    /// The causes that are in it, by their names.
+    pub there: Vec<String>,
+    /// What two ends found.
+    pub found: Vec<Found>,
+    /// What the capture at the client shows; nothing where it holds no transfer.
+    pub captured: Vec<Found>,
+    /// Bytes that TCP sent again.
+    pub retransmitted_bytes: u64,
+    /// What else the tester said.
+    pub remarks: Vec<String>,
+    /// How long it took.
+    pub took_s: f64,
+}
+
+/// A cause that was named.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Its name.
+    pub cause: String,
+    /// Bits of IP packets per second.
+    pub rate_bit_s: Option<f64>,
+    /// Bytes of IP packets.
+    pub burst_bytes: Option<f64>,
+    /// Why.
+    pub evidence: Vec<String>,
+}
+
+impl Found {
+    /// Reads the list of causes out of a document of the program.
+    fn of(list: &Value) -> Vec<Self> {
+        let number = |finding: &Value, name: &str| finding["parameters"][name].as_f64();
+        let texts = |value: &Value| {
+            let all = value.as_array().into_iter().flatten();
+            all.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let findings = list.as_array().into_iter().flatten();
+        findings
+            .map(|finding| Self {
+                cause: finding["cause"].as_str().unwrap_or_default().to_owned(),
+                rate_bit_s: number(finding, "rate_bit_s"),
+                burst_bytes: number(finding, "burst_bytes"),
+                evidence: texts(&finding["evidence"]),
+            })
+            .collect()
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        Some(Answer {
+            cause: Cause::named(&self.cause)?,
+            rate: self.rate_bit_s,
+            burst: self.burst_bytes,
+        })
+    }
+}
+
+impl Outcome {
+    /// The causes that are there.
+    #[must_use]
+    pub fn causes(&self) -> BTreeSet<Cause> {
+        let named = self.there.iter();
+        named.filter_map(|name| Cause::named(name)).collect()
+    }
+
+    /// What is known of the bucket.
+    #[must_use]
+    pub fn truth(&self) -> Truth {
+        self.case.truth()
+    }
+
+    /// What two ends found.
+    #[must_use]
+    pub fn answers(&self) -> Vec<Answer> {
+        self.found.iter().filter_map(Found::answer).collect()
+    }
+
+    /// What the capture shows, and what a capture can show of what is there; [`None`] where it met the
+    /// bottleneck too rarely.
+    #[must_use]
+    pub fn capture(&self) -> Option<(BTreeSet<Cause>, Truth, Vec<Answer>)> {
+        let mtu = self.case.mtu.map_or(1_500, u64::from);
+        let has_losses = self.retransmitted_bytes >= CAPTURE_LOSSES_MIN * mtu;
+        let mut causes = self.causes();
+        causes.remove(&Cause::MtuBlackHole);
+        let truth = Truth {
+            burst: None,
+            ..self.truth()
+        };
+        let answers = self.captured.iter().filter_map(Found::answer).collect();
+        has_losses.then_some((causes, truth, answers))
+    }
+}
+
+/// Builds a case, measures and judges it, and removes it.
+///
+/// # Errors
+/// When it cannot be built, or the tester could not measure.
+pub fn measure(environment: &Environment, case: &Case) -> Result<Outcome> {
+    let began = Instant::now();
+    let path = path::Path::build(environment, case)
+        .with_context(|| format!("building case {}", case.index))?;
+    let measured = path
+        .measure(case)
+        .with_context(|| format!("measuring case {}", case.index))?;
+    let runs = measured.test["directions"]["up"]["runs"].as_array();
+    let resent = runs.into_iter().flatten();
+    Ok(Outcome {
+        case: case.clone(),
+        there: case
+            .causes()
+            .into_iter()
+            .map(|cause| cause.name().to_owned())
+            .collect(),
+        found: Found::of(&measured.test["diagnosis"]),
+        captured: Found::of(&measured.capture["transfers"][0]["diagnosis"]),
+        retransmitted_bytes: resent
+            .filter_map(|run| run["retransmitted_bytes"].as_u64())
+            .sum(),
+        remarks: {
+            let remarks = measured.test["remarks"].as_array();
+            let texts = remarks.into_iter().flatten().filter_map(Value::as_str);
+            texts.map(str::to_owned).collect()
+        },
+        took_s: began.elapsed().as_secs_f64(),
+    })
+}

@@ -1,0 +1,281 @@
+//! The bucket that explains losses, its level followed from one loss to the next.
+//!
+//! ```text
+//!  room ▲ full ──╮                       ╭──
+//!       │        ╰─╮    ╭─╮   ╭╮         │      passes take, the rate gives back
+//!       0 ─────────┴────x─┴───xx─────────┴──    x: a loss, where there is no room
+//! ```
+//! Whether a bucket drops what finds it empty (policer) or a queue behind it what finds it full (shaper,
+//! plain line), a loss tells where the level is: there is no room for a packet. So each loss, and each
+//! packet that passes although there should be no room, sets the level right by a packet at most. A small
+//! error of the rate, or losses that the bucket has not made, then do not add up over a transfer, as they do
+//! when the level is reckoned from the beginning alone (Flach et al., SIGCOMM 2016, §3).
+//!
+//! Between losses with no full bucket in between, exactly the rate has passed; so once the level is known,
+//! the rate follows from sums.
+
+use super::passage::{Fate, Passage};
+
+/// Losses from which the room of the full bucket is learned.
+const EARLY_LOSSES: usize = 40;
+/// By how many packets one loss, or one pass, sets the level right at most.
+const SET_RIGHT_PACKETS: f64 = 1.0;
+/// Packets that must have passed between losses for a rate to be told from them.
+const LEAST_SERVED_PACKETS: f64 = 25.0;
+
+/// What a bucket of a rate explains.
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    /// Bytes per second.
+    pub(super) rate: f64,
+    /// How well it tells losses from passes: Youden's J at the best threshold, 0 to 1.
+    pub(super) explained: f64,
+    /// The deficit at which packets are lost, in bytes.
+    pub(super) deficit: f64,
+    /// Of each passage, the room that it finds in bytes; below zero there should be none.
+    pub(super) rooms: Vec<f64>,
+    /// Bytes per second that passed between losses while the bucket was never full.
+    pub(super) served: Option<f64>,
+}
+
+impl Account {
+    /// Reckons the level from the beginning alone: right for a bucket that was seen full, and a rate that
+    /// is known well.
+    pub(super) fn from_start(passages: &[Passage], rate: f64, line: Option<f64>) -> Self {
+        let deficits = deficits(passages, rate, line);
+        let (explained, deficit) = split(passages, &deficits);
+        Self {
+            rate,
+            explained,
+            deficit,
+            rooms: deficits.iter().map(|found| deficit - found).collect(),
+            served: None,
+        }
+    }
+
+    /// Follows the level of a bucket of a rate behind a line. `packet` is a usual packet's length.
+    pub(super) fn followed(
+        passages: &[Passage],
+        rate: f64,
+        line: Option<f64>,
+        packet: f64,
+    ) -> Self {
+        let deficits = deficits(passages, rate, line);
+        let lost = |passage: &Passage| passage.fate == Fate::Lost;
+        let early = passages
+            .iter()
+            .enumerate()
+            .filter(|(_, passage)| lost(passage))
+            .nth(EARLY_LOSSES)
+            .map_or(passages.len(), |(index, _)| index);
+        let (_, full) = split(&passages[..early], &deficits[..early]);
+        let (mut room, mut at, mut free) = (full, 0.0, 0.0_f64);
+        let mut sums = Sums::default();
+        let mut rooms = Vec::with_capacity(passages.len());
+        let most = SET_RIGHT_PACKETS * packet;
+        for passage in passages {
+            let reached = passage.sent.max(free);
+            let filled = room + rate * (reached - at);
+            if filled > full {
+                sums.full();
+            }
+            room = filled.min(full);
+            at = reached;
+            free = line.map_or(0.0, |line| reached + passage.bytes / line);
+            rooms.push(room);
+            match passage.fate {
+                Fate::Lost => {
+                    // There was some, but not for a packet.
+                    room -= (room - passage.bytes).clamp(0.0, most);
+                    room += (-room).clamp(0.0, most);
+                    sums.lost(reached);
+                }
+                Fate::Passed(_) => {
+                    room -= passage.bytes;
+                    room += (-room).clamp(0.0, most);
+                    sums.passed(passage.bytes);
+                }
+            }
+        }
+        let lacking: Vec<f64> = rooms.iter().map(|room| -room).collect();
+        let (explained, _) = split(passages, &lacking);
+        Self {
+            rate,
+            explained,
+            deficit: full,
+            rooms,
+            served: sums.rate(LEAST_SERVED_PACKETS * packet),
+        }
+    }
+}
+
+/// What passed between losses with no full bucket in between.
+#[derive(Debug, Default)]
+struct Sums {
+    /// When the last loss was, and what passed since; nothing since the bucket was full.
+    open: Option<(f64, f64)>,
+    bytes: f64,
+    seconds: f64,
+}
+
+impl Sums {
+    fn full(&mut self) {
+        self.open = None;
+    }
+
+    fn lost(&mut self, at: f64) {
+        if let Some((from, bytes)) = self.open {
+            self.bytes += bytes;
+            self.seconds += at - from;
+        }
+        self.open = Some((at, 0.0));
+    }
+
+    fn passed(&mut self, bytes: f64) {
+        if let Some((_, passed)) = &mut self.open {
+            *passed += bytes;
+        }
+    }
+
+    fn rate(&self, least: f64) -> Option<f64> {
+        let rate = self.bytes / self.seconds;
+        (self.bytes >= least && rate.is_finite() && rate > 0.0).then_some(rate)
+    }
+}
+
+/// The rate whose bucket tells losses from passes best, and what it explains. `scale` is the RTT and a
+/// usual packet's length.
+pub(super) fn best_account(
+    passages: &[Passage],
+    waiting_rate: Option<f64>,
+    farthest: i32,
+    scale: (f64, f64),
+    account: &dyn Fn(f64) -> Account,
+) -> Option<Account> {
+    /// What a rate that is measured may explain less than one that is tried.
+    const MEASURED_EXPLAINS_LESS: f64 = 0.08;
+    let (rtt, packet) = scale;
+    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+    let first = passages.iter().position(|passage| is_lost(&passage))?;
+    let last = passages.iter().rposition(|passage| is_lost(&passage))?;
+    let span = passages[last].sent - passages[first].sent;
+    let passed: f64 = passages[first..last]
+        .iter()
+        .filter(|passage| !is_lost(passage))
+        .map(|passage| passage.bytes)
+        .sum();
+    let goodput = passed / span;
+    if !goodput.is_finite() || goodput <= 0.0 {
+        return None;
+    }
+    // A sender that pauses leaves some of the rate unused; it never gets more.
+    let exact = [goodput]
+        .into_iter()
+        .chain(waiting_rate.filter(|rate| *rate < 4.0 * goodput));
+    let near = (-6..=24).map(|step| goodput * (1.0 + 0.005 * f64::from(step)));
+    let beyond = (1..18).map(|step| goodput * 1.12 * 1.03_f64.powi(step));
+    let far = (1..=farthest).map(|step| goodput * 1.8 * 1.5_f64.powi(step));
+    let rates = exact.chain(near).chain(beyond).chain(far);
+    let all: Vec<Account> = rates.map(account).collect();
+    let most = all
+        .iter()
+        .map(|account| account.explained)
+        .fold(0.0, f64::max);
+    // Of rates that explain alike the lowest: a higher one only forgets more.
+    let mut best = all
+        .into_iter()
+        .find(|account| account.explained >= most - 0.01)?;
+    // Reckoned from the beginning, no rate but the best explains anything.
+    let measured = best
+        .served
+        .and_then(|_| rate_at_losses(passages, rtt.max(0.001), packet))
+        .filter(|rate| *rate > 0.9 * goodput)
+        .map(account);
+    if let Some(measured) = measured
+        && measured.explained >= best.explained - MEASURED_EXPLAINS_LESS
+    {
+        best = measured;
+    }
+    if best.served.is_none() {
+        // A small error of the rate adds up.
+        let fine = (-8..=8).map(|step| account(best.rate * (1.0 + 0.000_6 * f64::from(step))));
+        if let Some(finer) = fine.max_by(|a, b| a.explained.total_cmp(&b.explained))
+            && finer.explained > best.explained
+        {
+            best = finer;
+        }
+    }
+    for _ in 0..2 {
+        let refined = best.served.map(account);
+        match refined {
+            Some(refined) if refined.explained >= best.explained - 0.03 => best = refined,
+            _ => break,
+        }
+    }
+    Some(best)
+}
+
+/// Bytes per second that passed between losses that follow each other within so long: while the bucket was
+/// empty or the queue full, whatever the sender did at other times.
+fn rate_at_losses(passages: &[Passage], within: f64, packet: f64) -> Option<f64> {
+    let mut sums = Sums::default();
+    let mut last = f64::NEG_INFINITY;
+    for passage in passages {
+        match passage.fate {
+            Fate::Lost => {
+                if passage.sent - last > within {
+                    sums.full();
+                }
+                last = passage.sent;
+                sums.lost(passage.sent);
+            }
+            Fate::Passed(_) => sums.passed(passage.bytes),
+        }
+    }
+    sums.rate(LEAST_SERVED_PACKETS * packet)
+}
+
+/// The deficit that each packet finds in a bucket of a rate behind a line, reckoned from the beginning.
+pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Vec<f64> {
+    let (mut deficit, mut at, mut free) = (0.0_f64, 0.0, 0.0_f64);
+    passages
+        .iter()
+        .map(|passage| {
+            let reached = passage.sent.max(free);
+            deficit = (deficit - rate * (reached - at)).max(0.0);
+            at = reached;
+            free = line.map_or(0.0, |line| reached + passage.bytes / line);
+            let found = deficit;
+            if passage.fate != Fate::Lost {
+                deficit += passage.bytes;
+            }
+            found
+        })
+        .collect()
+}
+
+/// How well the height of a value tells losses from passes, and the usual height of a loss that it does
+/// tell.
+fn split(passages: &[Passage], values: &[f64]) -> (f64, f64) {
+    let mut found: Vec<(f64, bool)> = values
+        .iter()
+        .copied()
+        .zip(passages)
+        .map(|(value, passage)| (value, passage.fate == Fate::Lost))
+        .collect();
+    found.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let lost = found.iter().filter(|(_, is_lost)| *is_lost).count() as f64;
+    let passed = found.len() as f64 - lost;
+    let (mut lost_above, mut passed_above, mut best, mut usual) = (0.0, 0.0, 0.0, 0.0);
+    for (value, is_lost) in found {
+        match is_lost {
+            true => lost_above += 1.0,
+            false => passed_above += 1.0,
+        }
+        best = f64::max(best, lost_above / lost - passed_above / passed);
+        if is_lost && lost_above <= lost / 2.0 + 1.0 {
+            usual = value;
+        }
+    }
+    (best, usual)
+}

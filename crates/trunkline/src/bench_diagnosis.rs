@@ -1,0 +1,315 @@
+//! `trunkline bench diagnosis`: how often the diagnosis is right on the kernel's policers and shapers.
+//!
+//! Results are kept in a file, a line of JSON for each case, as soon as it is over; a run that was
+//! interrupted goes on where it was. What a case is, lab::labelled says.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use ::measure::diagnosis::{Score, Share};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use lab::host::Machine;
+use lab::labelled::{self, CAPTURE_LOSSES_MIN, Case, Outcome};
+use lab::preflight::{self, Captures, Interception, Needs};
+use lab::progress::Progress;
+use lab::{kernel, rootless};
+use serde_json::{Value, json};
+
+use crate::lab::{environment, progress};
+use crate::output::Output;
+
+/// A case that could not be measured is tried again so often: a busy machine can be too slow for one.
+const ATTEMPTS: u32 = 2;
+
+/// Diagnoses paths whose bottleneck is the kernel's own: tbf and nftables, with parameters drawn from a
+/// seed.
+///
+/// Each case is a path in network namespaces, measured end to end by `trunkline measure run`, and a
+/// capture of its TCP at the client. 120 cases take about 20 minutes with three at once. It needs tc,
+/// nft and tcpdump.
+#[derive(Debug, Args)]
+pub(crate) struct BenchDiagnosis {
+    /// How many cases.
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    cases: u32,
+    /// What all is drawn from [default: another one each time, or that of the results].
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Only these numbers.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    only: Vec<u32>,
+    /// Cases at once. A machine that is too busy makes delays of its own.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    at_once: u32,
+    /// Where results are kept, a line of JSON each; what is there already is not measured again.
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl BenchDiagnosis {
+    /// Measures what is missing and prints.
+    ///
+    /// # Errors
+    /// When nothing could be measured, or the file of results belongs to another seed.
+    pub(crate) fn run(self) -> Result<()> {
+        kernel::catch_interruptions();
+        let environment = environment()?;
+        let privileges = rootless::obtain(&environment)?;
+        let needs = Needs {
+            servers: vec![],
+            clients: vec![],
+            interception: Interception::None,
+            captures: Captures::Taken,
+        };
+        preflight::check(&needs, privileges)?;
+        let mut known = match &self.results {
+            Some(path) => read(path)?,
+            None => BTreeMap::new(),
+        };
+        let seed = self.seed(&known)?;
+        let wanted = match self.only.is_empty() {
+            true => (0..self.cases).collect(),
+            false => self.only.clone(),
+        };
+        let mut file = self.results.as_deref().map(appended).transpose()?;
+        let missing: VecDeque<u32> = wanted
+            .iter()
+            .copied()
+            .filter(|index| !known.contains_key(index))
+            .collect();
+        let (all, begun) = (wanted.len(), wanted.len() - missing.len());
+        let display = progress();
+        let missing = Mutex::new(missing);
+        let (sender, outcomes) = std::sync::mpsc::channel();
+        let mut failures: Vec<String> = Vec::new();
+        std::thread::scope(|scope| -> Result<()> {
+            for _ in 0..self.at_once {
+                let (sender, missing, environment) = (sender.clone(), &missing, &environment);
+                scope.spawn(move || {
+                    while let Some(index) = next(missing) {
+                        let case = Case::draw(seed, index);
+                        if sender.send(measured(environment, &case)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let mut done = begun;
+            for outcome in outcomes {
+                done += 1;
+                let outcome = match outcome {
+                    Ok(outcome) => outcome,
+                    Err(error) => {
+                        failures.push(format!("{error:#}"));
+                        display.note(&format!("{error:#}"));
+                        continue;
+                    }
+                };
+                let text = format!("case {}: {}", outcome.case.index, outcome.there.join(", "));
+                display.step(done as f64 / all as f64, &text);
+                if let Some(file) = &mut file {
+                    writeln!(file, "{}", serde_json::to_string(&outcome)?)?;
+                }
+                known.insert(outcome.case.index, outcome);
+            }
+            Ok(())
+        })?;
+        display.finish();
+        known.retain(|index, _| wanted.contains(index));
+        ensure!(
+            !known.is_empty(),
+            "no case could be measured: {}",
+            failures.join("; ")
+        );
+        let report = Report::of(seed, known, failures, all);
+        let mut out = Output::new();
+        match self.json {
+            true => writeln!(out, "{}", report.document())?,
+            false => write!(out, "{}", report.text())?,
+        }
+        Ok(())
+    }
+
+    fn seed(&self, known: &BTreeMap<u32, Outcome>) -> Result<u64> {
+        let of_results = known.values().next().map(|outcome| outcome.case.seed);
+        if let (Some(asked), Some(there)) = (self.seed, of_results)
+            && asked != there
+        {
+            bail!("the results are of seed {there}, not of {asked}; name another file");
+        }
+        match self.seed.or(of_results) {
+            Some(seed) => Ok(seed),
+            None => fresh_seed(),
+        }
+    }
+}
+
+/// Of the clock: parameters are drawn when the test begins. Short enough to be typed.
+fn fresh_seed() -> Result<u64> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(now.as_millis() as u64 % 1_000_000_000)
+}
+
+fn next(missing: &Mutex<VecDeque<u32>>) -> Option<u32> {
+    if kernel::interrupted() {
+        return None;
+    }
+    let mut missing = missing
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    missing.pop_front()
+}
+
+fn measured(environment: &lab::Environment, case: &Case) -> Result<Outcome> {
+    let mut attempt = 1;
+    loop {
+        match labelled::measure(environment, case) {
+            Err(_) if attempt < ATTEMPTS && !kernel::interrupted() => attempt += 1,
+            other => return other,
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<BTreeMap<u32, Outcome>> {
+    let Ok(file) = File::open(path) else {
+        return Ok(BTreeMap::new());
+    };
+    let mut known = BTreeMap::new();
+    for line in BufReader::new(file).lines() {
+        // The last line of a run that was killed may be half a line.
+        if let Ok(outcome) = serde_json::from_str::<Outcome>(&line?) {
+            known.insert(outcome.case.index, outcome);
+        }
+    }
+    Ok(known)
+}
+
+fn appended(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("opening {}", path.display()))
+}
+
+/// All that is known, judged.
+struct Report {
+    seed: u64,
+    outcomes: BTreeMap<u32, Outcome>,
+    failures: Vec<String>,
+    wanted: usize,
+    two_ended: Score,
+    captures: Score,
+    wrong: Vec<u32>,
+    wrong_captures: Vec<u32>,
+}
+
+impl Report {
+    fn of(
+        seed: u64,
+        outcomes: BTreeMap<u32, Outcome>,
+        failures: Vec<String>,
+        wanted: usize,
+    ) -> Self {
+        let (mut two_ended, mut captures) = (Score::default(), Score::default());
+        let (mut wrong, mut wrong_captures) = (Vec::new(), Vec::new());
+        for (index, outcome) in &outcomes {
+            if !two_ended.count(&outcome.causes(), outcome.truth(), &outcome.answers()) {
+                wrong.push(*index);
+            }
+            if let Some((causes, truth, answers)) = outcome.capture()
+                && !captures.count(&causes, truth, &answers)
+            {
+                wrong_captures.push(*index);
+            }
+        }
+        Self {
+            seed,
+            outcomes,
+            failures,
+            wanted,
+            two_ended,
+            captures,
+            wrong,
+            wrong_captures,
+        }
+    }
+
+    fn document(&self) -> Value {
+        let share = |share: Share| {
+            let (low, high) = share.interval();
+            json!({
+                "right": share.right,
+                "all": share.all,
+                "low_95_percent": (share.all > 0).then_some(low * 100.0),
+                "high_95_percent": (share.all > 0).then_some(high * 100.0),
+            })
+        };
+        let shares = |score: &Score| {
+            json!({
+                "all_causes": share(score.exact),
+                "policer_or_shaper": share(score.bucket),
+                "rate_within_3_percent": share(score.rate),
+                "burst_within_15_percent_or_two_mtu": share(score.burst),
+                "matrix": score.matrix(),
+            })
+        };
+        json!({
+            "bench": "diagnosis",
+            "figures": {
+                "two_ended": shares(&self.two_ended),
+                "captures": shares(&self.captures),
+            },
+            "seed": self.seed,
+            "wanted": self.wanted,
+            "not_measured": self.failures,
+            "wrong": self.wrong,
+            "wrong_captures": self.wrong_captures,
+            "cases": self.outcomes.values().collect::<Vec<_>>(),
+            "machine": Machine::describe(&["nft", "tc"]),
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("seed {}\n", self.seed);
+        let title = format!("between two ends, {} cases", self.outcomes.len());
+        text += &self.two_ended.report(&title);
+        let title = format!("captures with {CAPTURE_LOSSES_MIN} losses or more");
+        let _ = write!(text, "\n{}", self.captures.report(&title));
+        for index in &self.wrong {
+            let outcome = &self.outcomes[index];
+            let case = &outcome.case;
+            let _ = writeln!(
+                text,
+                "\ncase {index}: {:?}, RTT {} ms, loss {} %, {} connections: {}",
+                case.device,
+                case.rtt_ms,
+                case.loss_percent,
+                case.connections,
+                outcome.there.join(", ")
+            );
+            for found in &outcome.found {
+                let _ = writeln!(text, "  {}: {}", found.cause, found.evidence.join("; "));
+            }
+        }
+        if self.outcomes.len() < self.wanted {
+            let _ = writeln!(
+                text,
+                "\n{} of {} cases were not measured. {}",
+                self.wanted - self.outcomes.len(),
+                self.wanted,
+                self.failures.join("; ")
+            );
+        }
+        text
+    }
+}
