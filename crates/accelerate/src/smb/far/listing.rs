@@ -109,6 +109,14 @@ impl Listing {
         self.is_under_way || !self.sent.is_empty()
     }
 
+    /// Whether what was sent first, and not asked for, answers this request.
+    fn is_next_for(&self, request: &QueryDirectoryRequest) -> bool {
+        let is_fresh = self.state == State::Fresh;
+        let front = self.sent.front();
+        self.state != State::Off
+            && front.is_some_and(|front| self.query.answers(request, is_fresh, *front))
+    }
+
     /// Whether more is wanted.
     fn wants_more(&self) -> bool {
         let most = match self.state {
@@ -145,13 +153,8 @@ impl Far {
             return None;
         }
         let is_fresh = listing.state == State::Fresh;
-        let front = listing.sent.front().copied();
-        let is_its_next = listing.state != State::Off
-            && listing.is_ahead()
-            && listing
-                .query
-                .answers(&request, is_fresh, front.unwrap_or(0));
-        if is_its_next && front.is_some() {
+        // None overtakes one that waits.
+        if listing.waiting.is_empty() && listing.is_next_for(&request) {
             listing.sent.pop_front();
             if is_fresh {
                 listing.state = State::Going;
@@ -316,7 +319,16 @@ impl Far {
         match (listing.state, found) {
             (State::Fresh | State::Going, Some(found)) => {
                 listing.is_complete = found.is_empty();
-                self.send_listed(file, found);
+                listing.sent.push_back(found.len());
+                // What the request that waits for it does not want would be taken there for the
+                // beginning that the server answers it with.
+                let is_wanted = waiting.first().is_none_or(|message| {
+                    let asked = listed_request(message);
+                    asked.is_some_and(|(_, request)| listing.is_next_for(&request))
+                });
+                if is_wanted {
+                    self.send_listed(file, found);
+                }
             }
             // What was sent still answers; behind it nothing is read ahead.
             (State::Fresh | State::Going, None) => listing.is_complete = true,
@@ -334,7 +346,6 @@ impl Far {
         let Some(listing) = self.listing(file) else {
             return;
         };
-        listing.sent.push_back(found.len());
         let frame = Frame::Listed {
             file,
             position,

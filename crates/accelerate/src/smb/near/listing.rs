@@ -39,6 +39,8 @@ pub(super) struct Listing {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     message_id: u64,
+    /// Its frame: what is read behind it comes with this position or a later one.
+    position: u64,
     /// The client's last frame before it that may have changed what directories hold.
     names_changed_at: u64,
 }
@@ -154,6 +156,7 @@ impl Near {
         {
             open.listing.waiting.push_back(Waiting {
                 message_id: header.message_id,
+                position: self.position,
                 names_changed_at,
             });
             self.answer_waiting_lists(request.file);
@@ -163,9 +166,10 @@ impl Near {
     /// Answers the requests for names of an open that are next.
     fn answer_waiting_lists(&mut self, file: FileId) {
         while let Some(open) = self.opens.get_mut(&file) {
-            let Some(Waiting { message_id: id, .. }) = open.listing.waiting.front().copied() else {
+            let Some(waiting) = open.listing.waiting.front().copied() else {
                 return;
             };
+            let id = waiting.message_id;
             let Some(Pending::Lists {
                 header,
                 request,
@@ -182,8 +186,9 @@ impl Near {
             };
             let is_first = answer.is_fresh && is_fresh;
             if !answer.query.answers(&request, is_first, answer.length) {
-                // It begins anew, or the far half ends the flow.
-                open.listing.drop_answers(0);
+                // It begins anew, or the far half ends the flow; what else was sent before it
+                // arrived there is still under way, and nothing is sent until the server answers it.
+                open.listing.drop_answers(waiting.position);
                 return;
             }
             let (length, is_end) = (answer.length, answer.length == 0);

@@ -207,6 +207,9 @@ pub(crate) struct World {
     /// After so many bytes more, what the server says to client 0 is kept.
     pub(crate) stalls_after: Option<usize>,
     stalled: Vec<u8>,
+    /// How long the server takes for what it says to client 0.
+    pub(crate) server_takes: Duration,
+    saying: VecDeque<(Time, Vec<u8>)>,
     pub(crate) let_go: Option<LettingGo>,
     /// What it said beside that.
     pub(crate) no_key_for: Option<String>,
@@ -248,6 +251,8 @@ impl World {
             piece: usize::MAX,
             stalls_after: None,
             stalled: Vec::new(),
+            server_takes: Duration::ZERO,
+            saying: VecDeque::new(),
             let_go: None,
             no_key_for: None,
             alters_client: None,
@@ -408,10 +413,14 @@ impl World {
             Stage::Running(half) => half.poll_timeout(),
             Stage::Released => None,
         });
-        arrivals.chain(timers).min()
+        let said = self.saying.front().map(|(at, _)| *at);
+        arrivals.chain(timers).chain(said).min()
     }
 
     fn deliver_due(&mut self) {
+        while let Some((_, said)) = self.saying.pop_front_if(|(at, _)| *at <= self.now) {
+            self.hear(&said);
+        }
         for half in [NEAR, FAR] {
             while !self.is_cut
                 && self.ways[half]
@@ -502,17 +511,25 @@ impl World {
                     *left -= passing;
                     self.stalled.extend(said.drain(passing..));
                 }
-                if connection == 0 {
-                    for piece in said.chunks(self.piece) {
-                        self.input(FAR, Input::Lan(Bytes::copy_from_slice(piece)));
-                    }
-                } else {
+                if connection > 0 {
                     self.clients[connection].receive(&said);
+                } else if self.server_takes > Duration::ZERO {
+                    let free_at = self.saying.back().map_or(self.now, |(at, _)| *at);
+                    self.saying.push_back((free_at + self.server_takes, said));
+                } else {
+                    self.hear(&said);
                 }
             }
             if !moved {
                 return;
             }
+        }
+    }
+
+    /// Gives the far half what the server says.
+    fn hear(&mut self, said: &[u8]) {
+        for piece in said.chunks(self.piece) {
+            self.input(FAR, Input::Lan(Bytes::copy_from_slice(piece)));
         }
     }
 

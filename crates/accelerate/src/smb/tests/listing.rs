@@ -187,6 +187,50 @@ fn a_client_that_asks_for_little_at_a_time_gets_it_so() {
     assert!(world.let_go.is_none());
 }
 
+/// How long a server may take: what is read ahead comes after the client's question, or after that
+/// has reached the far half, or both.
+const TAKES: [u64; 6] = [0, 1, 10, 40, 120, 300];
+
+#[test]
+fn what_is_too_long_for_a_question_never_answers_the_next_one() {
+    for takes in TAKES {
+        for count in [0, 1, 20, 200, 350, 1_000, 2_000] {
+            for (length, flags) in [(16_384, 0), (32_768, 0), (32_768, 0x01), (32_768, 0x10)] {
+                let mut world = world_with(count);
+                world.server_takes = Duration::from_millis(takes);
+                let file = directory(&mut world);
+                let mut listed = names(&world.ask(0, &messages::list(file, flags, length)));
+                listed.extend(list_all(&mut world, 0, file, length));
+                let case = (takes, count, length, flags);
+                assert_eq!(listed, all(&world), "{case:?}");
+                assert!(world.let_go.is_none(), "{case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_begins_anew_while_names_are_under_way_gets_the_first() {
+    for takes in TAKES {
+        for pause in [0, 1, 50, 101, 250] {
+            let mut world = world_with(2_500);
+            world.server_takes = Duration::from_millis(takes);
+            let file = directory(&mut world);
+            let first = names(&world.ask(0, &messages::list(file, 0, 65_536)));
+            world.run_for(Duration::from_millis(pause));
+            // The second is asked before the first is answered.
+            let begins = world.send(0, &messages::list(file, 0x01, 65_536));
+            let follows = world.send(0, &messages::list(file, 0, 65_536));
+            let mut again = names(&world.wait(0, begins));
+            assert_eq!(again, first, "{takes} ms, {pause} ms");
+            again.extend(names(&world.wait(0, follows)));
+            again.extend(list_all(&mut world, 0, file, 65_536));
+            assert_eq!(again, all(&world), "{takes} ms, {pause} ms");
+            assert!(world.let_go.is_none(), "{takes} ms, {pause} ms");
+        }
+    }
+}
+
 #[test]
 fn who_goes_on_in_another_way_is_cut_off_rather_than_told_wrong_names() {
     let mut world = world_with(3_000);
