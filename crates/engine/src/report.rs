@@ -130,6 +130,10 @@ pub struct DictionaryStatus {
     pub memory_bytes: u64,
     /// Bytes of the log on disk.
     pub disk_bytes: u64,
+    /// Requests to peers, since the start, for content that they took to be here.
+    pub content_requests_total: u64,
+    /// Requests to peers, since the start, for no more than how content hangs together.
+    pub link_requests_total: u64,
     /// Failed disk requests since the start.
     pub disk_faults_total: u64,
 }

@@ -49,6 +49,8 @@ pub(crate) fn dictionary_status(dictionary: &Dictionary) -> DictionaryStatus {
         chunks: statistics.chunks,
         memory_bytes: statistics.memory_bytes,
         disk_bytes: statistics.disk_bytes,
+        content_requests_total: statistics.content_requests,
+        link_requests_total: statistics.link_requests,
         disk_faults_total: statistics.disk_faults,
     }
 }

@@ -103,6 +103,18 @@ const NODE: &[Metric] = &[
         "/dictionary/disk_bytes",
     ),
     (
+        "trunkline_dictionary_content_requests_total",
+        "counter",
+        "Requests to peers for content that they took to be in the dictionary.",
+        "/dictionary/content_requests_total",
+    ),
+    (
+        "trunkline_dictionary_link_requests_total",
+        "counter",
+        "Requests to peers for how content in the dictionary hangs together.",
+        "/dictionary/link_requests_total",
+    ),
+    (
         "trunkline_disk_faults_total",
         "counter",
         "Failed disk requests.",

@@ -187,7 +187,7 @@ impl Pending {
             Repair::None => {}
         }
         if self.windowed == Some(None) {
-            return Ok(Attempt::Waits(self.ask_for_all()));
+            return Ok(Attempt::Waits(self.ask_for_all(dictionary)));
         }
         // From now on both sides' links agree there.
         for sources in self.named.drain(..) {
@@ -217,7 +217,7 @@ impl Pending {
         if let Some(verified) = self.assemble(dictionary) {
             return Ok(Attempt::Verified(verified));
         }
-        Ok(Attempt::Waits(self.ask_for_all()))
+        Ok(Attempt::Waits(self.ask_for_all(dictionary)))
     }
 
     /// Asks for what is known to be missing although records before this one are not delivered, unless
@@ -238,7 +238,7 @@ impl Pending {
         }
         self.is_looked_through = true;
         if self.windowed == Some(None) {
-            return Some(self.ask_for_all());
+            return Some(self.ask_for_all(dictionary));
         }
         self.follow_runs(dictionary);
         self.ask_for_missing(dictionary, Asking::Ahead, outlook)
@@ -326,7 +326,7 @@ impl Pending {
     /// The request for what is not here, if anything is.
     fn ask_for_missing(
         &mut self,
-        dictionary: &Dictionary,
+        dictionary: &mut Dictionary,
         asking: Asking,
         outlook: Outlook,
     ) -> Option<Decoded> {
@@ -377,14 +377,14 @@ impl Pending {
         }
         let many = references.len().max(runs.len()) > MAX_REPAIR_RANGES;
         if many || baseless || is_hopeless || self.partial_repairs == PARTIAL_REPAIRS {
-            return Some(self.ask_for_all());
+            return Some(self.ask_for_all(dictionary));
         }
         self.partial_repairs += 1;
         self.repair = Repair::AskedSome {
             references: references.clone(),
             runs: runs.clone(),
         };
-        Some(self.request(RepairScope::Some { references, runs }))
+        Some(self.request(dictionary, RepairScope::Some { references, runs }))
     }
 
     /// Takes the flow's window one record further, whatever becomes of the rest of the record.
@@ -403,12 +403,13 @@ impl Pending {
         self.windowed = Some(decoded.map(Bytes::from));
     }
 
-    fn ask_for_all(&mut self) -> Decoded {
+    fn ask_for_all(&mut self, dictionary: &mut Dictionary) -> Decoded {
         self.repair = Repair::AskedAll;
-        self.request(RepairScope::All)
+        self.request(dictionary, RepairScope::All)
     }
 
-    fn request(&self, scope: RepairScope) -> Decoded {
+    fn request(&self, dictionary: &mut Dictionary, scope: RepairScope) -> Decoded {
+        dictionary.count_request(&scope);
         let record_start = self.start;
         Decoded::NeedRepair(
             RepairRequest {

@@ -42,6 +42,7 @@ use crate::anchor::Anchor;
 use crate::config::{DictionaryConfig, LENT_PART, MAX_TRACKED_PEERS};
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Codec;
+use crate::repair::RepairScope;
 use anchors::Anchors;
 use index::{ENTRY_MEMORY, Index, Known};
 use lending::Lending;
@@ -90,6 +91,10 @@ pub struct DictionaryStatistics {
     pub disk_hits: u64,
     /// Look-ups that found nothing.
     pub misses: u64,
+    /// Requests to peers for content that they took to be here.
+    pub content_requests: u64,
+    /// Requests to peers for no more than the keys of runs whose links are not here.
+    pub link_requests: u64,
     /// Chunks dropped from memory.
     pub evictions: u64,
     /// Disk requests that failed.
@@ -292,6 +297,16 @@ impl Dictionary {
             disk_bytes: self.log.bytes(),
             segments: self.log.segments.len() as u64,
             ..self.statistics
+        }
+    }
+
+    /// Takes note of what a peer is asked for.
+    pub(crate) fn count_request(&mut self, scope: &RepairScope) {
+        match scope {
+            RepairScope::Some { references, .. } if references.is_empty() => {
+                self.statistics.link_requests += 1;
+            }
+            RepairScope::Some { .. } | RepairScope::All => self.statistics.content_requests += 1,
         }
     }
 

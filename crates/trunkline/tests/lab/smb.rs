@@ -142,10 +142,11 @@ fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
         assert!(cell["server_saw_closes"].as_u64() > Some(0), "{cell}");
         assert!(cell["wan_round_trips"].is_f64(), "{cell}");
     }
-    // CREATE, two QUERY_DIRECTORY, CLOSE, and the same again for the free space: never fewer
-    // than four without an accelerator.
+    // CREATE, two QUERY_DIRECTORY, CLOSE, and the same again for the free space: never fewer than
+    // four without an accelerator. How many it says is a difference of two times, which a busy
+    // machine makes anything; that they cannot be waited for in less it does not alter.
     assert!(
-        baseline["wan_round_trips"].as_f64() > Some(3.5),
+        baseline["seconds"].as_f64() > Some(4.0 * 0.060),
         "{baseline}"
     );
     assert!(baseline["accelerate"].is_null());
