@@ -130,10 +130,17 @@ pub struct DictionaryStatus {
     pub memory_bytes: u64,
     /// Bytes of the log on disk.
     pub disk_bytes: u64,
+    /// Bytes that wait to be written there.
+    pub disk_waiting_bytes: u64,
     /// Requests to peers, since the start, for content that they took to be here.
     pub content_requests_total: u64,
     /// Requests to peers, since the start, for no more than how content hangs together.
     pub link_requests_total: u64,
+    /// Chunks that were kept in memory only, since the start: the disk was full, failing or too slow.
+    pub unwritten_chunks_total: u64,
+    /// Stretches of the log that were damaged and skipped, and chunks that did not verify, since the
+    /// start. A node that was killed leaves one.
+    pub damaged_records_total: u64,
     /// Failed disk requests since the start.
     pub disk_faults_total: u64,
 }

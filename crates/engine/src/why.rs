@@ -49,8 +49,11 @@ pub(crate) fn dictionary_status(dictionary: &Dictionary) -> DictionaryStatus {
         chunks: statistics.chunks,
         memory_bytes: statistics.memory_bytes,
         disk_bytes: statistics.disk_bytes,
+        disk_waiting_bytes: statistics.waiting_bytes,
         content_requests_total: statistics.content_requests,
         link_requests_total: statistics.link_requests,
+        unwritten_chunks_total: statistics.unwritten_chunks,
+        damaged_records_total: statistics.damaged_records,
         disk_faults_total: statistics.disk_faults,
     }
 }

@@ -103,6 +103,12 @@ const NODE: &[Metric] = &[
         "/dictionary/disk_bytes",
     ),
     (
+        "trunkline_dictionary_disk_waiting_bytes",
+        "gauge",
+        "Bytes that wait to be written to the dictionary's log.",
+        "/dictionary/disk_waiting_bytes",
+    ),
+    (
         "trunkline_dictionary_content_requests_total",
         "counter",
         "Requests to peers for content that they took to be in the dictionary.",
@@ -113,6 +119,18 @@ const NODE: &[Metric] = &[
         "counter",
         "Requests to peers for how content in the dictionary hangs together.",
         "/dictionary/link_requests_total",
+    ),
+    (
+        "trunkline_dictionary_unwritten_chunks_total",
+        "counter",
+        "Chunks kept in memory only: the disk was full, failing or too slow.",
+        "/dictionary/unwritten_chunks_total",
+    ),
+    (
+        "trunkline_dictionary_damaged_records_total",
+        "counter",
+        "Damaged stretches of the dictionary's log, and chunks that did not verify.",
+        "/dictionary/damaged_records_total",
     ),
     (
         "trunkline_disk_faults_total",

@@ -241,6 +241,15 @@ impl Log {
         id
     }
 
+    /// Bytes of chunks that wait to be written, and of records that are being written.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let writing = self.under_way.values().map(|work| match work {
+            Work::Append { length, .. } => *length,
+            _ => 0,
+        });
+        self.queue_bytes as u64 + writing.sum::<u64>()
+    }
+
     /// Bytes on disk, those included that it did not want to let go.
     pub(super) fn bytes(&self) -> u64 {
         let segments = self.segments.values();

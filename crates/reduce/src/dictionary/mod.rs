@@ -83,6 +83,8 @@ pub struct DictionaryStatistics {
     pub index_bytes: u64,
     /// Bytes in segment files.
     pub disk_bytes: u64,
+    /// Bytes that wait to be written there, or are being written.
+    pub waiting_bytes: u64,
     /// Segment files.
     pub segments: u64,
     /// Look-ups that found their chunk in memory.
@@ -295,6 +297,7 @@ impl Dictionary {
             memory_bytes: self.memory_used() as u64,
             index_bytes: self.index_bytes() as u64,
             disk_bytes: self.log.bytes(),
+            waiting_bytes: self.log.waiting_bytes(),
             segments: self.log.segments.len() as u64,
             ..self.statistics
         }

@@ -7,11 +7,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod kills;
 mod relay;
 mod sites;
 mod turn_up;
 
-use sites::Sites;
+use sites::{RATE, Sites};
 
 /// What a transfer is: some four seconds at the rate to which the far node is held.
 const BYTES: usize = 12 << 20;
@@ -20,7 +21,7 @@ const BYTES: usize = 12 << 20;
 /// that gives a path another port in the middle of it costs neither the path nor a byte.
 #[test]
 fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
-    let sites = Sites::new(1);
+    let sites = Sites::new(1, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES);
     for part in 1..4 {
@@ -43,7 +44,7 @@ fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
 /// business.
 #[test]
 fn a_transfer_goes_on_by_udp_when_its_link_breaks() {
-    let sites = Sites::new(2);
+    let sites = Sites::new(2, RATE);
     for node in ["near", "far"] {
         sites.wait_for(node, |path| path["carries"] == "udp");
     }
@@ -68,7 +69,7 @@ fn a_transfer_goes_on_by_udp_when_its_link_breaks() {
 /// What a node knew of the path is there again when it starts again, and stays.
 #[test]
 fn what_a_path_was_like_outlives_the_node() {
-    let mut sites = Sites::new(3);
+    let mut sites = Sites::new(3, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES / 4);
     download.read_until(BYTES / 4);
@@ -83,4 +84,26 @@ fn what_a_path_was_like_outlives_the_node() {
         let log = sites.log("far");
         assert!(!log.contains("measured anew"), "{log}");
     }
+}
+
+/// Some points; the next test takes a thousand.
+#[test]
+fn a_node_that_is_killed_anywhere_loses_nothing_that_it_acknowledged() {
+    kills_lose_nothing(10);
+}
+
+/// `cargo test --release -p trunkline --test loopback -- --ignored --nocapture thousand`
+#[test]
+#[ignore = "takes a quarter of an hour"]
+fn a_node_that_is_killed_at_a_thousand_points_loses_nothing_that_it_acknowledged() {
+    kills_lose_nothing(1_000);
+}
+
+fn kills_lose_nothing(points: u32) {
+    let mut sites = Sites::new(0, "400Mbit");
+    sites.wait_for("near", |path| path["carries"] == "udp");
+    let seen = kills::kill(&mut sites, points, u64::from(points));
+    println!("{seen:?}");
+    assert!(seen.whole > 0 && seen.cut_off > 0, "{seen:?}");
+    assert!(seen.again_wan_bytes < seen.again_bytes / 20, "{seen:?}");
 }

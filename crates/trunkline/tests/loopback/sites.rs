@@ -1,7 +1,7 @@
 //! Two nodes as processes, paired as a person pairs them, a server and a client.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -18,10 +18,10 @@ const PORT: u16 = 4433;
 const SOCKS_PORT: u16 = 1080;
 
 /// After so long something is wrong, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the far node sends at most, so that a transfer lasts long enough for things to happen in it.
-const RATE: &str = "24Mbit";
+pub(super) const RATE: &str = "24Mbit";
 
 /// A pair of nodes that have been told of each other.
 pub(super) struct Sites {
@@ -38,8 +38,8 @@ fn address(test: u8, host: u8) -> Ipv4Addr {
 }
 
 impl Sites {
-    /// Both run, and have a link.
-    pub(super) fn new(test: u8) -> Self {
+    /// Both run, and have a link; the far one sends at this rate, at most.
+    pub(super) fn new(test: u8, rate: &str) -> Self {
         let [near, far, relay] = [0, 1, 2].map(|host| address(test, host));
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().display().to_string();
@@ -59,7 +59,7 @@ impl Sites {
         config(
             "far",
             &format!(
-                "[wan]\nlisten = \"{far}:{PORT}\"\nrate_max = \"{RATE}\"\n\
+                "[wan]\nlisten = \"{far}:{PORT}\"\nrate_max = \"{rate}\"\n\
                  [policy]\nserve = [\"{far}/32\"]\n\
                  [[peer]]\nname = \"near\"\n"
             ),
@@ -85,16 +85,9 @@ impl Sites {
         self.directory.path().join(node)
     }
 
+    /// Starts a node and waits until it answers.
     pub(super) fn start(&mut self, node: &'static str) {
-        let log = fs::File::create(self.directory.path().join(format!("{node}.log"))).unwrap();
-        let child = self
-            .command(node, &["node", "run"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        self.nodes.push((node, child));
+        self.spawn(node);
         let started = Instant::now();
         while !self
             .command(node, &["node", "status"])
@@ -108,42 +101,77 @@ impl Sites {
         }
     }
 
+    /// Starts a node.
+    pub(super) fn spawn(&mut self, node: &'static str) {
+        let log = fs::File::create(self.directory.path().join(format!("{node}.log"))).unwrap();
+        let child = self
+            .command(node, &["node", "run"])
+            // A service manager starts it again, not its watchdog: this test.
+            .env("INVOCATION_ID", "test")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.nodes.push((node, child));
+    }
+
+    /// kill -9.
+    pub(super) fn kill(&mut self, node: &'static str) {
+        let mut child = self.take(node);
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "it ended by itself: {}", self.log(node));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn take(&mut self, node: &str) -> Child {
+        let index = self.nodes.iter().position(|(name, _)| *name == node);
+        self.nodes.remove(index.unwrap()).1
+    }
+
     /// Ends a node in good order.
     pub(super) fn stop(&mut self, node: &'static str) {
-        let index = self.nodes.iter().position(|(name, _)| *name == node);
-        let (_, mut child) = self.nodes.remove(index.unwrap());
+        let mut child = self.take(node);
         let id = child.id().to_string();
         let kill = Command::new("kill").arg(id).status().unwrap();
         assert!(kill.success());
         assert!(child.wait().unwrap().success(), "{}", self.log(node));
     }
 
+    /// What a node says of itself.
+    pub(super) fn status(&self, node: &str) -> Value {
+        let text = self.ask(node, &["node", "status", "--json"], "");
+        serde_json::from_str(&text).unwrap()
+    }
+
     /// What a node says of the path to its peer.
     pub(super) fn path(&self, node: &str) -> Value {
-        let text = self.ask(node, &["node", "status", "--json"], "");
-        let status: Value = serde_json::from_str(&text).unwrap();
-        status["peers"][0]["path"].clone()
+        self.status(node)["peers"][0]["path"].clone()
     }
 
     /// Waits until a node says this of the path.
     pub(super) fn wait_for(&self, node: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let status = self.wait_for_status(node, |status| is_so(&status["peers"][0]["path"]));
+        status["peers"][0]["path"].clone()
+    }
+
+    /// Waits until a node says this of itself.
+    pub(super) fn wait_for_status(&self, node: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
         loop {
-            let path = self.path(node);
-            if is_so(&path) {
-                return path;
+            let status = self.status(node);
+            if is_so(&status) {
+                return status;
             }
-            assert!(started.elapsed() < PATIENCE, "{path}\n{}", self.log(node));
+            assert!(started.elapsed() < PATIENCE, "{status}\n{}", self.log(node));
             thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// A client behind the near node asks a server beside the far one for so many bytes.
     pub(super) fn download(&self, bytes: usize) -> Download {
-        let far = match self.far() {
-            IpAddr::V4(far) => far,
-            IpAddr::V6(_) => unreachable!("the sites have IPv4 addresses"),
-        };
+        let far = self.far();
         let listener = TcpListener::bind((far, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut expected = vec![0; bytes];
@@ -153,19 +181,7 @@ impl Sites {
             let (mut client, _) = listener.accept().unwrap();
             let _ = client.write_all(&content);
         });
-        let mut stream = TcpStream::connect((self.near, SOCKS_PORT)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // RFC 1928 §3 and §4: no authentication, CONNECT to an IPv4 address.
-        stream.write_all(&[5, 1, 0]).unwrap();
-        let mut answer = [0; 2];
-        stream.read_exact(&mut answer).unwrap();
-        let mut request = vec![5, 1, 0, 1];
-        request.extend(far.octets());
-        request.extend(port.to_be_bytes());
-        stream.write_all(&request).unwrap();
-        let mut answer = [0; 10];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer[..2], [5, 0]);
+        let stream = connect(self.socks(), far, port).unwrap();
         Download {
             stream,
             received: Vec::with_capacity(bytes),
@@ -173,8 +189,17 @@ impl Sites {
         }
     }
 
-    fn far(&self) -> IpAddr {
-        self.relay.far().ip()
+    /// Where servers listen that the far node may reach.
+    pub(super) fn far(&self) -> Ipv4Addr {
+        match self.relay.far().ip() {
+            IpAddr::V4(far) => far,
+            IpAddr::V6(_) => unreachable!("the sites have IPv4 addresses"),
+        }
+    }
+
+    /// Where the near node takes clients.
+    pub(super) fn socks(&self) -> SocketAddr {
+        SocketAddr::new(self.near.into(), SOCKS_PORT)
     }
 
     fn command(&self, node: &str, words: &[&str]) -> Command {
@@ -214,6 +239,26 @@ impl Sites {
         let log = self.directory.path().join(format!("{node}.log"));
         fs::read_to_string(log).unwrap_or_default()
     }
+}
+
+/// A connection to a server through a SOCKS proxy: RFC 1928 §3 and §4, no authentication, CONNECT to
+/// an IPv4 address.
+pub(super) fn connect(socks: SocketAddr, server: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(socks)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[5, 1, 0])?;
+    let mut answer = [0; 2];
+    stream.read_exact(&mut answer)?;
+    let mut request = vec![5, 1, 0, 1];
+    request.extend(server.octets());
+    request.extend(port.to_be_bytes());
+    stream.write_all(&request)?;
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer)?;
+    if answer[..2] != [5, 0] {
+        return Err(io::Error::other(format!("the proxy answers {answer:?}")));
+    }
+    Ok(stream)
 }
 
 impl Drop for Sites {
