@@ -233,6 +233,8 @@ impl Far {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_closing = false;
                 }
+                // What a CLOSE under way was to give back.
+                self.give_back_for_channels(now, file);
             }
             Purpose::Ends { session, tree } if header.status == status::SUCCESS => {
                 for file in self.files() {
@@ -290,6 +292,8 @@ impl Far {
             self.early_breaks.swap_remove(index);
             self.broken(now, answer.file);
         }
+        // Its client may have asked for channels while the CREATE was under way.
+        self.give_back_for_channels(now, answer.file);
         if self.creating == 0 {
             self.early_breaks.clear();
         }
@@ -305,6 +309,10 @@ impl Far {
         };
         let may_list = may_list && answer.is_directory();
         let (file, session) = (answer.file, head.header.session);
+        // Its client has asked for channels while the CREATE was under way.
+        if self.may_have_channels(session) {
+            return;
+        }
         let mut open = Open::new(session, tree, false);
         open.may_close = true;
         open.listing = may_list.then(|| self.usual_listing.begin());

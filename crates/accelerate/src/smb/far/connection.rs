@@ -114,11 +114,17 @@ impl Connection {
         }
     }
 
-    /// Whether opens in this tree may be served at all. With a key of the session's, it is a user's.
+    /// Whether opens in this tree may be served at all.
     fn serves(&self, session: u64, tree: u32, is_keyed: bool) -> bool {
+        !self.may_have_channels(session, is_keyed) && self.disks.contains(&(session, tree))
+    }
+
+    /// Whether another connection may work on a session's opens, as far as is known now. With a key of
+    /// the session's, it is a user's.
+    pub(crate) fn may_have_channels(&self, session: u64, is_keyed: bool) -> bool {
         let (Some(agreed), Some(without_key)) = (&self.negotiated, self.sessions.get(&session))
         else {
-            return false;
+            return true;
         };
         // With several channels another connection could write to the same open, but sessions of
         // guests and of nobody have one ([MS-SMB2] §3.3.5.5.2, Receiving a SMB2 SESSION_SETUP
@@ -132,7 +138,7 @@ impl Connection {
                 true => !self.may_have_channels.contains(&session),
                 false => agreed.dialect >= dialect::SMB_3_1_1,
             };
-        is_alone && self.disks.contains(&(session, tree))
+        !is_alone
     }
 
     /// What to do with the oplock of a request to open a file.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::super::keys::{Authentic, SigningKey};
 use super::super::wire::header::{Header, command, flag};
 use super::super::wire::split::{Head, Piece};
+use super::connection::asks_for_interfaces;
 
 /// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
 /// §3.2.4.1.4, Sending Compounded Requests).
@@ -75,7 +76,18 @@ impl Message {
         })
     }
 
-    /// The same, to be changed.
+    /// The sessions in which it asks for the server's interfaces.
+    pub(crate) fn asks_for_interfaces(&self) -> impl Iterator<Item = u64> {
+        let mut session = 0;
+        self.heads().filter_map(move |head| {
+            if head.header.session != SAME_SESSION {
+                session = head.header.session;
+            }
+            asks_for_interfaces(&head.header, head.body()).then_some(session)
+        })
+    }
+
+    /// The heads of its messages, to be changed.
     pub(crate) fn heads_mut(&mut self) -> impl Iterator<Item = &mut Head> {
         self.parts.iter_mut().filter_map(|part| match part {
             Part::Head(head) => Some(&mut **head),
@@ -164,5 +176,31 @@ impl Message {
             Part::Head(head) => head.bytes.freeze(),
             Part::Rest(bytes) => bytes,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::testing::messages::{echo, frame, query_interfaces};
+    use crate::smb::wire::split::Splitter;
+
+    #[test]
+    fn a_related_message_asks_in_the_session_before_it() {
+        let (echo, asks) = (echo(), query_interfaces());
+        let bytes = frame(&[
+            (echo.header(1, 7, 5), &echo.body),
+            (asks.header(2, SAME_SESSION, 5), &asks.body),
+            (echo.header(3, 8, 5), &echo.body),
+            (asks.header(4, 9, 5), &asks.body),
+        ]);
+        let mut pieces = Splitter::new();
+        pieces.push(bytes.into());
+        let mut message = Message::default();
+        while let Some(piece) = pieces.next().unwrap() {
+            message.push(piece);
+        }
+        let sessions: Vec<u64> = message.asks_for_interfaces().collect();
+        assert_eq!(sessions, [7, 9]);
     }
 }

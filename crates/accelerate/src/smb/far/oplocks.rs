@@ -95,12 +95,45 @@ impl Far {
         self.tell_near(Frame::Revoke { file });
     }
 
+    /// Whether another connection may work on this session's opens.
+    pub(super) fn may_have_channels(&self, session: u64) -> bool {
+        let is_keyed = self.sessions.key(session).is_some();
+        self.connection.may_have_channels(session, is_keyed)
+    }
+
+    /// Ends what is done for an open that its client could work on through another channel, if its
+    /// session may have one.
+    pub(super) fn give_back_for_channels(&mut self, now: Time, file: FileId) {
+        let Some(open) = self.opens.get(&file) else {
+            return;
+        };
+        let is_given = open.grant == Grant::Given;
+        if !self.may_have_channels(open.session) {
+            return;
+        }
+        if !is_given {
+            return self.broken(now, file);
+        }
+        let Some(open) = self.opens.get_mut(&file).filter(|open| open.may_close) else {
+            return;
+        };
+        if let Some(listing) = &mut open.listing {
+            // As if a request of the client's own were under way for ever: the server's place in the
+            // listing is where it stands in every channel. First names are forgotten by both halves
+            // as the IOCTL passes, which may change names.
+            listing.asked_by_client += 1;
+        }
+        self.tell_near(Frame::Revoke { file });
+    }
+
     /// The near half has stopped.
     pub(super) fn confirmed(&mut self, file: FileId) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
         open.refuses_writes = false;
+        // A CLOSE that has come may have been answered before.
+        open.may_close &= open.is_closing;
         if let Grant::Breaking { confirmed, .. } = &mut open.grant {
             *confirmed = true;
         }

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
 
-use super::connection::{Asking, asks_for_interfaces};
+use super::connection::Asking;
 use super::message::{Message, SAME_SESSION, Unverified};
 use super::open::{Grant, Open, Waiting};
 use super::read_ahead::Verdict;
@@ -107,15 +107,11 @@ impl Far {
 
     /// What the frame says of the connection and its sessions.
     fn note_set_up(&mut self, now: Time, message: &Message) {
-        for head in message.heads() {
-            if asks_for_interfaces(&head.header, head.body()) {
-                // Another channel could work on the same opens, so none of them is served any more.
-                let session = head.header.session;
-                self.connection.note_channels(session);
-                for file in self.files() {
-                    if self.opens[&file].session == session {
-                        self.broken(now, file);
-                    }
+        for session in message.asks_for_interfaces() {
+            self.connection.note_channels(session);
+            for file in self.files() {
+                if self.opens[&file].session == session {
+                    self.give_back_for_channels(now, file);
                 }
             }
         }
@@ -281,11 +277,15 @@ impl Far {
             return;
         }
         self.give_back_confirmed();
-        while let Some(message) = self.queue.front() {
-            if !self.may_pass(message) {
+        loop {
+            // What waits for opens to be given back concerns none of them, and what they are given
+            // back with, WRITEs and CLOSEs, stands behind it.
+            let mut waiting = self.queue.iter();
+            let next = waiting.position(|message| !self.waits_for_opens(message));
+            let Some(index) = next.filter(|index| self.may_pass(&self.queue[*index])) else {
                 break;
-            }
-            let message = self.queue.pop_front().expect("it has a front");
+            };
+            let message = self.queue.remove(index).expect("it was found just now");
             self.queue_bytes -= message.bytes();
             self.dispatch(message);
         }
@@ -295,6 +295,23 @@ impl Far {
         }
         self.read_ahead(now);
         self.list_all_ahead();
+    }
+
+    /// Whether a message alone in its frame asks for further channels of a session whose opens are not
+    /// given back yet.
+    fn waits_for_opens(&self, message: &Message) -> bool {
+        message.single().is_some() && self.asks_for_channels(message, |grant| grant != Grant::Given)
+    }
+
+    /// Whether a message asks for further channels of a session that has opens with such a grant.
+    fn asks_for_channels(&self, message: &Message, is_meant: impl Fn(Grant) -> bool) -> bool {
+        let mut sessions = message
+            .asks_for_interfaces()
+            .filter(|session| self.may_have_channels(*session));
+        sessions.any(|session| {
+            let mut opens = self.opens.values();
+            opens.any(|open| open.session == session && is_meant(open.grant))
+        })
     }
 
     fn may_pass(&self, message: &Message) -> bool {
@@ -319,16 +336,15 @@ impl Far {
             let open = self.opens.get(&file);
             open.is_some_and(|open| open.overlaps(start, end))
         });
-        // Before a client may get another channel, its files are given back.
-        let is_asking = message
-            .single()
-            .filter(|head| asks_for_interfaces(&head.header, head.body()));
-        let has_licences = is_asking.is_some_and(|head| {
-            let mut opens = self.opens.values();
-            opens.any(|open| open.session == head.header.session && open.grant != Grant::Given)
+        // Before a client may get another channel, nothing is answered for it any more. A compound may
+        // hold the very WRITE that its file is given back behind, so it waits for no more than that.
+        let is_served = self.asks_for_channels(message, |grant| match grant {
+            Grant::Held => true,
+            Grant::Breaking { confirmed, .. } => !confirmed,
+            Grant::Given => false,
         });
         // With nothing under way no credit will come; then the server may judge.
-        !has_licences
+        !is_served
             && !is_barred
             && !overlaps
             && (self.ids.can_take(charge) || self.outstanding.is_empty())

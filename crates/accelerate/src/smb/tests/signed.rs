@@ -8,6 +8,8 @@ use super::super::testing::login::ANNA;
 use super::super::testing::messages::{self, Create};
 use super::super::testing::server::{DISK_FULL, Signing};
 use super::super::testing::world::World;
+use super::super::wire::FileId;
+use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{command, flag, status};
 use super::super::{Accounts, Settings};
 use super::{DELAY, contents, open, read};
@@ -344,6 +346,147 @@ fn a_client_that_looks_for_further_channels_is_not_served_any_more() {
     let before = world.server.count(0, command::READ);
     assert_eq!(read(&mut world, 0, other, 0, 5), b"plain");
     assert_eq!(world.server.count(0, command::READ), before + 1);
+    assert_all_signed(&world);
+}
+
+/// A world whose client may get further channels, and with the file "b" in another's hands.
+fn with_channels() -> (World, usize, FileId) {
+    let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
+    world.server.capabilities = 8;
+    world.set_up(0);
+    let other = world.beside();
+    let batch = Create {
+        oplock: 9,
+        ..Create::open("b")
+    };
+    let theirs = world.create(other, &batch);
+    (world, other, theirs)
+}
+
+#[test]
+fn an_open_under_way_as_channels_are_looked_for_is_given_back() {
+    for holds_another in [false, true] {
+        let (mut world, other, theirs) = with_channels();
+        if holds_another {
+            open(&mut world, 0);
+        }
+        let creating = world.send(0, &Create::open("b").request());
+        world.run_for(Duration::from_secs(1));
+        let asking = world.send(0, &messages::query_interfaces());
+        // The question is at the far half, and waits there if there is what to give back.
+        world.run_for(DELAY + DELAY / 2);
+        assert_eq!(
+            world.server.count(0, command::IOCTL),
+            usize::from(!holds_another)
+        );
+        world.ask(other, &messages::close(theirs));
+        assert_eq!(world.wait(0, creating).header.status, status::SUCCESS);
+        world.wait(0, asking);
+        world.run_for(Duration::from_secs(1));
+        let acknowledged = world.server.count(0, command::OPLOCK_BREAK);
+        assert_eq!(acknowledged, 1 + usize::from(holds_another));
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn a_close_does_not_stand_behind_the_question_for_channels() {
+    let (mut world, other, theirs) = with_channels();
+    open(&mut world, 0);
+    let creating = world.send(0, &Create::open("b").request());
+    world.run_for(Duration::from_secs(1));
+    let asking = world.send(0, &messages::query_interfaces());
+    world.run_for(DELAY + DELAY / 2);
+    world.ask(other, &messages::close(theirs));
+    let answer = world.wait(0, creating);
+    let file = CreateAnswer::parse(&answer.body).unwrap().file;
+    let closing = world.send(0, &messages::close(file));
+    assert_eq!(world.wait(0, closing).header.status, status::SUCCESS);
+    world.wait(0, asking);
+    assert_all_signed(&world);
+}
+
+#[test]
+fn writes_pass_the_question_for_channels_that_waits_for_them() {
+    let (mut world, ..) = with_channels();
+    let file = open(&mut world, 0);
+    world.run_for(Duration::from_secs(1));
+    let asking = world.send(0, &messages::query_interfaces());
+    for at in 0..3 {
+        let writing = world.send(0, &messages::write(file, at, b"w"));
+        world.wait(0, writing);
+    }
+    world.wait(0, asking);
+    assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 1);
+    let order: Vec<u16> = world.server.log.iter().map(|(_, of)| of.command).collect();
+    let place = |wanted| order.iter().rposition(|of| *of == wanted);
+    assert!(place(command::WRITE) < place(command::OPLOCK_BREAK));
+    assert!(place(command::OPLOCK_BREAK) < place(command::IOCTL));
+    assert_eq!(world.server.files["a"][..3], *b"www");
+    assert_all_signed(&world);
+}
+
+#[test]
+fn a_question_for_channels_among_others_waits_until_nothing_is_answered() {
+    let (mut world, ..) = with_channels();
+    let file = open(&mut world, 0);
+    world.run_for(Duration::from_secs(1));
+    let start = world.now;
+    let chain = [
+        messages::write(file, 0, b"with it"),
+        messages::query_interfaces(),
+    ];
+    let ids = world.send_chain(0, &chain);
+    let is_asked = world.run_until(Duration::from_secs(60), |world| {
+        world.server.count(0, command::IOCTL) > 0
+    });
+    assert!(is_asked);
+    // There, the near half told, and its word.
+    assert!(world.round_trips(start) >= 1.49);
+    for id in ids {
+        world.wait(0, id);
+    }
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 1);
+    assert_all_signed(&world);
+}
+
+#[test]
+fn directories_are_not_gone_through_ahead_once_channels_are_looked_for() {
+    let (mut world, ..) = with_channels();
+    for name in 0..1_000 {
+        world
+            .server
+            .files
+            .insert(format!("file-{name}"), Vec::new());
+    }
+    let attributes = Create {
+        access: 0x80,
+        ..Create::open("a")
+    };
+    let (listed, kept) = (Create::directory(""), world.create(0, &attributes));
+    let listed = world.create(0, &listed);
+    world.run_for(Duration::from_secs(1));
+    let ahead = world.server.count(0, command::QUERY_DIRECTORY);
+    assert!(ahead > 0, "the first names come with the open");
+    world.ask(0, &messages::query_interfaces());
+    let mut asked = 0;
+    loop {
+        asked += 1;
+        let answer = world.ask(0, &messages::list(listed, 0, 16_384));
+        world.run_for(Duration::from_secs(1));
+        let seen = world.server.count(0, command::QUERY_DIRECTORY);
+        assert_eq!(seen, ahead + asked);
+        if answer.header.status == status::NO_MORE_FILES {
+            break;
+        }
+    }
+    assert!(asked > 2);
+    for file in [listed, kept] {
+        let start = world.now;
+        world.ask(0, &messages::close(file));
+        assert!(world.round_trips(start) >= 0.99, "the server's answer");
+    }
     assert_all_signed(&world);
 }
 
