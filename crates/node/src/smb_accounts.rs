@@ -5,9 +5,9 @@
 //! else. A node that is told of a file which it cannot use does not start, and says why; what is in
 //! the file appears in no message.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -79,7 +79,13 @@ fn load(path: &Path) -> Result<Accounts, SmbAccountsError> {
         path: path.to_owned(),
         cause,
     };
-    let file = File::open(path).map_err(failed)?;
+    // A pipe that nobody writes to would be waited for as it is opened; a regular file's bytes are
+    // there whether or not one waits.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(failed)?;
     // Of what was opened, and not of what has the name a moment later.
     let metadata = file.metadata().map_err(failed)?;
     let (mode, owner, node) = (metadata.mode() & 0o777, metadata.uid(), sys::user());
@@ -114,6 +120,7 @@ fn load(path: &Path) -> Result<Accounts, SmbAccountsError> {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, chown};
+    use std::process::Command;
 
     use super::*;
 
@@ -152,6 +159,16 @@ mod tests {
         }
         let error = load(&path).unwrap_err().to_string();
         assert!(error.contains("the user 12345"), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("accounts");
+        let mut make = Command::new("mkfifo");
+        make.args(["-m", "600"]).arg(&path);
+        assert!(make.status().unwrap().success());
+        assert!(matches!(load(&path), Err(SmbAccountsError::NoFile(_))));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! what is measured finds a path they know; before each cell their dictionaries are emptied.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -252,8 +253,14 @@ impl Lane {
     fn delegated(&self) -> Result<[String; 2]> {
         let path = self.directory.join("accounts");
         let line = format!("*\\{USER}:password:{PASSWORD}\n");
-        fs::write(&path, line)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        // Never open to others, not even as it is made.
+        fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?
+            .write_all(line.as_bytes())?;
         let file = format!("smb_accounts = \"{}\"", path.display());
         Ok([file, "smb_resign_gmac = true".to_owned()])
     }
