@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use vocab::ByteCount;
 
 use crate::lab::progress;
-use crate::output::{Output, printable};
+use crate::output::Output;
 
 /// Rows of the table beyond which only the largest are shown.
 const ROWS: usize = 40;
@@ -288,7 +288,7 @@ fn row(text: &mut String, name: &str, tally: &Tally) {
 
 /// The name with its middle left out where it is too long: what tells files apart stands at its ends.
 fn shortened(name: &str, most: usize) -> String {
-    let letters: Vec<char> = printable(name).chars().collect();
+    let letters: Vec<char> = vocab::printable(name).chars().collect();
     if letters.len() <= most {
         return letters.into_iter().collect();
     }

@@ -150,7 +150,7 @@ impl Display {
 
 impl Progress for Display {
     fn step(&self, done: f64, text: &str) {
-        let text = &crate::output::printable(text);
+        let text = &vocab::printable(text);
         match &self.bar {
             Some(bar) => {
                 bar.set_position((done * 1000.0) as u64);

@@ -25,13 +25,6 @@ pub(crate) fn write_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
 }
 
-/// Text in one line that moves no cursor: names of files may hold anything.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|letter| if letter.is_control() { '?' } else { letter })
-        .collect()
-}
-
 /// Standard output, of which somebody may have read enough.
 #[derive(Debug)]
 pub(crate) struct Output<W = io::Stdout> {

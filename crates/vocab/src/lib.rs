@@ -14,6 +14,7 @@ mod chance;
 mod cursor;
 mod flow;
 mod random;
+mod text;
 mod time;
 mod units;
 
@@ -21,6 +22,7 @@ pub use chance::Chance;
 pub use cursor::{Reader, Truncated, Writer, varint_length};
 pub use flow::{FlowId, NodeId, ParseNodeIdError, Segment, SegmentKind};
 pub use random::Random;
+pub use text::printable;
 pub use time::Time;
 pub use units::{
     Bitrate, ByteCount, ParseUnitError, Probability, duration_text, format_duration, parse_duration,

@@ -141,7 +141,10 @@ fn path(name: &str, path: &Value) -> String {
             let _ = writeln!(text, "{label}: UDP");
         }
         (Some("tls"), _) => {
-            let why = path["fallback"].as_str().unwrap_or("no reason given");
+            let why = match path["fallback"].is_string() {
+                true => string(&path["fallback"]),
+                false => "no reason given".to_owned(),
+            };
             let _ = writeln!(text, "{label}: TLS over TCP ({why})");
         }
         _ => return text,
@@ -281,8 +284,8 @@ pub fn why(why: &Value) -> String {
             wrapped(&mut text, "  saved", &value);
         }
         for (label, key) in [("  why not", "why_not"), ("  remedy", "remedy")] {
-            if let Some(value) = stage[key].as_str() {
-                wrapped(&mut text, label, value);
+            if stage[key].is_string() {
+                wrapped(&mut text, label, &string(&stage[key]));
             }
         }
     }
@@ -308,8 +311,9 @@ fn wrapped(text: &mut String, label: &str, value: &str) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
+/// Text for a terminal; a name in it may be what any host has sent.
 fn string(value: &Value) -> String {
-    value.as_str().unwrap_or("-").to_owned()
+    vocab::printable(value.as_str().unwrap_or("-"))
 }
 
 fn number(value: &Value) -> String {
@@ -469,6 +473,36 @@ mod tests {
         assert!(text.contains("reduce         referred to 40 chunks"));
         assert!(text.contains("  saved        -20B"));
         assert!(text.contains("  remedy       none"));
+    }
+
+    #[test]
+    fn nothing_that_a_host_sends_acts_on_the_terminal() {
+        let evil = "\x1b[2J\r\n\u{9b}\u{202e}x";
+        let flow = json!({
+            "flow": 1, "state": evil, "peer": evil, "half": evil, "client": evil, "server": evil,
+            "protocol": evil,
+        });
+        let stage = json!({ "stage": evil, "did": evil, "why_not": evil, "remedy": evil });
+        let path = json!({ "carries": "tls", "fallback": evil });
+        let by_udp = json!({ "carries": "udp", "udp": { "congestion": evil } });
+        let texts = [
+            why(&json!({ "flow": flow, "stages": [stage] })),
+            flows(&json!({ "flows": [flow] })),
+            status(&json!({
+                "name": evil, "node": evil, "version": evil, "mode": evil,
+                "interception": { "state": evil, "destinations": [evil] },
+                "limits_reached": [evil], "unpaired_peers": [evil],
+                "peers": [
+                    { "name": evil, "node": evil, "state": evil, "path": path },
+                    { "name": evil, "path": by_udp },
+                ],
+            })),
+        ];
+        for text in texts {
+            assert!(text.contains("?[2J"), "{text:?}");
+            let acts = |letter: char| letter.is_control() && letter != '\n' || letter == '\u{202e}';
+            assert!(!text.contains(acts), "{text:?}");
+        }
     }
 
     #[test]

@@ -415,7 +415,6 @@ impl Far {
 
     pub(super) fn forget_open(&mut self, file: FileId) {
         self.forget_ahead(file);
-        self.forget_lists(file);
         self.opens.remove(&file);
         self.reading.retain(|reading| *reading != file);
         self.breaking.retain(|breaking| *breaking != file);

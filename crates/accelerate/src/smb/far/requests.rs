@@ -77,8 +77,7 @@ impl Far {
 
     /// Why the client's message cannot be handled, if so.
     fn objection(&mut self, message: &Message) -> Option<LetGoReason> {
-        let waiting = self.queue.len() + self.lists_waiting;
-        if self.outstanding.len() > OUTSTANDING_MAX || waiting > OUTSTANDING_MAX {
+        if self.outstanding.len() > OUTSTANDING_MAX || self.queue.len() > OUTSTANDING_MAX {
             return Some(LetGoReason::Limit);
         }
         for head in message.heads() {
@@ -150,7 +149,7 @@ impl Far {
                 Touch::Closes(file) => {
                     self.forget_ahead(file);
                     if let Some(open) = self.opens.get_mut(&file) {
-                        open.close();
+                        open.is_closing = true;
                     }
                 }
                 Touch::EndsTree => self.end_opens(|open| open == (session, tree)),
@@ -170,7 +169,7 @@ impl Far {
                 continue;
             };
             if is_meant((open.session, open.tree)) {
-                open.close();
+                open.is_closing = true;
                 self.forget_ahead(file);
             }
         }
@@ -347,7 +346,6 @@ impl Far {
         // With nothing under way no credit will come; then the server may judge.
         !is_served
             && !is_barred
-            && !self.ends_listed(message)
             && !overlaps
             && (self.ids.can_take(charge) || self.outstanding.is_empty())
     }

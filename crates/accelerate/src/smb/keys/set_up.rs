@@ -27,6 +27,10 @@ use crate::smb::wire::set_up::{
 /// Sessions that may be in the middle of their set-up on one connection: clients do one at a time.
 const SET_UPS_MAX: usize = 16;
 
+/// Characters of a domain and of a user that are shown: names for NTLM have up to 15 and 20 ([MS-ADA3],
+/// sAMAccountName; [MS-NBTE] §2.2.1), those of others are told apart by as many.
+const SHOWN_MAX: usize = 40;
+
 /// Why a session that signs goes without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoKey {
@@ -214,7 +218,7 @@ impl SetUps {
         if authenticate.is_version_1() {
             return Outcome::NoKey(NoKey::Mechanism);
         }
-        let account = format!("{}\\{}", authenticate.domain(), authenticate.user());
+        let account = shown(&authenticate.domain(), &authenticate.user());
         let mut is_known = false;
         for hash in accounts.find(&authenticate.domain(), &authenticate.user()) {
             is_known = true;
@@ -238,6 +242,18 @@ impl SetUps {
             false => NoKey::UnknownAccount(account),
         })
     }
+}
+
+/// An account for people. Any host may have sent it, and has proved nothing.
+fn shown(domain: &str, user: &str) -> String {
+    let cut = |name: &str| {
+        let mut shown: String = name.chars().take(SHOWN_MAX).collect();
+        if shown.len() < name.len() {
+            shown.push('…');
+        }
+        vocab::printable(&shown)
+    };
+    format!("{}\\{}", cut(domain), cut(user))
 }
 
 fn agreed(message: &[u8]) -> Option<Agreed> {

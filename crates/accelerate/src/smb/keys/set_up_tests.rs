@@ -143,6 +143,17 @@ fn without_the_right_secret_there_is_no_key_and_the_reason_names_the_account() {
 }
 
 #[test]
+fn a_name_that_anybody_may_send_is_fit_to_be_shown() {
+    let long = "\x1b]0;\u{202e}".to_owned() + &"x".repeat(200);
+    let (token, _) = log_in("A\r\n", &long, "secret", CHALLENGE, None);
+    let mut said = conversation(0x0210, None, true);
+    said.said[4] = set_up_request(2, 77, &token);
+    let shown = format!("A??\\?]0;?{}…", "x".repeat(SHOWN_MAX - 5));
+    let wanted = Outcome::NoKey(NoKey::UnknownAccount(shown));
+    assert_eq!(said.heard_by(&mut setups("")), Some(wanted));
+}
+
+#[test]
 fn a_key_that_the_server_does_not_prove_is_none() {
     let unproven = Some(Outcome::NoKey(NoKey::Unproven("CORP\\Anna".to_owned())));
     let accounts = "corp\\anna:password:secret";
