@@ -78,7 +78,11 @@ pub(crate) const LISTING_BLOCK: u32 = 64 << 10;
 /// Bytes of entries of one open that may be ahead of its client.
 pub(crate) const LISTING_AHEAD: usize = 512 << 10;
 
-/// The same before it has asked for any: more than a thousand names. In vain it costs a T1 a second.
+/// The same of all opens of a flow: a client that begins many listings and goes on with none
+/// would else have half a gibibyte kept for it.
+pub(crate) const LISTINGS_AHEAD: usize = 8 << 20;
+
+/// The same of one open before its client has asked for any: more than a thousand names. In vain it costs a T1 a second.
 pub(crate) const LISTING_FIRST: usize = 192 << 10;
 
 /// For how long the first entries of a directory, which are read as it is opened, may wait for the

@@ -415,6 +415,7 @@ impl Far {
 
     pub(super) fn forget_open(&mut self, file: FileId) {
         self.forget_ahead(file);
+        self.forget_lists(file);
         self.opens.remove(&file);
         self.reading.retain(|reading| *reading != file);
         self.breaking.retain(|breaking| *breaking != file);

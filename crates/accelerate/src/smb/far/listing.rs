@@ -16,16 +16,19 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use vocab::SegmentKind;
 
-use super::message::Message;
+use super::message::{Message, SAME_SESSION, SAME_TREE};
+use super::open::Open;
 use super::{Far, Finish, Purpose};
 use crate::LetGoReason;
-use crate::smb::config::{AHEAD_CREDITS, LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST};
+use crate::smb::config::{
+    AHEAD_CREDITS, LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST, LISTINGS_AHEAD,
+};
 use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
 use crate::smb::wire::header::{self, Header, command, status};
-use crate::smb::wire::target::touch;
+use crate::smb::wire::target::{Touch, touch};
 
 /// What is guessed of a directory that is opened to be listed: what the client asked for last.
 #[derive(Debug)]
@@ -59,6 +62,8 @@ impl Usual {
             sent: VecDeque::new(),
             is_under_way: false,
             is_moved: false,
+            is_reopening: false,
+            is_closed: false,
             waiting: Vec::new(),
             asked_by_client: 0,
         }
@@ -89,8 +94,12 @@ pub(crate) struct Listing {
     is_under_way: bool,
     /// The server's place is not the beginning, and the client has had nothing.
     is_moved: bool,
+    /// A request is under way that was told to open the listing again.
+    is_reopening: bool,
+    /// The client has closed it: what it asks behind that is the server's to answer.
+    pub(super) is_closed: bool,
     /// Requests of the client's that what is under way will answer, or that must wait for it.
-    waiting: Vec<Message>,
+    pub(super) waiting: Vec<Message>,
     /// Requests of the client's under way to the server.
     pub(super) asked_by_client: usize,
 }
@@ -102,6 +111,17 @@ impl Listing {
         if answer != status::SUCCESS && self.state == State::Going {
             self.is_complete = true;
         }
+        let has_begun = matches!(
+            answer,
+            status::SUCCESS | status::NO_MORE_FILES | status::NO_SUCH_FILE
+        );
+        // What is refused has not opened it again.
+        self.is_moved |= std::mem::take(&mut self.is_reopening) && !has_begun;
+    }
+
+    /// Bytes of requests that wait.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().map(Message::bytes).sum()
     }
 
     /// Whether something is there, or will be, that the client has not asked for.
@@ -117,6 +137,12 @@ impl Listing {
             && front.is_some_and(|front| self.query.answers(request, is_fresh, *front))
     }
 
+    /// Bytes that were sent ahead and not asked for, and those that are under way.
+    fn ahead(&self) -> usize {
+        let coming = usize::from(self.is_under_way) * self.length as usize;
+        self.sent.iter().sum::<usize>() + coming
+    }
+
     /// Whether more is wanted.
     fn wants_more(&self) -> bool {
         let most = match self.state {
@@ -124,8 +150,8 @@ impl Listing {
             State::Going => LISTING_AHEAD,
             State::Off => return false,
         };
-        let ahead: usize = self.sent.iter().sum();
-        ahead < most && !self.is_complete && !self.is_under_way && self.asked_by_client == 0
+        let is_idle = !self.is_under_way && self.asked_by_client == 0;
+        self.ahead() < most && !self.is_complete && !self.is_closed && is_idle
     }
 }
 
@@ -134,9 +160,25 @@ impl Far {
         self.opens.get_mut(&file)?.listing.as_mut()
     }
 
-    /// Takes a request for names that is, or will be, answered by what is read ahead; gives back
-    /// what is not.
-    pub(super) fn list_ahead(&mut self, mut message: Message) -> Option<Message> {
+    /// Takes a request for names that has arrived and is, or will be, answered by what is read
+    /// ahead; gives back what is not.
+    pub(super) fn list_ahead(&mut self, message: Message) -> Option<Message> {
+        if let Some((_, request)) = listed_request(&message)
+            && let Some(open) = self.opens.get(&request.file)
+            && let Some(listing) = open.listing.as_ref().filter(|listing| listing.is_closed)
+        {
+            // A CLOSE that failed has left the server's place where it was.
+            if !open.is_closing && (listing.is_ahead() || listing.is_moved) {
+                self.stop(LetGoReason::Unsupported);
+                return None;
+            }
+            return Some(message);
+        }
+        self.list_next(message)
+    }
+
+    /// The same for one whose turn it is.
+    fn list_next(&mut self, mut message: Message) -> Option<Message> {
         let Some((header, request)) = listed_request(&message) else {
             return self.list_unseen(message);
         };
@@ -147,10 +189,8 @@ impl Far {
         let Some(listing) = open.listing.as_mut().filter(|_| is_its) else {
             return Some(message);
         };
-        // Its client signs, and nobody else may take what is there for it, or lose its place.
-        if open.is_signed && !header.has(header::flag::SIGNED) && listing.is_ahead() {
-            self.stop(LetGoReason::Forged);
-            return None;
+        if open.is_signed && !header.has(header::flag::SIGNED) {
+            return self.list_unsigned(message, request.file);
         }
         let is_fresh = listing.state == State::Fresh;
         // None overtakes one that waits.
@@ -168,12 +208,14 @@ impl Far {
         }
         if listing.is_under_way {
             listing.waiting.push(message);
+            self.lists_waiting += 1;
             return None;
         }
         let begins = request.flags & (flag::RESTART | flag::REOPEN) != 0;
         if listing.is_moved {
             let body = message.heads_mut().next()?.body_mut();
             body[FLAGS_AT] |= flag::REOPEN;
+            listing.is_reopening = true;
         } else if listing.is_ahead() && !begins {
             // Its place in the listing is where the server stands no more.
             self.stop(LetGoReason::Unsupported);
@@ -199,20 +241,75 @@ impl Far {
         Some(message)
     }
 
+    /// A request that nobody vouches for, on an open whose client signs: nobody else may take what
+    /// is there for that client, or lose its place.
+    fn list_unsigned(&mut self, message: Message, file: FileId) -> Option<Message> {
+        let Some(listing) = self.listing(file) else {
+            return Some(message);
+        };
+        if listing.is_ahead() || listing.is_moved {
+            self.stop(LetGoReason::Forged);
+            return None;
+        }
+        listing.state = State::Off;
+        Some(message)
+    }
+
     /// Requests for names that are not alone in their frame, or not understood: they are the
     /// server's, from where the client stands.
     fn list_unseen(&mut self, mut message: Message) -> Option<Message> {
-        for head in message.heads_mut() {
-            if head.header.command != command::QUERY_DIRECTORY {
-                continue;
+        let (mut before, mut session, mut tree) = (None, 0, 0);
+        let mut asked = Vec::new();
+        for (index, head) in message.heads().enumerate() {
+            let header = &head.header;
+            let touch = touch(header, head.body(), before);
+            before = touch.file();
+            // [MS-SMB2] §3.2.4.1.4 (Sending Compounded Requests).
+            if header.session != SAME_SESSION {
+                session = header.session;
             }
-            let file = touch(&head.header, head.body(), None).file();
-            let Some(listing) = file.and_then(|file| self.listing(file)) else {
+            if header.tree != SAME_TREE {
+                tree = header.tree;
+            }
+            if header.command == command::QUERY_DIRECTORY
+                && let Some(file) = before
+            {
+                let is_signed = header.has(header::flag::SIGNED);
+                asked.push((index, file, (session, tree), is_signed));
+            }
+        }
+        for (_, file, ..) in &asked {
+            if let Some(listing) = self.listing(*file)
+                && listing.is_under_way
+                && (listing.is_moved || !listing.waiting.is_empty())
+            {
+                listing.waiting.push(message);
+                self.lists_waiting += 1;
+                return None;
+            }
+        }
+        for (index, file, whose, is_signed) in asked {
+            // It may be this very frame that closes it, behind its question.
+            let is_last = self.ends(&message, |other, _| other == file);
+            let Some(open) = self.opens.get_mut(&file) else {
                 continue;
             };
-            if listing.is_moved && !listing.is_under_way {
-                listing.is_moved = false;
-                head.body_mut()[FLAGS_AT] |= flag::REOPEN;
+            let is_asked = |listing: &&mut Listing| is_last || !listing.is_closed;
+            let Some(listing) = open.listing.as_mut().filter(is_asked) else {
+                continue;
+            };
+            if open.is_signed && !is_signed {
+                message = self.list_unsigned(message, file)?;
+                continue;
+            }
+            // One of another session's the server refuses, and stays where it stands.
+            let is_its = (open.session, open.tree) == whose;
+            if listing.is_moved {
+                if let Some(head) = message.heads_mut().nth(index).filter(|_| is_its) {
+                    head.body_mut()[FLAGS_AT] |= flag::REOPEN;
+                    listing.is_moved = false;
+                    listing.is_reopening = true;
+                }
             } else if listing.is_ahead() {
                 self.stop(LetGoReason::Unsupported);
                 return None;
@@ -221,6 +318,49 @@ impl Far {
             listing.sent.clear();
         }
         Some(message)
+    }
+
+    /// Whether a frame ends an open while requests for its names wait that came before it.
+    pub(super) fn ends_listed(&self, message: &Message) -> bool {
+        self.lists_waiting > 0 && self.ends(message, |_, open| open.has_waiting_lists())
+    }
+
+    /// Whether a frame ends an open of those that are meant.
+    fn ends(&self, message: &Message, is_meant: impl Fn(FileId, &Open) -> bool) -> bool {
+        let mut before = None;
+        message.heads().any(|head| {
+            let touch = touch(&head.header, head.body(), before);
+            before = touch.file();
+            let (session, tree) = (head.header.session, head.header.tree);
+            let mut opens = self.opens.iter();
+            match touch {
+                Touch::Closes(file) => {
+                    opens.any(|(other, open)| *other == file && is_meant(file, open))
+                }
+                Touch::EndsTree => opens.any(|(file, open)| {
+                    (open.session, open.tree) == (session, tree) && is_meant(*file, open)
+                }),
+                Touch::EndsSession => {
+                    opens.any(|(file, open)| open.session == session && is_meant(*file, open))
+                }
+                Touch::Nothing
+                | Touch::Asks(_)
+                | Touch::Changes(_)
+                | Touch::Flushes(_)
+                | Touch::Anything => false,
+            }
+        })
+    }
+
+    /// Requests for names whose turn has come with no open any more are the server's to refuse.
+    pub(super) fn forget_lists(&mut self, file: FileId) {
+        let Some(listing) = self.listing(file) else {
+            return;
+        };
+        for message in std::mem::take(&mut listing.waiting) {
+            self.lists_waiting -= 1;
+            self.enqueue(message);
+        }
     }
 
     /// The first entries that were read as this directory was opened are out of date.
@@ -246,6 +386,10 @@ impl Far {
             .map(|(file, _)| *file)
             .collect();
         for file in wanted {
+            let listings = self.opens.values().filter_map(|open| open.listing.as_ref());
+            if listings.map(Listing::ahead).sum::<usize>() >= LISTINGS_AHEAD {
+                return;
+            }
             self.list_one_ahead(file);
         }
     }
@@ -334,9 +478,19 @@ impl Far {
             (State::Fresh | State::Going, None) => listing.is_complete = true,
             (State::Off, _) => {}
         }
+        self.lists_waiting -= waiting.len();
+        // They came before what ends their open, and that has waited for them.
+        let ends = |message: &Message| self.ends(message, |other, _| other == file);
+        let end = self.queue.len();
+        let mut at = match waiting.is_empty() {
+            true => end,
+            false => self.queue.iter().position(ends).unwrap_or(end),
+        };
         for message in waiting {
-            if let Some(message) = self.list_ahead(message) {
-                self.enqueue(message);
+            if let Some(message) = self.list_next(message) {
+                self.queue_bytes += message.bytes();
+                self.queue.insert(at, message);
+                at += 1;
             }
         }
     }

@@ -11,6 +11,9 @@ use super::connection::asks_for_interfaces;
 /// §3.2.4.1.4, Sending Compounded Requests).
 pub(crate) const SAME_SESSION: u64 = u64::MAX;
 
+/// The same of its tree.
+pub(crate) const SAME_TREE: u32 = u32::MAX;
+
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Message {

@@ -17,10 +17,12 @@
 //!
 //! Of a session whose key is delegated, every signed message is gathered whole and verified before
 //! it is looked at, and signed again if it was altered (`sessions`, [`crate::smb::keys`]). "SIGNED"
-//! in the drawing is a signed request of another session; a signature that is not valid is the same.
+//! in the drawing is a signed request of another session; a signature that is not valid is the
+//! same.
 //!
 //! Requests reach the server in the client's order. One waits, with all behind it, while the server
-//! has given no credit, or while WRITEs and CLOSEs are under way that the client may hold for done (only
+//! has given no credit, while questions wait for names that are under way and it closes their
+//! directory, or while WRITEs and CLOSEs are under way that the client may hold for done (only
 //! further WRITEs pass then): no request of the client's overtakes what it was told is done.
 
 mod answers;
@@ -199,6 +201,8 @@ pub(crate) struct Far {
     usual_listing: listing::Usual,
     /// The answer to a request of our own for names, as far as it has come.
     gathered: Vec<u8>,
+    /// Requests for names that wait for what is read ahead.
+    lists_waiting: usize,
 
     client_finish: Finish,
 }
@@ -252,6 +256,7 @@ impl Far {
             early: 0,
             usual_listing: listing::Usual::default(),
             gathered: Vec::new(),
+            lists_waiting: 0,
             client_finish: Finish::Open,
         }
     }
@@ -407,12 +412,20 @@ impl Accelerator for Far {
             .flat_map(|open| &open.waiting)
             .map(|waiting| waiting.message.bytes())
             .sum();
+        let lists: usize = self
+            .opens
+            .values()
+            .filter_map(|open| open.listing.as_ref())
+            .map(listing::Listing::waiting_bytes)
+            .sum();
         self.queue_bytes
             + self.gathering.bytes()
             + self.requests.held()
             + self.answers.held()
             + self.held.as_ref().map_or(0, Held::bytes)
             + waiting
+            + lists
+            + self.gathered.len()
     }
 
     fn note(&self) -> Option<String> {

@@ -107,6 +107,14 @@ impl Open {
         }
     }
 
+    /// The client closes it.
+    pub(crate) fn close(&mut self) {
+        self.is_closing = true;
+        if let Some(listing) = &mut self.listing {
+            listing.is_closed = true;
+        }
+    }
+
     /// Whether the near half may answer for this open.
     pub(crate) fn is_held(&self) -> bool {
         self.grant == Grant::Held && !self.is_closing
@@ -119,6 +127,12 @@ impl Open {
     pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
         let last_before = self.written.range(..end).next_back();
         last_before.is_some_and(|(_, written_to)| *written_to > start || end == u64::MAX)
+    }
+
+    /// Whether requests for its names wait for what is read ahead.
+    pub(crate) fn has_waiting_lists(&self) -> bool {
+        let listing = self.listing.as_ref();
+        listing.is_some_and(|listing| !listing.waiting.is_empty())
     }
 
     /// Whether WRITEs under way may have been answered already.

@@ -77,7 +77,8 @@ impl Far {
 
     /// Why the client's message cannot be handled, if so.
     fn objection(&mut self, message: &Message) -> Option<LetGoReason> {
-        if self.outstanding.len() > OUTSTANDING_MAX || self.queue.len() > OUTSTANDING_MAX {
+        let waiting = self.queue.len() + self.lists_waiting;
+        if self.outstanding.len() > OUTSTANDING_MAX || waiting > OUTSTANDING_MAX {
             return Some(LetGoReason::Limit);
         }
         for head in message.heads() {
@@ -149,7 +150,7 @@ impl Far {
                 Touch::Closes(file) => {
                     self.forget_ahead(file);
                     if let Some(open) = self.opens.get_mut(&file) {
-                        open.is_closing = true;
+                        open.close();
                     }
                 }
                 Touch::EndsTree => self.end_opens(|open| open == (session, tree)),
@@ -169,7 +170,7 @@ impl Far {
                 continue;
             };
             if is_meant((open.session, open.tree)) {
-                open.is_closing = true;
+                open.close();
                 self.forget_ahead(file);
             }
         }
@@ -346,6 +347,7 @@ impl Far {
         // With nothing under way no credit will come; then the server may judge.
         !is_served
             && !is_barred
+            && !self.ends_listed(message)
             && !overlaps
             && (self.ids.can_take(charge) || self.outstanding.is_empty())
     }

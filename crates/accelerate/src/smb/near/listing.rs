@@ -32,6 +32,8 @@ pub(super) struct Listing {
     waiting: VecDeque<Waiting>,
     /// The client has been given the first of what came with the open, and goes on.
     is_begun: bool,
+    /// The client has closed it: what it asks behind that is the server's to answer.
+    pub(super) is_closed: bool,
     /// Answers from before this frame of the client's are dropped.
     dropped_at: u64,
 }
@@ -151,6 +153,7 @@ impl Near {
         let names_changed_at = self.names_changed_at;
         let its = (header.session, header.tree);
         if let Some(open) = self.opens.get_mut(&request.file)
+            && !open.listing.is_closed
             && (open.licence.session, open.licence.tree) == its
             && (header.has(flag::SIGNED) || !open.licence.is_signed)
         {

@@ -13,9 +13,9 @@
 //! A READ is answered when all of it has come ahead (`contents`), a WRITE as soon as it has passed,
 //! both only for opens with a licence, while licences are fresh (`freshness`), and as the server
 //! would: of a session that signs only what bears a valid signature, and with one, under the key
-//! that the far half has handed over. So is the CLOSE of an open through which nothing was changed. A
-//! WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its
-//! open: the data is lost, and nobody must take it for kept.
+//! that the far half has handed over. So is the CLOSE of an open through which nothing was changed.
+//! A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open: the
+//! data is lost, and nobody must take it for kept.
 
 mod contents;
 mod freshness;
@@ -236,6 +236,9 @@ impl Near {
     }
 
     fn close(&mut self, reason: LetGoReason) {
+        if self.state == State::Gone {
+            return;
+        }
         self.state = State::Gone;
         let closing = LettingGo::Close { reason };
         self.outputs.push_back(Output::LettingGo(closing));

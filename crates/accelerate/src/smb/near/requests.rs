@@ -5,7 +5,6 @@ use vocab::{Segment, SegmentKind, Time};
 
 use super::contents::Found;
 use super::{Near, Passing, Pending, State, passing};
-use crate::Output;
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::keys::Mac;
@@ -18,6 +17,7 @@ use crate::smb::wire::target::{Touch, touch};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
 };
+use crate::{LetGoReason, Output};
 
 /// The answer to a CLOSE that asks for nothing: its fixed length, and zeros ([MS-SMB2] §2.2.16,
 /// CLOSE Response).
@@ -144,6 +144,7 @@ impl Near {
                 self.change(file, at);
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_over = true;
+                    open.listing.is_closed = true;
                 }
             }
             Touch::EndsTree | Touch::EndsSession | Touch::Anything => {
@@ -157,6 +158,7 @@ impl Near {
                         open.changed_at = at;
                         open.is_changed = true;
                         open.is_over |= touch != Touch::Anything;
+                        open.listing.is_closed |= touch != Touch::Anything;
                     }
                 }
             }
@@ -212,8 +214,9 @@ impl Near {
         let Some(file) = touch.file().filter(|file| self.opens.contains_key(file)) else {
             return;
         };
+        // One that is not noted could never be answered here, and the far half may count on it.
         if self.pending.len() >= OUTSTANDING_MAX {
-            return;
+            return self.close(LetGoReason::Limit);
         }
         self.passing = passing(head);
         if self.passing.is_some() && head.header.has(flag::SIGNED) {

@@ -19,6 +19,10 @@ use crate::smb::wire::{FileId, array, u8_at, u16_at, u32_at, u64_at};
 pub(crate) const DISK_FULL: u32 = 0xc000_007f;
 pub(crate) const NO_SUCH_FILE: u32 = 0xc000_0034;
 pub(crate) const CANCELLED: u32 = 0xc000_0120;
+pub(crate) const FILE_CLOSED: u32 = 0xc000_0128;
+pub(crate) const INVALID_INFO_CLASS: u32 = 0xc000_0003;
+/// An information class that this server does not know.
+pub(crate) const NO_CLASS: u8 = 99;
 pub(crate) const ACCESS_DENIED: u32 = 0xc000_0022;
 
 /// One connection to the server.
@@ -303,7 +307,8 @@ impl Server {
                 return Some(file(8));
             }
             command::QUERY_DIRECTORY => {
-                self.list(connection, header, body);
+                self.list(connection, header, body, file(8));
+                return Some(file(8));
             }
             command::QUERY_INFO => {
                 self.open(connection, header, file(24));
@@ -563,13 +568,19 @@ impl Server {
     }
 
     /// Names in entries of this server's own making; every file is in every directory.
-    fn list(&mut self, connection: usize, header: &Header, body: &[u8]) {
+    fn list(&mut self, connection: usize, header: &Header, body: &[u8], file: FileId) {
         let request = QueryDirectoryRequest::parse(body).expect("a QUERY_DIRECTORY");
-        self.open(connection, header, request.file);
+        if !self.opens.contains_key(&file) {
+            return self.error(connection, header, FILE_CLOSED);
+        }
+        self.open(connection, header, file);
+        if request.class == NO_CLASS {
+            return self.error(connection, header, INVALID_INFO_CLASS);
+        }
         let length = request.length.div_ceil(65_536);
         assert!(u32::from(header.charge()) >= length, "it is not paid for");
         let names: VecDeque<String> = self.files.keys().cloned().collect();
-        let open = self.opens.get_mut(&request.file).unwrap();
+        let open = self.opens.get_mut(&file).unwrap();
         if open.listing.is_none() || request.flags & 0x11 != 0 {
             open.listing = Some(names);
         }

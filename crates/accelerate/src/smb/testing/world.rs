@@ -107,6 +107,11 @@ impl Client {
         }
     }
 
+    /// What it may still ask.
+    pub(crate) fn credits(&self) -> u64 {
+        self.credits
+    }
+
     fn receive(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.answers.push(Bytes::copy_from_slice(bytes));

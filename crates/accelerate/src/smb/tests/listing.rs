@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use vocab::Random;
 
+use super::super::config::{LISTING_BLOCK, LISTINGS_AHEAD, OUTSTANDING_MAX};
 use super::super::testing::messages::{self, Create};
+use super::super::testing::server::{FILE_CLOSED, INVALID_INFO_CLASS, NO_CLASS};
 use super::super::testing::world::{Answer, World};
 use super::super::wire::FileId;
 use super::super::wire::directory::entries;
@@ -229,6 +231,143 @@ fn who_begins_anew_while_names_are_under_way_gets_the_first() {
             assert!(world.let_go.is_none(), "{takes} ms, {pause} ms");
         }
     }
+}
+
+#[test]
+fn names_asked_for_within_a_compound_are_all_told() {
+    for takes in TAKES {
+        for pause in [0, 60, 1_000] {
+            let mut world = world_with(1_000);
+            world.server_takes = Duration::from_millis(takes);
+            let file = directory(&mut world);
+            world.run_for(Duration::from_millis(pause));
+            let related = messages::list(FileId::RELATED, 0, 65_536).with_flags(4);
+            let ids = world.send_chain(0, &[messages::flush(file), related.clone()]);
+            let mut listed = names(&world.wait(0, ids[1]));
+            listed.extend(list_all(&mut world, 0, file, 65_536));
+            assert_eq!(listed, all(&world), "{takes} ms, {pause} ms");
+            assert!(world.let_go.is_none(), "{takes} ms, {pause} ms");
+        }
+    }
+}
+
+#[test]
+fn a_compound_that_lists_and_closes_gets_the_first_names() {
+    for takes in TAKES {
+        for pause in [0, 60, 1_000] {
+            let mut world = world_with(1_000);
+            world.server_takes = Duration::from_millis(takes);
+            let file = directory(&mut world);
+            world.run_for(Duration::from_millis(pause));
+            let list = messages::list(file, 0, 65_536);
+            let close = messages::close(FileId::RELATED).with_flags(4);
+            let ids = world.send_chain(0, &[list, close]);
+            let listed = names(&world.wait(0, ids[0]));
+            assert_eq!(listed, all(&world)[..655], "{takes} ms, {pause} ms");
+            assert_eq!(world.wait(0, ids[1]).header.status, status::SUCCESS);
+            assert!(world.let_go.is_none(), "{takes} ms, {pause} ms");
+        }
+    }
+}
+
+#[test]
+fn a_question_that_is_refused_leaves_the_beginning_where_it_was() {
+    let mut world = world_with(1_000);
+    let file = directory(&mut world);
+    let mut request = messages::list(file, 0, 65_536);
+    request.body[2] = NO_CLASS;
+    let refusal = world.ask(0, &request);
+    assert_eq!(refusal.header.status, INVALID_INFO_CLASS);
+    assert_eq!(list_all(&mut world, 0, file, 65_536), all(&world));
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn a_closed_directory_is_not_listed() {
+    for takes in TAKES {
+        let mut world = world_with(3_000);
+        world.server_takes = Duration::from_millis(takes);
+        let file = directory(&mut world);
+        world.ask(0, &messages::list(file, 0, 65_536));
+        world.run_for(Duration::from_secs(3));
+        let closed = world.send(0, &messages::close(file));
+        let late = world.send(0, &messages::list(file, 0, 65_536));
+        assert_eq!(world.wait(0, closed).header.status, status::SUCCESS);
+        assert_eq!(world.wait(0, late).header.status, FILE_CLOSED);
+        assert!(world.let_go.is_none(), "{takes} ms");
+    }
+}
+
+#[test]
+fn what_was_asked_before_the_close_is_answered() {
+    let ends = [messages::close as fn(FileId) -> messages::Request, |_| {
+        messages::tree_disconnect()
+    }];
+    for (takes, length) in TAKES
+        .into_iter()
+        .flat_map(|takes| [(takes, 16_384), (takes, 65_536)])
+    {
+        for end in ends {
+            let mut world = world_with(1_000);
+            world.server_takes = Duration::from_millis(takes);
+            let file = directory(&mut world);
+            let asked = world.send(0, &messages::list(file, 0, length));
+            let follows = world.send(0, &messages::list(file, 0, length));
+            let ended = world.send(0, &end(file));
+            let mut listed = names(&world.wait(0, asked));
+            listed.extend(names(&world.wait(0, follows)));
+            // This server's entries are 100 bytes long.
+            let count = 2 * (length as usize / 100).min(500);
+            assert_eq!(listed, all(&world)[..count], "{takes} ms, {length}");
+            assert_eq!(world.wait(0, ended).header.status, status::SUCCESS);
+            assert!(world.let_go.is_none(), "{takes} ms");
+        }
+    }
+}
+
+#[test]
+fn listings_that_stand_still_hold_a_limited_number_of_bytes() {
+    let mut world = world_with(6_000);
+    let directories: Vec<FileId> = (0..20)
+        .map(|_| {
+            let file = directory(&mut world);
+            world.ask(0, &messages::list(file, 0, 65_536));
+            world.run_for(Duration::from_secs(1));
+            file
+        })
+        .collect();
+    // What is not here already is at most one block.
+    let held = world.buffered();
+    assert!(held > LISTINGS_AHEAD / 2, "{held}");
+    assert!(held <= LISTINGS_AHEAD + LISTING_BLOCK as usize, "{held}");
+    for file in [directories[0], directories[19]] {
+        let listed = list_all(&mut world, 0, file, 65_536);
+        assert_eq!(listed.last(), all(&world).last());
+    }
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn questions_that_wait_are_counted_and_limited() {
+    let mut world = world_with(10);
+    world.server.credits_max = u16::MAX;
+    while world.clients[0].credits() < 2 * OUTSTANDING_MAX as u64 {
+        world.ask(0, &messages::echo());
+    }
+    world.server_takes = Duration::from_secs(60);
+    let file = directory(&mut world);
+    let before = world.buffered();
+    for _ in 0..100 {
+        world.send(0, &messages::list(file, 0, 65_536));
+    }
+    world.run_for(Duration::from_secs(1));
+    assert!(world.buffered() >= before + 100 * 64);
+    for _ in 0..OUTSTANDING_MAX {
+        world.send(0, &messages::list(file, 0, 65_536));
+    }
+    world.run_for(Duration::from_secs(1));
+    let reason = LetGoReason::Limit;
+    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
 }
 
 #[test]

@@ -530,3 +530,29 @@ fn a_signed_listing_comes_ahead_as_an_unsigned_one() {
         assert_all_signed(&world);
     }
 }
+
+#[test]
+fn nobody_loses_a_signing_clients_place_by_a_question_that_is_not_signed() {
+    for is_alone in [true, false] {
+        let mut world = unconnected("*\\anna:password:secret", WAYS[3], 0);
+        world.server.signing.as_mut().unwrap().is_required = false;
+        world.set_up(0);
+        // Of an empty directory nothing is sent ahead, and the server's place has moved.
+        world.server.files.clear();
+        let file = world.create(0, &Create::directory(""));
+        world.run_for(Duration::from_secs(1));
+        world.clients[0].signs_little = true;
+        let list = messages::list(file, 0, 65_536);
+        match is_alone {
+            true => world.send(0, &list),
+            false => world.send_chain(0, &[messages::flush(file), list])[1],
+        };
+        world.run_for(Duration::from_secs(1));
+        let reason = LetGoReason::Forged;
+        assert_eq!(
+            world.let_go,
+            Some(LettingGo::Close { reason }),
+            "{is_alone}"
+        );
+    }
+}

@@ -53,6 +53,7 @@ pub(crate) mod status {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const PENDING: u32 = 0x0000_0103;
     pub(crate) const NO_MORE_FILES: u32 = 0x8000_0006;
+    pub(crate) const NO_SUCH_FILE: u32 = 0xc000_000f;
     /// A session's set-up goes on.
     pub(crate) const MORE_PROCESSING_REQUIRED: u32 = 0xc000_0016;
     pub(crate) const END_OF_FILE: u32 = 0xc000_0011;
