@@ -8,6 +8,7 @@
 //! A frame is the content of one frame segment. Numbers are never used again.
 
 use vocab::{Reader, Segment, Truncated, Writer};
+use zeroize::Zeroizing;
 
 use super::keys::{Algorithm, SigningKey};
 use super::listing::Query;
@@ -275,9 +276,10 @@ impl Frame {
                 version: reader.u8()?,
             },
             KEY => {
-                let (session, number, key) = (reader.u64()?, reader.u8()?, reader.array()?);
+                let (session, number) = (reader.u64()?, reader.u8()?);
+                let key = Zeroizing::new(reader.array()?);
                 let algorithm = Algorithm::from_number(number.into()).ok_or(Truncated)?;
-                let key = SigningKey::new(algorithm, key);
+                let key = SigningKey::new(algorithm, &key);
                 Frame::Key { session, key }
             }
             FORGET => Frame::Forget {
@@ -349,7 +351,7 @@ mod tests {
             },
             Frame::Key {
                 session: 9,
-                key: SigningKey::new(Algorithm::AesCmac, [4; 16]),
+                key: SigningKey::new(Algorithm::AesCmac, &[4; 16]),
             },
             Frame::Forget { session: 9 },
         ]

@@ -12,15 +12,16 @@ use std::collections::HashMap;
 use std::fmt;
 
 use md4::{Digest, Md4};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize;
 
 /// Accounts of one file. A domain of this size has other ways to hand over its keys, and each takes
 /// some hundred bytes.
 const ACCOUNTS_MAX: usize = 100_000;
 
-/// What NTLM derives everything from ([MS-NLMP] §3.3.2, NTOWFv2).
+/// What NTLM derives everything from ([MS-NLMP] §3.3.2, NTOWFv2). It stays where it is made, so that
+/// collections that move it leave no copy behind.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct NtHash(pub(crate) [u8; 16]);
+pub(crate) struct NtHash(pub(crate) Box<[u8; 16]>);
 
 impl Drop for NtHash {
     fn drop(&mut self) {
@@ -31,15 +32,17 @@ impl Drop for NtHash {
 impl NtHash {
     /// The MD4 of the password in UTF-16.
     pub(crate) fn of_password(password: &str) -> Self {
-        let mut hash = Md4::new();
+        let mut digest = Md4::new();
         for unit in password.encode_utf16() {
-            hash.update(unit.to_le_bytes());
+            digest.update(unit.to_le_bytes());
         }
-        Self(hash.finalize().into())
+        let mut hash = Self(Box::default());
+        digest.finalize_into((&mut *hash.0).into());
+        hash
     }
 
     fn from_hexadecimal(text: &str) -> Option<Self> {
-        let mut hash = Self([0; 16]);
+        let mut hash = Self(Box::default());
         let digits = text.as_bytes();
         if digits.len() != 32 {
             return None;
@@ -151,7 +154,7 @@ fn account(line: &str) -> Option<(Option<String>, String, NtHash)> {
     }
     let hash = match (fields.next()?, fields.next()?) {
         ("nt", digits) => NtHash::from_hexadecimal(digits.trim_end())?,
-        ("password", password) => NtHash::of_password(&Zeroizing::new(password.to_owned())),
+        ("password", password) => NtHash::of_password(password),
         _ => return None,
     };
     let domain = (domain != "*").then(|| upper(domain));
@@ -218,6 +221,15 @@ mod tests {
         let twice = "A\\b:password:1\na\\B:password:2";
         let error = AccountsError::Twice { line: 2 };
         assert_eq!(Accounts::parse(twice), Err(error));
+    }
+
+    #[test]
+    fn what_secrets_pass_through_is_overwritten() {
+        fn overwrites(_: &impl zeroize::ZeroizeOnDrop) {}
+        overwrites(&Md4::new());
+        overwrites(&<rc4::Rc4 as rc4::KeyInit>::new_from_slice(&[0; 16]).unwrap());
+        let ends = <hmac::Hmac<sha2::Sha256> as hmac::KeyInit>::new_from_slice(&[0; 16]).unwrap();
+        overwrites(&hmac::Mac::finalize(ends));
     }
 
     #[test]

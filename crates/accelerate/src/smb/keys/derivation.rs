@@ -1,9 +1,9 @@
 //! From a session key to the key that messages are signed with ([MS-SMB2] §3.1.4.2, Generating
 //! Cryptographic Keys).
 
+use hmac::digest::CtOutput;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use zeroize::Zeroizing;
 
 use super::preauth::PREAUTH_LENGTH;
 use super::signature::{Algorithm, SigningKey};
@@ -16,17 +16,18 @@ pub(crate) fn signing_key(
     session_key: &[u8; 16],
     preauth: &[u8; PREAUTH_LENGTH],
 ) -> SigningKey {
-    let key = match dialect {
-        ..dialect::SMB_3_0 => *session_key,
+    let block = match dialect {
+        ..dialect::SMB_3_0 => return SigningKey::new(algorithm, session_key),
         dialect::SMB_3_0..dialect::SMB_3_1_1 => derive(session_key, b"SMB2AESCMAC\0", b"SmbSign\0"),
         dialect::SMB_3_1_1.. => derive(session_key, b"SMBSigningKey\0", preauth),
     };
-    SigningKey::new(algorithm, key)
+    let key = block.as_bytes().first_chunk();
+    SigningKey::new(algorithm, key.expect("a block has 32 bytes"))
 }
 
-/// NIST SP 800-108 §5.1 (KDF in Counter Mode) with HMAC-SHA256, a counter of 32 bits, and 128 bits
-/// of output.
-fn derive(session_key: &[u8; 16], label: &[u8], context: &[u8]) -> [u8; 16] {
+/// NIST SP 800-108 §5.1 (KDF in Counter Mode) with HMAC-SHA256 and a counter of 32 bits: the block
+/// whose first 128 bits are the output. It is overwritten when it is dropped.
+fn derive(session_key: &[u8; 16], label: &[u8], context: &[u8]) -> CtOutput<Hmac<Sha256>> {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(session_key)
         .expect("HMAC takes keys of any length");
     mac.update(&1u32.to_be_bytes());
@@ -34,8 +35,7 @@ fn derive(session_key: &[u8; 16], label: &[u8], context: &[u8]) -> [u8; 16] {
     mac.update(&[0]);
     mac.update(context);
     mac.update(&128u32.to_be_bytes());
-    let block = Zeroizing::new(<[u8; 32]>::from(mac.finalize().into_bytes()));
-    *block.first_chunk().expect("a block has 32 bytes")
+    mac.finalize()
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     fn the_published_keys_of_smb_3_0_and_3_1_1_come_out() {
         let key = |text: &str| <[u8; 16]>::try_from(hexadecimal(text)).unwrap();
         let session = key("7CD451825D0450D235424E44BA6E78CC");
-        let wanted = SigningKey::new(Algorithm::AesCmac, key("0B7E9C5CAC36C0F6EA9AB275298CEDCE"));
+        let wanted = SigningKey::new(Algorithm::AesCmac, &key("0B7E9C5CAC36C0F6EA9AB275298CEDCE"));
         let none = [0; PREAUTH_LENGTH];
         let found = signing_key(0x0300, Algorithm::AesCmac, &session, &none);
         assert!(found == wanted);
@@ -60,7 +60,7 @@ mod tests {
              28622DDDAD522D9751640A459762C5A9D6BB084CBB3CE6BDADEF5D5BCE3C6C01",
         );
         let preauth = preauth.try_into().unwrap();
-        let wanted = SigningKey::new(Algorithm::AesCmac, key("73FE7A9A77BEF0BDE49C650D8CCB5F76"));
+        let wanted = SigningKey::new(Algorithm::AesCmac, &key("73FE7A9A77BEF0BDE49C650D8CCB5F76"));
         let found = signing_key(0x0311, Algorithm::AesCmac, &session, &preauth);
         assert!(found == wanted);
     }

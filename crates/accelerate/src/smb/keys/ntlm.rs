@@ -191,7 +191,9 @@ fn keyed(key: &[u8; 16], parts: &[&[u8]]) -> Zeroizing<[u8; 16]> {
     for part in parts {
         mac.update(part);
     }
-    Zeroizing::new(mac.finalize().into_bytes().into())
+    let mut key = Zeroizing::new([0; 16]);
+    key.copy_from_slice(mac.finalize().as_bytes());
+    key
 }
 
 #[cfg(test)]

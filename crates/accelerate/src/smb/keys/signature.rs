@@ -59,11 +59,12 @@ impl Algorithm {
     }
 }
 
-/// A session's key for signing. It is overwritten when it is dropped, and shown by no `Debug`.
+/// A session's key for signing. It is overwritten when it is dropped, stays in one place however the
+/// value is moved, and is shown by no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SigningKey {
     algorithm: Algorithm,
-    key: [u8; 16],
+    key: Box<[u8; 16]>,
 }
 
 impl Drop for SigningKey {
@@ -83,8 +84,13 @@ impl fmt::Debug for SigningKey {
 pub(crate) struct Authentic(());
 
 impl SigningKey {
-    pub(crate) fn new(algorithm: Algorithm, key: [u8; 16]) -> Self {
-        Self { algorithm, key }
+    pub(crate) fn new(algorithm: Algorithm, key: &[u8; 16]) -> Self {
+        let mut own = Self {
+            algorithm,
+            key: Box::default(),
+        };
+        own.key.copy_from_slice(key);
+        own
     }
 
     pub(crate) fn algorithm(&self) -> Algorithm {
@@ -106,10 +112,12 @@ impl SigningKey {
             given: header.signature,
             inner: match self.algorithm {
                 Algorithm::HmacSha256 => Inner::Hmac(Box::new(
-                    <Hmac<Sha256> as KeyInit>::new_from_slice(&self.key)
+                    <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.key)
                         .expect("HMAC takes keys of any length"),
                 )),
-                Algorithm::AesCmac => Inner::Cmac(Box::new(Cmac::<Aes128>::new(&self.key.into()))),
+                Algorithm::AesCmac => {
+                    Inner::Cmac(Box::new(Cmac::<Aes128>::new((&*self.key).into())))
+                }
                 Algorithm::AesGmac => Inner::Gmac(Box::new(Gmac::new(&self.key, &header))),
             },
         };

@@ -78,7 +78,7 @@ pub(crate) fn log_in(
         mac.finalize().into_bytes().into()
     };
     let hash = NtHash::of_password(password);
-    let response_key = mac(&hash.0, &[&unicode(&upper(user)), &unicode(domain)]);
+    let response_key = mac(&*hash.0, &[&unicode(&upper(user)), &unicode(domain)]);
     // Version, time, the client's challenge, and no target information.
     let temp = [&[1, 1, 0, 0, 0, 0, 0, 0][..], &[7; 8], &[9; 8], &[0; 8]].concat();
     let proof = mac(&response_key, &[&challenge, &temp]);
