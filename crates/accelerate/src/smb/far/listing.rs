@@ -487,6 +487,9 @@ impl Far {
             false => self.queue.iter().position(ends).unwrap_or(end),
         };
         for message in waiting {
+            if self.state == super::State::Gone {
+                return;
+            }
             if let Some(message) = self.list_next(message) {
                 self.queue_bytes += message.bytes();
                 self.queue.insert(at, message);

@@ -43,6 +43,8 @@ struct Waiting {
     message_id: u64,
     /// Its frame: what is read behind it comes with this position or a later one.
     position: u64,
+    /// It is not answered by what comes ahead, and what came before it answers none behind it.
+    is_unseen: bool,
     /// The client's last frame before it that may have changed what directories hold.
     names_changed_at: u64,
 }
@@ -60,8 +62,8 @@ impl Listing {
         }
     }
 
-    /// A request passes that is not answered by what comes ahead.
-    pub(super) fn drop_answers(&mut self, at: u64) {
+    /// What came before this frame of the client's answers nothing any more.
+    fn drop_answers(&mut self, at: u64) {
         self.answers.clear();
         self.is_begun = false;
         self.dropped_at = at;
@@ -148,6 +150,20 @@ impl Near {
         }
     }
 
+    /// A request for names that is the server's passes, in the frame with this number.
+    pub(super) fn lists_unseen(&mut self, message_id: u64, file: FileId, position: u64) {
+        let names_changed_at = self.names_changed_at;
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.listing.waiting.push_back(Waiting {
+                message_id,
+                position,
+                is_unseen: true,
+                names_changed_at,
+            });
+            self.answer_waiting_lists(file);
+        }
+    }
+
     /// A request for names has passed.
     pub(super) fn lists(&mut self, header: &Header, request: &QueryDirectoryRequest) {
         let names_changed_at = self.names_changed_at;
@@ -160,6 +176,7 @@ impl Near {
             open.listing.waiting.push_back(Waiting {
                 message_id: header.message_id,
                 position: self.position,
+                is_unseen: false,
                 names_changed_at,
             });
             self.answer_waiting_lists(request.file);
@@ -172,6 +189,11 @@ impl Near {
             let Some(waiting) = open.listing.waiting.front().copied() else {
                 return;
             };
+            if waiting.is_unseen {
+                open.listing.drop_answers(waiting.position);
+                open.listing.waiting.pop_front();
+                continue;
+            }
             let id = waiting.message_id;
             let Some(Pending::Lists {
                 header,

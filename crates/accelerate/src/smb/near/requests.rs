@@ -123,9 +123,7 @@ impl Near {
             Touch::Asks(file)
                 if head.header.command == command::QUERY_DIRECTORY && passing(head).is_none() =>
             {
-                if let Some(open) = self.opens.get_mut(&file) {
-                    open.listing.drop_answers(at);
-                }
+                self.lists_unseen(head.header.message_id, file, at);
             }
             Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
             Touch::Changes(file) => {

@@ -434,3 +434,73 @@ fn listings_at_random_while_names_come_and_go_are_never_of_the_past() {
         assert!(world.let_go.is_none(), "seed {seed}");
     }
 }
+
+#[test]
+fn questions_at_random_are_answered_from_where_the_client_stands() {
+    for seed in 0..150 {
+        // Who goes on as it began is never cut off.
+        let is_steady = seed % 3 > 0;
+        let mut random = Random::from_seed(seed);
+        let mut world = world_with(random.below(2_500) as usize);
+        let all = all(&world);
+        world.piece = [usize::MAX, 900, 177][random.below(3) as usize];
+        world.server_takes = Duration::from_millis(TAKES[random.below(6) as usize]);
+        for _ in 0..4 {
+            let file = directory(&mut world);
+            let (mut next, mut is_first) = (0, true);
+            let steady = [4_096, 16_384, 32_768, 65_536][random.below(4) as usize];
+            for _ in 0..4 {
+                if random.below(2) == 0 {
+                    world.run_for(Duration::from_millis(random.below(200)));
+                }
+                // Some at a time, without waiting for answers.
+                let mut asked = Vec::new();
+                for _ in 0..1 + random.below(3) {
+                    let length = [16_384, 65_536, 65_536, 4_096][random.below(4) as usize];
+                    let length = if is_steady { steady } else { length };
+                    let flags = [0, 0, 0, 0x01, 0x10, SINGLE][random.below(6) as usize];
+                    let flags = if is_steady { flags & 0x11 } else { flags };
+                    let list = messages::list(file, flags, length);
+                    let may_chain = !is_steady || std::mem::take(&mut is_first);
+                    let id = match random.below(5) {
+                        0 if may_chain => world.send_chain(0, &[messages::flush(file), list])[1],
+                        _ => world.send(0, &list),
+                    };
+                    asked.push((id, flags, length));
+                }
+                for (id, flags, length) in asked {
+                    let is_there = |world: &World| world.clients[0].answered.contains_key(&id);
+                    world.run_until(Duration::from_secs(10), |world| {
+                        world.let_go.is_some() || is_there(world)
+                    });
+                    if !is_there(&world) {
+                        assert!(
+                            world.let_go.is_some(),
+                            "seed {seed}: {id} is never answered"
+                        );
+                        break;
+                    }
+                    let got = names(&world.wait(0, id));
+                    let begin = if flags & 0x11 == 0 { next } else { 0 };
+                    next = begin + got.len();
+                    // As many as fit are not owed, but some are.
+                    assert!(got[..] == all[begin..next], "seed {seed}: not from {begin}");
+                    assert!(
+                        !got.is_empty() || begin == all.len(),
+                        "seed {seed}: at {begin}"
+                    );
+                    assert!(got.len() * 100 <= length as usize, "seed {seed}");
+                    assert!(got.len() < 2 || flags != SINGLE, "seed {seed}");
+                }
+            }
+            if world.let_go.is_some() {
+                break;
+            }
+            world.ask(0, &messages::close(file));
+        }
+        let reason = LetGoReason::Unsupported;
+        let cut_off = Some(LettingGo::Close { reason });
+        let is_fine = world.let_go.is_none() || !is_steady && world.let_go == cut_off;
+        assert!(is_fine, "seed {seed}: {:?}", world.let_go);
+    }
+}
