@@ -138,7 +138,9 @@ impl Far {
         // Signature). A server that has lost the session cannot sign; the client may hear that.
         let is_vouched_for = !request.is_signed
             || is_interim
-            || header.has(flag::SIGNED) && header.session == request.session
+            || header.has(flag::SIGNED)
+                && header.session == request.session
+                && self.sessions.key(header.session).is_some()
             || matches!(
                 header.status,
                 status::USER_SESSION_DELETED | status::NETWORK_SESSION_EXPIRED
@@ -153,7 +155,8 @@ impl Far {
             if !head.is_single() {
                 return self.stop(LetGoReason::Violation);
             }
-            return self.own_answer(&head, request, is_interim);
+            self.own_answer(&head, request, is_interim);
+            return self.forget_ended(request.session);
         };
         head.set_message_id(client_id);
         if !is_interim {
@@ -166,15 +169,24 @@ impl Far {
             let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
             key.sign(head.message_mut(), rest);
         }
-        if header.command == command::LOGOFF
-            && header.status == status::SUCCESS
-            && self.sessions.forget(header.session)
-        {
-            let session = header.session;
-            self.tell_near(Frame::Forget { session });
+        if header.command == command::LOGOFF && header.status == status::SUCCESS {
+            self.sessions.end(header.session);
         }
+        self.forget_ended(request.session);
         if self.state != State::Gone {
             self.send_client(SegmentKind::Control, head.bytes.freeze());
+        }
+    }
+
+    /// Forgets the key of a session that has ended, once no signed answer of it is to come: that would
+    /// pass unverified.
+    fn forget_ended(&mut self, session: u64) {
+        let mut requests = self.outstanding.values();
+        if self.sessions.has_ended(session)
+            && !requests.any(|request| request.session == session && request.is_signed)
+            && self.sessions.forget(session)
+        {
+            self.tell_near(Frame::Forget { session });
         }
     }
 

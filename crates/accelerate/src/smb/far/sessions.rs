@@ -13,6 +13,8 @@ struct Keyed {
     account: String,
     /// The near half has the key.
     is_told: bool,
+    /// It was logged off, and answers to what was asked before may still come.
+    has_ended: bool,
 }
 
 /// See the head of this file.
@@ -27,7 +29,8 @@ impl Sessions {
     /// session's key ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
     pub(super) fn insert(&mut self, session: u64, outcome: Outcome) {
         let count = self.keyed.len() + self.keyless.len();
-        if self.keyed.contains_key(&session) || count >= TREES_MAX {
+        let stands = self.keyed.get(&session).is_some_and(|of| !of.has_ended);
+        if stands || count >= TREES_MAX {
             return;
         }
         match outcome {
@@ -36,6 +39,7 @@ impl Sessions {
                     key,
                     account,
                     is_told: false,
+                    has_ended: false,
                 };
                 self.keyed.insert(session, keyed);
             }
@@ -45,9 +49,23 @@ impl Sessions {
         }
     }
 
-    /// A session has ended; whether the near half has its key.
-    pub(super) fn forget(&mut self, session: u64) -> bool {
+    /// A session was logged off. Its key stays until it is forgotten.
+    pub(super) fn end(&mut self, session: u64) {
         self.keyless.remove(&session);
+        if let Some(keyed) = self.keyed.get_mut(&session) {
+            keyed.has_ended = true;
+        }
+    }
+
+    /// Whether a session was logged off, and its key is still here.
+    pub(super) fn has_ended(&self, session: u64) -> bool {
+        self.keyed
+            .get(&session)
+            .is_some_and(|keyed| keyed.has_ended)
+    }
+
+    /// Nothing signed by a session that has ended is to come; whether the near half has its key.
+    pub(super) fn forget(&mut self, session: u64) -> bool {
         self.keyed
             .remove(&session)
             .is_some_and(|keyed| keyed.is_told)

@@ -298,7 +298,9 @@ impl Server {
             }
             command::LOGOFF => {
                 self.answer(connection, header, &[4, 0, 0, 0]);
-                self.connections[connection].key = None;
+                // What is pending is still answered under it.
+                let from = &mut self.connections[connection];
+                from.key.take_if(|_| from.pending.is_empty());
             }
             command::IOCTL => self.error(connection, header, 0xc000_00bb),
             command::FLUSH | command::LOCK => {

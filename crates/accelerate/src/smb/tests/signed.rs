@@ -329,6 +329,37 @@ fn unsigned_requests_on_a_signed_open_are_the_servers_to_judge() {
 }
 
 #[test]
+fn answers_behind_a_logoff_are_verified() {
+    for way in WAYS {
+        for is_altered in [false, true] {
+            let mut world = world_of(way, 100);
+            let file = open(&mut world, 0);
+            let pending = world.send(0, &messages::change_notify(file));
+            world.run_for(Duration::from_millis(200));
+            world.ask(0, &messages::logoff());
+            if is_altered {
+                world.alters_server = Some(Box::new(|bytes| *bytes.last_mut().unwrap() ^= 1));
+            }
+            world.cancel(0, pending);
+            world.run_for(Duration::from_secs(2));
+            let answer = world.clients[0].answered.get(&pending);
+            assert_eq!(answer.is_some(), !is_altered, "{way:x?}");
+            let reason = LetGoReason::Forged;
+            let closing = is_altered.then_some(LettingGo::Close { reason });
+            assert_eq!(world.let_go, closing, "{way:x?}");
+            assert_eq!(world.clients[0].forged, 0);
+            if !is_altered {
+                assert_eq!(
+                    world.notes(),
+                    [None, None],
+                    "both halves have forgotten the key"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_client_that_looks_for_further_channels_is_not_served_any_more() {
     let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
     world.server.capabilities = 8;
