@@ -212,7 +212,7 @@ impl Near {
             let is_first = answer.is_fresh && is_fresh;
             if !answer.query.answers(&request, is_first, answer.length) {
                 // It begins anew, or the far half ends the flow; what else was sent before it
-                // arrived there is still under way, and nothing is sent until the server answers it.
+                // arrived there is still under way, and no more is sent until the server answers.
                 open.listing.drop_answers(waiting.position);
                 return;
             }

@@ -1,7 +1,7 @@
 //! The near half: the client's server, for what it has a licence to answer.
 //!
-//! All that the client sends passes to the far half at once and unaltered, READs and WRITEs that are
-//! answered here too; so the far half sees everything in order, and this half never holds a byte
+//! All that the client sends passes to the far half at once and unaltered, READs and WRITEs that
+//! are answered here too; so the far half sees everything in order, and this half never holds a byte
 //! back that way. What the server sends passes as well, but for answers to what was answered here.
 //!
 //! ```text
