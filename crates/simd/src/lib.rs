@@ -24,4 +24,5 @@ pub mod gf256;
 pub mod places;
 #[allow(unsafe_code)]
 pub mod sequences;
+mod vectors;
 pub mod words;
