@@ -90,6 +90,13 @@ fn wait_for(log: &Path, word: &str) {
     }
 }
 
+/// Has one of the lab's hosts do what these nftables rules say.
+fn filter(lab: &Lab, host: &str, rules: &str) {
+    let namespace = lab.topology().namespace(host);
+    let nft = ["netns", "exec", &namespace, "nft", "-f", "-"];
+    command::run_with_input("ip", nft, rules).expect("the rules are taken");
+}
+
 fn document(output: &Output) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
@@ -112,9 +119,7 @@ fn a_circuit_is_measured_from_end_to_end() {
         return;
     }
     let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
-    let far = lab.topology().namespace("far");
-    let nft = ["netns", "exec", &far, "nft", "-f", "-"];
-    command::run_with_input("ip", nft, SILENT_DROP).expect("the rule is taken");
+    filter(&lab, "far", SILENT_DROP);
     let _server = serve(&lab);
     let page = lab.logs().join("turn-up.html");
     let host = Site::Far.host_address().to_string();
@@ -313,9 +318,7 @@ fn a_client_behind_nat_is_served_and_every_packet_is_marked() {
         return;
     }
     let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
-    let near = lab.topology().namespace("near");
-    let nft = ["netns", "exec", &near, "nft", "-f", "-"];
-    command::run_with_input("ip", nft, MASQUERADE).expect("the rule is taken");
+    filter(&lab, "near", MASQUERADE);
     let _server = serve(&lab);
     let (run, topology) = (lab.run(), lab.topology());
     let markers = MarkerPath::open(topology).expect("the markers' sockets open");
@@ -419,9 +422,7 @@ fn a_firewall_that_eats_udp_is_named() {
         return;
     }
     let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
-    let far = lab.topology().namespace("far");
-    let nft = ["netns", "exec", &far, "nft", "-f", "-"];
-    command::run_with_input("ip", nft, NO_UDP).expect("the rule is taken");
+    filter(&lab, "far", NO_UDP);
     let _server = serve(&lab);
     let host = Site::Far.host_address().to_string();
     let output = trunkline(&lab, "client", &["run", &host])
