@@ -39,6 +39,8 @@ const WARM_UP_SECONDS: u64 = 4;
 /// Files of the share.
 const BULK: &str = "bulk.bin";
 const WARM_UP: &str = "warm-up.bin";
+/// What is put to make it known: bytes of its own, for those that were got are in the dictionaries.
+const WARM_UP_PUT: &str = "warm-up-put.bin";
 const UPLOAD: &str = "upload.bin";
 const SMALL: &str = "small";
 const SMALL_UPLOADS: &str = "small-uploads";
@@ -188,7 +190,9 @@ impl Lane {
             // With headers the line takes longer than its span for so much: no file ends early.
             let bulk = bytes_per_second * link.span().as_secs();
             self.publish(BULK, bulk, 1)?;
-            self.publish(WARM_UP, bytes_per_second * WARM_UP_SECONDS, 2)?;
+            for (name, seed) in [(WARM_UP, 2), (WARM_UP_PUT, 4)] {
+                self.publish(name, bytes_per_second * WARM_UP_SECONDS, seed)?;
+            }
             self.link = Some(link);
         }
         Ok(())
@@ -269,7 +273,7 @@ impl Lane {
         let local = self.directory.join("warm-up.bin");
         let path = match doing {
             "smbclient-put" => {
-                fs::copy(self.server.files().join(WARM_UP), &local)?;
+                fs::copy(self.server.files().join(WARM_UP_PUT), &local)?;
                 UPLOAD
             }
             _ => WARM_UP,
