@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use accelerate::detect::{self, Protocol};
 use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
@@ -317,6 +318,15 @@ impl Flow {
     pub(crate) fn wan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
         self.wan_finished = true;
         self.pump(turn)
+    }
+
+    /// The peer may not be there any more.
+    pub(crate) fn wan_silent(
+        &mut self,
+        turn: &mut Turn<'_>,
+        since: Duration,
+    ) -> Result<(), Broken> {
+        self.accelerate(turn, Input::WanSilent(since))
     }
 
     pub(crate) fn session_closed(&mut self) {

@@ -1,6 +1,7 @@
 //! The WAN side: links that come and go, and what the peers' sessions say.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tunnel::transport::{Codepoint, Keys, Settings, SuspendReason, Transport};
@@ -66,6 +67,11 @@ impl Engine {
         peer.remember_path();
         peer.session.link_down(now, link);
         self.touched.insert(node);
+        // Perhaps because its process died, and with it what its accelerators held for ours.
+        self.tell_silent(now, node, Duration::ZERO);
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
         let outlives = peer.session.outlives_link() && peer.session.datagram_link() == Some(link);
         if !outlives {
             return self.link_lost(node, link);
@@ -73,6 +79,14 @@ impl Engine {
         // It is known in a round trip whether the peer lives; new flows pass by until then.
         if self.set_reach(node, Reach::Silent) {
             self.event(Event::LinkBroken { peer: node });
+        }
+    }
+
+    /// Flows of this peer's may not count on it until it is heard again.
+    fn tell_silent(&mut self, now: Time, node: NodeId, since: Duration) {
+        let of_peer = self.flows.iter().filter(|(_, flow)| flow.peer == node);
+        for number in of_peer.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.turn(now, number, |flow, turn| flow.wan_silent(turn, since));
         }
     }
 
@@ -126,6 +140,8 @@ impl Engine {
                 Ok(())
             }),
             Said::Silent => {
+                let since = self.config.tunnel.silent_after;
+                self.tell_silent(now, node, since);
                 // Without a link its loss was told already.
                 if self.set_reach(node, Reach::Silent) {
                     self.event(Event::PeerSilent { peer: node });

@@ -256,17 +256,20 @@ impl Far {
                     }
                 }
             }
+            // They have not ended, and what breaks must be given back.
+            Purpose::Ends { session, tree } => {
+                for open in self.opens.values_mut() {
+                    open.is_closing &=
+                        open.session != session || tree.is_some_and(|tree| tree != open.tree);
+                }
+            }
             Purpose::Plain if header.command == command::CREATE => self.opened_unserved(head),
             Purpose::Lists(file) => {
                 if let Some(listing) = self.listing(file) {
                     listing.answered_client(header.status);
                 }
             }
-            Purpose::Ends { .. }
-            | Purpose::Plain
-            | Purpose::Ahead { .. }
-            | Purpose::ListsAhead(_)
-            | Purpose::Own => {}
+            Purpose::Plain | Purpose::Ahead { .. } | Purpose::ListsAhead(_) | Purpose::Own => {}
         }
     }
 

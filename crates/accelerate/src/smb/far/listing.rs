@@ -25,10 +25,10 @@ use crate::smb::config::{
 };
 use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
-use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
 use crate::smb::wire::header::{self, Header, command, status};
 use crate::smb::wire::target::{Touch, touch};
+use crate::smb::wire::{FileId, u8_at};
 
 /// What is guessed of a directory that is opened to be listed: what the client asked for last.
 #[derive(Debug)]
@@ -275,7 +275,9 @@ impl Far {
                 && let Some(file) = before
             {
                 let is_signed = header.has(header::flag::SIGNED);
-                asked.push((index, file, (session, tree), is_signed));
+                let flags = u8_at(head.body(), FLAGS_AT).unwrap_or(0);
+                let begins = flags & (flag::RESTART | flag::REOPEN) != 0;
+                asked.push((index, file, (session, tree), is_signed, begins));
             }
         }
         for (_, file, ..) in &asked {
@@ -288,7 +290,8 @@ impl Far {
                 return None;
             }
         }
-        for (index, file, whose, is_signed) in asked {
+        let mut begun = Vec::new();
+        for (index, file, whose, is_signed, begins) in asked {
             // It may be this very frame that closes it, behind its question.
             let is_last = self.ends(&message, |other, _| other == file);
             let Some(open) = self.opens.get_mut(&file) else {
@@ -310,9 +313,12 @@ impl Far {
                     listing.is_moved = false;
                     listing.is_reopening = true;
                 }
-            } else if listing.is_ahead() {
+            } else if listing.is_ahead() && !(begins && is_its) && !begun.contains(&file) {
                 self.stop(LetGoReason::Unsupported);
                 return None;
+            }
+            if begins && is_its {
+                begun.push(file);
             }
             listing.state = State::Off;
             listing.sent.clear();

@@ -181,7 +181,9 @@ impl Far {
                 continue;
             };
             let has_credit = self.ids.can_take(1) || self.outstanding.is_empty();
-            if open.writing > 0 || !has_credit || self.is_queued(file) {
+            // A CLOSE that has come gives it back as well, and behind that the server knows it no more.
+            let is_closing = open.is_closing;
+            if open.writing > 0 || is_closing || !has_credit || self.is_queued(file) {
                 continue;
             }
             let (header, is_ours) = (open.request(command::OPLOCK_BREAK), open.is_ours);

@@ -54,9 +54,12 @@ enum State {
 #[derive(Debug)]
 struct Open {
     licence: Licence,
-    /// Revoked, or closed by the client.
+    /// Revoked.
     is_over: bool,
+    /// Closed by the client: what it asks behind that is the server's to answer.
+    is_closed: bool,
     contents: Contents,
+    earlier: Option<Earlier>,
     /// Data that was read before this frame of the client's is out of date.
     changed_at: u64,
     /// READs that are not answered, by message id.
@@ -68,12 +71,39 @@ struct Open {
     listing: Listing,
 }
 
+impl Open {
+    /// Its file changes with this frame of the client's.
+    fn change(&mut self, at: u64) {
+        if self.earlier.is_none() && !self.waiting.is_empty() {
+            self.earlier = Some(Earlier {
+                contents: std::mem::take(&mut self.contents),
+                from: self.changed_at,
+                until: at,
+            });
+        }
+        self.contents.clear();
+        self.changed_at = at;
+    }
+}
+
+/// What a file held before a change, for READs that were asked before it: the server would answer them
+/// behind it, and perhaps behind a CLOSE.
+#[derive(Debug)]
+struct Earlier {
+    contents: Contents,
+    /// Data is of it that was read behind this frame of the client's, and READs before that one.
+    from: u64,
+    until: u64,
+}
+
 /// A request of the client's on a licensed open, under way to the server.
 #[derive(Clone, Debug)]
 enum Pending {
     Read {
         header: Header,
         request: ReadRequest,
+        /// Its frame.
+        position: u64,
         /// The client has its answer from here.
         is_answered: bool,
         /// The client was told to wait for the server.
@@ -191,6 +221,8 @@ pub(crate) struct Near {
     /// Requests answered here.
     answered: u64,
     client_finished: bool,
+    /// The stream towards the client has ended.
+    server_finished: bool,
 }
 
 impl Near {
@@ -220,6 +252,7 @@ impl Near {
             fresh: Freshness::default(),
             answered: 0,
             client_finished: false,
+            server_finished: false,
         }
     }
 
@@ -230,7 +263,7 @@ impl Near {
     }
 
     fn send_client(&mut self, bytes: Bytes) {
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && !self.server_finished {
             self.outputs.push_back(Output::ToLan(bytes));
         }
     }
@@ -290,19 +323,17 @@ impl Near {
                 position,
                 offset,
             }) => {
-                if let Some(open) = self.opens.get_mut(&file)
-                    && position >= open.changed_at
-                    && !open.is_over
-                {
-                    open.contents.set_end(offset);
+                if let Some(contents) = self.contents_at(file, position) {
+                    contents.set_end(offset);
                     self.answer_waiting(now, file);
                 }
             }
-            Some(Frame::Settled { message_id }) => self.settled(now, message_id),
+            Some(Frame::Settled { message_id }) => self.settled(message_id),
             Some(Frame::Revoke { file }) => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_over = true;
                     open.contents.clear();
+                    open.earlier = None;
                 }
                 self.tell_far(Frame::Revoked { file });
             }
@@ -338,7 +369,9 @@ impl Near {
         let open = Open {
             licence,
             is_over: false,
+            is_closed: false,
             contents: Contents::default(),
+            earlier: None,
             changed_at: 0,
             waiting: Vec::new(),
             lost: None,
@@ -389,23 +422,34 @@ impl Near {
         if self.kept() > BYTES_MAX {
             for open in self.opens.values_mut() {
                 open.contents.drop_blocks();
+                open.earlier = None;
             }
         }
         let received = self.received;
         self.tell_far(Frame::Received { bytes: received });
-        if let Some(open) = self.opens.get_mut(&file)
-            && position >= open.changed_at
-            && !open.is_over
-        {
-            open.contents.insert(offset, block.pieces);
+        if let Some(contents) = self.contents_at(file, position) {
+            contents.insert(offset, block.pieces);
             self.answer_waiting(now, file);
         }
         bytes
     }
 
+    /// Where what was read of a file behind this frame of the client's belongs.
+    fn contents_at(&mut self, file: FileId, position: u64) -> Option<&mut Contents> {
+        let open = self.opens.get_mut(&file).filter(|open| !open.is_over)?;
+        if position >= open.changed_at {
+            return Some(&mut open.contents);
+        }
+        let earlier = open.earlier.as_mut()?;
+        (position >= earlier.from).then_some(&mut earlier.contents)
+    }
+
     /// Bytes of all opens that were read ahead.
     fn kept(&self) -> u64 {
-        let contents = self.opens.values().map(|open| &open.contents);
+        let contents = self.opens.values().flat_map(|open| {
+            let earlier = open.earlier.as_ref().map(|earlier| &earlier.contents);
+            std::iter::once(&open.contents).chain(earlier)
+        });
         contents.map(Contents::bytes).sum()
     }
 
@@ -416,7 +460,7 @@ impl Near {
         // signed has been verified (see `passed`).
         let is_its = (open.licence.session, open.licence.tree) == (header.session, header.tree)
             && (header.has(flag::SIGNED) || !open.licence.is_signed);
-        (is_its && !open.is_over && self.fresh.is_fresh(now)).then_some(open)
+        (is_its && !open.is_over && !open.is_closed && self.fresh.is_fresh(now)).then_some(open)
     }
 }
 
@@ -450,6 +494,9 @@ impl Accelerator for Near {
                 let held = self.answers.give_back();
                 self.send_client(held);
                 self.outputs.push_back(Output::FinishLan);
+                // The server's opens have ended with its stream, and what they allowed.
+                self.server_finished = true;
+                self.fresh.expire();
             }
             Input::WanSilent(_) => self.fresh.expire(),
         }

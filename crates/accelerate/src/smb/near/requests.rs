@@ -139,9 +139,8 @@ impl Near {
                 }
             }
             Touch::Closes(file) => {
-                self.change(file, at);
                 if let Some(open) = self.opens.get_mut(&file) {
-                    open.is_over = true;
+                    open.is_closed = true;
                     open.listing.is_closed = true;
                 }
             }
@@ -152,10 +151,11 @@ impl Near {
                         || open.licence.session == head.header.session
                             && (!of_tree || open.licence.tree == head.header.tree);
                     if is_meant {
-                        open.contents.clear();
-                        open.changed_at = at;
                         open.is_changed = true;
-                        open.is_over |= touch != Touch::Anything;
+                        open.is_closed |= touch != Touch::Anything;
+                        if touch == Touch::Anything {
+                            open.change(at);
+                        }
                         open.listing.is_closed |= touch != Touch::Anything;
                     }
                 }
@@ -202,8 +202,9 @@ impl Near {
 
     fn change(&mut self, file: FileId, at: u64) {
         if let Some(open) = self.opens.get_mut(&file) {
-            open.contents.clear();
-            open.changed_at = at;
+            let pending = &self.pending;
+            open.waiting.retain(|id| pending.contains_key(id));
+            open.change(at);
         }
     }
 
@@ -225,8 +226,9 @@ impl Near {
             (Some(Passing::Read(header, request)), _) => Pending::Read {
                 header: *header,
                 request: *request,
+                position: self.position + 1,
                 is_answered: false,
-                is_servers: false,
+                is_servers: self.opens[&file].is_closed,
             },
             (Some(Passing::Write(_, request, _)), _) => Pending::Write {
                 file,
@@ -273,7 +275,7 @@ impl Near {
         }
         match passing {
             Some(Passing::Read(header, request)) => {
-                if !self.answer_read(now, &header, &request)
+                if !self.answer_read_if_served(now, &header, &request)
                     && let Some(open) = self.opens.get_mut(&request.file)
                 {
                     open.waiting.push(header.message_id);
@@ -301,39 +303,54 @@ impl Near {
                 request,
                 is_answered: false,
                 is_servers: false,
-            }) => !self.answer_read(now, &header, &request),
+                ..
+            }) => !self.answer_read_if_served(now, &header, &request),
             _ => false,
         });
         if let Some(open) = self.opens.get_mut(&file) {
+            open.earlier.take_if(|_| waiting.is_empty());
             open.waiting = waiting;
         }
     }
 
-    /// The far half counts a READ as answered by what it sent.
-    pub(super) fn settled(&mut self, now: Time, message_id: u64) {
+    /// The far half counts a READ as answered by what it sent, and had nothing to revoke before that:
+    /// so it is answered here whatever has become of the licence meanwhile.
+    pub(super) fn settled(&mut self, message_id: u64) {
         if let Some(Pending::Lists { .. }) = self.pending.get(&message_id) {
             return self.list_settled(message_id);
         }
         let Some(Pending::Read {
             header,
             request,
+            position,
             is_answered,
             ..
         }) = self.pending.get(&message_id).cloned()
         else {
             return;
         };
-        if is_answered || self.answer_read(now, &header, &request) {
+        if is_answered || self.answer_read(&header, &request, position) {
             self.pending.remove(&message_id);
         } else {
             self.tell_far(Frame::Again { header, request });
         }
     }
 
-    /// Answers a READ if all of it is here; whether it was.
-    fn answer_read(&mut self, now: Time, header: &Header, request: &ReadRequest) -> bool {
-        let Some(open) = self.serves(now, request.file, header) else {
+    /// Answers a READ by a licence, if all of it is here; whether it was.
+    fn answer_read_if_served(&mut self, now: Time, header: &Header, request: &ReadRequest) -> bool {
+        // One that was asked before the CLOSE and is not answered by then waits for the far half's word.
+        self.serves(now, request.file, header).is_some()
+            && self.answer_read(header, request, u64::MAX)
+    }
+
+    /// Answers a READ of this frame if all of it is here; whether it was.
+    fn answer_read(&mut self, header: &Header, request: &ReadRequest, position: u64) -> bool {
+        let Some(open) = self.opens.get(&request.file) else {
             return false;
+        };
+        let contents = match &open.earlier {
+            Some(earlier) if (earlier.from..earlier.until).contains(&position) => &earlier.contents,
+            _ => &open.contents,
         };
         let fits = open.licence.may_read
             && request.length <= open.licence.read_max
@@ -341,7 +358,7 @@ impl Near {
         if !fits {
             return false;
         }
-        let found = match open.contents.find(request.offset, request.length) {
+        let found = match contents.find(request.offset, request.length) {
             Some(Found::Data { length, .. }) if length < request.minimum => return false,
             Some(found) => found,
             None => return false,

@@ -113,6 +113,7 @@ pub(crate) struct Create<'a> {
     pub(crate) name: &'a str,
     pub(crate) oplock: u8,
     pub(crate) access: u32,
+    pub(crate) share: u32,
     pub(crate) disposition: u32,
     pub(crate) options: u32,
     pub(crate) context: Option<&'a [u8; 4]>,
@@ -125,6 +126,7 @@ impl<'a> Create<'a> {
             name,
             oplock: 0,
             access: 0x3,
+            share: 0x7,
             disposition: 3,
             options: 0x40,
             context: None,
@@ -146,6 +148,7 @@ impl<'a> Create<'a> {
         body[0] = 57;
         body[3] = self.oplock;
         body[24..28].copy_from_slice(&self.access.to_le_bytes());
+        body[32..36].copy_from_slice(&self.share.to_le_bytes());
         body[36..40].copy_from_slice(&self.disposition.to_le_bytes());
         body[40..44].copy_from_slice(&self.options.to_le_bytes());
         body[44..46].copy_from_slice(&120u16.to_le_bytes());
@@ -246,6 +249,37 @@ pub(crate) fn set_end(file: FileId, end: u64) -> Request {
     body[16..32].copy_from_slice(&file.0);
     body.extend(end.to_le_bytes());
     Request::new(command::SET_INFO, body)
+}
+
+/// SET_INFO that gives the file another name, which nothing may have.
+pub(crate) fn rename(file: FileId, to: &str) -> Request {
+    let mut request = set_end(file, 0);
+    let name: Vec<u8> = to.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    request.body[3] = 10;
+    request.body.truncate(32);
+    request.body.extend([0; 16]);
+    request.body.extend((name.len() as u32).to_le_bytes());
+    request.body.extend(name);
+    let length = (request.body.len() - 32) as u32;
+    request.body[4..8].copy_from_slice(&length.to_le_bytes());
+    request
+}
+
+/// SET_INFO by which the file is deleted with its last open.
+pub(crate) fn delete(file: FileId) -> Request {
+    let mut request = set_end(file, 0);
+    request.body[3] = 13;
+    request.body[4] = 1;
+    request.body.truncate(32);
+    request.body.push(1);
+    request
+}
+
+/// QUERY_INFO of the file's length.
+pub(crate) fn query_length(file: FileId) -> Request {
+    let mut request = query_position(file);
+    request.body[3] = 5;
+    request
 }
 
 /// QUERY_INFO of where the last READ ended.

@@ -1,11 +1,17 @@
 //! A server of one share in memory, for any number of connections.
 //!
 //! It knows what the tactics depend on: windows of message ids, exclusive oplocks and their breaks,
-//! which the opener waits for, pending requests, and a disk that can be full. It answers at once.
+//! which the opener waits for, shares, names that change, pending requests, and a disk that can be
+//! full. It answers at once. What happened it tells in [`Happened`], if it is to.
+
+// tidy: long file, because each command needs the others to mean something.
+
+mod history;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
+use vocab::Time;
 
 use super::login::{Heard, Login};
 use crate::smb::keys::{Algorithm, SigningKey};
@@ -15,6 +21,7 @@ use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter, frame_header};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest, read_answer_body, write_answer_body};
 use crate::smb::wire::{FileId, array, u8_at, u16_at, u32_at, u64_at};
+pub(crate) use history::Happened;
 
 pub(crate) const DISK_FULL: u32 = 0xc000_007f;
 pub(crate) const NO_SUCH_FILE: u32 = 0xc000_0034;
@@ -24,6 +31,23 @@ pub(crate) const INVALID_INFO_CLASS: u32 = 0xc000_0003;
 /// An information class that this server does not know.
 pub(crate) const NO_CLASS: u8 = 99;
 pub(crate) const ACCESS_DENIED: u32 = 0xc000_0022;
+pub(crate) const SHARING_VIOLATION: u32 = 0xc000_0043;
+pub(crate) const COLLISION: u32 = 0xc000_0035;
+const INVALID_OPLOCK_PROTOCOL: u32 = 0xc000_00e3;
+pub(crate) const DELETE_PENDING: u32 = 0xc000_0056;
+
+/// Rights that shares are about ([MS-SMB2] §2.2.13.1.1), each with its share ([MS-SMB2] §2.2.13,
+/// ShareAccess).
+const SHARED: [(u32, u32); 3] = [(0x21, 0x1), (0x6, 0x2), (0x1_0000, 0x4)];
+/// Rights that concern attributes alone: who asks for no others breaks no oplock ([MS-FSA] §2.1.5.1.2,
+/// Open of an Existing File).
+const ATTRIBUTES: u32 = 0x0010_0180;
+
+/// Information classes ([MS-FSCC] §2.4): FileStandardInformation, FileRenameInformation and
+/// FileDispositionInformation.
+const STANDARD: u8 = 5;
+const RENAME: u8 = 10;
+const DISPOSITION: u8 = 13;
 
 /// One connection to the server.
 struct Connection {
@@ -38,6 +62,7 @@ struct Connection {
     heard: Heard,
     /// The key of the connection's session, if it signs.
     key: Option<SigningKey>,
+    is_gone: bool,
 }
 
 /// How a server's sessions are signed.
@@ -52,6 +77,10 @@ pub(crate) struct Signing {
 struct Open {
     connection: usize,
     name: String,
+    object: u64,
+    access: u32,
+    share: u32,
+    deletes_on_close: bool,
     oplock: u8,
     session: u64,
     tree: u32,
@@ -94,6 +123,21 @@ pub(crate) struct Server {
     pub(crate) capabilities: u8,
     /// Requests whose signature was missing or not valid.
     pub(crate) refused: usize,
+    /// What happened, if it is kept.
+    pub(crate) history: Option<Vec<Happened>>,
+    /// When each of it happened, and what time it is.
+    pub(crate) times: Vec<Time>,
+    pub(crate) now: Time,
+    /// The first connection's next request of this command is refused with this status.
+    pub(crate) refuses: Option<(u16, u32)>,
+    /// Oplocks that were asked for back.
+    breaking: BTreeSet<FileId>,
+    /// Those that did not come back in time.
+    given_up: BTreeSet<FileId>,
+    /// Files by name, as the history calls them.
+    objects: BTreeMap<String, u64>,
+    /// Those that go with their last open.
+    deleting: BTreeSet<String>,
 }
 
 impl Server {
@@ -115,7 +159,87 @@ impl Server {
             signing: None,
             capabilities: 0,
             refused: 0,
+            history: None,
+            times: Vec::new(),
+            now: Time::ZERO,
+            refuses: None,
+            breaking: BTreeSet::new(),
+            given_up: BTreeSet::new(),
+            objects: BTreeMap::new(),
+            deleting: BTreeSet::new(),
         }
+    }
+
+    fn object(&mut self, name: &str) -> u64 {
+        let next = self.next_file;
+        let object = *self.objects.entry(name.to_owned()).or_insert(next);
+        self.next_file += u64::from(object == next);
+        object
+    }
+
+    /// A connection is gone, and its opens with it.
+    pub(crate) fn disconnect(&mut self, connection: usize) {
+        self.do_held_writes();
+        self.waiting
+            .retain(|waiting| waiting.connection != connection);
+        let files = self.opens.iter();
+        let files = files.filter(|(_, open)| open.connection == connection);
+        for file in files.map(|(file, _)| *file).collect::<Vec<_>>() {
+            self.end(file);
+        }
+        self.connections[connection].is_gone = true;
+        self.connections[connection].out.clear();
+        self.connections[connection].pending.clear();
+        self.retry_waiting();
+    }
+
+    /// An open ends.
+    fn end(&mut self, file: FileId) {
+        let Some(open) = self.opens.remove(&file) else {
+            return;
+        };
+        if open.deletes_on_close {
+            self.deleting.insert(open.name.clone());
+        }
+        let is_last = !self.opens.values().any(|other| other.name == open.name);
+        if is_last && self.deleting.remove(&open.name) {
+            self.files.remove(&open.name);
+            self.objects.remove(&open.name);
+            self.names_changed(open.connection);
+        }
+    }
+
+    /// The holder of this oplock was asked for it and has not answered: it has it no more.
+    pub(crate) fn give_up_break(&mut self, file: FileId) {
+        if let Some(open) = self.opens.get_mut(&file).filter(|open| open.oplock >= 8) {
+            open.oplock = 0;
+            self.given_up.insert(file);
+            self.retry_waiting();
+        }
+    }
+
+    /// A file was changed through an open: what others hold to read it by is no more, and nobody waits
+    /// for them ([MS-SMB2] §3.3.4.6, Object Store Indicates an Oplock Break).
+    fn break_shared(&mut self, by: FileId, name: &str) {
+        let shared = |(file, open): (&FileId, &mut Open)| {
+            let is_shared = *file != by && open.name == name && open.oplock == 1;
+            is_shared.then(|| {
+                open.oplock = 0;
+                (*file, open.connection)
+            })
+        };
+        let broken: Vec<_> = self.opens.iter_mut().filter_map(shared).collect();
+        for (file, holder) in broken {
+            self.say_broken(holder, file, 0);
+        }
+    }
+
+    fn say_broken(&mut self, holder: usize, file: FileId, level: u8) {
+        let notice = OplockBreak { level, file };
+        let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+        header.credits = 0;
+        header.flags = flag::FROM_SERVER;
+        self.say(holder, &header, &notice.emit());
     }
 
     pub(crate) fn connect(&mut self) -> usize {
@@ -128,6 +252,7 @@ impl Server {
             pending: Vec::new(),
             heard: Heard::NOTHING,
             key: None,
+            is_gone: false,
         });
         self.connections.len() - 1
     }
@@ -167,6 +292,9 @@ impl Server {
     /// Takes bytes of a client's.
     pub(crate) fn receive(&mut self, connection: usize, bytes: &[u8]) {
         let from = &mut self.connections[connection];
+        if from.is_gone {
+            return;
+        }
         from.requests.push(Bytes::copy_from_slice(bytes));
         let mut frames = Vec::new();
         while let Some(piece) = from.requests.next().expect("a client speaks SMB2") {
@@ -231,6 +359,15 @@ impl Server {
             assert!(from.used.insert(id), "message id {id} is used again");
         }
         let body = &message[LENGTH..];
+        if let Some((_, status)) = self.refuses.take_if(|(command, _)| {
+            connection == 0 && *command == header.command && header.next == 0
+        }) {
+            if header.command == command::WRITE {
+                self.note_write(connection, message, false);
+            }
+            self.error(connection, header, status);
+            return before;
+        }
         let file = |at| {
             let file = FileId(array(body, at).expect("a body holds its file"));
             match (file == FileId::RELATED, before) {
@@ -281,8 +418,12 @@ impl Server {
                 self.answer(connection, &header, &answer);
             }
             command::TREE_DISCONNECT => {
-                self.opens
-                    .retain(|_, open| (open.session, open.tree) != (header.session, header.tree));
+                let whose = (header.session, header.tree);
+                let opens = self.opens.iter();
+                let opens = opens.filter(|(_, open)| (open.session, open.tree) == whose);
+                for file in opens.map(|(file, _)| *file).collect::<Vec<_>>() {
+                    self.end(file);
+                }
                 self.answer(connection, header, &[4, 0, 0, 0]);
                 self.retry_waiting();
             }
@@ -313,11 +454,21 @@ impl Server {
                 return Some(file(8));
             }
             command::QUERY_INFO => {
-                self.open(connection, header, file(24));
-                let position = self.opens[&file(24)].position;
+                let name = self.open(connection, header, file(24));
+                let found = match body[3] {
+                    STANDARD => {
+                        let Open { object, access, .. } = self.opens[&file(24)];
+                        if access & !ATTRIBUTES != 0 {
+                            self.note(|| Happened::Used { connection, object });
+                        }
+                        self.files[&name].len() as u64
+                    }
+                    _ => self.opens[&file(24)].position,
+                };
                 let mut answer = vec![9, 0, 72, 0, 8, 0, 0, 0];
-                answer.extend(position.to_le_bytes());
+                answer.extend(found.to_le_bytes());
                 self.answer(connection, header, &answer);
+                return Some(file(24));
             }
             command::SET_INFO if body[3] == 14 => {
                 self.open(connection, header, file(16));
@@ -325,10 +476,30 @@ impl Server {
                 self.opens.get_mut(&file(16)).unwrap().position = position;
                 self.answer(connection, header, &[2, 0]);
             }
+            command::SET_INFO if body[3] == DISPOSITION => {
+                let name = self.open(connection, header, file(16));
+                self.deleting.insert(name);
+                self.answer(connection, header, &[2, 0]);
+            }
+            command::SET_INFO if body[3] == RENAME => {
+                let name = self.open(connection, header, file(16));
+                let length = u32_at(body, 32 + 16).unwrap() as usize;
+                let to = utf16(&body[32 + 20..32 + 20 + length]);
+                if self.files.contains_key(&to) {
+                    self.error(connection, header, COLLISION);
+                    return Some(file(16));
+                }
+                self.rename(connection, &name, &to);
+                self.answer(connection, header, &[2, 0]);
+            }
             command::SET_INFO => {
                 let name = self.open(connection, header, file(16));
                 let end = u64_at(message, usize::from(u16_at(body, 8).unwrap())).unwrap();
                 self.files.get_mut(&name).unwrap().resize(end as usize, 0);
+                let object = self.object(&name);
+                self.note(|| Happened::Used { connection, object });
+                self.changed(&name);
+                self.break_shared(file(16), &name);
                 self.answer(connection, header, &[2, 0]);
             }
             command::READ => {
@@ -359,11 +530,16 @@ impl Server {
                 let notice = OplockBreak::parse(body).expect("an acknowledgement");
                 self.open(connection, header, notice.file);
                 let open = self.opens.get_mut(&notice.file).unwrap();
+                if self.given_up.contains(&notice.file) {
+                    self.error(connection, header, INVALID_OPLOCK_PROTOCOL);
+                    return before;
+                }
                 assert!(
                     open.oplock >= 8,
                     "an acknowledgement that was not asked for"
                 );
                 open.oplock = notice.level;
+                self.breaking.remove(&notice.file);
                 self.answer(connection, header, body);
                 self.retry_waiting();
             }
@@ -415,7 +591,9 @@ impl Server {
 
     /// The name of an open's file, after checking that it is the connection's own.
     fn open(&self, connection: usize, header: &Header, file: FileId) -> String {
-        let open = self.opens.get(&file).expect("the open exists");
+        let Some(open) = self.opens.get(&file) else {
+            panic!("{file:?} does not exist: {header:?}");
+        };
         assert_eq!(
             (open.connection, open.session, open.tree),
             (connection, header.session, header.tree)
@@ -427,40 +605,54 @@ impl Server {
         let body = &message[LENGTH..];
         let at = usize::from(u16_at(body, 44).unwrap());
         let length = usize::from(u16_at(body, 46).unwrap());
-        let name: Vec<u16> = message[at..at + length]
-            .chunks(2)
-            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+        let name = utf16(&message[at..at + length]);
+        let access = u32_at(body, 24).unwrap();
+        let share = u32_at(body, 32).unwrap();
+        let disposition = u32_at(body, 36).unwrap();
+        let options = u32_at(body, 40).unwrap();
+        let is_directory = options & 1 != 0;
+        // Every exclusive oplock on the file must come back first, where the share does not forbid
+        // the open; a batch oplock's holder may close it, and is asked in any case.
+        let empties = matches!(disposition, 0 | 4 | 5);
+        let conflicts = |open: &Open| {
+            open.name == name
+                && SHARED.iter().any(|(rights, shared)| {
+                    access & rights != 0 && open.share & shared == 0
+                        || open.access & rights != 0 && share & shared == 0
+                })
+        };
+        let with: Vec<FileId> = self
+            .opens
+            .iter()
+            .filter(|(_, open)| !is_directory && conflicts(open))
+            .map(|(file, _)| *file)
             .collect();
-        let name = String::from_utf16(&name).unwrap();
-        // Every exclusive oplock on the file must come back first.
         let mut broken = Vec::new();
         for (file, open) in &self.opens {
-            if open.name == name && open.oplock >= 8 {
+            let is_meant = match with.is_empty() {
+                true => open.oplock >= 8 && (access & !ATTRIBUTES != 0 || empties),
+                false => open.oplock == 9 && with.contains(file),
+            };
+            if open.name == name && is_meant {
                 broken.push((*file, open.connection));
             }
         }
+        if broken.is_empty() && !with.is_empty() {
+            self.note(|| Happened::Conflicted { connection, with });
+            let header = self.as_pending(connection, header);
+            self.error(connection, &header, SHARING_VIOLATION);
+            return None;
+        }
         if !broken.is_empty() {
-            let is_new = !self.waiting.iter().any(|waiting| {
-                waiting.connection == connection && waiting.header.message_id == header.message_id
-            });
-            if is_new {
-                for (file, holder) in broken {
-                    let notice = OplockBreak { level: 1, file };
-                    let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
-                    header.credits = 0;
-                    header.flags = flag::FROM_SERVER;
-                    self.say(holder, &header, &notice.emit());
+            let is_new = !self.is_waiting(connection, header);
+            for (file, holder) in broken {
+                if self.breaking.insert(file) {
+                    self.say_broken(holder, file, 1);
+                    self.note(|| Happened::Broke(file));
                 }
             }
-            // Its answer comes later, by an async id that stands where the tree did.
-            let pending = Header {
-                process: header.message_id as u32,
-                tree: 0xa5,
-                flags: flag::ASYNC | header.flags & flag::SIGNED,
-                ..*header
-            };
             if is_new {
-                self.error(connection, &pending, status::PENDING);
+                self.error(connection, &as_async(header), status::PENDING);
             }
             self.waiting.push_back(Waiting {
                 connection,
@@ -469,21 +661,28 @@ impl Server {
             });
             return None;
         }
-        let disposition = u32_at(body, 36).unwrap();
-        match disposition {
-            1 if !self.files.contains_key(&name) && u32_at(body, 40).unwrap() & 1 == 0 => {
-                self.error(connection, header, NO_SUCH_FILE);
-                return None;
-            }
-            5 => {
-                self.files.insert(name.clone(), Vec::new());
-            }
-            _ => {}
+        let exists = self.files.contains_key(&name);
+        let refusal = match disposition {
+            _ if self.deleting.contains(&name) => Some(DELETE_PENDING),
+            1 | 4 if !exists && !is_directory => Some(NO_SUCH_FILE),
+            2 if exists => Some(COLLISION),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            let header = self.as_pending(connection, header);
+            self.error(connection, &header, refusal);
+            return None;
         }
-        let is_directory = u32_at(body, 40).unwrap() & 1 != 0;
+        if !is_directory && (!exists || empties) {
+            self.files.insert(name.clone(), Vec::new());
+            self.changed(&name);
+            if !exists {
+                self.names_changed(connection);
+            }
+        }
         let length = match is_directory {
             true => 0,
-            false => self.files.entry(name.clone()).or_default().len(),
+            false => self.files[&name].len(),
         };
         let is_shared = self.opens.values().any(|open| open.name == name);
         let oplock = match u8_at(body, 3).unwrap() {
@@ -500,14 +699,23 @@ impl Server {
         answer[48..56].copy_from_slice(&(length as u64).to_le_bytes());
         answer[56] = if is_directory { 0x10 } else { 0x80 };
         answer[64..80].copy_from_slice(&file.0);
-        let was_pending = self.waiting.iter().any(|waiting| {
-            waiting.connection == connection && waiting.header.message_id == header.message_id
-        });
+        let object = self.object(&name);
+        if access & !ATTRIBUTES != 0 {
+            self.note(|| Happened::Used { connection, object });
+        }
+        self.note(|| Happened::Opened { file, object });
+        if empties {
+            self.break_shared(file, &name);
+        }
         self.opens.insert(
             file,
             Open {
                 connection,
                 name,
+                object,
+                access,
+                share,
+                deletes_on_close: options & 0x1000 != 0,
                 oplock,
                 session: header.session,
                 tree: header.tree,
@@ -515,20 +723,45 @@ impl Server {
                 listing: None,
             },
         );
-        let async_header = Header {
-            process: header.message_id as u32,
-            tree: 0xa5,
-            flags: flag::ASYNC | header.flags & flag::SIGNED,
-            ..*header
-        };
-        let header = if was_pending { &async_header } else { header };
+        let header = &self.as_pending(connection, header);
         self.answer(connection, header, &answer);
         Some(file)
     }
 
+    /// Whether a CREATE waits for an oplock.
+    fn is_waiting(&self, connection: usize, header: &Header) -> bool {
+        self.waiting.iter().any(|waiting| {
+            waiting.connection == connection && waiting.header.message_id == header.message_id
+        })
+    }
+
+    /// A CREATE's header as its answer must name it.
+    fn as_pending(&self, connection: usize, header: &Header) -> Header {
+        match self.is_waiting(connection, header) {
+            true => as_async(header),
+            false => *header,
+        }
+    }
+
+    fn rename(&mut self, connection: usize, from: &str, to: &str) {
+        let contents = self.files.remove(from).expect("an open file is there");
+        self.files.insert(to.to_owned(), contents);
+        if let Some(object) = self.objects.remove(from) {
+            self.objects.insert(to.to_owned(), object);
+        }
+        if self.deleting.remove(from) {
+            self.deleting.insert(to.to_owned());
+        }
+        for open in self.opens.values_mut().filter(|open| open.name == from) {
+            open.name = to.to_owned();
+        }
+        self.names_changed(connection);
+    }
+
     fn close(&mut self, connection: usize, header: &Header, file: FileId) {
+        self.do_held_writes();
         self.open(connection, header, file);
-        self.opens.remove(&file);
+        self.end(file);
         let mut answer = vec![0; 60];
         answer[0] = 60;
         self.answer(connection, header, &answer);
@@ -557,6 +790,8 @@ impl Server {
     fn read(&mut self, connection: usize, header: &Header, body: &[u8], file: FileId) {
         let request = ReadRequest::parse(body).expect("a READ");
         let name = self.open(connection, header, file);
+        let object = self.opens[&file].object;
+        self.note(|| Happened::Used { connection, object });
         let contents = &self.files[&name];
         let start = (request.offset as usize).min(contents.len());
         let end = (start + request.length as usize).min(contents.len());
@@ -585,7 +820,9 @@ impl Server {
         let open = self.opens.get_mut(&file).unwrap();
         if open.listing.is_none() || request.flags & 0x11 != 0 {
             open.listing = Some(names);
+            self.note(|| Happened::Listed(file));
         }
+        let open = self.opens.get_mut(&file).unwrap();
         let left = open.listing.as_mut().unwrap();
         let mut entries = Vec::new();
         while let Some(name) = left.front() {
@@ -620,12 +857,16 @@ impl Server {
         let contents = self.files.get_mut(&name).unwrap();
         let end = request.offset as usize + data.len();
         if used + end.saturating_sub(contents.len()) > self.disk {
+            self.note_write(connection, message, false);
             return self.error(connection, header, DISK_FULL);
         }
         if contents.len() < end {
             contents.resize(end, 0);
         }
         contents[request.offset as usize..end].copy_from_slice(data);
+        self.note_write(connection, message, true);
+        self.changed(&name);
+        self.break_shared(file, &name);
         self.answer(connection, header, &write_answer_body(request.length));
     }
 
@@ -677,6 +918,9 @@ impl Server {
 
     fn say(&mut self, connection: usize, header: &Header, body: &[u8]) {
         let to = &mut self.connections[connection];
+        if to.is_gone {
+            return;
+        }
         let mut message = header.emit().to_vec();
         message.extend_from_slice(body);
         if let Some(key) = to.key.as_ref().filter(|_| header.has(flag::SIGNED)) {
@@ -686,4 +930,22 @@ impl Server {
         to.out.extend(frame_header(message.len()));
         to.out.extend(message);
     }
+}
+
+/// A request's header as its answers name it once it is pending: by an async id that stands where the
+/// tree did.
+fn as_async(header: &Header) -> Header {
+    Header {
+        process: header.message_id as u32,
+        tree: 0xa5,
+        flags: flag::ASYNC | header.flags & flag::SIGNED,
+        ..*header
+    }
+}
+
+fn utf16(bytes: &[u8]) -> String {
+    let pairs = bytes
+        .chunks(2)
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    String::from_utf16(&pairs.collect::<Vec<_>>()).unwrap()
 }

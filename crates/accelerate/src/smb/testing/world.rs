@@ -55,6 +55,17 @@ struct Way {
 enum Stage {
     Running(Box<dyn Accelerator>),
     Released,
+    /// Its node is gone.
+    Dead,
+}
+
+/// When an answer came: what had happened at the server by then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) who: usize,
+    pub(crate) message_id: u64,
+    pub(crate) happened: usize,
+    pub(crate) at: Time,
 }
 
 /// A client's end of a connection.
@@ -83,6 +94,8 @@ pub(crate) struct Client {
     pub(crate) forged: usize,
     /// It signs TREE_CONNECT alone.
     pub(crate) signs_little: bool,
+    /// Ids of what was answered since they were last looked at.
+    arrived: Vec<u64>,
 }
 
 impl Client {
@@ -104,6 +117,7 @@ impl Client {
             key: None,
             forged: 0,
             signs_little: false,
+            arrived: Vec::new(),
         }
     }
 
@@ -157,6 +171,7 @@ impl Client {
         } else if header.status == status::PENDING {
             self.interim.push(answer);
         } else {
+            self.arrived.push(header.message_id);
             let again = self.answered.insert(header.message_id, answer);
             assert!(again.is_none(), "{} is answered twice", header.message_id);
         }
@@ -223,6 +238,10 @@ pub(crate) struct World {
     pub(crate) alters_server: Option<Alters>,
     /// Bytes that crossed the path to the near half, without frames' own few.
     pub(crate) wan_bytes: u64,
+    /// When answers came, if the server keeps a history.
+    pub(crate) arrivals: Vec<Arrival>,
+    /// The stream towards client 0 has ended, cleanly or not.
+    pub(crate) is_client_gone: bool,
     /// What each half was told, if it is to be kept.
     pub(crate) told: Option<[Vec<Input>; 2]>,
     halves: [Stage; 2],
@@ -230,8 +249,8 @@ pub(crate) struct World {
 }
 
 /// Index of a half, and of the way that leads to it.
-const NEAR: usize = 0;
-const FAR: usize = 1;
+pub(crate) const NEAR: usize = 0;
+pub(crate) const FAR: usize = 1;
 
 impl World {
     pub(crate) fn new(delay: Duration) -> Self {
@@ -263,6 +282,8 @@ impl World {
             alters_client: None,
             alters_server: None,
             wan_bytes: 0,
+            arrivals: Vec::new(),
+            is_client_gone: false,
             told: None,
             halves: [half(Half::Near), half(Half::Far)],
             ways: [way(), way()],
@@ -357,6 +378,7 @@ impl World {
 
     pub(crate) fn send_bytes(&mut self, who: usize, bytes: &[u8]) {
         self.clients[who].sent.extend_from_slice(bytes);
+        self.server.now = self.now;
         if who == 0 {
             let mut bytes = bytes.to_vec();
             if let Some(alters) = self.alters_client.take() {
@@ -416,7 +438,7 @@ impl World {
             .filter_map(|way| way.items.front().map(|(at, _)| *at));
         let timers = self.halves.iter().filter_map(|stage| match stage {
             Stage::Running(half) => half.poll_timeout(),
-            Stage::Released => None,
+            Stage::Released | Stage::Dead => None,
         });
         let said = self.saying.front().map(|(at, _)| *at);
         arrivals.chain(timers).chain(said).min()
@@ -442,7 +464,7 @@ impl World {
             }
             let is_due = match &self.halves[half] {
                 Stage::Running(running) => running.poll_timeout().is_some_and(|at| at <= self.now),
-                Stage::Released => false,
+                Stage::Released | Stage::Dead => false,
             };
             if is_due {
                 self.input(half, Input::Timeout);
@@ -474,7 +496,7 @@ impl World {
     pub(crate) fn notes(&self) -> [Option<String>; 2] {
         [NEAR, FAR].map(|half| match &self.halves[half] {
             Stage::Running(half) => half.note(),
-            Stage::Released => None,
+            Stage::Released | Stage::Dead => None,
         })
     }
 
@@ -482,7 +504,7 @@ impl World {
     pub(crate) fn buffered(&self) -> usize {
         let held = self.halves.iter().map(|stage| match stage {
             Stage::Running(half) => half.buffered(),
-            Stage::Released => 0,
+            Stage::Released | Stage::Dead => 0,
         });
         held.sum()
     }
@@ -518,6 +540,7 @@ impl World {
                 }
                 if connection > 0 {
                     self.clients[connection].receive(&said);
+                    self.note_arrivals(connection);
                 } else if self.server_takes > Duration::ZERO {
                     let free_at = self.saying.back().map_or(self.now, |(at, _)| *at);
                     self.saying.push_back((free_at + self.server_takes, said));
@@ -539,6 +562,7 @@ impl World {
     }
 
     pub(crate) fn input(&mut self, half: usize, input: Input) {
+        self.server.now = self.now;
         if let Some(told) = &mut self.told {
             told[half].push(input.clone());
         }
@@ -555,6 +579,53 @@ impl World {
                 Input::LanFinished => self.push(1 - half, Item::Finish, 0),
                 _ => {}
             },
+            Stage::Dead => {}
+        }
+    }
+
+    /// The node of the near or the far half dies, and its host's connection with it. The path leads
+    /// nowhere from here on.
+    pub(crate) fn kill(&mut self, half: usize) {
+        self.halves[half] = Stage::Dead;
+        self.is_cut = true;
+        match half {
+            NEAR => self.is_client_gone = true,
+            _ => self.server.disconnect(0),
+        }
+        self.exchange();
+    }
+
+    /// The server ends client 0's connection.
+    pub(crate) fn server_disconnects(&mut self) {
+        self.exchange();
+        self.server.disconnect(0);
+        self.input(FAR, Input::LanFinished);
+        self.exchange();
+    }
+
+    /// The flow is reset at both ends: what its nodes do in the end when they have closed it, or have
+    /// lost each other.
+    pub(crate) fn reset(&mut self) {
+        self.halves = [Stage::Dead, Stage::Dead];
+        self.is_client_gone = true;
+        self.server.disconnect(0);
+        self.exchange();
+    }
+
+    /// Notes which answers have come.
+    fn note_arrivals(&mut self, who: usize) {
+        let arrived = std::mem::take(&mut self.clients[who].arrived);
+        if self.server.history.is_none() {
+            return;
+        }
+        for message_id in arrived {
+            let arrival = Arrival {
+                who,
+                message_id,
+                happened: self.server.tells(),
+                at: self.now,
+            };
+            self.arrivals.push(arrival);
         }
     }
 
@@ -564,6 +635,7 @@ impl World {
                 return;
             };
             match output {
+                Output::FinishLan if half == NEAR => self.is_client_gone = true,
                 Output::OpenServer | Output::FinishLan => {}
                 Output::ToLan(bytes) => self.give_host(half, &bytes),
                 Output::ToWan(segment) => self.send_segment(half, segment),
@@ -584,7 +656,9 @@ impl World {
 
     fn give_host(&mut self, half: usize, bytes: &[u8]) {
         if half == NEAR {
+            assert!(!self.is_client_gone, "something follows the stream's end");
             self.clients[0].receive(bytes);
+            self.note_arrivals(0);
         } else {
             self.server.receive(0, bytes);
         }

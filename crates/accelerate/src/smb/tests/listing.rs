@@ -252,6 +252,28 @@ fn names_asked_for_within_a_compound_are_all_told() {
 }
 
 #[test]
+fn a_compound_that_begins_anew_amid_a_listing_gets_the_first_names() {
+    for takes in TAKES {
+        for pause in [0, 60, 1_000] {
+            let mut world = world_with(3_000);
+            world.server_takes = Duration::from_millis(takes);
+            let file = directory(&mut world);
+            let first = names(&world.ask(0, &messages::list(file, 0, 65_536)));
+            world.run_for(Duration::from_millis(pause));
+            let begins = messages::list(file, 0x01, 65_536);
+            let follows = messages::list(FileId::RELATED, 0, 65_536).with_flags(4);
+            let ids = world.send_chain(0, &[begins, follows]);
+            let mut again = names(&world.wait(0, ids[0]));
+            assert_eq!(again, first, "{takes} ms, {pause} ms");
+            again.extend(names(&world.wait(0, ids[1])));
+            again.extend(list_all(&mut world, 0, file, 65_536));
+            assert_eq!(again, all(&world), "{takes} ms, {pause} ms");
+            assert!(world.let_go.is_none(), "{takes} ms, {pause} ms");
+        }
+    }
+}
+
+#[test]
 fn a_compound_that_lists_and_closes_gets_the_first_names() {
     for takes in TAKES {
         for pause in [0, 60, 1_000] {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::super::config::OPENS_MAX;
 use super::super::testing::messages::{self, Create};
 use super::super::testing::server::DISK_FULL;
-use super::super::testing::world::{World, is_notice};
+use super::super::testing::world::{NEAR, World, is_notice};
 use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
+use crate::Input;
 
 /// Whether a request was answered by the server, which is a round trip away.
 fn waits_for_the_server(world: &mut World, request: &messages::Request) -> bool {
@@ -190,6 +191,88 @@ fn what_clients_jump_over_is_not_kept_for_ever() {
         }
     }
     assert!(most <= 14 << 20, "{most}");
+}
+
+#[test]
+fn what_was_asked_before_a_close_without_waiting_is_read() {
+    for cut in [Duration::ZERO, Duration::from_secs(15)] {
+        for moment in 0..30 {
+            let mut world = world_with(300_000);
+            let file = open(&mut world, 0);
+            world.run_for(Duration::from_millis(moment * 5));
+            world.is_cut = cut > Duration::ZERO;
+            let asked = [0, 20_000, 40_000];
+            let asked = asked.map(|offset| world.send(0, &messages::read(file, offset, 20_000)));
+            let written = world.send(0, &messages::write(file, 30_000, b"later"));
+            let closed = world.send(0, &messages::close(file));
+            world.run_for(cut);
+            world.is_cut = false;
+            for (index, id) in asked.into_iter().enumerate() {
+                let answer = world.wait(0, id);
+                let start = index * 20_000;
+                let wanted = &contents(300_000)[start..start + 20_000];
+                assert!(answer.data() == wanted, "{moment}, {cut:?}, {index}");
+            }
+            for id in [written, closed] {
+                assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+            }
+            assert!(world.let_go.is_none());
+        }
+    }
+}
+
+#[test]
+fn an_oplock_that_goes_with_a_close_is_not_given_back_behind_it() {
+    // A server that knows the open no more objects.
+    for moment in 0..30 {
+        let mut world = world_with(10_000);
+        let other = world.beside();
+        let file = open(&mut world, 0);
+        world.run_for(Duration::from_secs(1));
+        let wanted = world.send(other, &Create::open("a").request());
+        world.run_for(Duration::from_millis(moment * 5));
+        let closed = world.send(0, &messages::close(file));
+        world.wait(0, closed);
+        world.wait(other, wanted);
+        world.run_for(Duration::from_secs(1));
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
+fn nothing_is_answered_while_the_far_node_may_be_gone() {
+    let mut world = world_with(100_000);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 1_000);
+    world.input(NEAR, Input::WanSilent(Duration::ZERO));
+    assert!(waits_for_the_server(
+        &mut world,
+        &messages::read(file, 1_000, 1_000)
+    ));
+    // It was heard again.
+    world.run_for(Duration::from_secs(1));
+    read(&mut world, 0, file, 2_000, 1_000);
+    world.run_for(Duration::from_secs(1));
+    assert!(!waits_for_the_server(
+        &mut world,
+        &messages::read(file, 3_000, 1_000)
+    ));
+}
+
+#[test]
+fn nothing_is_answered_behind_the_end_of_the_servers_stream() {
+    let mut world = world_with(10_000);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 1_000);
+    world.server_disconnects();
+    world.run_for(Duration::from_secs(1));
+    assert!(world.is_client_gone);
+    for request in [messages::read(file, 1_000, 10), messages::close(file)] {
+        // The world objects to anything that follows.
+        let id = world.send(0, &request);
+        world.run_for(Duration::from_secs(1));
+        assert!(!world.clients[0].answered.contains_key(&id));
+    }
 }
 
 #[test]

@@ -1,0 +1,589 @@
+//! What clients asked and were told, held against what happened at the server.
+//!
+//! The history's length is the clock. A WRITE of the client behind the halves counts from when it was
+//! answered or done, whichever came first; so a file's *logical* contents at a moment are the
+//! server's, and over them what was answered before and is done later. Whatever that client is shown
+//! must be so at some moment between its question and its answer (linearizability), and nobody else
+//! may be shown, or open, a file over which something is answered that is done later.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+use vocab::Time;
+
+use super::super::super::config::{CONFIRM_WITHIN, FRESH_FOR, LISTING_WAITS};
+use super::super::super::testing::server::{Happened, SHARING_VIOLATION};
+use super::super::super::testing::world::Answer;
+use super::super::super::wire::FileId;
+use super::super::super::wire::create::CreateAnswer;
+use super::super::super::wire::directory::entries;
+use super::super::super::wire::header::status;
+use super::super::DELAY;
+
+/// What a client asks.
+#[derive(Clone, Debug)]
+pub(super) enum Asked {
+    Open {
+        has_oplock: bool,
+    },
+    Read {
+        file: FileId,
+        offset: u64,
+        length: u32,
+    },
+    Write {
+        file: FileId,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    /// SET_INFO.
+    Change,
+    Length {
+        file: FileId,
+    },
+    Flush {
+        file: FileId,
+    },
+    Close {
+        file: FileId,
+    },
+    /// Names; the first that it asks of the open.
+    List {
+        file: FileId,
+        is_first: bool,
+    },
+}
+
+/// A moment: by the history, and by the clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) happened: usize,
+    pub(super) at: Time,
+}
+
+/// A question, and its answer.
+#[derive(Clone, Debug)]
+pub(super) struct Op {
+    pub(super) who: usize,
+    pub(super) asked: Asked,
+    pub(super) sent: Moment,
+    pub(super) answered: Option<(Moment, Answer)>,
+}
+
+/// What beside questions and answers happened.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trouble {
+    /// The far node died; what the near half has read ahead may be out of date until it finds out.
+    pub(super) far_died: Option<Time>,
+    /// The server ended the connection; the same until the near half hears.
+    pub(super) disconnected: Option<Time>,
+    /// The flow has ended.
+    pub(super) has_ended: bool,
+    /// When the path was cut.
+    pub(super) cuts: Vec<Range<Time>>,
+    /// Some opens of clients have oplocks of their own, or the server takes its time.
+    pub(super) is_slow: bool,
+    /// Statuses that the server was told to give.
+    pub(super) injected: BTreeSet<u32>,
+}
+
+/// What a run was made of, so that it can be seen that it was not nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    pub(super) reads: usize,
+    /// READs and WRITEs that took no time.
+    pub(super) at_once: usize,
+    pub(super) lost: usize,
+    /// Opens beside the server that waited.
+    pub(super) waits: usize,
+    pub(super) longest_wait: Duration,
+    /// READs that showed what was true no more, between a node's death and its notice.
+    pub(super) stale: usize,
+}
+
+impl Count {
+    pub(super) fn add(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.at_once += other.at_once;
+        self.lost += other.lost;
+        self.waits += other.waits;
+        self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.stale += other.stale;
+    }
+}
+
+/// A WRITE behind the halves.
+struct Written {
+    file: FileId,
+    offset: usize,
+    data: Vec<u8>,
+    /// Its place among all that was asked.
+    place: usize,
+    answered: Option<usize>,
+    done: Option<usize>,
+}
+
+pub(super) struct Trace<'a> {
+    pub(super) history: &'a [Happened],
+    pub(super) times: &'a [Time],
+    pub(super) ops: &'a [Op],
+    pub(super) trouble: &'a Trouble,
+}
+
+/// The same, by what is looked for.
+struct Index<'a> {
+    trace: &'a Trace<'a>,
+    objects: BTreeMap<FileId, u64>,
+    /// Contents by object, each from a moment on.
+    contents: BTreeMap<u64, Vec<(usize, &'a [u8])>>,
+    /// In the order in which they were done; those that never were at the end.
+    written: Vec<Written>,
+}
+
+impl Answer {
+    fn is(&self, status: u32) -> bool {
+        self.header.status == status
+    }
+}
+
+impl Trace<'_> {
+    /// Checks everything.
+    pub(super) fn check(&self) -> Result<Count, String> {
+        let index = Index::of(self);
+        let mut count = Count::default();
+        for (place, op) in self.ops.iter().enumerate() {
+            let Some((answered, answer)) = &op.answered else {
+                if op.who > 0 || !self.trouble.has_ended {
+                    return Err(format!("never answered: {op:?}"));
+                }
+                continue;
+            };
+            index
+                .check(place, op, *answered, answer, &mut count)
+                .map_err(|what| format!("{what}: {op:?}"))?;
+        }
+        index.check_others()?;
+        index.check_losses(&mut count)?;
+        self.check_listings()?;
+        Ok(count)
+    }
+
+    /// Names that a client was told, listing by listing, were those of one moment that was not past
+    /// for longer than it may be.
+    fn check_listings(&self) -> Result<(), String> {
+        let is_first = |op: &&Op| matches!(op.asked, Asked::List { is_first: true, .. });
+        for (index, first) in self.ops.iter().enumerate().filter(|(_, op)| is_first(op)) {
+            let Asked::List { file, .. } = first.asked else {
+                continue;
+            };
+            let mut told = Vec::new();
+            let mut is_whole = false;
+            let follows = |op: &&Op| match op.asked {
+                Asked::List { file: of, is_first } => of == file && !is_first,
+                _ => false,
+            };
+            let following = self.ops[index + 1..].iter().filter(follows);
+            for op in std::iter::once(first).chain(following) {
+                match &op.answered {
+                    Some((_, answer)) if answer.is(status::SUCCESS) => told.extend(names(answer)),
+                    Some((_, answer)) => is_whole |= answer.is(status::NO_MORE_FILES),
+                    None => {}
+                }
+            }
+            if !is_whole {
+                continue;
+            }
+            let Some((answered, _)) = &first.answered else {
+                continue;
+            };
+            let taken = |(at, happened): (usize, &Happened)| match happened {
+                Happened::Listed(of) if *of == file => Some(at),
+                _ => None,
+            };
+            let history = self.history[..answered.happened].iter().enumerate();
+            let is_right = history.filter_map(taken).any(|taken| {
+                let earliest = first.sent.at.since(Time::ZERO);
+                let window = match first.who {
+                    0 => LISTING_WAITS + self.way_of(self.times[taken], first.sent.at),
+                    _ => Duration::ZERO,
+                };
+                self.names_at(taken) == Some(&told[..])
+                    && self.times[taken].since(Time::ZERO) + window >= earliest
+                    && !self.misses_own(first, taken)
+            });
+            if !is_right {
+                return Err(format!("names of no moment: {first:?}, {told:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long something may have taken from the server to the client that came between these times.
+    fn way_of(&self, from: Time, to: Time) -> Duration {
+        let cuts = self.trouble.cuts.iter();
+        let cuts = cuts.filter(|cut| from <= cut.end && cut.start <= to);
+        let cut: Duration = cuts.map(|cut| cut.end.since(cut.start)).sum();
+        let slow = Duration::from_secs(u64::from(self.trouble.is_slow));
+        DELAY + slow + cut
+    }
+
+    fn names_at(&self, moment: usize) -> Option<&[String]> {
+        let names = |happened: &'_ Happened| matches!(happened, Happened::Names { .. });
+        let at = self.history[..moment].iter().rposition(names)?;
+        match &self.history[at] {
+            Happened::Names { names, .. } => Some(names),
+            _ => None,
+        }
+    }
+
+    /// Whether names taken at this moment lack what the client itself had changed before it asked.
+    fn misses_own(&self, first: &Op, taken: usize) -> bool {
+        let behind = self.history.iter().enumerate().skip(taken);
+        let own = behind.filter(|(_, happened)| {
+            matches!(happened, Happened::Names { connection, .. } if *connection == first.who)
+        });
+        let mut changes = own.map(|(at, _)| at);
+        changes.any(|at| {
+            self.ops.iter().any(|op| {
+                let may_change = matches!(
+                    op.asked,
+                    Asked::Open { .. } | Asked::Change | Asked::Close { .. }
+                );
+                let (Some((answered, _)), true) = (&op.answered, may_change) else {
+                    return false;
+                };
+                op.who == first.who
+                    && op.sent.happened <= at
+                    && at < answered.happened
+                    && answered.happened <= first.sent.happened
+            })
+        })
+    }
+}
+
+impl<'a> Index<'a> {
+    fn of(trace: &'a Trace<'a>) -> Self {
+        let mut objects = BTreeMap::new();
+        let mut contents: BTreeMap<u64, Vec<(usize, &[u8])>> = BTreeMap::new();
+        let mut done: BTreeMap<(FileId, u64, &[u8]), usize> = BTreeMap::new();
+        for (at, happened) in trace.history.iter().enumerate() {
+            match happened {
+                Happened::Opened { file, object, .. } => {
+                    objects.insert(*file, *object);
+                }
+                Happened::Contents {
+                    object,
+                    contents: of,
+                } => {
+                    contents
+                        .entry(*object)
+                        .or_default()
+                        .push((at + 1, of.as_slice()));
+                }
+                Happened::Wrote {
+                    connection: 0,
+                    file,
+                    offset,
+                    data,
+                    is_done: true,
+                } => {
+                    // Its contents follow.
+                    done.insert((*file, *offset, data.as_slice()), at + 2);
+                }
+                _ => {}
+            }
+        }
+        let mut written: Vec<Written> = trace
+            .ops
+            .iter()
+            .enumerate()
+            .filter(|(_, op)| op.who == 0)
+            .filter_map(|(place, op)| match &op.asked {
+                Asked::Write { file, offset, data } => Some(Written {
+                    file: *file,
+                    offset: *offset as usize,
+                    data: data.clone(),
+                    place,
+                    answered: op
+                        .answered
+                        .as_ref()
+                        .filter(|(_, answer)| answer.is(status::SUCCESS))
+                        .map(|(moment, _)| moment.happened),
+                    done: done.get(&(*file, *offset, &data[..])).copied(),
+                }),
+                _ => None,
+            })
+            .collect();
+        written.sort_by_key(|write| write.done.unwrap_or(usize::MAX));
+        Self {
+            trace,
+            objects,
+            contents,
+            written,
+        }
+    }
+
+    /// WRITEs to this file that were answered at this moment and done later.
+    fn ahead(&self, object: u64, moment: usize) -> impl Iterator<Item = &Written> {
+        self.written.iter().filter(move |write| {
+            self.objects.get(&write.file) == Some(&object)
+                && write.answered.is_some_and(|answered| answered <= moment)
+                && write.done.is_some_and(|done| moment < done)
+        })
+    }
+
+    /// A file's logical contents; the server's, for who is beside it: that nothing is ahead of them
+    /// where it matters is seen to by [`Self::check_others`].
+    fn logical(&self, who: usize, object: u64, moment: usize) -> Vec<u8> {
+        let versions = self.contents.get(&object).map_or(&[][..], |all| all);
+        let last = versions.iter().rfind(|(from, _)| *from <= moment);
+        let mut contents = last.map_or(Vec::new(), |(_, contents)| contents.to_vec());
+        if who > 0 {
+            return contents;
+        }
+        for write in self.ahead(object, moment) {
+            let end = write.offset + write.data.len();
+            if contents.len() < end {
+                contents.resize(end, 0);
+            }
+            contents[write.offset..end].copy_from_slice(&write.data);
+        }
+        contents
+    }
+
+    /// Whether something holds of a file's logical contents at a moment of those.
+    fn ever(
+        &self,
+        who: usize,
+        file: FileId,
+        moments: Range<usize>,
+        holds: impl Fn(&[u8]) -> bool,
+    ) -> bool {
+        let Some(object) = self.objects.get(&file) else {
+            return false;
+        };
+        let mut moments = (moments.start..=moments.end).rev();
+        moments.any(|moment| holds(&self.logical(who, *object, moment)))
+    }
+
+    fn check(
+        &self,
+        place: usize,
+        op: &Op,
+        answered: Moment,
+        answer: &Answer,
+        count: &mut Count,
+    ) -> Result<(), String> {
+        let moments = op.sent.happened..answered.happened;
+        let took = answered.at.since(op.sent.at);
+        let is_injected = self.trace.trouble.injected.contains(&answer.header.status);
+        match &op.asked {
+            Asked::Read {
+                file,
+                offset,
+                length,
+            } => {
+                let got = match answer.header.status {
+                    status::SUCCESS => answer.data(),
+                    status::END_OF_FILE => &[],
+                    _ if is_injected => return Ok(()),
+                    other => return Err(format!("{other:#x}")),
+                };
+                count.reads += 1;
+                count.at_once += usize::from(op.who == 0 && took == Duration::ZERO);
+                let is_right = self.ever(op.who, *file, moments, |contents| {
+                    let start = (*offset as usize).min(contents.len());
+                    let end = (start + *length as usize).min(contents.len());
+                    &contents[start..end] == got
+                });
+                match is_right {
+                    true => Ok(()),
+                    false if op.who == 0 && self.may_be_stale(answered.at) => {
+                        count.stale += 1;
+                        Ok(())
+                    }
+                    false => Err("never so".to_owned()),
+                }
+            }
+            Asked::Length { file } => {
+                if is_injected {
+                    return Ok(());
+                }
+                let told = u64::from_le_bytes(answer.body[8..16].try_into().unwrap());
+                match self.ever(op.who, *file, moments, |contents| {
+                    contents.len() as u64 == told
+                }) {
+                    true => Ok(()),
+                    false => Err(format!("never {told} bytes long")),
+                }
+            }
+            Asked::Open { has_oplock } => {
+                if op.who > 0 {
+                    self.check_wait(op, answered.at, count)?;
+                }
+                if let (true, Ok(opened)) = (
+                    answer.is(status::SUCCESS),
+                    CreateAnswer::parse(&answer.body),
+                ) {
+                    let told = opened.end_of_file;
+                    let is_right = opened.is_directory()
+                        || self.ever(op.who, opened.file, moments.clone(), |contents| {
+                            contents.len() as u64 == told
+                        });
+                    if !is_right {
+                        return Err(format!("never {told} bytes long"));
+                    }
+                    if op.who == 0 && !has_oplock && opened.oplock_level != 0 {
+                        return Err("an oplock that was not asked for".to_owned());
+                    }
+                }
+                match answer.is(SHARING_VIOLATION) && op.who == 0 {
+                    true => self.check_conflict(op, moments),
+                    false => Ok(()),
+                }
+            }
+            Asked::Flush { file } | Asked::Close { file } if answer.is(status::SUCCESS) => {
+                let is_missing = |write: &&Written| {
+                    let is_early = match (write.answered, write.done) {
+                        (Some(_), None) => true,
+                        (Some(told), Some(done)) => told < done && done > answered.happened,
+                        (None, _) => false,
+                    };
+                    write.file == *file && write.place < place && is_early
+                };
+                match self.written.iter().find(is_missing) {
+                    None => Ok(()),
+                    Some(write) => Err(format!(
+                        "{} bytes at {} were said to be kept",
+                        write.data.len(),
+                        write.offset
+                    )),
+                }
+            }
+            Asked::Write { .. } => {
+                count.at_once += usize::from(op.who == 0 && took == Duration::ZERO);
+                Ok(())
+            }
+            Asked::Flush { .. } | Asked::Close { .. } | Asked::Change | Asked::List { .. } => {
+                Ok(())
+            }
+        }
+    }
+
+    /// Between a node's death, or the end of the server's connection, and when it is heard of.
+    fn may_be_stale(&self, at: Time) -> bool {
+        let within = |since: Option<Time>, span: Duration| {
+            since.is_some_and(|since| since <= at && at.since(since) <= span)
+        };
+        within(self.trace.trouble.far_died, FRESH_FOR)
+            || within(self.trace.trouble.disconnected, DELAY)
+    }
+
+    /// Who opens a file beside the server waits for no longer than is said.
+    fn check_wait(&self, op: &Op, at: Time, count: &mut Count) -> Result<(), String> {
+        let trouble = self.trace.trouble;
+        let waited = at.since(op.sent.at);
+        count.waits += usize::from(waited > Duration::ZERO);
+        count.longest_wait = count.longest_wait.max(waited);
+        let is_cut = trouble
+            .cuts
+            .iter()
+            .any(|cut| cut.start <= at && op.sent.at <= cut.end);
+        let most = match (trouble.is_slow, is_cut || trouble.far_died.is_some()) {
+            // As long as servers wait for an oplock of a client's own.
+            (true, _) => Duration::from_secs(37),
+            (false, true) => CONFIRM_WITHIN,
+            (false, false) => 2 * DELAY,
+        };
+        match waited <= most + Duration::from_millis(1) {
+            true => Ok(()),
+            false => Err(format!("waited for {waited:?}")),
+        }
+    }
+
+    /// A client is not refused an open because of one that it was told is closed.
+    fn check_conflict(&self, op: &Op, moments: Range<usize>) -> Result<(), String> {
+        let conflicts = self.trace.history[moments].iter();
+        let mut with = conflicts.filter_map(|happened| match happened {
+            Happened::Conflicted {
+                connection: 0,
+                with,
+                ..
+            } => Some(with),
+            _ => None,
+        });
+        let is_closed = |file: &FileId| {
+            self.trace.ops.iter().any(|other| {
+                let told = other.answered.as_ref();
+                matches!(other.asked, Asked::Close { file: of } if of == *file)
+                    && told.is_some_and(|(moment, answer)| {
+                        answer.is(status::SUCCESS) && moment.happened <= op.sent.happened
+                    })
+            })
+        };
+        // Of several that were asked at a time, another may have been refused so.
+        match with.any(|with| !with.iter().any(is_closed)) {
+            true => Ok(()),
+            false => Err("refused because of what is closed".to_owned()),
+        }
+    }
+
+    /// Nobody else is shown a file over which something is answered that is done later.
+    fn check_others(&self) -> Result<(), String> {
+        for (at, happened) in self.trace.history.iter().enumerate() {
+            if let Happened::Used { connection, object } = happened
+                && *connection > 0
+                && let Some(write) = self.ahead(*object, at).next()
+            {
+                return Err(format!(
+                    "at {at} {connection} is shown what lacks {} bytes at {} of {:?}",
+                    write.data.len(),
+                    write.offset,
+                    write.file
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was answered and never done is reported with every FLUSH and CLOSE behind it.
+    fn check_losses(&self, count: &mut Count) -> Result<(), String> {
+        let is_lost = |write: &&Written| write.answered.is_some() && write.done.is_none();
+        for write in self.written.iter().filter(is_lost) {
+            count.lost += 1;
+            let mut is_reported = self.trace.trouble.has_ended;
+            for op in &self.trace.ops[write.place..] {
+                let (Asked::Flush { file } | Asked::Close { file }) = op.asked else {
+                    continue;
+                };
+                let Some((_, answer)) = &op.answered else {
+                    continue;
+                };
+                if file != write.file {
+                    continue;
+                }
+                if answer.is(status::SUCCESS) {
+                    return Err(format!("a loss is not reported: {op:?}"));
+                }
+                is_reported = true;
+            }
+            if !is_reported {
+                let place = (write.file, write.offset);
+                return Err(format!("nothing tells of a loss: {place:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn names(answer: &Answer) -> Vec<String> {
+    let mut rest = entries(&answer.body).unwrap();
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
+        names.push(String::from_utf8(rest[8..8 + number(4)].to_vec()).unwrap());
+        rest = &rest[number(0)..];
+    }
+    names
+}
