@@ -23,6 +23,7 @@ mod configuration;
 mod correction;
 mod cursor;
 mod engine_peer;
+mod iperf3;
 mod link_files;
 mod measure_wire;
 mod offload;
@@ -167,6 +168,11 @@ pub const ENTRIES: &[Entry] = &[
         name: "measure_datagram",
         run: measure_wire::datagram,
         seeds: measure_wire::datagram_seeds,
+    },
+    Entry {
+        name: "measure_iperf3",
+        run: iperf3::session,
+        seeds: iperf3::session_seeds,
     },
     Entry {
         name: "link_offload",

@@ -63,6 +63,7 @@ replays! {
     node_http_connect,
     measure_control,
     measure_datagram,
+    measure_iperf3,
     link_offload,
     link_packet_log,
     link_delivery_trace,

@@ -26,7 +26,33 @@ pub struct Ideal {
     /// The path's round trip without queues.
     pub baseline_rtt: Duration,
     /// What the bottleneck carries of TCP payload.
-    pub maximum: Bitrate,
+    pub maximum: Maximum,
+}
+
+/// What is known of the most payload that the path carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maximum {
+    /// By the bottleneck's rate (RFC 6349 §4.1.1).
+    Known(Bitrate),
+    /// TCP has reached this, and nothing tells what the path carries: what a run should reach whose window
+    /// lets more through is not known.
+    AtLeast(Bitrate),
+}
+
+impl Ideal {
+    /// What a run should reach whose senders see this window in all (RFC 6349 §3.3.1).
+    #[must_use]
+    fn throughput(&self, window: Option<ByteCount>) -> Option<Bitrate> {
+        let limited = window.and_then(|window| metrics::window_limited(window, self.baseline_rtt));
+        match self.maximum {
+            Maximum::Known(maximum) => Some(limited.map_or(maximum, |rate| rate.min(maximum))),
+            Maximum::AtLeast(reached) => {
+                let most =
+                    reached.bits_per_second() as u128 * (100 + WINDOW_TOLERANCE_PERCENT) as u128;
+                limited.filter(|rate| u128::from(rate.bits_per_second()) * 100 <= most)
+            }
+        }
+    }
 }
 
 /// The figures of a connection, or of all of a direction.
@@ -38,13 +64,13 @@ pub struct Figures {
     pub effective_window: Option<ByteCount>,
     /// Payload acknowledged a second, in equilibrium.
     pub throughput: Bitrate,
-    /// What it should be, with this window over this path.
-    pub ideal: Bitrate,
-    /// Payload that was sent, retransmissions included.
-    pub bytes_sent: ByteCount,
+    /// What it should be, with this window over this path; [`None`] where that is not known.
+    pub ideal: Option<Bitrate>,
+    /// Payload that was sent, retransmissions included; [`None`] where only the receiver is ours.
+    pub bytes_sent: Option<ByteCount>,
     /// Payload that was sent again.
-    pub bytes_retransmitted: ByteCount,
-    /// RFC 6349 §4.1; [`None`] where nothing was transferred.
+    pub bytes_retransmitted: Option<ByteCount>,
+    /// RFC 6349 §4.1; [`None`] where nothing was transferred, or the ideal is not known.
     pub transfer_time_ratio: Option<f64>,
     /// RFC 6349 §4.2.
     pub efficiency_percent: Option<f64>,
@@ -52,6 +78,8 @@ pub struct Figures {
     pub average_rtt: Option<Duration>,
     /// RFC 6349 §4.3.
     pub buffer_delay_percent: Option<f64>,
+    /// The least RTT that the senders' kernels saw, which is of whole segments.
+    pub rtt_min: Option<Duration>,
     /// The share of its time that the sender waited for the peer's window, in percent.
     pub window_limited_percent: Option<f64>,
     /// The share of its time that the sender waited for its own buffer, in percent.
@@ -72,12 +100,12 @@ impl Figures {
 pub struct Second {
     /// Where it ends, since the run began.
     pub at: Duration,
-    /// Payload acknowledged in it.
+    /// Payload acknowledged in it; where only the receiver is ours, read.
     pub throughput: Bitrate,
-    /// Payload sent again in it.
-    pub retransmitted: ByteCount,
+    /// Payload sent again in it; [`None`] where only the receiver is ours.
+    pub retransmitted: Option<ByteCount>,
     /// The mean of the connections' RTTs at its end.
-    pub rtt: Duration,
+    pub rtt: Option<Duration>,
 }
 
 /// The figures of all connections of a direction together.
@@ -96,21 +124,24 @@ pub fn figures(samples: &[RunSample], duration: Duration, ideal: &Ideal) -> Opti
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     };
     let rtts: Vec<Duration> = each.iter().filter_map(|one| one.average_rtt).collect();
-    let windows: Option<u64> = each
-        .iter()
-        .map(|one| one.effective_window.map(ByteCount::bytes))
-        .sum();
     let measured = Measured {
         connections: each.len() as u16,
-        window: windows.map(ByteCount::new),
+        window: sum_of_all(&each, |one| one.effective_window),
         throughput: Bitrate::from_bits_per_second(sum(|one| one.throughput.bits_per_second())),
-        sent: ByteCount::new(sum(|one| one.bytes_sent.bytes())),
-        retransmitted: ByteCount::new(sum(|one| one.bytes_retransmitted.bytes())),
+        sent: sum_of_all(&each, |one| one.bytes_sent),
+        retransmitted: sum_of_all(&each, |one| one.bytes_retransmitted),
         average_rtt: metrics::average_rtt(&rtts),
+        rtt_min: each.iter().filter_map(|one| one.rtt_min).min(),
         window_limited_percent: mean(|one| one.window_limited_percent),
         send_buffer_limited_percent: mean(|one| one.send_buffer_limited_percent),
     };
     Some(measured.judged(ideal))
+}
+
+/// The sum over all connections; [`None`] where one of them does not tell.
+fn sum_of_all(each: &[Figures], of: fn(&Figures) -> Option<ByteCount>) -> Option<ByteCount> {
+    let sum: Option<u64> = each.iter().map(|one| of(one).map(ByteCount::bytes)).sum();
+    sum.map(ByteCount::new)
 }
 
 /// The figures of one connection; [`None`] where it has no two samples in equilibrium.
@@ -123,8 +154,7 @@ pub fn connection_figures(
 ) -> Option<Figures> {
     let own = of_connection(samples, connection);
     let end = own.last()?;
-    let start_up = START_UP.max(ideal.baseline_rtt * START_UP_ROUND_TRIPS);
-    let equilibrium = start_up.min(duration / 2)..=duration + SAMPLE_LATE;
+    let equilibrium = equilibrium(duration, ideal);
     let steady: Vec<&RunSample> = own
         .iter()
         .filter(|one| equilibrium.contains(&one.at))
@@ -136,11 +166,8 @@ pub fn connection_figures(
         .bytes_acknowledged
         .bytes()
         .checked_sub(first.info.bytes_acknowledged.bytes())?;
-    let span = last
-        .at
-        .checked_sub(first.at)
-        .filter(|span| !span.is_zero())?;
-    let bits = u128::from(acknowledged) * 8_000_000_000 / span.as_nanos();
+    let span = last.at.checked_sub(first.at)?;
+    let throughput = rate(acknowledged, span)?;
     let rtts: Vec<Duration> = each_second(&steady).map(|one| one.info.rtt).collect();
     let share = |of: fn(&RunSample) -> Duration| {
         let spent = of(last).saturating_sub(of(first));
@@ -149,10 +176,11 @@ pub fn connection_figures(
     let measured = Measured {
         connections: 1,
         window: median_window(&steady),
-        throughput: Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX)),
-        sent: end.info.bytes_sent,
-        retransmitted: end.info.bytes_retransmitted,
+        throughput,
+        sent: Some(end.info.bytes_sent),
+        retransmitted: Some(end.info.bytes_retransmitted),
         average_rtt: metrics::average_rtt(&rtts),
+        rtt_min: least_rtt(&own),
         window_limited_percent: share(|one| one.info.receive_window_limited),
         send_buffer_limited_percent: share(|one| one.info.send_buffer_limited),
     };
@@ -195,12 +223,91 @@ pub fn seconds(samples: &[RunSample]) -> Vec<Second> {
         seconds.push(Second {
             at: latest,
             throughput: Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX)),
-            retransmitted: ByteCount::new(retransmitted.saturating_sub(before.2)),
-            rtt: metrics::average_rtt(&rtts).unwrap_or_default(),
+            retransmitted: Some(ByteCount::new(retransmitted.saturating_sub(before.2))),
+            rtt: metrics::average_rtt(&rtts),
         });
         before = (latest, acknowledged, retransmitted);
     }
     seconds
+}
+
+/// What a receiver had read of a run by a moment, all connections together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Since the run began.
+    pub at: Duration,
+    /// Payload.
+    pub bytes: ByteCount,
+}
+
+/// The figures of a run whose sender is not ours, from what was read: throughput, and what it should be with
+/// the `window` that all connections together were offered. What a sender alone knows is not among them.
+#[must_use]
+pub fn received_figures(
+    reads: &[Read],
+    connections: u16,
+    window: Option<ByteCount>,
+    duration: Duration,
+    ideal: &Ideal,
+) -> Option<Figures> {
+    let equilibrium = equilibrium(duration, ideal);
+    let steady: Vec<&Read> = reads
+        .iter()
+        .filter(|read| equilibrium.contains(&read.at))
+        .collect();
+    let (first, last) = (steady.first()?, steady.last()?);
+    let measured = Measured {
+        connections,
+        window,
+        throughput: rate(
+            last.bytes.bytes().checked_sub(first.bytes.bytes())?,
+            last.at.checked_sub(first.at)?,
+        )?,
+        sent: None,
+        retransmitted: None,
+        average_rtt: None,
+        rtt_min: None,
+        window_limited_percent: None,
+        send_buffer_limited_percent: None,
+    };
+    Some(measured.judged(ideal))
+}
+
+/// The same run, second by second.
+#[must_use]
+pub fn received_seconds(reads: &[Read]) -> Vec<Second> {
+    let mut seconds = Vec::new();
+    let (mut before, mut next) = (Duration::ZERO, Duration::from_secs(1));
+    let mut read_before = 0;
+    for read in reads {
+        if read.at < next {
+            continue;
+        }
+        let bytes = read.bytes.bytes();
+        seconds.push(Second {
+            at: read.at,
+            throughput: rate(bytes.saturating_sub(read_before), read.at - before)
+                .unwrap_or_default(),
+            retransmitted: None,
+            rtt: None,
+        });
+        (before, read_before) = (read.at, bytes);
+        next = Duration::from_secs(read.at.as_secs() + 1);
+    }
+    seconds
+}
+
+/// When a run is in equilibrium (RFC 6349 §1.3).
+fn equilibrium(duration: Duration, ideal: &Ideal) -> std::ops::RangeInclusive<Duration> {
+    let start_up = START_UP.max(ideal.baseline_rtt * START_UP_ROUND_TRIPS);
+    start_up.min(duration / 2)..=duration + SAMPLE_LATE
+}
+
+fn rate(bytes: u64, span: Duration) -> Option<Bitrate> {
+    let bits = (u128::from(bytes) * 8_000_000_000).checked_div(span.as_nanos())?;
+    Some(Bitrate::from_bits_per_second(
+        u64::try_from(bits).unwrap_or(u64::MAX),
+    ))
 }
 
 /// How much later than its moment a sample may be taken.
@@ -211,21 +318,22 @@ struct Measured {
     connections: u16,
     window: Option<ByteCount>,
     throughput: Bitrate,
-    sent: ByteCount,
-    retransmitted: ByteCount,
+    sent: Option<ByteCount>,
+    retransmitted: Option<ByteCount>,
     average_rtt: Option<Duration>,
+    rtt_min: Option<Duration>,
     window_limited_percent: Option<f64>,
     send_buffer_limited_percent: Option<f64>,
 }
 
 impl Measured {
     fn judged(self, ideal: &Ideal) -> Figures {
-        let best = self.window.map_or(ideal.maximum, |window| {
-            metrics::ideal_throughput(window, ideal.baseline_rtt, ideal.maximum)
-        });
+        let best = ideal.throughput(self.window);
         let actual = self.throughput.bits_per_second();
         // The same payload takes longer by what the throughput is less.
-        let ratio = (actual > 0).then(|| best.bits_per_second() as f64 / actual as f64);
+        let ratio = best
+            .filter(|_| actual > 0)
+            .map(|best| best.bits_per_second() as f64 / actual as f64);
         Figures {
             connections: self.connections,
             effective_window: self.window,
@@ -234,15 +342,27 @@ impl Measured {
             bytes_sent: self.sent,
             bytes_retransmitted: self.retransmitted,
             transfer_time_ratio: ratio,
-            efficiency_percent: metrics::efficiency_percent(self.sent, self.retransmitted),
+            efficiency_percent: self
+                .sent
+                .zip(self.retransmitted)
+                .and_then(|(sent, again)| metrics::efficiency_percent(sent, again)),
             average_rtt: self.average_rtt,
             buffer_delay_percent: self
                 .average_rtt
                 .and_then(|rtt| metrics::buffer_delay_percent(rtt, ideal.baseline_rtt)),
+            rtt_min: self.rtt_min,
             window_limited_percent: self.window_limited_percent,
             send_buffer_limited_percent: self.send_buffer_limited_percent,
         }
     }
+}
+
+/// The least RTT of all samples; a kernel that has measured none says zero, or the most that it can.
+fn least_rtt(samples: &[&RunSample]) -> Option<Duration> {
+    /// What Linux has before the first measurement: all ones, in microseconds.
+    const NONE_YET: Duration = Duration::from_micros(u32::MAX as u64);
+    let rtts = samples.iter().map(|sample| sample.info.rtt_min);
+    rtts.filter(|rtt| !rtt.is_zero() && *rtt < NONE_YET).min()
 }
 
 /// The window that half of the samples show at least: single ones are smaller for as long as data waits
@@ -319,7 +439,7 @@ mod tests {
     const TEN: Duration = Duration::from_secs(10);
     const IDEAL: Ideal = Ideal {
         baseline_rtt: Duration::from_millis(25),
-        maximum: Bitrate::from_bits_per_second(94_900_000),
+        maximum: Maximum::Known(Bitrate::from_bits_per_second(94_900_000)),
     };
 
     #[test]
@@ -327,9 +447,10 @@ mod tests {
         let samples = steady(0, 100_000, 25_000);
         let figures = figures(&samples, TEN, &IDEAL).unwrap();
         assert_eq!(figures.throughput, Bitrate::from_bits_per_second(8_000_000));
-        assert_eq!(figures.ideal, Bitrate::from_bits_per_second(8_000_000));
+        let ideal = Some(Bitrate::from_bits_per_second(8_000_000));
+        assert_eq!(figures.ideal, ideal);
         assert_eq!(figures.transfer_time_ratio, Some(1.0));
-        assert_eq!(figures.bytes_sent, ByteCount::new(102_000));
+        assert_eq!(figures.bytes_sent, Some(ByteCount::new(102_000)));
         let efficiency = figures.efficiency_percent.unwrap();
         assert!((efficiency - 98.039).abs() < 0.001, "{efficiency}");
         assert_eq!(figures.average_rtt, Some(Duration::from_millis(32)));
@@ -350,7 +471,7 @@ mod tests {
             Bitrate::from_bits_per_second(32_000_000)
         );
         assert_eq!(figures.effective_window, Some(ByteCount::new(100_000)));
-        assert_eq!(figures.bytes_sent, ByteCount::new(204_000));
+        assert_eq!(figures.bytes_sent, Some(ByteCount::new(204_000)));
         let one = connection_figures(&samples, 1, TEN, &IDEAL).unwrap();
         assert_eq!(one.throughput, Bitrate::from_bits_per_second(24_000_000));
         let seconds = seconds(&samples);
@@ -359,8 +480,51 @@ mod tests {
             seconds[4].throughput,
             Bitrate::from_bits_per_second(32_000_000)
         );
-        assert_eq!(seconds[4].retransmitted, ByteCount::new(400));
+        assert_eq!(seconds[4].retransmitted, Some(ByteCount::new(400)));
         assert_eq!(super::figures(&[], TEN, &IDEAL), None);
+    }
+
+    #[test]
+    fn a_receiver_tells_throughput_and_nothing_that_only_a_sender_knows() {
+        let reads: Vec<Read> = (0..=100_u64)
+            .map(|tenth| Read {
+                at: Duration::from_millis(tenth * 100),
+                bytes: ByteCount::new(tenth.saturating_sub(10) * 50_000),
+            })
+            .collect();
+        let window = Some(ByteCount::new(25_000));
+        let figures = received_figures(&reads, 2, window, TEN, &IDEAL).unwrap();
+        assert_eq!(figures.throughput, Bitrate::from_bits_per_second(4_000_000));
+        assert_eq!(figures.transfer_time_ratio, Some(2.0));
+        assert_eq!(
+            (figures.bytes_sent, figures.efficiency_percent),
+            (None, None)
+        );
+        assert_eq!((figures.average_rtt, figures.rtt_min), (None, None));
+        let seconds = received_seconds(&reads);
+        assert_eq!(seconds.len(), 10);
+        assert_eq!(seconds[0].throughput, Bitrate::default());
+        assert_eq!(
+            seconds[9].throughput,
+            Bitrate::from_bits_per_second(4_000_000)
+        );
+        assert_eq!(seconds[9].rtt, None);
+        assert_eq!(received_figures(&[], 1, window, TEN, &IDEAL), None);
+    }
+
+    #[test]
+    fn where_no_bottleneck_is_known_larger_windows_have_no_ideal() {
+        let at_least = |reached| Ideal {
+            maximum: Maximum::AtLeast(Bitrate::from_bits_per_second(reached)),
+            ..IDEAL
+        };
+        let samples = steady(0, 100_000, 25_000);
+        let known = figures(&samples, TEN, &at_least(8_000_000)).unwrap();
+        assert_eq!(known.ideal, Some(Bitrate::from_bits_per_second(8_000_000)));
+        assert_eq!(known.transfer_time_ratio, Some(1.0));
+        let beyond = figures(&samples, TEN, &at_least(7_000_000)).unwrap();
+        assert_eq!((beyond.ideal, beyond.transfer_time_ratio), (None, None));
+        assert_eq!(beyond.throughput, known.throughput);
     }
 
     #[test]

@@ -4,9 +4,18 @@
 //!  path MTU up, down ─► baseline RTT ─► rate up ─► rate down ─► loss up, down
 //!      ─► for each direction: window walk, listed windows, many connections ─► both directions
 //! ```
+//! Where no streams can be sent (a firewall eats UDP, the far end is somebody else's) TCP alone is measured:
+//!
+//! ```text
+//!  least RTT of TCP ─► TCP with the hosts' own windows up, down ─► window walk over what that reached
+//! ```
+//! Then there is no bottleneck rate and no verdict; whatever TCP shows is reported as TCP's.
+//!
 //! A step that cannot be measured is left out with what depends on it, the reason is kept, and the rest
 //! goes on. Each direction is measured alone before both are together (RFC 6349 §3.3). Nothing is
 //! passed or failed but by a threshold that somebody stated: the RFC has none.
+
+mod judgement;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +27,7 @@ use crate::procedure::{
     Bottleneck, BottleneckSearch, MtuOutcome, RttOutcome, SearchConfig, Step, StreamPlan,
     StreamRecord,
 };
-use crate::run::{Figures, Ideal};
+use crate::run::{Figures, Ideal, Maximum};
 use crate::wire::Direction;
 
 /// The share of the bottleneck's rate at which losses are counted, in percent: nearly full, and no
@@ -29,6 +38,8 @@ const LOSS_STREAM_FOR: Duration = Duration::from_secs(2);
 /// The least window of a connection among many: ten segments, what a connection starts with
 /// (RFC 6928).
 const MANY_WINDOW_MIN: u64 = 14_600;
+/// How long TCP looks for the least RTT: a hundred round trips of a path around the world are more.
+const ROUND_TRIP_FOR: Duration = Duration::from_secs(2);
 /// What is assumed where the path MTU could not be found.
 const MTU_ASSUMED: u16 = 1_500;
 
@@ -85,6 +96,10 @@ pub enum Purpose {
     Many,
     /// Both directions at once.
     Together,
+    /// A small window on an idle path: the least RTT that TCP sees, where no probe gets through.
+    RoundTrip,
+    /// Windows as the hosts themselves choose them: what TCP reaches, where no stream can be sent.
+    Open,
 }
 
 /// A run of TCP connections.
@@ -180,6 +195,13 @@ pub struct TurnUp {
     runs: VecDeque<RunPlan>,
     remarks: Vec<String>,
     given_up: Option<String>,
+    /// Whether TCP alone is measured.
+    is_tcp_alone: bool,
+    /// The least RTT that TCP saw, where that is all there is.
+    tcp_round_trip: Option<Duration>,
+    /// What TCP reached with the hosts' own windows.
+    reached: [Option<Bitrate>; 2],
+    is_both_at_once: bool,
 }
 
 #[derive(Debug)]
@@ -188,6 +210,9 @@ enum Stage {
     BaselineRtt,
     Rate(usize, Box<BottleneckSearch>),
     Loss(usize),
+    /// Without streams: the least RTT, then what TCP reaches in each direction.
+    RoundTripOfTcp,
+    Reach(usize),
     Runs,
 }
 
@@ -207,7 +232,47 @@ impl TurnUp {
             runs: VecDeque::new(),
             remarks: Vec::new(),
             given_up: None,
+            is_tcp_alone: false,
+            tcp_round_trip: None,
+            reached: [None; 2],
+            is_both_at_once: true,
         }
+    }
+
+    /// A test in which nothing but TCP gets through, and why: neither path MTU, nor baseline RTT, nor
+    /// bottleneck rate can be measured.
+    ///
+    /// # Panics
+    /// As [`TurnUp::new`].
+    #[must_use]
+    pub fn of_tcp_alone(profile: Profile, why: impl Into<String>) -> Self {
+        let mut test = Self {
+            stage: Stage::RoundTripOfTcp,
+            is_tcp_alone: true,
+            ..Self::new(profile)
+        };
+        test.remark(why);
+        test
+    }
+
+    /// The same, with no run in both directions at once.
+    #[must_use]
+    pub fn without_both_at_once(mut self) -> Self {
+        self.is_both_at_once = false;
+        self
+    }
+
+    /// Whether nothing but TCP is measured.
+    #[must_use]
+    pub fn is_tcp_alone(&self) -> bool {
+        self.is_tcp_alone
+    }
+
+    /// What TCP reached in a direction with the hosts' own windows, where nothing but TCP is measured: the
+    /// bottleneck's rate is at least that.
+    #[must_use]
+    pub fn reached(&self, direction: Direction) -> Option<Bitrate> {
+        self.reached[direction as usize]
     }
 
     /// What it measures.
@@ -228,10 +293,13 @@ impl TurnUp {
         self.baseline.as_ref()
     }
 
-    /// The baseline RTT.
+    /// The baseline RTT; where nothing but TCP is measured, the least that TCP saw.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.baseline.as_ref()?.baseline()
+        match &self.baseline {
+            Some(probed) => probed.baseline(),
+            None => self.tcp_round_trip,
+        }
     }
 
     /// What could not be measured, and why.
@@ -265,14 +333,36 @@ impl TurnUp {
         Some(metrics::minimum_window(rate, self.round_trip()?))
     }
 
+    /// The window whose shares are walked through: the BDP, or what TCP reached × the least RTT.
+    fn filling_window(&self, direction: Direction) -> Option<ByteCount> {
+        let reached = || {
+            Some(metrics::minimum_window(
+                self.reached(direction)?,
+                self.round_trip()?,
+            ))
+        };
+        self.bdp(direction).or_else(reached)
+    }
+
     /// What runs in a direction are held against.
     #[must_use]
     pub fn ideal(&self, direction: Direction) -> Option<Ideal> {
+        if self.is_tcp_alone {
+            return Some(Ideal {
+                baseline_rtt: self.round_trip().unwrap_or_default(),
+                maximum: Maximum::AtLeast(self.reached(direction).unwrap_or_default()),
+            });
+        }
         let rate = self.known(direction).bottleneck.as_ref()?.rate;
         let mtu = u64::from(self.mtu(direction));
         Some(Ideal {
             baseline_rtt: self.round_trip()?,
-            maximum: metrics::maximum_throughput(rate, mtu, self.profile.tcp_headers, 0),
+            maximum: Maximum::Known(metrics::maximum_throughput(
+                rate,
+                mtu,
+                self.profile.tcp_headers,
+                0,
+            )),
         })
     }
 
@@ -290,6 +380,8 @@ impl TurnUp {
                 let direction = self.profile.directions[*at];
                 Task::Stream(direction, self.loss_stream(direction))
             }
+            Stage::RoundTripOfTcp => Task::Run(self.round_trip_run()),
+            Stage::Reach(at) => Task::Run(self.open_run(self.profile.directions[*at])),
             Stage::Runs => self
                 .runs
                 .front()
@@ -315,6 +407,8 @@ impl TurnUp {
                 1.0 + *at as f64 + if search.is_measuring() { 0.3 } else { 0.0 }
             }
             Stage::Loss(_) => directions + 0.7,
+            Stage::RoundTripOfTcp => 0.0,
+            Stage::Reach(at) => 1.0 + *at as f64,
             Stage::Runs => all - self.runs.len() as f64,
         };
         (done / all).clamp(0.0, 1.0)
@@ -325,7 +419,7 @@ impl TurnUp {
             + self.profile.windows.len()
             + usize::from(self.profile.connections > 1);
         let directions = self.profile.directions.len();
-        (each * directions + usize::from(directions > 1)) as u32
+        (each * directions + usize::from(self.has_both_at_once())) as u32
     }
 
     /// Hands in what a search for the path MTU found.
@@ -390,7 +484,36 @@ impl TurnUp {
                 let at = *at;
                 self.loss_found(at, record);
             }
-            Stage::PathMtu(_) | Stage::BaselineRtt | Stage::Runs => {}
+            Stage::PathMtu(_)
+            | Stage::BaselineRtt
+            | Stage::RoundTripOfTcp
+            | Stage::Reach(_)
+            | Stage::Runs => {}
+        }
+    }
+
+    fn has_both_at_once(&self) -> bool {
+        self.is_both_at_once && self.profile.directions.len() > 1
+    }
+
+    /// Up, whatever is tested: this end's kernel always tells.
+    fn round_trip_run(&self) -> RunPlan {
+        RunPlan {
+            purpose: Purpose::RoundTrip,
+            connections: [1, 0],
+            windows: [ByteCount::new(MANY_WINDOW_MIN), ByteCount::default()],
+            duration: ROUND_TRIP_FOR.min(self.profile.duration),
+        }
+    }
+
+    fn open_run(&self, direction: Direction) -> RunPlan {
+        let mut connections = [0; 2];
+        connections[direction as usize] = 1;
+        RunPlan {
+            purpose: Purpose::Open,
+            connections,
+            windows: [ByteCount::default(); 2],
+            duration: self.profile.duration,
         }
     }
 
@@ -450,12 +573,12 @@ impl TurnUp {
     fn plan_runs(&mut self) {
         let directions = self.profile.directions.clone();
         for direction in &directions {
-            if let Some(bdp) = self.bdp(*direction) {
-                self.plan_direction(*direction, bdp);
+            if let Some(window) = self.filling_window(*direction) {
+                self.plan_direction(*direction, window);
             }
         }
-        let both = Direction::BOTH.map(|direction| self.bdp(direction));
-        if let ([Some(up), Some(down)], true) = (both, directions.len() > 1) {
+        let both = Direction::BOTH.map(|direction| self.filling_window(direction));
+        if let ([Some(up), Some(down)], true) = (both, self.has_both_at_once()) {
             self.runs.push_back(RunPlan {
                 purpose: Purpose::Together,
                 connections: [1, 1],
@@ -498,13 +621,44 @@ impl TurnUp {
 
     /// Hands in the figures of a run, for each direction that it had.
     pub fn run(&mut self, figures: [Option<Figures>; 2]) {
-        let Some(plan) = self.runs.pop_front() else {
+        let Some(plan) = self.run_ended(&figures) else {
             return;
         };
         for (place, figures) in figures.into_iter().enumerate() {
             if plan.connections[place] > 0 {
                 self.known[place].runs.push(RunDone { plan, figures });
             }
+        }
+    }
+
+    /// The plan of the run that ended; goes on to what follows it.
+    fn run_ended(&mut self, figures: &[Option<Figures>; 2]) -> Option<RunPlan> {
+        match self.stage {
+            Stage::RoundTripOfTcp => {
+                let plan = self.round_trip_run();
+                self.tcp_round_trip = figures[0].as_ref().and_then(|found| found.rtt_min);
+                if self.tcp_round_trip.is_none() {
+                    self.remark("TCP saw no round-trip time: no window can be walked through");
+                }
+                self.stage = Stage::Reach(0);
+                Some(plan)
+            }
+            Stage::Reach(at) => {
+                let direction = self.profile.directions[at];
+                let plan = self.open_run(direction);
+                let found = figures[direction as usize].as_ref();
+                self.reached[direction as usize] = found.map(|found| found.throughput);
+                match at + 1 < self.profile.directions.len() {
+                    true => self.stage = Stage::Reach(at + 1),
+                    false => self.plan_runs(),
+                }
+                Some(plan)
+            }
+            Stage::PathMtu(_)
+            | Stage::BaselineRtt
+            | Stage::Rate(..)
+            | Stage::Loss(_)
+            | Stage::Runs => self.runs.pop_front(),
         }
     }
 
@@ -515,112 +669,6 @@ impl TurnUp {
         self.given_up = Some(why);
         self.runs.clear();
         self.stage = Stage::Runs;
-    }
-
-    /// How the test ended, by the thresholds that were stated.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        let directions = &self.profile.directions;
-        let measured = directions
-            .iter()
-            .filter(|direction| self.known(**direction).bottleneck.is_some())
-            .count();
-        if self.round_trip().is_none() || measured < directions.len() {
-            let why = self
-                .given_up
-                .clone()
-                .or_else(|| self.remarks.first().cloned());
-            return Verdict::NotMeasured(why.unwrap_or_else(|| "nothing was measured".to_owned()));
-        }
-        let mut judge = Judge::default();
-        let limits = &self.profile.thresholds;
-        if let (Some(limit), Some(rtt)) = (limits.baseline_rtt_max, self.round_trip()) {
-            judge.at_most("baseline RTT in ms", ms(limit), Some(ms(rtt)));
-        }
-        for direction in directions {
-            self.judge_direction(*direction, &mut judge);
-        }
-        let missing = self
-            .given_up
-            .clone()
-            .or_else(|| judge.missing.into_iter().next());
-        match (missing, judge.missed.is_empty()) {
-            (_, false) => Verdict::Failed(judge.missed),
-            (Some(missing), true) => Verdict::NotMeasured(missing),
-            (None, true) => Verdict::Passed(judge.count),
-        }
-    }
-
-    fn judge_direction(&self, direction: Direction, judge: &mut Judge) {
-        let limits = &self.profile.thresholds;
-        let known = self.known(direction);
-        let name = direction.name();
-        if let Some(limit) = limits.path_mtu_min {
-            let found = match known.path_mtu {
-                Some(MtuOutcome::Found { mtu, .. }) => Some(f64::from(mtu)),
-                Some(MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer) | None => None,
-            };
-            judge.at_least(
-                &format!("path MTU {name} in bytes"),
-                f64::from(limit),
-                found,
-            );
-        }
-        if let Some(limit) = limits.rate_min {
-            let found = known.bottleneck.as_ref().map(|found| mbit(found.rate));
-            judge.at_least(
-                &format!("bottleneck rate {name} in Mbit/s"),
-                mbit(limit),
-                found,
-            );
-        }
-        let alone: Vec<&RunDone> = known
-            .runs
-            .iter()
-            .filter(|run| run.plan.purpose != Purpose::Together)
-            .collect();
-        if let Some(limit) = limits.transfer_time_ratio_max {
-            let full = alone.iter().filter(|run| self.fills(direction, run));
-            let best = full
-                .filter_map(|run| run.figures.as_ref()?.transfer_time_ratio)
-                .reduce(f64::min);
-            judge.at_most(
-                &format!("best transfer time ratio {name} with a full window"),
-                limit,
-                best,
-            );
-        }
-        if let Some(limit) = limits.efficiency_percent_min {
-            let worst = alone
-                .iter()
-                .filter_map(|run| run.figures.as_ref()?.efficiency_percent)
-                .reduce(f64::min);
-            judge.at_least(
-                &format!("least TCP efficiency {name} in percent"),
-                limit,
-                worst,
-            );
-        }
-        if let Some(limit) = limits.buffer_delay_percent_max {
-            let bdp = self.bdp(direction).unwrap_or_default();
-            let worst = alone
-                .iter()
-                .filter(|run| run.plan.windows[direction as usize] <= bdp)
-                .filter_map(|run| run.figures.as_ref()?.buffer_delay_percent)
-                .reduce(f64::max);
-            judge.at_most(
-                &format!("greatest buffer delay {name} in percent"),
-                limit,
-                worst,
-            );
-        }
-    }
-
-    /// Whether a run's windows together fill the path.
-    fn fills(&self, direction: Direction, run: &RunDone) -> bool {
-        let place = direction as usize;
-        let all = run.plan.windows[place].bytes() * u64::from(run.plan.connections[place]);
-        self.bdp(direction).is_some_and(|bdp| all >= bdp.bytes())
     }
 }
 
@@ -633,52 +681,6 @@ fn share(bdp: ByteCount, connections: u16) -> (u16, ByteCount) {
     let connections = connections.min(most.max(2));
     let window = bdp.bytes().div_ceil(u64::from(connections));
     (connections, ByteCount::new(window))
-}
-
-fn ms(span: Duration) -> f64 {
-    span.as_secs_f64() * 1e3
-}
-
-fn mbit(rate: Bitrate) -> f64 {
-    rate.bits_per_second() as f64 / 1e6
-}
-
-/// Collects what thresholds say.
-#[derive(Default)]
-struct Judge {
-    count: usize,
-    missed: Vec<Missed>,
-    missing: Vec<String>,
-}
-
-impl Judge {
-    fn at_most(&mut self, what: &str, limit: f64, found: Option<f64>) {
-        self.judge(what, "at most", limit, found, |found| found <= limit);
-    }
-
-    fn at_least(&mut self, what: &str, limit: f64, found: Option<f64>) {
-        self.judge(what, "at least", limit, found, |found| found >= limit);
-    }
-
-    fn judge(
-        &mut self,
-        what: &str,
-        how: &str,
-        limit: f64,
-        found: Option<f64>,
-        is_kept: impl Fn(f64) -> bool,
-    ) {
-        self.count += 1;
-        match found {
-            None => self.missing.push(format!(
-                "{what} was to be {how} {limit} and was not measured"
-            )),
-            Some(found) if is_kept(found) => {}
-            Some(found) => self.missed.push(Missed {
-                text: format!("{what} was to be {how} {limit} and is {found:.3}"),
-            }),
-        }
-    }
 }
 
 #[cfg(test)]

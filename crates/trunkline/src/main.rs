@@ -26,6 +26,7 @@ mod lab;
 mod man;
 mod measure;
 mod measure_diagnose;
+mod measure_steps;
 mod node;
 mod peer;
 

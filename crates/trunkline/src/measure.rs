@@ -19,6 +19,7 @@ use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::lab::progress;
 use crate::measure_diagnose::Diagnose;
+use crate::measure_steps::{ServiceTest, ThroughputTest};
 use crate::output::Output;
 
 /// Where both ends look for the key, if no file is named.
@@ -47,6 +48,9 @@ enum Action {
     ///
     /// Exit codes: 0 every stated threshold was kept, 1 one was not, 2 it could not be measured.
     Run(Box<Run>),
+    // Their own texts say more.
+    Service(Box<ServiceTest>),
+    Throughput(Box<ThroughputTest>),
     // Its own text says more.
     Diagnose(Diagnose),
 }
@@ -60,6 +64,8 @@ impl Measure {
         match self.action {
             Action::Server(serve) => serve.run(),
             Action::Run(run) => run.run(),
+            Action::Service(test) => test.run(),
+            Action::Throughput(test) => test.run(),
             Action::Diagnose(diagnose) => diagnose.run(),
         }
     }
@@ -128,13 +134,24 @@ impl Serve {
 
 /// Which directions are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Ways {
-    /// Up, down, then both together.
+pub(crate) enum Ways {
+    /// Up, down; where TCP is tested, then both together.
     Both,
     /// From here to the server.
     Up,
     /// From the server to here.
     Down,
+}
+
+impl Ways {
+    /// The directions, each by itself.
+    pub(crate) fn each(self) -> Vec<Direction> {
+        match self {
+            Ways::Both => Direction::BOTH.to_vec(),
+            Ways::Up => vec![Direction::Up],
+            Ways::Down => vec![Direction::Down],
+        }
+    }
 }
 
 /// What `trunkline measure run` is told.
@@ -145,6 +162,10 @@ struct Run {
     /// Its port, TCP and UDP.
     #[arg(long, default_value_t = PORT)]
     port: u16,
+    /// Tests TCP alone against an ordinary iperf3 server (iperf3 -s) at this port, for those who have only
+    /// that at the far end. No key is needed. What cannot be measured then is said.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
+    iperf3: Option<u16>,
     /// A file with the server's key; - is standard input [default: the environment's
     /// TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
@@ -237,11 +258,10 @@ impl Run {
 
     fn measure(&self) -> Result<i32> {
         kernel::catch_interruptions();
-        let words = key(self.key_file.as_deref())?.with_context(|| {
-            format!(
-                "the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment"
-            )
-        })?;
+        let words = match self.iperf3 {
+            Some(_) => String::new(),
+            None => needed_key(self.key_file.as_deref())?,
+        };
         ensure!(
             self.duration >= Duration::from_secs(2),
             "--duration {} s is too short: a rate is steady when two seconds agree; use 2s or more",
@@ -249,7 +269,7 @@ impl Run {
         );
         let options = RunOptions {
             host: self.host.clone(),
-            port: self.port,
+            port: self.iperf3.unwrap_or(self.port),
             words,
             bind: self.bind,
             only_v6: self.only_v6,
@@ -258,7 +278,11 @@ impl Run {
             rest: self.rest.min(REST_MAX),
         };
         let display = progress();
-        let finished = turnup::run(&options, self.profile(), &kernel::interrupted, &display);
+        let test = match self.iperf3 {
+            Some(_) => turnup::run_against_iperf3,
+            None => turnup::run,
+        };
+        let finished = test(&options, self.profile(), &kernel::interrupted, &display);
         display.finish();
         let finished = finished?;
         if let Some(path) = &self.html {
@@ -281,11 +305,7 @@ impl Run {
 
     fn profile(&self) -> Profile {
         Profile {
-            directions: match self.direction {
-                Ways::Both => Direction::BOTH.to_vec(),
-                Ways::Up => vec![Direction::Up],
-                Ways::Down => vec![Direction::Down],
-            },
+            directions: self.direction.each(),
             walk_percent: self.walk.iter().copied().filter(|one| *one > 0).collect(),
             windows: self.window.clone(),
             connections: self.connections,
@@ -305,6 +325,13 @@ impl Run {
             },
         }
     }
+}
+
+/// The key that a client cannot do without.
+pub(crate) fn needed_key(file: Option<&Path>) -> Result<String> {
+    key(file)?.with_context(|| {
+        format!("the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment")
+    })
 }
 
 /// The key, from the file or from the environment.

@@ -12,18 +12,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use measure::metrics::{HEADERS_IPV4, HEADERS_IPV6};
 use measure::procedure::{
     ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PathMtuTest, StreamPlan, StreamRecord,
 };
-use measure::run::{self, Second};
+use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
 use measure::wire::{
     Datagram, Direction, Joining, Limits, Message, Role, RunOrder, RunSample, SessionKey,
     StreamOrder,
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use vocab::Time;
+use vocab::{ByteCount, Time};
 
 use super::conversation::{ALIVE_EVERY, Reader, SILENCE_MAX, Writer};
 use super::greeting::{connect, greet, open_udp, resolve};
@@ -76,14 +75,34 @@ pub struct RawRun {
     pub plan: RunPlan,
     /// Which way these samples are of.
     pub direction: Direction,
-    /// The sender's counters.
+    /// The sender's counters; none where the sender is not ours.
     pub samples: Vec<RunSample>,
+    /// What was read, where only the receiver is ours.
+    pub reads: Vec<Read>,
     /// The run, second by second.
     pub seconds: Vec<Second>,
     /// What the sender's kernel used.
     pub congestion_control: String,
+    /// Segments that a sender which is not ours says it sent again.
+    pub segments_retransmitted: Option<u64>,
     /// How busy the processors were, of the client's host and of the server's, in parts of a thousand.
     pub busy_permille: [u16; 2],
+}
+
+impl RawRun {
+    /// Its figures, all connections together.
+    #[must_use]
+    pub fn figures(&self, ideal: &Ideal) -> Option<run::Figures> {
+        let (plan, place) = (&self.plan, self.direction as usize);
+        if self.reads.is_empty() {
+            return run::figures(&self.samples, plan.duration, ideal);
+        }
+        let connections = plan.connections[place];
+        let each = plan.windows[place].bytes();
+        let all = ByteCount::new(each.saturating_mul(u64::from(connections)));
+        let window = (each > 0).then_some(all);
+        run::received_figures(&self.reads, connections, window, plan.duration, ideal)
+    }
 }
 
 /// A test that is over, or as far as it came.
@@ -97,8 +116,6 @@ pub struct Finished {
     pub server: SocketAddr,
     /// Our own.
     pub local: SocketAddr,
-    /// What the server gives.
-    pub limits: Limits,
     /// What a person should know of the two hosts.
     pub hosts: Vec<String>,
     /// The MTU of the interface that the test went by.
@@ -136,7 +153,6 @@ pub fn run(
         runs: test.runs,
         server: test.server,
         local: test.local,
-        limits: test.limits,
         hosts: test.hosts,
         interface_mtu: test.interface_mtu,
         took: began.elapsed(),
@@ -144,32 +160,33 @@ pub fn run(
 }
 
 /// A test under way.
-struct Test<'a> {
+pub(super) struct Test<'a> {
     options: &'a RunOptions,
-    turn_up: TurnUp,
+    pub(super) turn_up: TurnUp,
     runs: Vec<RawRun>,
-    server: SocketAddr,
-    local: SocketAddr,
-    limits: Limits,
-    hosts: Vec<String>,
-    interface_mtu: u16,
+    pub(super) server: SocketAddr,
+    pub(super) local: SocketAddr,
+    /// What the server gives.
+    pub(super) limits: Limits,
+    pub(super) hosts: Vec<String>,
+    pub(super) interface_mtu: u16,
     headers: u16,
-    session: u64,
+    pub(super) session: u64,
     key: SessionKey,
-    writer: Arc<Writer>,
+    pub(super) writer: Arc<Writer>,
     messages: Receiver<Result<Message>>,
     /// Ends the threads that speak and listen.
-    is_over: Arc<AtomicBool>,
+    pub(super) is_over: Arc<AtomicBool>,
     udp: UdpSocket,
     incoming: RefCell<Incoming>,
-    clock: Clock,
+    pub(super) clock: Clock,
     next_order: u32,
     interrupted: &'a (dyn Fn() -> bool + Sync),
-    progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn Progress,
 }
 
 impl<'a> Test<'a> {
-    fn begin(
+    pub(super) fn begin(
         options: &'a RunOptions,
         mut profile: Profile,
         interrupted: &'a (dyn Fn() -> bool + Sync),
@@ -195,16 +212,13 @@ impl<'a> Test<'a> {
         profile.max_rate = profile.max_rate.min(greeted.limits.rate);
         profile.duration = profile.duration.min(greeted.limits.order);
         profile.connections = profile.connections.min(greeted.limits.connections);
-        profile.tcp_headers = match server.ip().to_canonical() {
-            IpAddr::V4(_) => HEADERS_IPV4,
-            IpAddr::V6(_) => HEADERS_IPV6,
-        };
+        profile.tcp_headers = super::tcp_headers(server.ip());
         let is_over = Arc::new(AtomicBool::new(false));
         let writer = Arc::new(greeted.writer);
         speak(writer.clone(), is_over.clone());
-        let test = Self {
+        let mut test = Self {
             options,
-            turn_up: TurnUp::new(profile),
+            turn_up: TurnUp::new(profile.clone()),
             runs: Vec::new(),
             server,
             local,
@@ -226,14 +240,16 @@ impl<'a> Test<'a> {
         };
         let mut opening = Opening::new(test.clock.now(), test.session);
         test.exchange(&mut opening)?;
-        ensure!(
-            opening.is_open(),
-            "{server} answers over TCP, but nothing comes back over UDP port {}: a firewall on the way, \
-             or at either end, lets no UDP through. Without it neither path MTU nor rate can be measured; \
-             open UDP port {} towards the server",
-            server.port(),
-            server.port()
-        );
+        if !opening.is_open() {
+            let port = server.port();
+            let why = format!(
+                "{server} answers over TCP, but nothing comes back over UDP port {port}: a firewall on the \
+                 way, or at either end, lets no UDP through; open UDP port {port} towards the server. \
+                 Without it neither path MTU, nor baseline RTT, nor bottleneck rate can be measured"
+            );
+            progress.note(&why);
+            test.turn_up = TurnUp::of_tcp_alone(profile, why);
+        }
         Ok(test)
     }
 
@@ -295,7 +311,7 @@ impl<'a> Test<'a> {
         )
     }
 
-    fn pause(&self, span: Duration) -> Result<()> {
+    pub(super) fn pause(&self, span: Duration) -> Result<()> {
         let until = Instant::now() + span;
         while Instant::now() < until {
             self.check()?;
@@ -337,7 +353,7 @@ impl<'a> Test<'a> {
     }
 
     /// Sends and receives what a step wants, until it is over.
-    fn exchange(&self, step: &mut impl Exchange) -> Result<()> {
+    pub(super) fn exchange(&self, step: &mut impl Exchange) -> Result<()> {
         let mut bytes = Vec::new();
         loop {
             let now = self.clock.now();
@@ -409,7 +425,11 @@ impl<'a> Test<'a> {
         order
     }
 
-    fn stream(&mut self, direction: Direction, plan: StreamPlan) -> Result<StreamRecord> {
+    pub(super) fn stream(
+        &mut self,
+        direction: Direction,
+        plan: StreamPlan,
+    ) -> Result<StreamRecord> {
         let order = self.number_order();
         self.writer.send(&Message::Stream(StreamOrder {
             order,
@@ -563,7 +583,9 @@ impl<'a> Test<'a> {
                 direction,
                 seconds: run::seconds(&samples),
                 samples,
+                reads: Vec::new(),
                 congestion_control,
+                segments_retransmitted: None,
                 busy_permille: [own, theirs],
             });
         }
@@ -673,7 +695,7 @@ pub(super) fn unexpected(message: &Message) -> anyhow::Error {
 }
 
 /// A run in a few words, for who watches.
-fn describe(plan: &RunPlan) -> String {
+pub(super) fn describe(plan: &RunPlan) -> String {
     let [up, down] = plan.connections;
     let window = plan.windows[usize::from(up == 0)];
     let way = match (up, down) {
@@ -682,8 +704,10 @@ fn describe(plan: &RunPlan) -> String {
         _ => return "both directions together".to_owned(),
     };
     match plan.purpose {
-        Purpose::Walk(percent) => format!("window walk {way}: {percent} % of the BDP, {window}"),
+        Purpose::Walk(percent) => format!("window walk {way}: {percent} %, {window}"),
         Purpose::Listed => format!("window {window} {way}"),
+        Purpose::RoundTrip => "least RTT of TCP".to_owned(),
+        Purpose::Open => format!("TCP {way}, with the hosts' own windows"),
         Purpose::Many | Purpose::Together => {
             format!("{} connections {way}, {window} each", up.max(down))
         }

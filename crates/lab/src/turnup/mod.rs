@@ -6,7 +6,7 @@
 //!         ◄─ runs: TCP connections, opened by the client ─►
 //! ```
 //! [`run`] is the client: it asks [`measure::turn_up::TurnUp`] what is next, does it, and hands in what
-//! came of it. `report` writes down what was found. Nothing here decides what is measured or what a
+//! came of it. `one_ended` does the same against an iperf3 server. `report` writes down what was found. Nothing here decides what is measured or what a
 //! figure means.
 
 mod client;
@@ -14,21 +14,28 @@ mod conversation;
 mod greeting;
 mod host;
 mod observation;
+mod one_ended;
 mod report;
 mod server;
+mod steps;
 mod streams;
 mod system;
 mod transfers;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use measure::metrics::{HEADERS_IPV4, HEADERS_IPV6};
 use measure::procedure::{UDP_HEADERS_IPV4, UDP_HEADERS_IPV6};
 
 pub use client::{Finished, RawRun, RunOptions, Unmeasured, run};
 pub use conversation::{ALIVE_EVERY, SILENCE_MAX};
 pub use observation::findings;
-pub use report::{headline, html, json, text};
+pub use one_ended::run_against_iperf3;
+pub use report::{
+    headline, html, json, service_json, service_text, text, throughput_json, throughput_text,
+};
 pub use server::{Server, ServerEvent, ServerOptions, default_limits, window_max};
+pub use steps::{Stepped, service, throughput};
 
 /// The port, TCP and UDP, where nobody says otherwise. It is none that IANA has given to anybody.
 pub const PORT: u16 = 6349;
@@ -38,5 +45,21 @@ fn udp_headers(address: IpAddr) -> u16 {
     match address.to_canonical() {
         IpAddr::V4(_) => UDP_HEADERS_IPV4,
         IpAddr::V6(_) => UDP_HEADERS_IPV6,
+    }
+}
+
+/// Bytes of the IP and TCP headers of packets to an address.
+fn tcp_headers(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(_) => HEADERS_IPV4,
+        IpAddr::V6(_) => HEADERS_IPV6,
+    }
+}
+
+/// Any address of the same family.
+fn unspecified(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }

@@ -24,7 +24,10 @@ const PROBES: u32 = 3;
 #[must_use]
 pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
     let directions = finished.turn_up.profile().directions.clone();
-    let known = |direction: &Direction| finished.turn_up.known(*direction).bottleneck.is_some();
+    let known = |direction: &Direction| {
+        let known = finished.turn_up.known(*direction);
+        known.bottleneck.is_some() || (finished.turn_up.is_tcp_alone() && !known.runs.is_empty())
+    };
     directions
         .into_iter()
         .filter(known)
@@ -88,6 +91,7 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
         Direction::Down => Direction::Up,
     };
     let reverse = finished.turn_up.known(other).bottleneck.as_ref();
+    let is_tcp_alone = finished.turn_up.is_tcp_alone();
     let has_window = finished.turn_up.profile().connection_window.is_some();
     TwoEnded {
         baseline_rtt: finished.turn_up.round_trip(),
@@ -100,7 +104,7 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
         runs: finished
             .runs
             .iter()
-            .filter(|run| run.direction == direction && is_full(run, has_window))
+            .filter(|run| run.direction == direction && is_full(run, has_window, is_tcp_alone))
             .map(tcp_run)
             .collect(),
         // What a host could not send is not the path's rate.
@@ -118,10 +122,13 @@ fn is_kept(record: &StreamRecord) -> bool {
     offered >= KEPT_SHARE * asked
 }
 
-fn is_full(run: &RawRun, has_window: bool) -> bool {
+fn is_full(run: &RawRun, has_window: bool, is_tcp_alone: bool) -> bool {
     match run.plan.purpose {
+        // Of what TCP reached, and nobody knows whether that is the BDP.
+        Purpose::Walk(_) if is_tcp_alone => false,
         Purpose::Walk(percent) => percent > SMALL_PERCENT,
-        Purpose::Listed => true,
+        Purpose::Listed | Purpose::Open => true,
+        Purpose::RoundTrip => false,
         // Unless somebody says otherwise they share one BDP.
         Purpose::Many => has_window,
         // The other direction's traffic is in the way.

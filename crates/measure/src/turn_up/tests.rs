@@ -46,13 +46,14 @@ fn figures(throughput: u64, ideal: u64) -> Figures {
         connections: 1,
         effective_window: None,
         throughput: Bitrate::from_bits_per_second(throughput),
-        ideal: Bitrate::from_bits_per_second(ideal),
-        bytes_sent: ByteCount::new(1_000),
-        bytes_retransmitted: ByteCount::new(20),
+        ideal: Some(Bitrate::from_bits_per_second(ideal)),
+        bytes_sent: Some(ByteCount::new(1_000)),
+        bytes_retransmitted: Some(ByteCount::new(20)),
         transfer_time_ratio: Some(ideal as f64 / throughput as f64),
         efficiency_percent: Some(98.0),
         average_rtt: None,
         buffer_delay_percent: Some(10.0),
+        rtt_min: Some(Duration::from_millis(50)),
         window_limited_percent: None,
         send_buffer_limited_percent: None,
     }
@@ -168,5 +169,50 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
     }
     assert_eq!(test.next_task(), Task::Done);
     assert!(test.remarks().len() >= 4, "{:?}", test.remarks());
+    assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+}
+
+/// RFC 6349 §3 without its streams: the least RTT by TCP, what TCP reaches, then windows up to that; and no
+/// verdict, for neither rate nor path MTU is known.
+#[test]
+fn where_nothing_but_tcp_gets_through_tcp_is_measured_and_nothing_is_claimed() {
+    let mut demanding = profile();
+    demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(1_000_000));
+    let mut test = TurnUp::of_tcp_alone(demanding, "no UDP gets through");
+    let (mut purposes, mut progress) = (Vec::new(), 0.0);
+    while let Task::Run(plan) = test.next_task() {
+        purposes.push((plan.purpose, plan.connections, plan.windows));
+        let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
+        test.run(plan.connections.map(made));
+        assert!(test.progress() >= progress, "{plan:?}");
+        progress = test.progress();
+    }
+    assert_eq!(test.next_task(), Task::Done);
+    assert_eq!(purposes[0].0, Purpose::RoundTrip);
+    assert_eq!((purposes[1].0, purposes[1].1), (Purpose::Open, [1, 0]));
+    assert_eq!((purposes[2].0, purposes[2].1), (Purpose::Open, [0, 1]));
+    // 8 Mbit/s x 50 ms are 50,000 bytes.
+    assert_eq!(purposes[3].0, Purpose::Walk(25));
+    assert_eq!(purposes[3].2[0], ByteCount::new(12_500));
+    assert_eq!(purposes.last().unwrap().0, Purpose::Together);
+    assert_eq!(purposes.len(), 3 + 7 + 7 + 1);
+    assert_eq!(test.round_trip(), Some(Duration::from_millis(50)));
+    assert_eq!(test.bdp(Direction::Up), None);
+    assert!(test.known(Direction::Up).bottleneck.is_none());
+    let reached = test.reached(Direction::Up).unwrap();
+    assert_eq!(reached, Bitrate::from_bits_per_second(8_000_000));
+    let why = "no UDP gets through".to_owned();
+    assert_eq!(test.verdict(), Verdict::NotMeasured(why));
+}
+
+#[test]
+fn without_a_round_trip_time_of_tcp_no_window_is_walked_through() {
+    let mut test = TurnUp::of_tcp_alone(profile(), "no UDP gets through").without_both_at_once();
+    let mut runs = 0;
+    while let Task::Run(_) = test.next_task() {
+        test.run([None, None]);
+        runs += 1;
+    }
+    assert_eq!(runs, 3);
     assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
 }

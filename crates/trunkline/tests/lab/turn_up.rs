@@ -412,10 +412,12 @@ fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
     wait_for(&log, "the test is over: nothing was heard of the client");
 }
 
-/// A firewall that lets TCP through and no UDP is named, with what to open.
+/// A firewall that lets TCP through and no UDP is named, with what to open; what TCP shows is reported as TCP's,
+/// and nothing is claimed of the bottleneck.
 #[test]
-fn a_firewall_that_eats_udp_is_named() {
-    let Some(_turn) = turn("a_firewall_that_eats_udp_is_named", &[Kind::Http]) else {
+fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
+    let name = "a_firewall_that_eats_udp_is_named_and_tcp_is_measured";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
         return;
     };
     if command::find("nft").is_none() {
@@ -425,11 +427,205 @@ fn a_firewall_that_eats_udp_is_named() {
     filter(&lab, "far", NO_UDP);
     let _server = serve(&lab);
     let host = Site::Far.host_address().to_string();
-    let output = trunkline(&lab, "client", &["run", &host])
+    let arguments = [
+        "run",
+        &host,
+        "--direction=up",
+        "--duration=2s",
+        "--walk=50",
+        "--connections=1",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
         .output()
         .expect("the program starts");
+    let found = document(&output);
+    assert_eq!(output.status.code(), Some(2), "{found}");
+    assert_eq!(found["verdict"], "not-measured");
+    let reason = found["reasons"][0].as_str().expect("a reason");
+    assert!(reason.contains("lets no UDP through"), "{reason}");
+    assert!(reason.contains("open UDP port 6349"), "{reason}");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("lets no UDP through"), "{errors}");
-    assert!(errors.contains("open UDP port 6349"), "{errors}");
+    assert!(
+        errors.contains("lets no UDP through"),
+        "said at once: {errors}"
+    );
+    assert_eq!(found["baseline_rtt_by"], "tcp");
+    let rtt = found["baseline_rtt_ms"].as_f64().expect("TCP measures it");
+    assert!(rtt >= 20.0, "both delays are 10 ms: {rtt}");
+    let up = &found["directions"]["up"];
+    for unknown in ["bottleneck_bit_s", "bdp_bytes", "path_mtu_bytes"] {
+        assert!(up[unknown].is_null(), "{unknown}: {}", up[unknown]);
+    }
+    let reached = up["reached_bit_s"].as_f64().expect("TCP gets through");
+    assert!(reached > 0.0 && reached <= 10.02e6, "{reached}");
+    let purposes: Vec<&str> = up["runs"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|run| run["purpose"].as_str())
+        .collect();
+    assert_eq!(
+        purposes,
+        ["least RTT", "hosts' own windows", "50 % of reached"]
+    );
+    let half = &up["runs"][2];
+    let (window, rtt_s) = (half["window_bytes"].as_f64(), rtt / 1e3);
+    let expected = reached * rtt_s / 8.0 / 2.0;
+    assert!((window.expect("planned") / expected - 1.0).abs() < 0.01);
+}
+
+/// iperf3's own server, in the far host: a turn-up test with an end that is not ours.
+fn serve_iperf3(lab: &Lab) -> Serving {
+    let log = lab.logs().join("iperf3-server.log");
+    let output = File::create(&log).expect("the log can be written");
+    let mut command = Command::new("iperf3");
+    command
+        .args(["--server", "--forceflush"])
+        .stdout(output)
+        .stdin(Stdio::null());
+    let namespace = lab.topology().namespace_file("server");
+    kernel::prepare_child(&mut command, Some(&namespace)).expect("the namespace is there");
+    let child = command.spawn().expect("iperf3 starts");
+    wait_for(&log, "Server listening");
+    Serving(child)
+}
+
+/// RFC 6349 with iperf3 at the far end: what TCP shows from this end, both ways, and nothing that only a far
+/// end of ours could tell.
+#[test]
+fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
+    let name = "an_iperf3_server_is_enough_for_what_one_end_can_tell";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    if command::find("iperf3").is_none() {
+        return;
+    }
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    let _server = serve_iperf3(&lab);
+    let host = Site::Far.host_address().to_string();
+    let arguments = [
+        "run",
+        &host,
+        "--iperf3",
+        "--duration=2s",
+        "--walk=0",
+        "--window=12kB",
+        "--connections=3",
+        "--connection-window=6kB",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
+        .output()
+        .expect("the program starts");
+    let found = document(&output);
+    assert_eq!(output.status.code(), Some(2), "{found}");
+    assert_eq!(found["verdict"], "not-measured");
+    let reason = found["reasons"][0].as_str().expect("a reason");
+    assert!(reason.contains("one-ended"), "{reason}");
+    let rtt = found["baseline_rtt_ms"].as_f64().expect("TCP measures it");
+    assert!(rtt >= 20.0, "both delays are 10 ms: {rtt}");
+    for way in ["up", "down"] {
+        let found = &found["directions"][way];
+        assert!(found["bottleneck_bit_s"].is_null(), "{found}");
+        let reached = found["reached_bit_s"].as_f64().expect("TCP gets through");
+        assert!(reached > 0.0 && reached <= 10.02e6, "{way}: {reached}");
+        let runs = found["runs"].as_array().expect("a list");
+        let many = runs.last().expect("three connections");
+        assert_eq!(many["connections"], 3, "{way}");
+        let listed = &runs[runs.len() - 2];
+        assert_eq!(listed["window_bytes"], 12_000, "{way}");
+        // RFC 6349 §3.3.1: no more than a window a round trip.
+        let window = match way {
+            "up" => listed["effective_window_bytes"]
+                .as_f64()
+                .expect("our kernel tells"),
+            _ => 12_000.0,
+        };
+        let most = window * 8.0 / (rtt / 1e3);
+        let throughput = listed["throughput_bit_s"].as_f64().expect("measured");
+        assert!(throughput <= 1.03 * most, "{way}: {throughput} of {most}");
+    }
+    let up = &found["directions"]["up"]["runs"][1];
+    let number = |name: &str| up[name].as_f64().expect("our kernel counts");
+    let (sent, again) = (number("sent_bytes"), number("retransmitted_bytes"));
+    let efficiency = (sent - again) / sent * 100.0;
+    assert!((number("tcp_efficiency_percent") - efficiency).abs() < 1e-9);
+    let down = &found["directions"]["down"]["runs"][0];
+    assert!(down["tcp_efficiency_percent"].is_null() && down["average_rtt_ms"].is_null());
+    assert!(
+        down["server_retransmitted_segments"].as_u64().is_some(),
+        "{down}"
+    );
+}
+
+/// Y.1564 and RFC 2544 over a line of 10 Mbit/s: what was bought in excess of it fails, and no load above it is
+/// found to be carried.
+#[test]
+fn a_service_beyond_the_line_fails_and_no_throughput_is_above_it() {
+    let name = "a_service_beyond_the_line_fails_and_no_throughput_is_above_it";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    let _server = serve(&lab);
+    let host = Site::Far.host_address().to_string();
+    let arguments = [
+        "service",
+        &host,
+        "--cir=16Mbit",
+        "--flr=0.1%",
+        "--direction=up",
+        "--step=1s",
+        "--rest=0",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
+        .output()
+        .expect("the program starts");
+    let found = document(&output);
+    assert_eq!(output.status.code(), Some(1), "{found}");
+    let steps = found["steps"].as_array().expect("a list");
+    let names: Vec<&str> = steps
+        .iter()
+        .filter_map(|one| one["step"].as_str())
+        .collect();
+    let expected = ["25 % CIR", "50 % CIR", "75 % CIR", "100 % CIR", "overshoot"];
+    assert_eq!(names, expected);
+    let full = &steps[3];
+    assert_eq!(full["verdict"], "failed");
+    // 10 Mbit/s of IP packets are 10.12 of frames.
+    let received = full["received_bit_s"].as_f64().expect("frames arrive");
+    assert!(received <= 10.2e6, "{received}");
+    let lost = full["flr"].as_f64().expect("counted");
+    assert!(lost > 0.2, "{lost}");
+    let trip = full["round_trip_ms"].as_f64().expect("frames arrive");
+    assert!(
+        trip >= found["baseline_rtt_ms"].as_f64().expect("probed"),
+        "{trip}"
+    );
+    assert_eq!(found["criteria"]["policing"], false);
+    let arguments = [
+        "throughput",
+        &host,
+        "--frame-sizes=1518",
+        "--direction=down",
+        "--trial=500ms",
+        "--duration-sum=500ms",
+        "--width=5%",
+        "--search-only",
+        "--rest=0",
+        "--json",
+    ];
+    let output = trunkline(&lab, "client", &arguments)
+        .output()
+        .expect("the program starts");
+    let found = document(&output);
+    assert_eq!(output.status.code(), Some(0), "{found}");
+    let size = &found["sizes"][0];
+    let carried = size["lower_bit_s"].as_f64().expect("something is carried");
+    // Half a second at the line's rate and a queue of 125 kB.
+    assert!(carried <= 12.4e6, "{carried}");
+    assert!(size["upper_bit_s"].as_f64().expect("the line ends") > carried);
 }

@@ -148,3 +148,71 @@ fn a_client_that_dies_makes_room_for_the_next() {
         server.wait_for("the test is over");
     }
 }
+
+/// What calls itself an iperf3 server, and says this to whoever connects.
+fn says(words: &'static [u8]) -> (u16, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(words);
+        let mut rest = Vec::new();
+        let _ = BufReader::new(stream).read_until(0, &mut rest);
+    });
+    (port, server)
+}
+
+#[test]
+fn an_iperf3_server_that_is_none_or_busy_or_will_not_is_named() {
+    let cases: [(&[u8], &str); 4] = [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no iperf3 server"),
+        (b"\xff", "busy with another test"),
+        (b"\xfe\0\0\0\x8e\0\0\0\0", "a user name and a password"),
+        (b"", "closed the control connection"),
+    ];
+    for (words, expected) in cases {
+        let (port, server) = says(words);
+        let port = port.to_string();
+        let arguments = ["run", "127.0.0.1", "--iperf3", &port];
+        let output = measure(&arguments, "").output().unwrap();
+        assert_refused(&output, expected);
+        server.join().unwrap();
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    drop(taken);
+    let arguments = ["run", "127.0.0.1", "--iperf3", &port];
+    let output = measure(&arguments, "").output().unwrap();
+    assert_refused(&output, "no iperf3 server listens there");
+}
+
+/// A service over loopback, in 80 columns, with nothing stated: measured and not judged. A frame that does not
+/// hold a tag, or a rate that the server does not give, is said before anything is sent.
+#[test]
+fn a_service_without_criteria_is_measured_and_not_judged() {
+    let server = Server::start();
+    let port = server.port.to_string();
+    let common = ["service", "127.0.0.1", "--port", &port, "--direction=up"];
+    let small = ["--cir=1Mbit", "--step=1s", "--rest=0", "--frame-sizes=512"];
+    let output = measure(&[&common[..], &small].concat(), KEY)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.starts_with("MEASURED (nothing was stated"), "{text}");
+    assert!(
+        text.contains("75 % CIR") && text.contains("overshoot"),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let much = measure(&[&common[..], &["--cir=2Gbit"]].concat(), KEY);
+    assert_refused(&{ much }.output().unwrap(), "start it with --max-rate");
+    let tiny = measure(
+        &[&common[..], &["--cir=1Mbit", "--frame-sizes=64"]].concat(),
+        KEY,
+    );
+    assert_refused(&{ tiny }.output().unwrap(), "do not hold a tagged packet");
+}

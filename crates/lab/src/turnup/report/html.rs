@@ -51,7 +51,7 @@ pub fn html(finished: &Finished) -> Result<String> {
 const RETRANSMISSIONS: &str = "Retransmissions";
 
 /// What a chart shows of each second.
-type OfSecond = fn(&measure::run::Second) -> f64;
+type OfSecond = fn(&measure::run::Second) -> Option<f64>;
 
 fn write_direction(out: &mut String, finished: &Finished, direction: Direction) -> Result<()> {
     let known = finished.turn_up.known(direction);
@@ -85,7 +85,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
         .filter_map(|run| {
             let found = run.figures.as_ref()?;
             let window = found.effective_window?.bytes() as f64 / 1e3;
-            let (got, ideal) = (found.throughput, found.ideal);
+            let (got, ideal) = (found.throughput, found.ideal?);
             Some((
                 window,
                 mbit(got.bits_per_second()),
@@ -119,22 +119,22 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
         .collect();
     let charts: [(&str, &str, OfSecond); 3] = [
         ("Throughput", "Mbit/s of payload", |second| {
-            mbit(second.throughput.bits_per_second())
+            Some(mbit(second.throughput.bits_per_second()))
         }),
-        ("RTT", "ms", |second| second.rtt.as_secs_f64() * 1e3),
+        ("RTT", "ms", |second| Some(second.rtt?.as_secs_f64() * 1e3)),
         (RETRANSMISSIONS, "kB in the second", |second| {
-            second.retransmitted.bytes() as f64 / 1e3
+            Some(second.retransmitted?.bytes() as f64 / 1e3)
         }),
     ];
     for (title, unit, of) in charts {
         let series: Vec<Series> = runs
             .iter()
             .map(|run| Series {
-                name: purpose(&run.plan),
+                name: purpose(&finished.turn_up, &run.plan),
                 points: run
                     .seconds
                     .iter()
-                    .map(|second| (second.at.as_secs_f64(), of(second)))
+                    .filter_map(|second| Some((second.at.as_secs_f64(), of(second)?)))
                     .collect(),
             })
             .filter(|series| !series.points.is_empty())

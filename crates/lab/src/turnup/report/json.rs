@@ -1,7 +1,7 @@
 //! Everything that was found, with raw samples. Names end in their unit.
 
 use measure::procedure::{LimitedBy, StreamRecord};
-use measure::run::{Figures, connection_figures};
+use measure::run::{Figures, Ideal, Maximum, connection_figures};
 use measure::turn_up::{Known, Verdict};
 use measure::wire::{Direction, RunSample};
 use serde_json::{Map, Value, json};
@@ -47,6 +47,7 @@ pub fn json(finished: &Finished) -> Value {
         "path_mtu_bytes": mtus.min().flatten(),
         "interface_mtu_bytes": finished.interface_mtu,
         "baseline_rtt_ms": turn_up.round_trip().map(ms),
+        "baseline_rtt_by": if turn_up.is_tcp_alone() { "tcp" } else { "probes" },
         "rtt_samples_ms": turn_up
             .baseline()
             .map(|found| found.samples.iter().copied().map(ms).collect::<Vec<_>>()),
@@ -94,11 +95,19 @@ fn of_direction(finished: &Finished, direction: Direction) -> Value {
         "bdp_bytes": turn_up.bdp(direction).map(|bdp| bdp.bytes()),
         "maximum_throughput_bit_s": turn_up
             .ideal(direction)
-            .map(|ideal| ideal.maximum.bits_per_second()),
+            .and_then(|ideal| maximum(&ideal)),
+        "reached_bit_s": turn_up.reached(direction).map(|reached| reached.bits_per_second()),
         "loss_budget": loss_budget(known),
         "streams": known.streams.iter().map(of_stream).collect::<Vec<_>>(),
         "runs": raw.iter().map(|run| of_run(finished, run)).collect::<Vec<_>>(),
     })
+}
+
+fn maximum(ideal: &Ideal) -> Option<u64> {
+    match ideal.maximum {
+        Maximum::Known(maximum) => Some(maximum.bits_per_second()),
+        Maximum::AtLeast(_) => None,
+    }
 }
 
 fn loss_budget(known: &Known) -> Option<Value> {
@@ -134,15 +143,16 @@ fn of_stream(record: &StreamRecord) -> Value {
 fn of_run(finished: &Finished, run: &RawRun) -> Value {
     let place = run.direction as usize;
     let (plan, ideal) = (&run.plan, finished.turn_up.ideal(run.direction));
-    let all = ideal.and_then(|ideal| measure::run::figures(&run.samples, plan.duration, &ideal));
+    let all = ideal.and_then(|ideal| run.figures(&ideal));
     let mut value = json!({
-        "purpose": purpose(plan),
+        "purpose": purpose(&finished.turn_up, plan),
         "window_bytes": plan.windows[place].bytes(),
         "connections": plan.connections[place],
         "duration_s": plan.duration.as_secs_f64(),
         "congestion_control": run.congestion_control,
         "client_busy_percent": f64::from(run.busy_permille[0]) / 10.0,
         "server_busy_percent": f64::from(run.busy_permille[1]) / 10.0,
+        "server_retransmitted_segments": run.segments_retransmitted,
     });
     let fields = value.as_object_mut().expect("it was made as an object");
     fields.extend(figures(all.as_ref()));
@@ -168,8 +178,8 @@ fn of_run(finished: &Finished, run: &RawRun) -> Value {
             json!({
                 "at_s": second.at.as_secs_f64(),
                 "throughput_bit_s": second.throughput.bits_per_second(),
-                "rtt_ms": ms(second.rtt),
-                "retransmitted_bytes": second.retransmitted.bytes(),
+                "rtt_ms": second.rtt.map(ms),
+                "retransmitted_bytes": second.retransmitted.map(|again| again.bytes()),
             })
         })
         .collect();
@@ -183,13 +193,19 @@ fn figures(found: Option<&Figures>) -> Map<String, Value> {
     let value = json!({
         "effective_window_bytes": found.and_then(Figures::window_each).map(|window| window.bytes()),
         "throughput_bit_s": found.map(|found| found.throughput.bits_per_second()),
-        "ideal_bit_s": found.map(|found| found.ideal.bits_per_second()),
+        "ideal_bit_s": found
+            .and_then(|found| found.ideal)
+            .map(|ideal| ideal.bits_per_second()),
         "transfer_time_ratio": found.and_then(|found| found.transfer_time_ratio),
         "tcp_efficiency_percent": found.and_then(|found| found.efficiency_percent),
         "average_rtt_ms": found.and_then(|found| found.average_rtt).map(ms),
         "buffer_delay_percent": found.and_then(|found| found.buffer_delay_percent),
-        "sent_bytes": found.map(|found| found.bytes_sent.bytes()),
-        "retransmitted_bytes": found.map(|found| found.bytes_retransmitted.bytes()),
+        "sent_bytes": found
+            .and_then(|found| found.bytes_sent)
+            .map(|sent| sent.bytes()),
+        "retransmitted_bytes": found
+            .and_then(|found| found.bytes_retransmitted)
+            .map(|again| again.bytes()),
         "window_limited_percent": found.and_then(|found| found.window_limited_percent),
         "send_buffer_limited_percent": found.and_then(|found| found.send_buffer_limited_percent),
     });

@@ -3,10 +3,12 @@
 mod html;
 mod json;
 mod plots;
+mod steps;
 mod text;
 
 pub use html::html;
 pub use json::json;
+pub use steps::{service_json, service_text, throughput_json, throughput_text};
 pub use text::{headline, text};
 
 use measure::procedure::MtuOutcome;
@@ -14,12 +16,15 @@ use measure::turn_up::{Purpose, RunPlan, TurnUp};
 use measure::wire::Direction;
 
 /// Why a run was made, in a few words.
-fn purpose(plan: &RunPlan) -> String {
+fn purpose(turn_up: &TurnUp, plan: &RunPlan) -> String {
     match plan.purpose {
+        Purpose::Walk(percent) if turn_up.is_tcp_alone() => format!("{percent} % of reached"),
         Purpose::Walk(percent) => format!("{percent} % of BDP"),
         Purpose::Listed => "listed window".to_owned(),
         Purpose::Many => "many connections".to_owned(),
         Purpose::Together => "both directions".to_owned(),
+        Purpose::RoundTrip => "least RTT".to_owned(),
+        Purpose::Open => "hosts' own windows".to_owned(),
     }
 }
 

@@ -80,6 +80,8 @@ fn finished() -> Finished {
                     direction: Direction::Up,
                     seconds: run::seconds(&samples),
                     samples,
+                    reads: Vec::new(),
+                    segments_retransmitted: None,
                     congestion_control: "cubic".to_owned(),
                     busy_permille: [100, 200],
                 });
@@ -93,7 +95,6 @@ fn finished() -> Finished {
         runs,
         server: "192.0.2.1:6349".parse().unwrap(),
         local: "192.0.2.2:40000".parse().unwrap(),
-        limits: crate::turnup::default_limits(),
         hosts: vec!["this host: windows above <4MiB> are not to be had".to_owned()],
         interface_mtu: 1_500,
         took: Duration::from_secs(60),

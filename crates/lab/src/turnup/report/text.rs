@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use measure::metrics::LossVerdict;
-use measure::procedure::{LimitedBy, MtuOutcome};
-use measure::run::is_window_reached;
+use measure::procedure::{Bottleneck, LimitedBy, MtuOutcome};
+use measure::run::{Maximum, is_window_reached};
 use measure::turn_up::{Purpose, RunDone, Verdict};
 use measure::wire::Direction;
 use vocab::Bitrate;
@@ -43,7 +43,13 @@ pub fn headline(finished: &Finished) -> String {
             let texts: Vec<&str> = missed.iter().map(|one| one.text.as_str()).collect();
             format!("FAILED: {}{causes}", texts.join("; "))
         }
-        Verdict::NotMeasured(why) => format!("NOT MEASURED: {why}{causes}"),
+        Verdict::NotMeasured(why) => {
+            let tcp = match finished.turn_up.is_tcp_alone() {
+                true => format!("; {}", reached(finished)),
+                false => String::new(),
+            };
+            format!("NOT MEASURED: {why}{tcp}{causes}")
+        }
     }
 }
 
@@ -62,6 +68,24 @@ fn rates(finished: &Finished) -> String {
         format!(", RTT {:.3} ms", rtt.as_secs_f64() * 1e3)
     });
     format!("{}{rtt}", rates.join(", "))
+}
+
+/// What TCP alone came to.
+fn reached(finished: &Finished) -> String {
+    let turn_up = &finished.turn_up;
+    let rates: Vec<String> = turn_up
+        .profile()
+        .directions
+        .iter()
+        .filter_map(|direction| {
+            let reached = turn_up.reached(*direction)?;
+            Some(format!("{} {}", mbit(reached), direction.name()))
+        })
+        .collect();
+    match rates.is_empty() {
+        true => "TCP reached nothing that could be measured".to_owned(),
+        false => format!("TCP alone reached {}", rates.join(", ")),
+    }
 }
 
 /// The whole report.
@@ -83,7 +107,13 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
         finished.server,
         finished.took.as_secs_f64()
     )?;
-    for line in finished.hosts.iter().chain(turn_up.remarks()) {
+    // What the first line has said need not be said again.
+    let is_new = |line: &&String| match turn_up.verdict() {
+        Verdict::NotMeasured(why) => why != **line,
+        Verdict::Passed(_) | Verdict::Failed(_) => true,
+    };
+    let remarks = turn_up.remarks().iter().filter(is_new);
+    for line in finished.hosts.iter().chain(remarks) {
         fold(out, "note: ", 6, line)?;
     }
     if let Some(found) = turn_up.baseline()
@@ -97,6 +127,14 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
             found.sent,
             median.as_secs_f64() * 1e3
         )?;
+    }
+    if let (true, Some(least)) = (turn_up.is_tcp_alone(), turn_up.round_trip()) {
+        let least = least.as_secs_f64() * 1e3;
+        let text = format!(
+            "least RTT {least:.3} ms as TCP saw it, of whole segments with a small window; no baseline RTT \
+             by probes. Windows are shares of what TCP reached \u{d7} this RTT, not of a BDP"
+        );
+        fold(out, "", 2, &text)?;
     }
     for direction in &turn_up.profile().directions {
         write_direction(out, finished, *direction)?;
@@ -147,11 +185,31 @@ fn write_direction(
         Some(MtuOutcome::TooSmall { tried }) => {
             writeln!(out, "  path MTU below {tried} bytes")?;
         }
-        Some(MtuOutcome::NoAnswer) | None => writeln!(out, "  path MTU not found")?,
+        Some(MtuOutcome::NoAnswer) => writeln!(out, "  path MTU not found")?,
+        None => writeln!(out, "  path MTU not measured")?,
     }
-    let Some(found) = &known.bottleneck else {
-        return writeln!(out, "  bottleneck rate not measured");
-    };
+    match &known.bottleneck {
+        Some(found) => write_rate(out, finished, direction, found)?,
+        None => writeln!(out, "  bottleneck rate not measured")?,
+    }
+    if let Some(reached) = turn_up.reached(direction) {
+        let reached = mbit(reached);
+        writeln!(
+            out,
+            "  TCP reached {reached} of payload: the path carries at least that"
+        )?;
+    }
+    write_runs(out, finished, direction)
+}
+
+fn write_rate(
+    out: &mut String,
+    finished: &Finished,
+    direction: Direction,
+    found: &Bottleneck,
+) -> std::fmt::Result {
+    let turn_up = &finished.turn_up;
+    let known = turn_up.known(direction);
     let limit = match found.limited_by {
         LimitedBy::Path => "",
         LimitedBy::MaxRate => ", the most that was offered; the path may carry more",
@@ -165,12 +223,14 @@ fn write_direction(
         4,
         &format!("bottleneck {rate} of IP packets{steady}{limit}"),
     )?;
-    if let (Some(bdp), Some(ideal)) = (turn_up.bdp(direction), turn_up.ideal(direction)) {
+    if let (Some(bdp), Some(ideal)) = (turn_up.bdp(direction), turn_up.ideal(direction))
+        && let Maximum::Known(maximum) = ideal.maximum
+    {
         writeln!(
             out,
             "  BDP {} bytes; TCP payload at most {}",
             bdp.bytes(),
-            mbit(ideal.maximum)
+            mbit(maximum)
         )?;
     }
     if let Some(loss) = known.loss {
@@ -190,6 +250,11 @@ fn write_direction(
             ),
         )?;
     }
+    Ok(())
+}
+
+fn write_runs(out: &mut String, finished: &Finished, direction: Direction) -> std::fmt::Result {
+    let known = finished.turn_up.known(direction);
     if known.runs.is_empty() {
         return Ok(());
     }
@@ -199,7 +264,7 @@ fn write_direction(
         "TCP run", "conn.", "window B", "Mbit/s", "ideal", "ratio", "effic.%", "RTT ms", "delay%"
     )?;
     for run in &known.runs {
-        write_run(out, run, direction)?;
+        write_run(out, finished, run, direction)?;
     }
     let controls: Vec<&str> = finished
         .runs
@@ -216,13 +281,21 @@ fn write_direction(
     Ok(())
 }
 
-fn write_run(out: &mut String, run: &RunDone, direction: Direction) -> std::fmt::Result {
+fn write_run(
+    out: &mut String,
+    finished: &Finished,
+    run: &RunDone,
+    direction: Direction,
+) -> std::fmt::Result {
     let place = direction as usize;
     let name = match run.plan.purpose {
+        Purpose::Walk(percent) if finished.turn_up.is_tcp_alone() => format!("{percent} %"),
         Purpose::Walk(percent) => format!("{percent} % of BDP"),
         Purpose::Listed => "listed".to_owned(),
         Purpose::Many => "many".to_owned(),
         Purpose::Together => "up and down".to_owned(),
+        Purpose::RoundTrip => "least RTT".to_owned(),
+        Purpose::Open => "hosts' own".to_owned(),
     };
     let wanted = run.plan.windows[place];
     write!(out, "  {name:<12} {:>5}", run.plan.connections[place])?;
@@ -235,17 +308,22 @@ fn write_run(out: &mut String, run: &RunDone, direction: Direction) -> std::fmt:
     let window = found.window_each();
     writeln!(
         out,
-        " {:>9} {:>9.3} {:>9.3} {:>6} {:>7} {:>7} {:>6}",
+        " {:>9} {:>9.3} {:>9} {:>6} {:>7} {:>7} {:>6}",
         window.map_or("–".to_owned(), |window| window.bytes().to_string()),
         found.throughput.bits_per_second() as f64 / 1e6,
-        found.ideal.bits_per_second() as f64 / 1e6,
+        number(
+            found
+                .ideal
+                .map(|ideal| ideal.bits_per_second() as f64 / 1e6),
+            3
+        ),
         number(found.transfer_time_ratio, 3),
         number(found.efficiency_percent, 3),
         number(found.average_rtt.map(|rtt| rtt.as_secs_f64() * 1e3), 2),
         number(found.buffer_delay_percent, 1),
     )?;
     match window {
-        Some(seen) if !is_window_reached(wanted, seen) => {
+        Some(seen) if wanted.bytes() > 0 && !is_window_reached(wanted, seen) => {
             let wanted = wanted.bytes();
             writeln!(
                 out,
@@ -274,7 +352,7 @@ fn quantity(name: &str, value: f64) -> String {
 }
 
 /// Writes words in lines of at most [`COLUMNS`], the first behind `head`, the others `indent` in.
-fn fold(out: &mut String, head: &str, indent: usize, text: &str) -> std::fmt::Result {
+pub(super) fn fold(out: &mut String, head: &str, indent: usize, text: &str) -> std::fmt::Result {
     let mut column = head.chars().count();
     out.push_str(head);
     let mut is_first = true;

@@ -1,0 +1,469 @@
+//! `trunkline measure run --iperf3`: a turn-up test against an ordinary iperf3 server, for those who have
+//! only that.
+//!
+//! TCP alone is measured, one session of iperf3's for each run. Up, the sender is ours and its counters are
+//! exact; its window is what the server's kernel makes of the buffer it is told to set, and so is what
+//! was seen of it. Down, the window is ours, and of the sender is known what it counts itself: segments
+//! sent again. What needs the other end to answer probes or to send streams is not measured, and said.
+
+use std::io::{ErrorKind, Read as _, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use measure::iperf3::{
+    COOKIE_BYTES, Counted, Failure, Order, Output, Report, SILENCE_MAX, Session,
+};
+use measure::run::{self, Figures, Read};
+use measure::turn_up::{Profile, RunPlan, Task, TurnUp};
+use measure::wire::Direction;
+use socket2::{Domain, Protocol, Socket, Type};
+use vocab::ByteCount;
+
+use super::client::{CONNECT_MAX, Finished, RawRun, RunOptions, Unmeasured, describe};
+use super::conversation::random;
+use super::greeting::resolve;
+use super::host;
+use super::system::{self, Clock};
+use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender};
+use crate::kernel;
+use crate::progress::Progress;
+
+/// Between two looks whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Before each run: queues empty, and the server is ready for its next test.
+const REST: Duration = Duration::from_millis(300);
+/// How long a server that has just ended a test may refuse the next.
+const READY_MAX: Duration = Duration::from_secs(3);
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// Runs a test of TCP alone against an iperf3 server.
+///
+/// # Errors
+/// When it could not begin: nobody answers, it is no iperf3 server, or it is busy. What goes wrong later is
+/// in the result.
+pub fn run_against_iperf3(
+    options: &RunOptions,
+    profile: Profile,
+    is_over: &(dyn Fn() -> bool + Sync),
+    progress: &dyn Progress,
+) -> Result<Finished, Unmeasured> {
+    let began = Instant::now();
+    let mut test = Test::begin(options, profile, is_over, progress).map_err(Unmeasured)?;
+    while let Task::Run(plan) = test.turn_up.next_task() {
+        let text = describe(&plan);
+        progress.step(test.turn_up.progress(), &text);
+        match test.run(plan) {
+            Ok(figures) => test.turn_up.run(figures),
+            // Nothing is known yet but that it does not work.
+            Err(error) if test.runs.is_empty() => return Err(Unmeasured(error)),
+            Err(error) if is_of_window(&error) => {
+                test.turn_up
+                    .remark(format!("{text}: not measured: {error}"));
+                test.turn_up.run([None, None]);
+            }
+            Err(error) => {
+                let why = format!("the test ended before its time ({text}): {error:#}");
+                test.turn_up.give_up(why);
+            }
+        }
+    }
+    Ok(Finished {
+        turn_up: test.turn_up,
+        runs: test.runs,
+        server: test.server,
+        local: test.local,
+        hosts: test.hosts,
+        interface_mtu: test.interface_mtu,
+        took: began.elapsed(),
+    })
+}
+
+fn is_of_window(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Failure>()
+        .is_some_and(Failure::is_of_window)
+}
+
+/// What such a test cannot tell, for whoever reads the result.
+const UNKNOWN: [&str; 3] = [
+    "one-ended: down, TCP efficiency in bytes, RTT and buffer delay are the sender's to know and are not \
+     measured (the server's count of segments sent again is in --json); its window is the one this host \
+     offered",
+    "one-ended: up, windows are what the server's kernel makes of the socket buffer it is told to set; the \
+     one that was seen is reported, and ideals are taken from it",
+    "one-ended: policer, shaper and queue cannot be told without streams; capture a run here (tcpdump -s 96) \
+     and have `trunkline measure diagnose` look at it",
+];
+
+struct Test<'a> {
+    options: &'a RunOptions,
+    turn_up: TurnUp,
+    runs: Vec<RawRun>,
+    server: SocketAddr,
+    local: SocketAddr,
+    hosts: Vec<String>,
+    interface_mtu: u16,
+    clock: Clock,
+    interrupted: &'a (dyn Fn() -> bool + Sync),
+    progress: &'a dyn Progress,
+}
+
+impl<'a> Test<'a> {
+    fn begin(
+        options: &'a RunOptions,
+        mut profile: Profile,
+        interrupted: &'a (dyn Fn() -> bool + Sync),
+        progress: &'a dyn Progress,
+    ) -> Result<Self> {
+        progress.step(0.0, "connecting");
+        let server = resolve(options)?;
+        profile.tcp_headers = super::tcp_headers(server.ip());
+        let hosts: Vec<String> = host::remarks()
+            .into_iter()
+            .map(|remark| format!("this host: {remark}"))
+            .collect();
+        for remark in &hosts {
+            progress.note(remark);
+        }
+        // Nothing is sent by it: it tells which address and interface the test goes by.
+        let probe = std::net::UdpSocket::bind(SocketAddr::new(
+            options
+                .bind
+                .unwrap_or_else(|| super::unspecified(server.ip())),
+            0,
+        ))
+        .context("opening a UDP socket")?;
+        probe
+            .connect(server)
+            .with_context(|| format!("there is no route to {server}"))?;
+        let why = format!(
+            "{server} is tested by iperf3's protocol, one-ended: neither path MTU, nor baseline RTT, nor \
+             bottleneck rate by streams can be measured with it (`trunkline measure server` at the far end \
+             can)"
+        );
+        let mut turn_up = TurnUp::of_tcp_alone(profile, why).without_both_at_once();
+        for text in UNKNOWN {
+            turn_up.remark(text);
+        }
+        Ok(Self {
+            options,
+            turn_up,
+            runs: Vec::new(),
+            server,
+            local: probe.local_addr()?,
+            hosts,
+            interface_mtu: system::route_mtu(&probe).unwrap_or(1_500),
+            clock: Clock::new(),
+            interrupted,
+            progress,
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(!(self.interrupted)(), "it was interrupted");
+        Ok(())
+    }
+
+    fn run(&mut self, plan: RunPlan) -> Result<[Option<Figures>; 2]> {
+        let direction = match plan.connections {
+            [0, _] => Direction::Down,
+            [_, _] => Direction::Up,
+        };
+        let place = direction as usize;
+        let mut pause = REST;
+        while !pause.is_zero() {
+            self.check()?;
+            std::thread::sleep(LOOK_EVERY);
+            pause = pause.saturating_sub(LOOK_EVERY);
+        }
+        let window = plan.windows[place];
+        let cookie = Session::cookie(&random::<{ COOKIE_BYTES - 1 }>()?);
+        let order = Order {
+            direction,
+            connections: plan.connections[place],
+            // Down, the window is ours to bound, and the server's buffer must not.
+            window: (direction == Direction::Up && window.bytes() > 0).then_some(window),
+            duration: plan.duration,
+            congestion_control: self.options.congestion_control.clone(),
+            dscp: self.options.dscp,
+        };
+        let mut control = Control {
+            stream: self.connect_ready()?,
+            session: Session::new(self.clock.now(), &cookie, order),
+            clock: self.clock,
+        };
+        control.wait_for(&Output::Open, &|| self.check())?;
+        let mut transfers = Transfers {
+            window,
+            send_window: window,
+            duration: plan.duration,
+            ..Transfers::default()
+        };
+        let mut kept = Vec::new();
+        for number in 0..plan.connections[place] {
+            let stream = self.open(direction, window, &cookie)?;
+            kept.push(stream.try_clone().context("sharing a connection")?);
+            match direction {
+                Direction::Up => transfers.sending.push((number, stream)),
+                Direction::Down => transfers.receiving.push((number, stream)),
+            }
+        }
+        let own_control = kept
+            .first()
+            .map(kernel::congestion_control)
+            .transpose()?
+            .unwrap_or_default();
+        control.wait_for(&Output::Start, &|| self.check())?;
+        let busy = host::Busy::begin();
+        let began = Instant::now();
+        // The server sends until it is told to stop, and is told only when the reading here has ended.
+        let is_over = || (self.interrupted)() || began.elapsed() >= plan.duration;
+        let (done, text) = (self.turn_up.progress(), describe(&plan));
+        let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
+        let own_busy = busy.permille();
+        let counted = count(&kept, direction, began.elapsed());
+        let report = control.finish(&kept, direction, counted, &|| self.check())?;
+        Ok(self.keep(plan, direction, transferred, &report, own_control, own_busy))
+    }
+
+    fn keep(
+        &mut self,
+        plan: RunPlan,
+        direction: Direction,
+        transferred: Transferred,
+        report: &Report,
+        own_control: String,
+        own_busy: u16,
+    ) -> [Option<Figures>; 2] {
+        let reads: Vec<Read> = match direction {
+            Direction::Up => Vec::new(),
+            Direction::Down => transferred
+                .received
+                .iter()
+                .map(|(at, bytes)| Read {
+                    at: *at,
+                    bytes: *bytes,
+                })
+                .collect(),
+        };
+        let again = report.streams.iter().map(|one| one.retransmitted_segments);
+        let run = RawRun {
+            plan,
+            direction,
+            seconds: match direction {
+                Direction::Up => run::seconds(&transferred.samples),
+                Direction::Down => run::received_seconds(&reads),
+            },
+            samples: transferred.samples,
+            reads,
+            congestion_control: match direction {
+                Direction::Up => own_control,
+                Direction::Down => report.congestion_control.clone(),
+            },
+            segments_retransmitted: match direction {
+                Direction::Up => None,
+                Direction::Down => again.sum(),
+            },
+            busy_permille: [
+                own_busy,
+                (report.busy_percent.unwrap_or(0.0) * 10.0).clamp(0.0, 1_000.0) as u16,
+            ],
+        };
+        let mut figures = [None, None];
+        let ideal = self.turn_up.ideal(direction);
+        figures[direction as usize] = ideal.and_then(|ideal| run.figures(&ideal));
+        self.runs.push(run);
+        figures
+    }
+
+    fn socket(&self) -> Result<Socket> {
+        let domain = Domain::for_address(self.server);
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        if let Some(address) = self.options.bind {
+            socket
+                .bind(&SocketAddr::new(address, 0).into())
+                .with_context(|| format!("{address} is not an address of this host"))?;
+        }
+        system::mark(&socket, self.options.dscp)?;
+        Ok(socket)
+    }
+
+    /// The control connection; between two tests a server may not listen for a moment.
+    fn connect_ready(&self) -> Result<TcpStream> {
+        let until = Instant::now() + READY_MAX;
+        loop {
+            self.check()?;
+            let error = match self.connect_control() {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            let server = self.server;
+            match error.kind() {
+                ErrorKind::ConnectionRefused if self.runs.is_empty() => bail!(
+                    "{server} refuses the connection: no iperf3 server listens there (iperf3 -s), or its \
+                     port is another (--iperf3 PORT)"
+                ),
+                ErrorKind::ConnectionRefused if Instant::now() >= until => bail!(
+                    "{server} does not listen any more after one test: a server for this is started \
+                     without -1"
+                ),
+                ErrorKind::ConnectionRefused => std::thread::sleep(LOOK_EVERY),
+                ErrorKind::TimedOut | ErrorKind::WouldBlock => bail!(
+                    "{server} does not answer within {} s: the host is down, or a firewall drops TCP port {}",
+                    CONNECT_MAX.as_secs(),
+                    server.port()
+                ),
+                _ => return Err(error).with_context(|| format!("{server} cannot be reached")),
+            }
+        }
+    }
+
+    fn connect_control(&self) -> std::io::Result<TcpStream> {
+        let socket = self
+            .socket()
+            .map_err(|error| std::io::Error::other(format!("{error:#}")))?;
+        socket.connect_timeout(&self.server.into(), CONNECT_MAX)?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        Ok(stream)
+    }
+
+    fn open(
+        &self,
+        direction: Direction,
+        window: ByteCount,
+        cookie: &[u8; COOKIE_BYTES],
+    ) -> Result<TcpStream> {
+        let socket = self.socket()?;
+        match direction {
+            Direction::Up => {
+                prepare_sender(&socket, window);
+                host::set_congestion_control(&socket, &self.options.congestion_control)?;
+            }
+            Direction::Down => prepare_receiver(&socket, window),
+        }
+        socket
+            .connect_timeout(&self.server.into(), CONNECT_MAX)
+            .context("opening a data connection")?;
+        let mut stream = TcpStream::from(socket);
+        stream
+            .write_all(cookie)
+            .context("opening a data connection")?;
+        Ok(stream)
+    }
+}
+
+/// What each connection carried, for the server's own report.
+fn count(kept: &[TcpStream], direction: Direction, span: Duration) -> Vec<Counted> {
+    kept.iter()
+        .map(|stream| {
+            let info = system::tcp_info(stream).unwrap_or_default();
+            Counted {
+                bytes: match direction {
+                    Direction::Up => info.bytes_acknowledged,
+                    Direction::Down => info.bytes_received,
+                },
+                span,
+            }
+        })
+        .collect()
+}
+
+/// The control connection of one run.
+struct Control {
+    stream: TcpStream,
+    session: Session,
+    clock: Clock,
+}
+
+impl Control {
+    /// Goes on until the session says this.
+    fn wait_for(&mut self, wanted: &Output, check: &dyn Fn() -> Result<()>) -> Result<()> {
+        loop {
+            let said = self.next(check)?;
+            if said == *wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells the server that the time is up, and takes its report. What it still sends is read meanwhile: a
+    /// server that cannot write does not listen.
+    fn finish(
+        &mut self,
+        kept: &[TcpStream],
+        direction: Direction,
+        counted: Vec<Counted>,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Report> {
+        self.session.end(self.clock.now(), counted);
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if direction == Direction::Down {
+                for stream in kept {
+                    scope.spawn(|| discard(stream, &is_done));
+                }
+            }
+            let report = loop {
+                match self.next(check) {
+                    Ok(Output::Over(report)) => break Ok(report),
+                    Ok(Output::Write(_) | Output::Open | Output::Start) => {}
+                    Err(error) => break Err(error),
+                }
+            };
+            is_done.store(true, Ordering::Relaxed);
+            let _ = self.stream.shutdown(Shutdown::Both);
+            report
+        })
+    }
+
+    /// The next thing that the session says which is not to be written.
+    fn next(&mut self, check: &dyn Fn() -> Result<()>) -> Result<Output> {
+        let mut bytes = [0; READ_BYTES];
+        loop {
+            while let Some(output) = self.session.poll_output() {
+                match output {
+                    Output::Write(bytes) => self
+                        .stream
+                        .write_all(&bytes)
+                        .context("the control connection broke")?,
+                    other => return Ok(other),
+                }
+            }
+            if let Some(failure) = self.session.failure() {
+                return Err(failure.clone().into());
+            }
+            check()?;
+            self.stream.set_read_timeout(Some(LOOK_EVERY))?;
+            match self.stream.read(&mut bytes) {
+                Ok(0) => self.session.closed(),
+                Ok(count) => self.session.handle(self.clock.now(), &bytes[..count]),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) => {}
+                Err(_) => self.session.closed(),
+            }
+            self.session.handle_timeout(self.clock.now());
+        }
+    }
+}
+
+/// Reads and forgets.
+fn discard(mut stream: &TcpStream, is_done: &AtomicBool) {
+    let mut bytes = vec![0; READ_BYTES];
+    let _ = stream.set_read_timeout(Some(LOOK_EVERY));
+    while !is_done.load(Ordering::Relaxed) {
+        match stream.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => return,
+        }
+    }
+}

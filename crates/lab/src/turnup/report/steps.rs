@@ -1,0 +1,388 @@
+//! What tests that are made of streams found, for a terminal and for programs.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use measure::steps::{Seen, Service, SizeResult, StepDone, StepVerdict, Throughput, Verdict};
+use measure::wire::Direction;
+use serde_json::{Value, json};
+use vocab::Bitrate;
+
+use super::text::fold;
+use crate::turnup::steps::Stepped;
+
+/// The version of these documents; a name that is there keeps its meaning.
+const FORMAT: u32 = 1;
+/// What must be known to read the figures.
+const CLOCKS: &str = "Rates count whole Ethernet frames. RTT: the least RTT of small probes and the mean \
+                      frame's wait in the one direction that was loaded; FDV: the wait that one frame in a \
+                      thousand exceeds. No one-way delay is measured: the two clocks need not agree.";
+
+/// The report on a service.
+#[must_use]
+pub fn service_text(stepped: &Stepped<Service>) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write_service(&mut out, stepped);
+    out
+}
+
+fn write_service(out: &mut String, stepped: &Stepped<Service>) -> std::fmt::Result {
+    let service = &stepped.found;
+    let plan = service.plan();
+    let bought = format!("CIR {}, EIR {}", plan.committed, plan.excess);
+    let headline = match service.verdict() {
+        Verdict::Passed(0) => format!("MEASURED (nothing was stated to be kept): {bought}"),
+        Verdict::Passed(count) => format!("PASSED: {count} steps kept what was stated; {bought}"),
+        Verdict::Failed(texts) => format!("FAILED: {}; {bought}", texts.join("; ")),
+        Verdict::NotMeasured(why) => format!("NOT MEASURED: {why}; {bought}"),
+    };
+    fold(out, "", 2, &headline)?;
+    write_ends(out, stepped, service.baseline_rtt())?;
+    let mut before = None;
+    for one in service.done() {
+        let place = (one.direction, one.frame);
+        if before != Some(place) {
+            before = Some(place);
+            writeln!(
+                out,
+                "\n{}, frames of {} bytes",
+                one.direction.name(),
+                one.frame
+            )?;
+            writeln!(
+                out,
+                "  {:<11} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7}  verdict",
+                "step", "Mbit/s", "IR", "FLR %", "RTT ms", "max ms", "FDV ms"
+            )?;
+        }
+        write_step(out, one)?;
+    }
+    if service.has_left_out_performance() {
+        writeln!(
+            out,
+            "\nperformance was not watched: the configuration failed"
+        )?;
+    }
+    writeln!(out)?;
+    let text = format!(
+        "IR: what arrived; of CIR + EIR and of the overshoot (a quarter above) once buckets were empty. {CLOCKS}"
+    );
+    fold(out, "", 0, &text)
+}
+
+fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
+    use measure::steps::Part;
+    let seen = &one.seen;
+    let received = match one.part {
+        Part::Excess | Part::Policing => seen.received_late,
+        Part::Committed(_) | Part::Performance => seen.received,
+    };
+    let verdict = match &one.verdict {
+        StepVerdict::Measured => "measured",
+        StepVerdict::Passed => "passed",
+        StepVerdict::Failed(_) => "FAILED",
+        StepVerdict::NotMeasured(_) => "not kept",
+    };
+    writeln!(
+        out,
+        "  {:<11} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7}  {verdict}",
+        one.part.name(),
+        mbit(Some(one.asked)),
+        mbit(received),
+        format!("{:.4}", seen.loss_ratio() * 100.0),
+        ms(seen.round_trip, 2),
+        ms(seen.round_trip_max, 2),
+        ms(seen.variation, 2),
+    )
+}
+
+/// The report on throughput.
+#[must_use]
+pub fn throughput_text(stepped: &Stepped<Throughput>) -> String {
+    let mut out = String::new();
+    let _ = write_throughput(&mut out, stepped);
+    out
+}
+
+fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt::Result {
+    let test = &stepped.found;
+    let goal = test.plan().goal;
+    let headline = match (test.given_up(), test.done().iter().all(is_found)) {
+        (Some(why), _) => format!("NOT MEASURED: {why}"),
+        (None, false) => "NOT MEASURED: at some frame size no load was carried".to_owned(),
+        (None, true) => format!("MEASURED: {} frame sizes", test.done().len()),
+    };
+    fold(out, "", 2, &headline)?;
+    write_ends(out, stepped, test.baseline_rtt())?;
+    let text = format!(
+        "goal: loss ratio at most {} in trials of {} s; a load is tried for {} s in all, of which a share of \
+         {} may go wrong; bounds within {} %",
+        goal.loss_ratio,
+        goal.trial.as_secs_f64(),
+        goal.duration_sum.as_secs_f64(),
+        goal.exceed_ratio,
+        goal.width * 100.0
+    );
+    fold(out, "", 2, &text)?;
+    let mut before = None;
+    for (direction, found) in test.done() {
+        if before != Some(*direction) {
+            before = Some(*direction);
+            writeln!(out, "\n{}", direction.name())?;
+            writeln!(
+                out,
+                "  {:>7} {:>10} {:>11} {:>10} {:>8} {:>8} {:>7} {:>6}",
+                "frame B",
+                "Mbit/s",
+                "not carried",
+                "frames/s",
+                "RTT ms",
+                "max ms",
+                "FDV ms",
+                "trials"
+            )?;
+        }
+        write_size(out, found)?;
+    }
+    for direction in Direction::BOTH {
+        for (of, found) in test.done() {
+            if *of == direction {
+                write_more(out, direction, found)?;
+            }
+        }
+    }
+    writeln!(out)?;
+    fold(out, "", 0, CLOCKS)
+}
+
+fn is_found(one: &(Direction, SizeResult)) -> bool {
+    one.1.lower.is_some()
+}
+
+fn write_size(out: &mut String, found: &SizeResult) -> std::fmt::Result {
+    let seen = found.at_lower.unwrap_or_default();
+    let frames = found
+        .lower
+        .map(|rate| rate.bits_per_second() as f64 / f64::from(found.frame) / 8.0);
+    writeln!(
+        out,
+        "  {:>7} {:>10} {:>11} {:>10} {:>8} {:>8} {:>7} {:>6}",
+        found.frame,
+        mbit(found.lower),
+        mbit(found.upper),
+        frames.map_or("–".to_owned(), |frames| format!("{frames:.0}")),
+        ms(seen.round_trip, 2),
+        ms(seen.round_trip_max, 2),
+        ms(seen.variation, 2),
+        found.trials,
+    )?;
+    if found.is_sender_limited {
+        return writeln!(
+            out,
+            "    more could not be sent by the sending host; the path may carry more"
+        );
+    }
+    if found.upper.is_none() && found.lower.is_some() {
+        return writeln!(
+            out,
+            "    the most that was offered; the path may carry more"
+        );
+    }
+    Ok(())
+}
+
+fn write_more(out: &mut String, direction: Direction, found: &SizeResult) -> std::fmt::Result {
+    let head = format!("{} {} B: ", direction.name(), found.frame);
+    if !found.losses.is_empty() {
+        let steps: Vec<String> = found
+            .losses
+            .iter()
+            .map(|step| {
+                let kept = if step.seen.is_kept {
+                    ""
+                } else {
+                    " (rate not kept)"
+                };
+                let percent = step.seen.loss_ratio() * 100.0;
+                format!("{percent:.2} % at {} %{kept}", step.percent)
+            })
+            .collect();
+        writeln!(out)?;
+        let text = format!(
+            "frames lost, offered in shares of the bound above: {}",
+            steps.join(", ")
+        );
+        fold(out, &head, 2, &text)?;
+    }
+    let Some(buffer) = found.back_to_back else {
+        return Ok(());
+    };
+    let least = if buffer.is_at_least { "at least " } else { "" };
+    let text = format!(
+        "{least}{:.1} frames back to back at {} Mbit/s: a buffer of {least}{:.0} bytes, {:.3} ms (RFC 9004)",
+        buffer.frames,
+        mbit(Some(buffer.rate)),
+        buffer.buffer_bytes,
+        buffer.buffer_time.as_secs_f64() * 1e3
+    );
+    fold(out, &head, 2, &text)
+}
+
+fn write_ends<T>(
+    out: &mut String,
+    stepped: &Stepped<T>,
+    baseline: Option<Duration>,
+) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\nfrom {} to {}, {:.0} s, baseline RTT {} ms",
+        stepped.local,
+        stepped.server,
+        stepped.took.as_secs_f64(),
+        ms(baseline, 3)
+    )?;
+    for line in &stepped.hosts {
+        fold(out, "note: ", 6, line)?;
+    }
+    Ok(())
+}
+
+fn mbit(rate: Option<Bitrate>) -> String {
+    rate.map_or("–".to_owned(), |rate| {
+        format!("{:.3}", rate.bits_per_second() as f64 / 1e6)
+    })
+}
+
+fn ms(span: Option<Duration>, digits: usize) -> String {
+    span.map_or("–".to_owned(), |span| {
+        format!("{:.digits$}", span.as_secs_f64() * 1e3)
+    })
+}
+
+/// Everything that was found of a service.
+#[must_use]
+pub fn service_json(stepped: &Stepped<Service>) -> Value {
+    let service = &stepped.found;
+    let plan = service.plan();
+    let (verdict, reasons) = match service.verdict() {
+        Verdict::Passed(0) => ("measured", Vec::new()),
+        Verdict::Passed(_) => ("passed", Vec::new()),
+        Verdict::Failed(texts) => ("failed", texts),
+        Verdict::NotMeasured(why) => ("not-measured", vec![why]),
+    };
+    let steps: Vec<Value> = service.done().iter().map(step_json).collect();
+    json!({
+        "format": FORMAT,
+        "trunkline": env!("CARGO_PKG_VERSION"),
+        "verdict": verdict,
+        "reasons": reasons,
+        "server": stepped.server.to_string(),
+        "local": stepped.local.to_string(),
+        "took_s": stepped.took.as_secs_f64(),
+        "hosts": stepped.hosts,
+        "baseline_rtt_ms": number_ms(service.baseline_rtt()),
+        "cir_bit_s": plan.committed.bits_per_second(),
+        "eir_bit_s": plan.excess.bits_per_second(),
+        "criteria": {
+            "flr": plan.criteria.loss_ratio_max,
+            "round_trip_ms": number_ms(plan.criteria.round_trip_max),
+            "fdv_ms": number_ms(plan.criteria.variation_max),
+            "policing": plan.criteria.is_policed,
+        },
+        "steps": steps,
+    })
+}
+
+fn step_json(one: &StepDone) -> Value {
+    let (verdict, reasons) = match &one.verdict {
+        StepVerdict::Measured => ("measured", Vec::new()),
+        StepVerdict::Passed => ("passed", Vec::new()),
+        StepVerdict::Failed(texts) => ("failed", texts.clone()),
+        StepVerdict::NotMeasured(why) => ("not-measured", vec![why.clone()]),
+    };
+    let mut value = seen_json(&one.seen);
+    let fields = value.as_object_mut().expect("it was made as an object");
+    let more = [
+        ("direction", json!(one.direction.name())),
+        ("frame_bytes", json!(one.frame)),
+        ("step", json!(one.part.name())),
+        ("asked_bit_s", json!(one.asked.bits_per_second())),
+        ("duration_s", json!(one.duration.as_secs_f64())),
+        ("verdict", json!(verdict)),
+        ("reasons", json!(reasons)),
+    ];
+    fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    value
+}
+
+/// Everything that was found of throughput.
+#[must_use]
+pub fn throughput_json(stepped: &Stepped<Throughput>) -> Value {
+    let test = &stepped.found;
+    let goal = test.plan().goal;
+    let sizes: Vec<Value> = test.done().iter().map(size_json).collect();
+    json!({
+        "format": FORMAT,
+        "trunkline": env!("CARGO_PKG_VERSION"),
+        "given_up": test.given_up(),
+        "server": stepped.server.to_string(),
+        "local": stepped.local.to_string(),
+        "took_s": stepped.took.as_secs_f64(),
+        "hosts": stepped.hosts,
+        "baseline_rtt_ms": number_ms(test.baseline_rtt()),
+        "goal": {
+            "loss_ratio": goal.loss_ratio,
+            "trial_s": goal.trial.as_secs_f64(),
+            "duration_sum_s": goal.duration_sum.as_secs_f64(),
+            "exceed_ratio": goal.exceed_ratio,
+            "width": goal.width,
+        },
+        "sizes": sizes,
+    })
+}
+
+fn size_json((direction, found): &(Direction, SizeResult)) -> Value {
+    let losses: Vec<Value> = found
+        .losses
+        .iter()
+        .map(|step| json!({ "percent": step.percent, "seen": seen_json(&step.seen) }))
+        .collect();
+    json!({
+        "direction": direction.name(),
+        "frame_bytes": found.frame,
+        "lower_bit_s": found.lower.map(Bitrate::bits_per_second),
+        "upper_bit_s": found.upper.map(Bitrate::bits_per_second),
+        "is_sender_limited": found.is_sender_limited,
+        "loads": found.loads,
+        "trials": found.trials,
+        "at_lower": found.at_lower.as_ref().map(seen_json),
+        "losses": losses,
+        "back_to_back": found.back_to_back.map(|buffer| json!({
+            "frames": buffer.frames,
+            "is_at_least": buffer.is_at_least,
+            "rate_bit_s": buffer.rate.bits_per_second(),
+            "buffer_ms": buffer.buffer_time.as_secs_f64() * 1e3,
+            "buffer_bytes": buffer.buffer_bytes,
+        })),
+    })
+}
+
+fn seen_json(seen: &Seen) -> Value {
+    json!({
+        "offered_bit_s": seen.offered.map(Bitrate::bits_per_second),
+        "received_bit_s": seen.received.map(Bitrate::bits_per_second),
+        "received_late_bit_s": seen.received_late.map(Bitrate::bits_per_second),
+        "sent_frames": seen.sent,
+        "lost_frames": seen.lost,
+        "flr": seen.loss_ratio(),
+        "round_trip_ms": number_ms(seen.round_trip),
+        "round_trip_max_ms": number_ms(seen.round_trip_max),
+        "fdv_ms": number_ms(seen.variation),
+        "sender_kept_rate": seen.is_kept,
+    })
+}
+
+fn number_ms(span: Option<Duration>) -> Option<f64> {
+    span.map(|span| span.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,156 @@
+//! `trunkline measure service` and `trunkline measure throughput`: tests that are made of streams, against
+//! the same server as a turn-up test.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use measure::procedure::BaselineRtt;
+use measure::steps::{FRAME_OVERHEAD, Service, ServicePlan, Streams, Throughput, ThroughputPlan};
+use measure::turn_up::{Profile, Thresholds};
+use measure::wire::{Direction, Message};
+use vocab::Bitrate;
+
+use super::client::{RunOptions, Test, Unmeasured};
+use crate::progress::Progress;
+
+/// Before each stream: queues empty.
+const REST: Duration = Duration::from_millis(200);
+
+/// A test of streams that is over, or as far as it came.
+#[derive(Debug)]
+pub struct Stepped<T> {
+    /// What was found.
+    pub found: T,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// Our own.
+    pub local: SocketAddr,
+    /// What a person should know of the two hosts.
+    pub hosts: Vec<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Tests a service by ITU-T Y.1564.
+///
+/// # Errors
+/// When it could not begin. What goes wrong later is in the result.
+pub fn service(
+    options: &RunOptions,
+    mut plan: ServicePlan,
+    is_over: &(dyn Fn() -> bool + Sync),
+    progress: &dyn Progress,
+) -> Result<Stepped<Service>, Unmeasured> {
+    let most = plan
+        .committed
+        .bits_per_second()
+        .saturating_add(plan.excess.bits_per_second());
+    // The overshoot is a quarter above.
+    let most = Bitrate::from_bits_per_second(most.saturating_add(most / 4));
+    stepped(options, is_over, progress, |test, baseline| {
+        ensure!(
+            most <= test.limits.rate,
+            "the server gives streams of {} at most, and a quarter above CIR + EIR is {most}; start it with \
+             --max-rate {most} or more",
+            test.limits.rate
+        );
+        check_frames(&plan.frames, test.interface_mtu)?;
+        plan.stream_max = test.limits.order;
+        Ok(Service::new(plan, baseline))
+    })
+}
+
+/// Measures throughput, loss and bursts by RFC 2544.
+///
+/// # Errors
+/// As [`service`].
+pub fn throughput(
+    options: &RunOptions,
+    mut plan: ThroughputPlan,
+    is_over: &(dyn Fn() -> bool + Sync),
+    progress: &dyn Progress,
+) -> Result<Stepped<Throughput>, Unmeasured> {
+    stepped(options, is_over, progress, |test, baseline| {
+        check_frames(&plan.frames, test.interface_mtu)?;
+        plan.max_rate = plan.max_rate.min(test.limits.rate);
+        plan.stream_max = test.limits.order;
+        Ok(Throughput::new(plan, baseline))
+    })
+}
+
+fn check_frames(frames: &[u16], interface_mtu: u16) -> Result<()> {
+    let most = interface_mtu.saturating_add(FRAME_OVERHEAD);
+    match frames.iter().find(|frame| **frame > most) {
+        Some(frame) => bail!(
+            "frames of {frame} bytes do not go out by this interface, whose MTU is {interface_mtu}: {most} at \
+             most"
+        ),
+        None => Ok(()),
+    }
+}
+
+fn stepped<T: Streams>(
+    options: &RunOptions,
+    is_over: &(dyn Fn() -> bool + Sync),
+    progress: &dyn Progress,
+    begin: impl FnOnce(&Test<'_>, Option<Duration>) -> Result<T>,
+) -> Result<Stepped<T>, Unmeasured> {
+    let began = Instant::now();
+    let mut test = Test::begin(options, no_profile(), is_over, progress).map_err(Unmeasured)?;
+    let mut found = measure_baseline(&test)
+        .and_then(|baseline| begin(&test, baseline))
+        .map_err(Unmeasured)?;
+    while let Some((direction, plan)) = found.next_stream() {
+        progress.step(found.progress(), &found.describe());
+        let record = test
+            .pause(REST + options.rest)
+            .and_then(|()| test.stream(direction, plan));
+        match record {
+            Ok(record) => found.handle(&record),
+            Err(error) => found.give_up(format!("the test ended before its time: {error:#}")),
+        }
+    }
+    let _ = test.writer.send(&Message::Bye);
+    test.is_over.store(true, Ordering::Relaxed);
+    Ok(Stepped {
+        found,
+        server: test.server,
+        local: test.local,
+        hosts: std::mem::take(&mut test.hosts),
+        took: began.elapsed(),
+    })
+}
+
+fn measure_baseline(test: &Test<'_>) -> Result<Option<Duration>> {
+    ensure!(
+        !test.turn_up.is_tcp_alone(),
+        "{}",
+        test.turn_up.remarks().join("; ")
+    );
+    test.progress.step(0.0, "baseline RTT");
+    let now = test.clock.now();
+    let mut probing = BaselineRtt::new(now, test.session, now.as_nanos());
+    test.exchange(&mut probing)?;
+    let found = probing
+        .outcome(test.clock.now())
+        .context("the probing of the round-trip time is over")?;
+    Ok(found.baseline())
+}
+
+/// What a turn-up test would measure, of which nothing is used here.
+fn no_profile() -> Profile {
+    Profile {
+        directions: Direction::BOTH.to_vec(),
+        walk_percent: Vec::new(),
+        windows: Vec::new(),
+        connections: 1,
+        connection_window: None,
+        duration: Duration::from_secs(2),
+        max_rate: Bitrate::from_bits_per_second(u64::MAX),
+        tcp_headers: 0,
+        target: None,
+        thresholds: Thresholds::default(),
+    }
+}

@@ -1,0 +1,27 @@
+//! What an ordinary iperf3 server is told and says: the client's side of its control connection, so that a
+//! circuit can be tested with an end that is not ours.
+//!
+//! ```text
+//!  Greeting ─PARAM_EXCHANGE─► Proposed ─CREATE_STREAMS─► Opening ─TEST_START─► Starting ─TEST_RUNNING─► Running
+//!   cookie                     JSON out                   the shell connects                              │ end()
+//!  Done ◄─DISPLAY_RESULTS── Reporting ◄──────EXCHANGE_RESULTS────── Ending ◄──────────TEST_END────────────┘
+//!   IPERF_DONE out           JSON out, JSON in
+//!  anywhere: ACCESS_DENIED, SERVER_ERROR, SERVER_TERMINATE, anything else, silence, the end ─► Failed
+//! ```
+//! A state is one byte; what the two know of a test is a JSON object behind its length. The source is iperf3's
+//! own, 3.12 (src/iperf_api.h, iperf_client_api.c, iperf_api.c of github.com/esnet/iperf); the tests hold
+//! recorded exchanges with its server. Data connections are the shell's: each begins with the same cookie.
+//!
+//! It does not speak iperf3's UDP, SCTP, authentication or both directions at once.
+
+mod report;
+mod session;
+
+pub use report::{Counted, Report, StreamCount};
+pub use session::{COOKIE_BYTES, Failure, Order, Output, SILENCE_MAX, Session};
+
+/// The port where nobody says otherwise (iperf3(1), `-p`).
+pub const PORT: u16 = 5201;
+
+#[cfg(test)]
+mod tests;

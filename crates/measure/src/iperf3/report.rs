@@ -1,0 +1,111 @@
+//! What each end counted of a test, as JSON.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vocab::ByteCount;
+
+/// Characters of a name that are shown.
+const NAME_MAX: usize = 16;
+
+/// What this end counted of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Payload sent, or received.
+    pub bytes: ByteCount,
+    /// How long.
+    pub span: Duration,
+}
+
+/// What the server counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// How busy its processor was with the test, in percent.
+    pub busy_percent: Option<f64>,
+    /// The congestion control of its connections.
+    pub congestion_control: String,
+    /// Each connection, in the order in which they were opened.
+    pub streams: Vec<StreamCount>,
+}
+
+/// What the server counted of a connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamCount {
+    /// Payload that its application read or wrote.
+    pub bytes: ByteCount,
+    /// Segments that it sent again; [`None`] where it received, or its system does not tell.
+    pub retransmitted_segments: Option<u64>,
+    /// How long it counted.
+    pub span: Duration,
+}
+
+impl Report {
+    /// Reads the server's; [`None`] where it is not what iperf3 says.
+    #[must_use]
+    pub(super) fn parse(value: &Value) -> Option<Self> {
+        let name = value
+            .get("congestion_used")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let streams = value.get("streams")?.as_array()?;
+        Some(Self {
+            busy_percent: value.get("cpu_util_total").and_then(Value::as_f64),
+            // It is shown to a person, whose terminal must not obey it.
+            congestion_control: name
+                .chars()
+                .filter(|one| one.is_ascii_alphanumeric() || "_-".contains(*one))
+                .take(NAME_MAX)
+                .collect(),
+            streams: streams.iter().map(stream).collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn stream(value: &Value) -> Option<StreamCount> {
+    let seconds = value.get("end_time").and_then(Value::as_f64).unwrap_or(0.0);
+    Some(StreamCount {
+        bytes: ByteCount::new(value.get("bytes")?.as_u64()?),
+        // What it does not know it writes as -1, which cJSON makes 2^64 - 1 of.
+        retransmitted_segments: value
+            .get("retransmits")
+            .and_then(Value::as_u64)
+            .filter(|count| *count != u64::MAX),
+        span: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+    })
+}
+
+/// Writes ours. Of what was sent again only bytes are known here, which iperf3 has no field for.
+pub(super) fn emit(counted: &[Counted]) -> Value {
+    let streams: Vec<Value> = counted
+        .iter()
+        .enumerate()
+        .map(|(place, one)| {
+            json!({
+                "id": stream_id(place),
+                "bytes": one.bytes.bytes(),
+                "retransmits": -1,
+                "jitter": 0,
+                "errors": 0,
+                "packets": 0,
+                "start_time": 0,
+                "end_time": one.span.as_secs_f64(),
+            })
+        })
+        .collect();
+    json!({
+        "cpu_util_total": 0.0,
+        "cpu_util_user": 0.0,
+        "cpu_util_system": 0.0,
+        "sender_has_retransmits": -1,
+        "streams": streams,
+    })
+}
+
+/// The numbers that iperf3 gives connections: 1, 3, 4, 5, … (iperf_add_stream of iperf_api.c). It refuses
+/// results of one that it does not know.
+fn stream_id(place: usize) -> usize {
+    match place {
+        0 => 1,
+        _ => place + 2,
+    }
+}

@@ -1,0 +1,130 @@
+//! What a stream of frames shows: information rate, frame loss, and delay as far as two clocks that do
+//! not agree can tell it.
+//!
+//! A frame's stamp and its arrival are of different clocks, so only differences between frames of one
+//! stream mean anything. The earliest frame of a stream, by arrival less stamp, is taken for one that waited
+//! nowhere; every other's wait is how much later it came. The round trip under load is the baseline RTT of
+//! small probes and the frame's wait in the one direction that was loaded.
+//!
+//! Clocks that drift apart by 10 millionths make a wait of 0.1 ms at the end of ten seconds.
+
+use std::time::Duration;
+
+use vocab::Bitrate;
+
+use super::of_frames;
+use crate::procedure::StreamRecord;
+
+/// A sender that keeps less of its rate did not do what was asked.
+const KEPT: f64 = 0.95;
+
+/// What a stream shows. Rates count whole frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// What the sender kept to; [`None`] where fewer than two frames arrived.
+    pub offered: Option<Bitrate>,
+    /// What arrived, from the first frame to the last.
+    pub received: Option<Bitrate>,
+    /// What arrived once buckets were empty and queues full: the steady seconds at the end, else the second
+    /// half.
+    pub received_late: Option<Bitrate>,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that did not arrive.
+    pub lost: u64,
+    /// Round trip with this direction loaded, of the mean frame: baseline RTT and its wait.
+    pub round_trip: Option<Duration>,
+    /// The same of the frame that waited longest.
+    pub round_trip_max: Option<Duration>,
+    /// Frame delay variation: the wait that one frame in a thousand exceeds (ITU-T Y.1540 §6.2.2, Y.1563: the
+    /// 1 - 10^-3 quantile less the least).
+    pub variation: Option<Duration>,
+    /// Whether the sender kept its rate.
+    pub is_kept: bool,
+}
+
+impl Seen {
+    /// What a stream of frames of this size showed on a path of this baseline RTT.
+    #[must_use]
+    pub fn of(record: &StreamRecord, frame: u16, baseline_rtt: Option<Duration>) -> Self {
+        let frames = |rate: Option<Bitrate>| rate.map(|rate| of_frames(rate, frame));
+        let waits = waits(record);
+        let nanoseconds: u128 = waits.iter().map(|wait| u128::from(*wait)).sum();
+        let mean = nanoseconds.checked_div(waits.len() as u128);
+        let trip = |wait: Option<u64>| Some(baseline_rtt? + Duration::from_nanos(wait?));
+        let place = (waits.len().saturating_sub(1) as f64 * 0.999).ceil() as usize;
+        let offered = record.offered();
+        Self {
+            offered: frames(offered),
+            received: frames(record.delivered()),
+            received_late: frames(record.steady().or_else(|| record.delivered_late())),
+            sent: record.sent,
+            lost: record.lost(),
+            round_trip: trip(mean.and_then(|mean| u64::try_from(mean).ok())),
+            round_trip_max: trip(waits.last().copied()),
+            variation: waits.get(place).copied().map(Duration::from_nanos),
+            is_kept: is_kept(record, offered),
+        }
+    }
+
+    /// Frame loss ratio.
+    #[must_use]
+    pub fn loss_ratio(&self) -> f64 {
+        self.lost as f64 / self.sent.max(1) as f64
+    }
+
+    /// Both, one after the other: counts add up, delays are of the worse.
+    pub(super) fn join(&mut self, other: &Self) {
+        let (before, more) = (self.sent, other.sent);
+        let mean = |one: Option<Bitrate>, two: Option<Bitrate>| match (one, two) {
+            (Some(one), Some(two)) => {
+                let sum = u128::from(one.bits_per_second()) * u128::from(before)
+                    + u128::from(two.bits_per_second()) * u128::from(more);
+                let mean = sum.checked_div(u128::from(before + more)).unwrap_or(0);
+                Some(Bitrate::from_bits_per_second(
+                    u64::try_from(mean).unwrap_or(u64::MAX),
+                ))
+            }
+            (one, two) => one.or(two),
+        };
+        self.offered = mean(self.offered, other.offered);
+        self.received = mean(self.received, other.received);
+        self.received_late = mean(self.received_late, other.received_late);
+        self.sent += other.sent;
+        self.lost += other.lost;
+        self.round_trip = self.round_trip.max(other.round_trip);
+        self.round_trip_max = self.round_trip_max.max(other.round_trip_max);
+        self.variation = self.variation.max(other.variation);
+        self.is_kept &= other.is_kept;
+    }
+}
+
+/// How much later than the earliest each frame came, in nanoseconds, sorted.
+fn waits(record: &StreamRecord) -> Vec<u64> {
+    let delay = |arrival: &crate::wire::Arrival| {
+        i128::from(arrival.arrived_ns) - i128::from(arrival.sent_ns)
+    };
+    let Some(least) = record.arrivals.iter().map(delay).min() else {
+        return Vec::new();
+    };
+    let mut waits: Vec<u64> = record
+        .arrivals
+        .iter()
+        .map(|arrival| u64::try_from(delay(arrival) - least).unwrap_or(u64::MAX))
+        .collect();
+    waits.sort_unstable();
+    waits
+}
+
+/// By stamps of what arrived, or, where hardly anything did, by how many were sent.
+fn is_kept(record: &StreamRecord, offered: Option<Bitrate>) -> bool {
+    let asked = record.plan.rate.bits_per_second() as f64;
+    match offered {
+        Some(offered) => offered.bits_per_second() as f64 >= KEPT * asked,
+        None => {
+            let bits = record.sent as f64 * f64::from(record.plan.ip_bytes) * 8.0;
+            bits >= KEPT * asked * record.plan.duration.as_secs_f64()
+                - f64::from(record.plan.ip_bytes) * 8.0
+        }
+    }
+}

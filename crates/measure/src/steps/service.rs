@@ -1,0 +1,464 @@
+//! Service activation by ITU-T Y.1564: is the service configured as it was bought, and does it stay so?
+//!
+//! ```text
+//!  for each direction and frame size
+//!    CIR at 25, 50, 75, 100 %  loss, delay and its variation within what was stated
+//!    CIR + EIR                 at least CIR arrives
+//!    a quarter above that      at least CIR arrives, and where policing was demanded no more than CIR + EIR
+//!  then, if nothing failed, for each direction
+//!    performance: CIR for a stated time
+//! ```
+//! Nothing is passed or failed but by what was stated: a loss ratio, delays, that the circuit polices. FTD is
+//! judged as a round trip, for a one-way delay takes two clocks that agree.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use vocab::Bitrate;
+
+use super::{Seen, Streams, scale, stream};
+use crate::procedure::{StreamPlan, StreamRecord};
+use crate::wire::Direction;
+
+/// The shares of CIR that are offered first, in percent.
+const SHARES_PERCENT: [u64; 4] = [25, 50, 75, 100];
+/// What is offered to a policer, in percent of CIR + EIR.
+const OVERSHOOT_PERCENT: u64 = 125;
+/// By how much more than CIR + EIR may arrive of what a policer lets through once its bucket is empty: a
+/// packet more or less a second, and what devices round their rates to.
+pub const TOLERANCE_PERCENT: u64 = 1;
+/// What is left of a performance test and not worth a stream of its own.
+const REST_MIN: Duration = Duration::from_millis(100);
+/// Frames without which no loss ratio is judged.
+const FRAMES_MIN: u64 = 10;
+
+/// What was bought. What is not stated is not judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Criteria {
+    /// FLR: the greatest frame loss ratio.
+    pub loss_ratio_max: Option<f64>,
+    /// FTD, as a round trip: the greatest of the mean frame.
+    pub round_trip_max: Option<Duration>,
+    /// FDV: the greatest variation.
+    pub variation_max: Option<Duration>,
+    /// Whether no more than CIR + EIR may get through.
+    pub is_policed: bool,
+}
+
+/// What is to be tested.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServicePlan {
+    /// Which directions, each by itself.
+    pub directions: Vec<Direction>,
+    /// The committed information rate.
+    pub committed: Bitrate,
+    /// The excess information rate; zero for none.
+    pub excess: Bitrate,
+    /// Sizes of frames; the performance test uses the first.
+    pub frames: Vec<u16>,
+    /// How long each step lasts.
+    pub step: Duration,
+    /// How long performance is watched; zero for not at all.
+    pub performance: Duration,
+    /// No stream is longer: what the server gives.
+    pub stream_max: Duration,
+    /// What must be kept.
+    pub criteria: Criteria,
+}
+
+/// A part of the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// This share of CIR, in percent.
+    Committed(u64),
+    /// CIR + EIR.
+    Excess,
+    /// A quarter above CIR + EIR.
+    Policing,
+    /// CIR, for a long time.
+    Performance,
+}
+
+/// What a part came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepVerdict {
+    /// Nothing was stated that it could be held against.
+    Measured,
+    /// All that was stated was kept.
+    Passed,
+    /// What was not.
+    Failed(Vec<String>),
+    /// The sender did not keep its rate, or too few frames were sent.
+    NotMeasured(String),
+}
+
+/// A part that is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepDone {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of its frames.
+    pub frame: u16,
+    /// Which part.
+    pub part: Part,
+    /// What was to be offered, in whole frames.
+    pub asked: Bitrate,
+    /// How long frames were sent.
+    pub duration: Duration,
+    /// What was seen.
+    pub seen: Seen,
+    /// What follows.
+    pub verdict: StepVerdict,
+}
+
+/// How the whole ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// So many parts were judged and kept everything; none where nothing was stated.
+    Passed(usize),
+    /// What was not kept.
+    Failed(Vec<String>),
+    /// What could not be measured.
+    NotMeasured(String),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    direction: Direction,
+    frame: u16,
+    part: Part,
+    duration: Duration,
+}
+
+/// A test under way.
+#[derive(Debug)]
+pub struct Service {
+    plan: ServicePlan,
+    baseline_rtt: Option<Duration>,
+    queue: VecDeque<Planned>,
+    done: Vec<StepDone>,
+    /// What of a performance test has been seen so far, and for how long.
+    watched: Option<(Seen, Duration)>,
+    is_performance_planned: bool,
+    given_up: Option<String>,
+}
+
+impl Service {
+    /// A test that has not begun, on a path of this baseline RTT.
+    ///
+    /// # Panics
+    /// When the plan names no direction or no frame size, or frames of no more than their overhead.
+    #[must_use]
+    pub fn new(plan: ServicePlan, baseline_rtt: Option<Duration>) -> Self {
+        assert!(!plan.directions.is_empty(), "a test has a direction");
+        assert!(!plan.frames.is_empty(), "a test has a frame size");
+        assert!(plan.frames.iter().all(|frame| *frame >= super::FRAME_MIN));
+        let mut queue = VecDeque::new();
+        for direction in &plan.directions {
+            for frame in &plan.frames {
+                let shares = SHARES_PERCENT.map(Part::Committed);
+                let excess = (plan.excess.bits_per_second() > 0).then_some(Part::Excess);
+                for part in shares.into_iter().chain(excess).chain([Part::Policing]) {
+                    queue.push_back(Planned {
+                        direction: *direction,
+                        frame: *frame,
+                        part,
+                        duration: plan.step.min(plan.stream_max),
+                    });
+                }
+            }
+        }
+        Self {
+            plan,
+            baseline_rtt,
+            queue,
+            done: Vec::new(),
+            watched: None,
+            is_performance_planned: false,
+            given_up: None,
+        }
+    }
+
+    /// What it tests.
+    #[must_use]
+    pub fn plan(&self) -> &ServicePlan {
+        &self.plan
+    }
+
+    /// All that is over.
+    #[must_use]
+    pub fn done(&self) -> &[StepDone] {
+        &self.done
+    }
+
+    /// The least RTT of small probes, which round trips are reckoned from.
+    #[must_use]
+    pub fn baseline_rtt(&self) -> Option<Duration> {
+        self.baseline_rtt
+    }
+
+    fn rate(&self, part: Part) -> Bitrate {
+        let committed = self.plan.committed;
+        let all = committed
+            .bits_per_second()
+            .saturating_add(self.plan.excess.bits_per_second());
+        let all = Bitrate::from_bits_per_second(all);
+        match part {
+            Part::Committed(percent) => scale(committed, percent, 100),
+            Part::Excess => all,
+            Part::Policing => scale(all, OVERSHOOT_PERCENT, 100),
+            Part::Performance => committed,
+        }
+    }
+
+    /// One of the streams of which a performance test is made.
+    fn watch(&mut self, next: Planned, seen: Seen, span: Duration) {
+        let (mut all, mut watched) = (seen, span);
+        if let Some((before, earlier)) = self.watched.take() {
+            all = before;
+            all.join(&seen);
+            watched += earlier;
+        }
+        let left = next.duration.saturating_sub(span);
+        if left < REST_MIN {
+            return self.conclude(next, all, watched);
+        }
+        self.watched = Some((all, watched));
+        self.queue.push_front(Planned {
+            duration: left,
+            ..next
+        });
+    }
+
+    fn conclude(&mut self, next: Planned, seen: Seen, duration: Duration) {
+        self.done.push(StepDone {
+            direction: next.direction,
+            frame: next.frame,
+            part: next.part,
+            asked: self.rate(next.part),
+            duration,
+            seen,
+            verdict: self.judge(next.part, &seen),
+        });
+    }
+
+    /// Y.1564 §8.2: only a service whose configuration passed.
+    fn plan_performance(&mut self) {
+        self.is_performance_planned = true;
+        let has_failed = |one: &StepDone| matches!(one.verdict, StepVerdict::Failed(_));
+        if self.plan.performance.is_zero() || self.done.iter().any(has_failed) {
+            return;
+        }
+        for direction in &self.plan.directions {
+            self.queue.push_back(Planned {
+                direction: *direction,
+                frame: self.plan.frames[0],
+                part: Part::Performance,
+                duration: self.plan.performance,
+            });
+        }
+    }
+
+    /// Whether a performance test was wanted and left out because the configuration failed.
+    #[must_use]
+    pub fn has_left_out_performance(&self) -> bool {
+        let is_done = self.done.iter().any(|one| one.part == Part::Performance);
+        self.is_performance_planned
+            && self.queue.is_empty()
+            && !self.plan.performance.is_zero()
+            && !is_done
+    }
+
+    fn judge(&self, part: Part, seen: &Seen) -> StepVerdict {
+        if !seen.is_kept {
+            let kept = seen.offered.unwrap_or_default();
+            return StepVerdict::NotMeasured(format!(
+                "the sending host kept to {kept} of {}",
+                self.rate(part)
+            ));
+        }
+        if seen.sent < FRAMES_MIN {
+            return StepVerdict::NotMeasured(format!("{} frames are too few", seen.sent));
+        }
+        let criteria = &self.plan.criteria;
+        let mut judged = Judged::default();
+        match part {
+            Part::Committed(_) | Part::Performance => {
+                if let Some(most) = criteria.loss_ratio_max {
+                    let found = seen.loss_ratio();
+                    let text = format!("frame loss ratio {found:.6}, at most {most} was stated");
+                    judged.take(found <= most, text);
+                }
+                judged.delay("round trip", criteria.round_trip_max, seen.round_trip);
+                judged.delay("delay variation", criteria.variation_max, seen.variation);
+            }
+            Part::Excess | Part::Policing => self.judge_rate(part, seen, &mut judged),
+        }
+        judged.verdict()
+    }
+
+    /// At least CIR × (1 - FLR) arrives, and no more than CIR + EIR where that was demanded.
+    fn judge_rate(&self, part: Part, seen: &Seen, judged: &mut Judged) {
+        let received = seen.received_late.unwrap_or_default();
+        if let Some(loss) = self.plan.criteria.loss_ratio_max {
+            let committed = self.plan.committed.bits_per_second() as f64;
+            // What a packet more or less a second makes of a rate is no loss.
+            let least = committed * (1.0 - loss) * (1.0 - TOLERANCE_PERCENT as f64 / 100.0);
+            let text = format!(
+                "{received} arrived, less than CIR {} × (1 − {loss})",
+                self.plan.committed
+            );
+            judged.take(received.bits_per_second() as f64 >= least, text);
+        }
+        if part == Part::Policing && self.plan.criteria.is_policed {
+            let all = self.rate(Part::Excess);
+            let most = scale(all, 100 + TOLERANCE_PERCENT, 100);
+            let text = format!("{received} arrived, more than CIR + EIR {all}: it is not policed");
+            judged.take(received <= most, text);
+        }
+    }
+
+    /// How the test ended, by what was stated.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let (mut passed, mut failed, mut unmeasured) = (0, Vec::new(), self.given_up.clone());
+        for one in &self.done {
+            let head = format!(
+                "{} {} B, {}",
+                one.direction.name(),
+                one.frame,
+                one.part.name()
+            );
+            match &one.verdict {
+                StepVerdict::Measured => {}
+                StepVerdict::Passed => passed += 1,
+                StepVerdict::Failed(texts) => {
+                    failed.extend(texts.iter().map(|text| format!("{head}: {text}")));
+                }
+                StepVerdict::NotMeasured(why) => {
+                    unmeasured.get_or_insert_with(|| format!("{head}: {why}"));
+                }
+            }
+        }
+        match (failed.is_empty(), unmeasured) {
+            (false, _) => Verdict::Failed(failed),
+            (true, Some(why)) => Verdict::NotMeasured(why),
+            (true, None) if self.done.is_empty() => {
+                Verdict::NotMeasured("nothing was measured".to_owned())
+            }
+            (true, None) => Verdict::Passed(passed),
+        }
+    }
+}
+
+impl Streams for Service {
+    fn next_stream(&self) -> Option<(Direction, StreamPlan)> {
+        let next = self.queue.front()?;
+        let duration = next.duration.min(self.plan.stream_max);
+        let plan = stream(self.rate(next.part), next.frame, duration);
+        Some((next.direction, plan))
+    }
+
+    fn handle(&mut self, record: &StreamRecord) {
+        let Some(next) = self.queue.pop_front() else {
+            return;
+        };
+        let seen = Seen::of(record, next.frame, self.baseline_rtt);
+        let span = record.plan.duration;
+        match next.part {
+            Part::Performance => self.watch(next, seen, span),
+            Part::Committed(_) | Part::Excess | Part::Policing => self.conclude(next, seen, span),
+        }
+        if self.queue.is_empty() && !self.is_performance_planned {
+            self.plan_performance();
+        }
+    }
+
+    fn progress(&self) -> f64 {
+        let left: f64 = self
+            .queue
+            .iter()
+            .map(|next| next.duration.as_secs_f64())
+            .sum();
+        let watches = match self.is_performance_planned {
+            true => Duration::ZERO,
+            false => self.plan.performance * self.plan.directions.len() as u32,
+        };
+        let left = left + watches.as_secs_f64();
+        let behind: f64 = self.done.iter().map(|one| one.duration.as_secs_f64()).sum();
+        let behind = behind + self.watched.map_or(0.0, |(_, span)| span.as_secs_f64());
+        behind / (behind + left).max(1e-9)
+    }
+
+    fn describe(&self) -> String {
+        match self.queue.front() {
+            Some(next) => format!(
+                "{} {} B, {}",
+                next.direction.name(),
+                next.frame,
+                next.part.name()
+            ),
+            None => "done".to_owned(),
+        }
+    }
+
+    fn give_up(&mut self, why: String) {
+        self.given_up = Some(why);
+        self.queue.clear();
+    }
+}
+
+impl Part {
+    /// In a few words.
+    #[must_use]
+    pub fn name(self) -> String {
+        match self {
+            Part::Committed(percent) => format!("{percent} % CIR"),
+            Part::Excess => "CIR + EIR".to_owned(),
+            Part::Policing => "overshoot".to_owned(),
+            Part::Performance => "performance".to_owned(),
+        }
+    }
+}
+
+/// Collects what criteria say.
+#[derive(Default)]
+struct Judged {
+    count: usize,
+    missed: Vec<String>,
+}
+
+impl Judged {
+    fn take(&mut self, is_kept: bool, text: String) {
+        self.count += 1;
+        if !is_kept {
+            self.missed.push(text);
+        }
+    }
+
+    fn delay(&mut self, what: &str, most: Option<Duration>, found: Option<Duration>) {
+        let Some(most) = most else {
+            return;
+        };
+        let ms = |span: Duration| span.as_secs_f64() * 1e3;
+        match found {
+            Some(found) => {
+                let text = format!(
+                    "{what} {:.3} ms, at most {:.3} ms was stated",
+                    ms(found),
+                    ms(most)
+                );
+                self.take(found <= most, text);
+            }
+            None => self.take(false, format!("no {what}: nothing arrived")),
+        }
+    }
+
+    fn verdict(self) -> StepVerdict {
+        match (self.count, self.missed.is_empty()) {
+            (0, _) => StepVerdict::Measured,
+            (_, true) => StepVerdict::Passed,
+            (_, false) => StepVerdict::Failed(self.missed),
+        }
+    }
+}

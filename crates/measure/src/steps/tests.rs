@@ -1,0 +1,372 @@
+//! Both machines over emulated paths in virtual time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use emulate::{DirectionConfig, Line, Link, LinkConfig, TokenBucket};
+use testkit::{Clock, earliest};
+use vocab::{Bitrate, ByteCount, Probability};
+
+use super::*;
+use crate::procedure::{ArrivalLog, Departures, StreamRecord};
+use crate::wire::Direction;
+
+const BASELINE: Duration = Duration::from_millis(40);
+
+fn mbit(rate: f64) -> Bitrate {
+    Bitrate::from_bits_per_second((rate * 1e6) as u64)
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// A line that counts whole frames, as Ethernet's contracts do.
+fn line(rate: f64) -> DirectionConfig {
+    DirectionConfig {
+        line: Line::Rate(mbit(rate)),
+        overhead: ByteCount::new(u64::from(FRAME_OVERHEAD)),
+        delay: ms(20),
+        queue: ByteCount::new(60_000).into(),
+        ..DirectionConfig::default()
+    }
+}
+
+fn bucket(rate: f64, burst: u64) -> TokenBucket {
+    TokenBucket {
+        rate: mbit(rate),
+        burst: ByteCount::new(burst),
+        peak: None,
+    }
+}
+
+fn policed(rate: f64) -> DirectionConfig {
+    DirectionConfig {
+        policer: Some(bucket(rate, 60_000)),
+        ..line(1_000.0)
+    }
+}
+
+/// A path that carries streams, one after the other.
+struct Path {
+    link: Link,
+    clock: Clock,
+}
+
+impl Path {
+    fn new(config: DirectionConfig) -> Self {
+        Self {
+            link: Link::new(LinkConfig::symmetric(config, 5)),
+            clock: Clock::new(),
+        }
+    }
+
+    fn carry(&mut self, direction: Direction, plan: StreamPlan) -> StreamRecord {
+        let way = match direction {
+            Direction::Up => &mut self.link.forward,
+            Direction::Down => &mut self.link.back,
+        };
+        let mut departures = Departures::new(self.clock.now(), plan);
+        // The receiver's clock is an hour off.
+        let mut log = ArrivalLog::new(self.clock.now());
+        loop {
+            let now = self.clock.now();
+            while let Some((number, stamp)) = departures.poll_transmit(now) {
+                let mut packet = vec![0; usize::from(plan.ip_bytes)];
+                packet[20..28].copy_from_slice(&number.to_be_bytes());
+                packet[28..36].copy_from_slice(&stamp.to_be_bytes());
+                let _ = way.handle(now, Bytes::from(packet));
+            }
+            while let Some(packet) = way.poll_output(now) {
+                let field = |at: usize| {
+                    let bytes: [u8; 8] = packet.packet[at..at + 8].try_into().unwrap();
+                    u64::from_be_bytes(bytes)
+                };
+                log.arrived(now + Duration::from_secs(3_600), field(20), field(28));
+            }
+            match earliest([departures.poll_timeout(), way.poll_timeout()]) {
+                Some(next) => self.clock.jump_to(next),
+                None => break,
+            };
+        }
+        // Buckets are full again.
+        self.clock.advance(Duration::from_secs(2));
+        StreamRecord {
+            plan,
+            sent: departures.sent(),
+            arrivals: log.into_arrivals(),
+        }
+    }
+}
+
+fn service_plan(committed: f64, excess: f64) -> ServicePlan {
+    ServicePlan {
+        directions: vec![Direction::Up],
+        committed: mbit(committed),
+        excess: mbit(excess),
+        frames: vec![1_518],
+        step: Duration::from_secs(3),
+        performance: Duration::ZERO,
+        stream_max: Duration::from_secs(60),
+        criteria: Criteria {
+            loss_ratio_max: Some(0.001),
+            round_trip_max: Some(ms(50)),
+            variation_max: Some(ms(5)),
+            is_policed: true,
+        },
+    }
+}
+
+fn activate(plan: ServicePlan, config: DirectionConfig) -> Service {
+    let mut path = Path::new(config);
+    let mut service = Service::new(plan, Some(BASELINE));
+    let mut before = 0.0;
+    while let Some((direction, stream)) = service.next_stream() {
+        let record = path.carry(direction, stream);
+        service.handle(&record);
+        assert!(service.progress() >= before);
+        before = service.progress();
+    }
+    service
+}
+
+fn failures(service: &Service) -> Vec<String> {
+    match service.verdict() {
+        Verdict::Failed(texts) => texts,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Y.1564 §8.1: CIR in steps, CIR + EIR, policing; a policer of CIR + EIR passes all of it.
+#[test]
+fn a_service_that_is_policed_as_bought_passes() {
+    let service = activate(service_plan(8.0, 2.0), policed(10.0));
+    let parts: Vec<Part> = service.done().iter().map(|one| one.part).collect();
+    let shares = [25, 50, 75, 100].map(Part::Committed);
+    assert_eq!(parts[..4], shares);
+    assert_eq!(parts[4..], [Part::Excess, Part::Policing]);
+    assert_eq!(service.verdict(), Verdict::Passed(6));
+    let over = &service.done()[5];
+    assert_eq!(over.asked, mbit(12.5));
+    let late = over.seen.received_late.unwrap().bits_per_second() as f64 / 10e6;
+    assert!((late - 1.0).abs() < 0.002, "{late}");
+    let full = &service.done()[3].seen;
+    assert_eq!(full.lost, 0);
+    let received = full.received.unwrap().bits_per_second() as f64 / 8e6;
+    assert!((received - 1.0).abs() < 0.002, "{received}");
+    // Though the far clock is an hour off.
+    assert!(full.round_trip.unwrap() < BASELINE + ms(1));
+    assert!(full.variation.unwrap() < ms(1));
+}
+
+#[test]
+fn too_little_too_much_and_too_late_are_told_apart() {
+    // Policed at 6 where 8 were bought.
+    let short = failures(&activate(service_plan(8.0, 2.0), policed(6.0)));
+    assert!(
+        short
+            .iter()
+            .any(|text| text.contains("100 % CIR: frame loss ratio")),
+        "{short:?}"
+    );
+    assert!(
+        short.iter().any(|text| text.contains("less than CIR")),
+        "{short:?}"
+    );
+    assert!(
+        !short.iter().any(|text| text.contains("50 % CIR")),
+        "{short:?}"
+    );
+    // Not policed at all.
+    let open = failures(&activate(service_plan(8.0, 2.0), line(100.0)));
+    assert_eq!(open.len(), 1, "{open:?}");
+    assert!(open[0].contains("it is not policed"), "{open:?}");
+    // A shaper of exactly CIR lets frames wait once more is offered, and none of CIR.
+    let shaped = DirectionConfig {
+        line: Line::Shaper(bucket(7.9, 3_000)),
+        overhead: ByteCount::new(u64::from(FRAME_OVERHEAD)),
+        delay: ms(20),
+        queue: ByteCount::new(60_000).into(),
+        ..DirectionConfig::default()
+    };
+    let late = failures(&activate(service_plan(8.0, 0.0), shaped));
+    assert!(
+        late.iter()
+            .any(|text| text.contains("100 % CIR: round trip")
+                || text.contains("100 % CIR: delay variation")),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn nothing_is_judged_that_was_not_stated() {
+    let plan = ServicePlan {
+        criteria: Criteria::default(),
+        ..service_plan(8.0, 2.0)
+    };
+    let service = activate(plan, policed(6.0));
+    assert!(
+        service
+            .done()
+            .iter()
+            .all(|one| one.verdict == StepVerdict::Measured)
+    );
+    assert_eq!(service.verdict(), Verdict::Passed(0));
+}
+
+/// Y.1564 §8.2: only behind a configuration that passed, over its whole time in streams that the server gives.
+#[test]
+fn performance_is_watched_for_its_time_behind_a_configuration_that_passed() {
+    let plan = |rate| ServicePlan {
+        performance: Duration::from_secs(25),
+        stream_max: Duration::from_secs(10),
+        directions: Direction::BOTH.to_vec(),
+        ..service_plan(rate, 0.0)
+    };
+    let service = activate(plan(4.0), policed(4.0));
+    let watched: Vec<&StepDone> = service
+        .done()
+        .iter()
+        .filter(|one| one.part == Part::Performance)
+        .collect();
+    assert_eq!(watched.len(), 2);
+    assert_eq!(watched[0].duration, Duration::from_secs(25));
+    let frames = 4e6 * 25.0 / (1_518.0 * 8.0);
+    assert!((watched[0].seen.sent as f64 / frames - 1.0).abs() < 0.01);
+    assert_eq!(service.verdict(), Verdict::Passed(12));
+    let failed = activate(plan(8.0), policed(6.0));
+    assert!(failed.has_left_out_performance());
+}
+
+#[test]
+fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_fault() {
+    let dead = DirectionConfig {
+        loss: Probability::from_fraction(1.0).unwrap().into(),
+        ..line(100.0)
+    };
+    assert!(failures(&activate(service_plan(8.0, 0.0), dead))[0].contains("frame loss ratio 1.0"));
+    let mut service = Service::new(service_plan(8.0, 0.0), Some(BASELINE));
+    while let Some((direction, mut plan)) = service.next_stream() {
+        let asked = plan;
+        plan.rate = Bitrate::from_bits_per_second(plan.rate.bits_per_second() / 2);
+        let mut record = Path::new(line(100.0)).carry(direction, plan);
+        record.plan = asked;
+        service.handle(&record);
+    }
+    let Verdict::NotMeasured(why) = service.verdict() else {
+        panic!("{:?}", service.verdict());
+    };
+    assert!(why.contains("the sending host kept to"), "{why}");
+}
+
+fn goal(loss_ratio: f64) -> Goal {
+    Goal {
+        loss_ratio,
+        trial: Duration::from_secs(1),
+        duration_sum: Duration::from_secs(3),
+        exceed_ratio: 0.5,
+        width: 0.005,
+    }
+}
+
+fn search(config: DirectionConfig, goal: Goal, frames: &[u16], max: f64) -> Vec<SizeResult> {
+    let mut path = Path::new(config);
+    let plan = ThroughputPlan {
+        directions: vec![Direction::Up],
+        frames: frames.to_vec(),
+        max_rate: mbit(max),
+        stream_max: Duration::from_secs(60),
+        goal,
+        is_whole: true,
+    };
+    let mut test = Throughput::new(plan, Some(BASELINE));
+    let mut streams = 0;
+    while let Some((direction, stream)) = test.next_stream() {
+        assert!(!test.describe().is_empty());
+        let record = path.carry(direction, stream);
+        test.handle(&record);
+        streams += 1;
+        assert!(streams < 400, "{test:?}");
+    }
+    test.done().iter().map(|(_, found)| found.clone()).collect()
+}
+
+/// MLRsearch: a load is decided once no further trials could change it.
+#[test]
+fn loads_are_decided_as_soon_as_they_can_be() {
+    let goal = goal(0.0);
+    let trials = |good: u64, bad: u64| Trials {
+        good: Duration::from_secs(good),
+        bad: Duration::from_secs(bad),
+    };
+    for (good, bad, class) in [
+        (0, 0, Class::Undecided),
+        (1, 0, Class::Undecided),
+        (2, 0, Class::Lower),
+        (1, 1, Class::Undecided),
+        (2, 1, Class::Lower),
+        (0, 2, Class::Upper),
+        (1, 2, Class::Upper),
+        // Longer than the goal wants.
+        (4, 4, Class::Lower),
+    ] {
+        assert_eq!(trials(good, bad).class(&goal), class, "{good} {bad}");
+    }
+    let strict = Goal {
+        exceed_ratio: 0.0,
+        ..goal
+    };
+    assert_eq!(trials(2, 0).class(&strict), Class::Undecided);
+    assert_eq!(trials(3, 0).class(&strict), Class::Lower);
+    assert_eq!(trials(9, 1).class(&strict), Class::Upper);
+}
+
+/// RFC 2544 §26.1 to §26.4 and RFC 9004 over a line with a queue of 60,000 bytes.
+#[test]
+fn a_lines_rate_loss_and_buffer_are_found_for_each_size() {
+    let found = search(line(20.0), goal(0.0), &[256, 1_518], 1_000.0);
+    assert_eq!(found.len(), 2);
+    for size in found {
+        let (lower, upper) = (size.lower.unwrap(), size.upper.unwrap());
+        let share = |rate: Bitrate| rate.bits_per_second() as f64 / 20e6;
+        // A trial of a second loses nothing until the queue is full: 60,000 bytes are 2.4 % of it.
+        assert!(share(lower) > 0.995 && share(upper) < 1.035, "{size:?}");
+        assert!(share(upper) - share(lower) <= 0.0055, "{size:?}");
+        let fastest = &size.losses[0];
+        assert_eq!(fastest.percent, 150);
+        assert!(
+            (0.28..0.36).contains(&fastest.seen.loss_ratio()),
+            "{fastest:?}"
+        );
+        let tail = &size.losses[size.losses.len() - 2..];
+        assert!(tail.iter().all(|step| step.seen.lost == 0));
+        let buffer = size.back_to_back.unwrap();
+        assert_eq!(buffer.bursts, 3);
+        // The queue counts what the line counts; to two frames, and the hundredth by which the throughput is high.
+        let off = (buffer.buffer_bytes - 60_000.0).abs();
+        assert!(
+            off < 2.0 * f64::from(size.frame) + 0.015 * 60_000.0,
+            "{buffer:?}"
+        );
+    }
+}
+
+#[test]
+fn a_loss_goal_is_kept_and_rates_that_cannot_be_offered_are_no_bounds() {
+    let lossy = DirectionConfig {
+        loss: Probability::from_fraction(0.002).unwrap().into(),
+        ..line(20.0)
+    };
+    let tolerant = search(lossy.clone(), goal(0.01), &[1_518], 1_000.0);
+    let share = tolerant[0].lower.unwrap().bits_per_second() as f64 / 20e6;
+    assert!((0.99..1.05).contains(&share), "{share}");
+    // A fifth of a percent of 1,600 frames a second is lost in nearly every trial.
+    let strict = search(lossy, goal(0.0), &[1_518], 1_000.0);
+    let share = strict[0]
+        .lower
+        .map_or(0.0, |rate| rate.bits_per_second() as f64 / 20e6);
+    assert!(share < 0.5, "{share}");
+    let fast = search(line(20.0), goal(0.0), &[1_518], 10.0);
+    assert_eq!((fast[0].lower, fast[0].upper), (Some(mbit(10.0)), None));
+    assert!(fast[0].losses.is_empty());
+}

@@ -1,0 +1,549 @@
+//! Throughput, frame loss and back-to-back bursts by RFC 2544, as later documents mend it.
+//!
+//! ```text
+//!  for each direction and frame size
+//!    climb      the bottleneck's rate, roughly, by streams that never flood for long
+//!    search     loads around it, tried until each is a lower or an upper bound by the goal; halved between
+//!    loss       from half above the throughput down in tenths, until two in a row lose nothing (§26.3)
+//!    bursts     far above the throughput: frames until the first is lost (§26.4, RFC 9004)
+//! ```
+//! RFC 2544 §26.1 wants the highest rate at which nothing is lost, found by single trials, and so differs from run
+//! to run. The search is that of MLRsearch (draft-ietf-bmwg-mlrsearch): a [`Goal`] says which loss ratio a trial
+//! may have, for how long a load is tried, and which share of that time may go wrong; a load is a lower bound
+//! once no further trials could make it fail, an upper bound once none could save it; the result is both
+//! bounds, no further apart than the goal's width.
+//!
+//! Latency is of the trials at the lower bound, as a round trip (see [`Seen`]).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use vocab::Bitrate;
+
+use super::{Seen, Streams, of_frames, of_packets, scale, stream};
+use crate::procedure::{BottleneckSearch, LimitedBy, SearchConfig, Step, StreamPlan, StreamRecord};
+use crate::wire::Direction;
+
+/// Where frame loss is measured from, in percent of the throughput's upper bound, and in which steps.
+const LOSS_FROM_PERCENT: u64 = 150;
+const LOSS_STEP_PERCENT: u64 = 10;
+/// RFC 2544 §26.3: "until there are two successive trials in which no frames are lost".
+const LOSSLESS_IN_A_ROW: usize = 2;
+/// How much faster than the throughput bursts come, and how often and long: RFC 2544 §26.4 has at least 2 s fifty
+/// times, on links that nobody else uses.
+const BURST_TIMES: u64 = 4;
+const BURSTS: usize = 3;
+const BURST_FOR: Duration = Duration::from_secs(2);
+/// A burst that is no faster than this, in percent of the throughput, says nothing of a buffer.
+const BURST_MIN_PERCENT: u64 = 120;
+/// Trials of a load at which the sender did not keep its rate, until it is taken for more than it can send.
+const UNKEPT_MAX: u32 = 2;
+/// Loads that are tried at most for one frame size, should nothing ever be a lower bound.
+const LOADS_MAX: usize = 40;
+/// The slowest load that is tried.
+const SLOWEST: Bitrate = Bitrate::from_bits_per_second(16_000);
+
+/// What a load must do to count as carried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// The greatest loss ratio of a good trial; RFC 2544's is 0.
+    pub loss_ratio: f64,
+    /// How long a trial lasts.
+    pub trial: Duration,
+    /// How long a load is tried, in all.
+    pub duration_sum: Duration,
+    /// The share of that time that bad trials may take.
+    pub exceed_ratio: f64,
+    /// How far the bounds may be apart, as a share of the upper one.
+    pub width: f64,
+}
+
+/// What the trials of a load say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It is carried, whatever further trials would show.
+    Lower,
+    /// It is not, whatever they would show.
+    Upper,
+    /// They would decide.
+    Undecided,
+}
+
+/// The trials of one load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trials {
+    /// How long those lasted that lost no more than the goal's ratio.
+    pub good: Duration,
+    /// How long the others did.
+    pub bad: Duration,
+}
+
+impl Trials {
+    /// What they say by a goal: the share of bad time, were all that is missing bad (then a lower bound) or
+    /// good (then an upper one).
+    #[must_use]
+    pub fn class(&self, goal: &Goal) -> Class {
+        let (good, bad) = (self.good.as_secs_f64(), self.bad.as_secs_f64());
+        let all = goal.duration_sum.as_secs_f64().max(good + bad);
+        let missing = all - good - bad;
+        let allowed = goal.exceed_ratio * all;
+        // Sums of seconds are not exact.
+        const GRAIN: f64 = 1e-9;
+        if bad > allowed + GRAIN {
+            Class::Upper
+        } else if bad + missing <= allowed + GRAIN {
+            Class::Lower
+        } else {
+            Class::Undecided
+        }
+    }
+}
+
+/// What is to be tested.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThroughputPlan {
+    /// Which directions, each by itself.
+    pub directions: Vec<Direction>,
+    /// Sizes of frames.
+    pub frames: Vec<u16>,
+    /// No stream is faster, in whole frames.
+    pub max_rate: Bitrate,
+    /// No stream is longer: what the server gives.
+    pub stream_max: Duration,
+    /// What a load must do.
+    pub goal: Goal,
+    /// Whether frame loss and bursts are measured, too.
+    pub is_whole: bool,
+}
+
+/// Loss at an offered rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossStep {
+    /// In percent of the throughput's upper bound.
+    pub percent: u64,
+    /// What was seen.
+    pub seen: Seen,
+}
+
+/// What bursts showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackToBack {
+    /// Bursts of which a frame was lost.
+    pub bursts: usize,
+    /// The mean of the frames that came through from a burst's beginning to its first loss; where nothing was
+    /// lost, of all of the burst.
+    pub frames: f64,
+    /// Whether every burst came through whole: buffers hold at least that.
+    pub is_at_least: bool,
+    /// What bursts were sent at, in whole frames.
+    pub rate: Bitrate,
+    /// RFC 9004 §5.4: frames over the burst's rate, less what drained meanwhile.
+    pub buffer_time: Duration,
+    /// The same in bytes of frames.
+    pub buffer_bytes: f64,
+}
+
+/// What was found for a frame size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SizeResult {
+    /// Bytes of a frame.
+    pub frame: u16,
+    /// The highest load that is carried by the goal, in whole frames; [`None`] where none was.
+    pub lower: Option<Bitrate>,
+    /// The lowest that is not; [`None`] where the fastest that may or can be sent is carried.
+    pub upper: Option<Bitrate>,
+    /// Whether the sender could not offer more.
+    pub is_sender_limited: bool,
+    /// Loads tried, and trials.
+    pub loads: usize,
+    /// Trials of all loads.
+    pub trials: usize,
+    /// What the trials at the lower bound showed.
+    pub at_lower: Option<Seen>,
+    /// Frame loss, from the fastest down.
+    pub losses: Vec<LossStep>,
+    /// Bursts.
+    pub back_to_back: Option<BackToBack>,
+}
+
+/// A test under way.
+#[derive(Debug)]
+pub struct Throughput {
+    plan: ThroughputPlan,
+    baseline_rtt: Option<Duration>,
+    left: VecDeque<(Direction, u16)>,
+    all: usize,
+    stage: Stage,
+    found: SizeResult,
+    done: Vec<(Direction, SizeResult)>,
+    given_up: Option<String>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Climb(Box<BottleneckSearch>),
+    Search(Search),
+    Loss { percent: u64, lossless: usize },
+    Bursts(Vec<(u64, bool, Bitrate)>),
+    Done,
+}
+
+/// Loads between which the throughput is.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    lower: Option<Bitrate>,
+    upper: Option<Bitrate>,
+    load: Bitrate,
+    trials: Trials,
+    seen: Option<Seen>,
+    unkept: u32,
+    /// Whether the upper bound is what the sender could not offer.
+    is_upper_of_sender: bool,
+    /// How far the next load outside of the bounds is from the last.
+    stride: f64,
+}
+
+impl Throughput {
+    /// A test that has not begun, on a path of this baseline RTT.
+    ///
+    /// # Panics
+    /// When the plan names no direction or no frame size, or frames that are too small.
+    #[must_use]
+    pub fn new(plan: ThroughputPlan, baseline_rtt: Option<Duration>) -> Self {
+        assert!(!plan.directions.is_empty(), "a test has a direction");
+        assert!(!plan.frames.is_empty(), "a test has a frame size");
+        assert!(plan.frames.iter().all(|frame| *frame >= super::FRAME_MIN));
+        let left: VecDeque<(Direction, u16)> = plan
+            .directions
+            .iter()
+            .flat_map(|direction| plan.frames.iter().map(|frame| (*direction, *frame)))
+            .collect();
+        let mut test = Self {
+            plan,
+            baseline_rtt,
+            all: left.len(),
+            left,
+            stage: Stage::Done,
+            found: SizeResult::default(),
+            done: Vec::new(),
+            given_up: None,
+        };
+        test.begin_size();
+        test
+    }
+
+    /// What it tests.
+    #[must_use]
+    pub fn plan(&self) -> &ThroughputPlan {
+        &self.plan
+    }
+
+    /// The least RTT of small probes.
+    #[must_use]
+    pub fn baseline_rtt(&self) -> Option<Duration> {
+        self.baseline_rtt
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn done(&self) -> &[(Direction, SizeResult)] {
+        &self.done
+    }
+
+    /// Why the test ended before its time.
+    #[must_use]
+    pub fn given_up(&self) -> Option<&str> {
+        self.given_up.as_deref()
+    }
+
+    fn begin_size(&mut self) {
+        let Some((_, frame)) = self.left.front().copied() else {
+            self.stage = Stage::Done;
+            return;
+        };
+        self.found = SizeResult {
+            frame,
+            ..SizeResult::default()
+        };
+        let trial = self.plan.goal.trial.min(self.plan.stream_max);
+        self.stage = Stage::Climb(Box::new(BottleneckSearch::new(SearchConfig {
+            max: of_packets(self.plan.max_rate, frame),
+            measure_for: trial,
+            ip_bytes: frame - super::FRAME_OVERHEAD,
+        })));
+    }
+
+    fn end_size(&mut self) {
+        if let Some((direction, _)) = self.left.pop_front() {
+            self.done.push((direction, std::mem::take(&mut self.found)));
+        }
+        self.begin_size();
+    }
+
+    fn climbed(&mut self, mut search: Box<BottleneckSearch>, record: &StreamRecord, frame: u16) {
+        search.handle(record);
+        if search.next_step() != Step::Done {
+            self.stage = Stage::Climb(search);
+            return;
+        }
+        let Some(found) = search.outcome() else {
+            return self.end_size();
+        };
+        // A search that was not held back tries the fastest it may.
+        let load = match found.limited_by {
+            LimitedBy::MaxRate => self.plan.max_rate,
+            LimitedBy::Path | LimitedBy::Sender => {
+                let below =
+                    found.rate.bits_per_second() as f64 * (1.0 - self.plan.goal.width / 2.0);
+                of_frames(Bitrate::from_bits_per_second(below as u64), frame)
+            }
+        };
+        self.stage = Stage::Search(Search {
+            lower: None,
+            upper: None,
+            load: load.min(self.plan.max_rate).max(SLOWEST),
+            trials: Trials::default(),
+            seen: None,
+            unkept: 0,
+            is_upper_of_sender: false,
+            stride: self.plan.goal.width.max(1e-4),
+        });
+        self.found.loads = 1;
+    }
+
+    fn searched(&mut self, mut search: Search, seen: Seen, span: Duration) {
+        self.found.trials += 1;
+        if !seen.is_kept && seen.loss_ratio() <= self.plan.goal.loss_ratio {
+            search.unkept += 1;
+            if search.unkept < UNKEPT_MAX {
+                self.stage = Stage::Search(search);
+                return;
+            }
+            // It cannot be offered, and says nothing of the path; what is below may.
+            search.is_upper_of_sender = true;
+            return self.bounded(search, Class::Upper);
+        }
+        match seen.loss_ratio() <= self.plan.goal.loss_ratio {
+            true => search.trials.good += span,
+            false => search.trials.bad += span,
+        }
+        match &mut search.seen {
+            Some(all) => all.join(&seen),
+            none => *none = Some(seen),
+        }
+        match search.trials.class(&self.plan.goal) {
+            Class::Undecided => self.stage = Stage::Search(search),
+            Class::Upper => {
+                search.is_upper_of_sender = false;
+                self.bounded(search, Class::Upper);
+            }
+            Class::Lower => self.bounded(search, Class::Lower),
+        }
+    }
+
+    /// A load is decided; goes to the next, or to what follows the search.
+    fn bounded(&mut self, mut search: Search, class: Class) {
+        match class {
+            Class::Lower => {
+                search.lower = Some(search.load);
+                self.found.at_lower = search.seen;
+            }
+            Class::Upper | Class::Undecided => search.upper = Some(search.load),
+        }
+        let bits = |rate: Bitrate| rate.bits_per_second() as f64;
+        let next = match (search.lower, search.upper) {
+            (Some(lower), Some(upper)) => {
+                let is_close = bits(upper) - bits(lower) <= self.plan.goal.width * bits(upper);
+                (!is_close).then(|| (bits(lower) * bits(upper)).sqrt())
+            }
+            (Some(lower), None) => {
+                let is_fastest = lower >= self.plan.max_rate;
+                (!is_fastest).then(|| bits(lower) * (1.0 + search.stride))
+            }
+            (None, Some(upper)) => {
+                let is_slowest = upper <= SLOWEST;
+                (!is_slowest).then(|| bits(upper) * (1.0 - search.stride))
+            }
+            (None, None) => None,
+        };
+        search.stride = (2.0 * search.stride).min(0.5);
+        let next = next.filter(|_| self.found.loads < LOADS_MAX);
+        let Some(next) = next else {
+            (self.found.lower, self.found.upper) = (search.lower, search.upper);
+            self.found.is_sender_limited = search.is_upper_of_sender;
+            return self.begin_loss();
+        };
+        self.found.loads += 1;
+        self.stage = Stage::Search(Search {
+            load: Bitrate::from_bits_per_second(next as u64)
+                .min(self.plan.max_rate)
+                .max(SLOWEST),
+            trials: Trials::default(),
+            seen: None,
+            unkept: 0,
+            ..search
+        });
+    }
+
+    fn begin_loss(&mut self) {
+        match (
+            self.plan.is_whole,
+            self.found.upper,
+            self.found.is_sender_limited,
+        ) {
+            (true, Some(_), false) => {
+                self.stage = Stage::Loss {
+                    percent: LOSS_FROM_PERCENT,
+                    lossless: 0,
+                };
+            }
+            // Nothing above the throughput can be offered.
+            _ => self.end_size(),
+        }
+    }
+
+    fn loss_rate(&self, percent: u64) -> Bitrate {
+        let upper = self.found.upper.unwrap_or(self.plan.max_rate);
+        scale(upper, percent, 100).min(self.plan.max_rate)
+    }
+
+    fn lost(&mut self, percent: u64, lossless: usize, seen: Seen) {
+        self.found.losses.push(LossStep { percent, seen });
+        let lossless = if seen.lost == 0 { lossless + 1 } else { 0 };
+        if lossless >= LOSSLESS_IN_A_ROW || percent <= LOSS_STEP_PERCENT {
+            self.stage = Stage::Bursts(Vec::new());
+            return;
+        }
+        self.stage = Stage::Loss {
+            percent: percent - LOSS_STEP_PERCENT,
+            lossless,
+        };
+    }
+
+    fn burst_rate(&self) -> Bitrate {
+        let upper = self.found.upper.unwrap_or(self.plan.max_rate);
+        scale(upper, 100 * BURST_TIMES, 100).min(self.plan.max_rate)
+    }
+
+    fn burst(&mut self, mut bursts: Vec<(u64, bool, Bitrate)>, record: &StreamRecord, frame: u16) {
+        let rate = record.offered().unwrap_or_default();
+        bursts.push((
+            until_first_loss(record),
+            record.lost() > 0,
+            of_frames(rate, frame),
+        ));
+        if bursts.len() < BURSTS {
+            self.stage = Stage::Bursts(bursts);
+            return;
+        }
+        self.found.back_to_back = self.back_to_back(&bursts, frame);
+        self.end_size();
+    }
+
+    fn back_to_back(&self, bursts: &[(u64, bool, Bitrate)], frame: u16) -> Option<BackToBack> {
+        let throughput = self.found.lower.or(self.found.upper)?;
+        let count = bursts.len() as f64;
+        let frames = bursts.iter().map(|burst| burst.0 as f64).sum::<f64>() / count;
+        let rates = bursts.iter().map(|burst| burst.2.bits_per_second() as f64);
+        let rate = Bitrate::from_bits_per_second((rates.sum::<f64>() / count) as u64);
+        // RFC 9004 §5.2: only where the throughput is below the rate of the bursts.
+        if rate < scale(throughput, BURST_MIN_PERCENT, 100) {
+            return None;
+        }
+        let lossy = bursts.iter().filter(|burst| burst.1).count();
+        let frame_bits = f64::from(frame) * 8.0;
+        let rate_bits = rate.bits_per_second() as f64;
+        let held = 1.0 - throughput.bits_per_second() as f64 / rate_bits;
+        Some(BackToBack {
+            bursts: lossy,
+            frames,
+            is_at_least: lossy == 0,
+            rate,
+            buffer_time: Duration::from_secs_f64(frames * frame_bits / rate_bits * held),
+            buffer_bytes: frames * f64::from(frame) * held,
+        })
+    }
+}
+
+impl Streams for Throughput {
+    fn next_stream(&self) -> Option<(Direction, StreamPlan)> {
+        let (direction, frame) = *self.left.front()?;
+        let trial = self.plan.goal.trial.min(self.plan.stream_max);
+        let plan = match &self.stage {
+            Stage::Climb(search) => match search.next_step() {
+                Step::Stream(plan) => plan,
+                Step::Done => return None,
+            },
+            Stage::Search(search) => stream(search.load, frame, trial),
+            Stage::Loss { percent, .. } => stream(self.loss_rate(*percent), frame, trial),
+            Stage::Bursts(_) => stream(
+                self.burst_rate(),
+                frame,
+                BURST_FOR.min(self.plan.stream_max),
+            ),
+            Stage::Done => return None,
+        };
+        Some((direction, plan))
+    }
+
+    fn handle(&mut self, record: &StreamRecord) {
+        let Some((_, frame)) = self.left.front().copied() else {
+            return;
+        };
+        let seen = Seen::of(record, frame, self.baseline_rtt);
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Climb(search) => self.climbed(search, record, frame),
+            Stage::Search(search) => self.searched(search, seen, record.plan.duration),
+            Stage::Loss { percent, lossless } => self.lost(percent, lossless, seen),
+            Stage::Bursts(bursts) => self.burst(bursts, record, frame),
+            Stage::Done => {}
+        }
+    }
+
+    fn progress(&self) -> f64 {
+        let part = match &self.stage {
+            Stage::Climb(_) => 0.0,
+            Stage::Search(_) => 0.1 + 0.04 * (self.found.loads.min(10)) as f64,
+            Stage::Loss { .. } => 0.6,
+            Stage::Bursts(_) => 0.9,
+            Stage::Done => 0.0,
+        };
+        (self.done.len() as f64 + part) / self.all as f64
+    }
+
+    fn describe(&self) -> String {
+        let Some((direction, frame)) = self.left.front() else {
+            return "done".to_owned();
+        };
+        let what = match &self.stage {
+            Stage::Climb(_) => "rate".to_owned(),
+            Stage::Search(search) => format!("throughput: {}", search.load),
+            Stage::Loss { percent, .. } => format!("frame loss at {percent} %"),
+            Stage::Bursts(_) => "bursts".to_owned(),
+            Stage::Done => "done".to_owned(),
+        };
+        format!("{} {frame} B, {what}", direction.name())
+    }
+
+    fn give_up(&mut self, why: String) {
+        self.given_up = Some(why);
+        self.left.clear();
+        self.stage = Stage::Done;
+    }
+}
+
+/// Frames of a stream before the first that did not arrive.
+fn until_first_loss(record: &StreamRecord) -> u64 {
+    let mut numbers: Vec<u64> = record
+        .arrivals
+        .iter()
+        .map(|arrival| arrival.number)
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let whole = numbers
+        .iter()
+        .zip(0..)
+        .take_while(|(number, place)| *number == place);
+    whole.count() as u64
+}

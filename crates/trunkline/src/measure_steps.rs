@@ -1,0 +1,279 @@
+//! `trunkline measure service` and `trunkline measure throughput`: a circuit's frames before its TCP.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::measure::steps::{Criteria, FRAME_MIN, Goal, ServicePlan, ThroughputPlan, Verdict};
+use anyhow::{Result, ensure};
+use clap::Args;
+use lab::kernel;
+use lab::turnup::{self, PORT, RunOptions};
+use vocab::{Bitrate, Probability, parse_duration};
+
+use crate::lab::progress;
+use crate::measure::{Ways, needed_key};
+use crate::output::Output;
+
+/// The largest frame: a jumbo frame of 9,000 bytes of IP.
+const FRAME_MAX: u16 = 9_018;
+/// What a service of Y.1564 is watched with where nobody says otherwise: full packets of 1,500 bytes.
+const FRAME_FULL: u16 = 1_518;
+/// RFC 2544 §9.1's sizes for Ethernet, but for 64 bytes, which do not hold a tagged packet.
+const FRAMES: [u16; 6] = [128, 256, 512, 1_024, 1_280, FRAME_FULL];
+
+/// The far end, and how to get there.
+#[derive(Debug, Args)]
+struct Way {
+    /// The name or address of a host that runs `trunkline measure server`.
+    host: String,
+    /// Its port, TCP and UDP.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// A file with the server's key; - is standard input [default: the environment's
+    /// TRUNKLINE_MEASURE_KEY].
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The address to send from.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
+    /// Uses IPv6 only.
+    #[arg(short = '6', long = "ipv6")]
+    only_v6: bool,
+    /// Marks all packets of the test, both ways, with this DSCP: the service's class.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..64))]
+    dscp: u8,
+    /// Which way; both are tested one after the other.
+    #[arg(long, value_enum, default_value_t = Ways::Both)]
+    direction: Ways,
+    /// How long the path rests before each stream, so that buckets are full again: bucket / rate.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
+    rest: Duration,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Way {
+    fn options(&self) -> Result<RunOptions> {
+        Ok(RunOptions {
+            host: self.host.clone(),
+            port: self.port,
+            words: needed_key(self.key_file.as_deref())?,
+            bind: self.bind,
+            only_v6: self.only_v6,
+            dscp: self.dscp,
+            congestion_control: String::new(),
+            rest: self.rest,
+        })
+    }
+}
+
+/// Tests a service by ITU-T Y.1564: CIR in quarters, CIR + EIR, a quarter above; then performance.
+///
+/// Information rate, frame loss ratio, round trip and delay variation of each step, each direction by itself.
+/// Passed or failed only by what is stated with --flr, --ftd, --fdv and --policing. Rates count Ethernet
+/// frames from address to check sum. Clocks need not agree: no one-way delay is claimed.
+///
+/// Exit codes: 0 everything stated was kept, 1 something was not, 2 it could not be measured.
+#[derive(Debug, Args)]
+pub(crate) struct ServiceTest {
+    #[command(flatten)]
+    way: Way,
+    /// The committed information rate.
+    #[arg(long, value_name = "RATE")]
+    cir: Bitrate,
+    /// The excess information rate, above CIR.
+    #[arg(long, value_name = "RATE", default_value = "0bit")]
+    eir: Bitrate,
+    /// Sizes of Ethernet frames, check sum included.
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = [FRAME_FULL], value_parser = frame)]
+    frame_sizes: Vec<u16>,
+    /// How long each step lasts.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    step: Duration,
+    /// How long performance is watched, behind a configuration that passed; Y.1564 has 15min, 2h, 24h [default:
+    /// not at all].
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0")]
+    performance: Duration,
+    /// The greatest frame loss ratio up to CIR.
+    #[arg(long, value_name = "SHARE")]
+    flr: Option<Probability>,
+    /// The greatest frame transfer delay up to CIR, as a round trip.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    ftd: Option<Duration>,
+    /// The greatest frame delay variation up to CIR.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    fdv: Option<Duration>,
+    /// Demands that no more than CIR + EIR gets through.
+    #[arg(long)]
+    policing: bool,
+}
+
+impl ServiceTest {
+    /// Tests and prints; ends the process with the exit code.
+    pub(crate) fn run(self) -> Result<()> {
+        end(self.test())
+    }
+
+    fn test(&self) -> Result<i32> {
+        kernel::catch_interruptions();
+        ensure!(
+            self.cir.bits_per_second() > 0,
+            "--cir 0bit is no committed rate"
+        );
+        ensure!(
+            self.step >= Duration::from_secs(1),
+            "--step {} s is too short: a rate behind a bucket is read when two seconds agree; use 5s or more",
+            self.step.as_secs_f64()
+        );
+        let plan = ServicePlan {
+            directions: self.way.direction.each(),
+            committed: self.cir,
+            excess: self.eir,
+            frames: self.frame_sizes.clone(),
+            step: self.step,
+            performance: self.performance,
+            // By what the server gives, once it is known.
+            stream_max: self.step,
+            criteria: Criteria {
+                loss_ratio_max: self.flr.map(Probability::as_fraction),
+                round_trip_max: self.ftd,
+                variation_max: self.fdv,
+                is_policed: self.policing,
+            },
+        };
+        let options = self.way.options()?;
+        let display = progress();
+        let stepped = turnup::service(&options, plan, &kernel::interrupted, &display);
+        display.finish();
+        let stepped = stepped?;
+        print(match self.way.json {
+            true => format!("{}\n", turnup::service_json(&stepped)),
+            false => turnup::service_text(&stepped),
+        })?;
+        Ok(match stepped.found.verdict() {
+            Verdict::Passed(_) => 0,
+            Verdict::Failed(_) => 1,
+            Verdict::NotMeasured(_) => 2,
+        })
+    }
+}
+
+/// Measures throughput, frame loss and bursts for each frame size, after RFC 2544.
+///
+/// The search ends with two bounds: a load that is carried by the stated goal (loss ratio, time, share of it
+/// that may go wrong) and one that is not, as in MLRsearch. Then frame loss above it, and how many frames come
+/// through back to back (RFC 9004). RFC 2544 itself is for the laboratory (RFC 6815): on a circuit in use,
+/// --search-only disturbs least.
+///
+/// Exit codes: 0 it was measured, 2 it could not be.
+#[derive(Debug, Args)]
+pub(crate) struct ThroughputTest {
+    #[command(flatten)]
+    way: Way,
+    /// Sizes of Ethernet frames, check sum included.
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = FRAMES, value_parser = frame)]
+    frame_sizes: Vec<u16>,
+    /// No stream is faster [default: what the server gives].
+    #[arg(long, value_name = "RATE", default_value = "10Gbit")]
+    max_rate: Bitrate,
+    /// The greatest loss ratio of a good trial.
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    loss_ratio: Probability,
+    /// How long a trial lasts; RFC 2544 has 60s.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
+    trial: Duration,
+    /// How long a load is tried, in all.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "6s")]
+    duration_sum: Duration,
+    /// The share of that time which bad trials may take; 0 is RFC 2544's.
+    #[arg(long, value_name = "SHARE", default_value = "50%")]
+    exceed_ratio: Probability,
+    /// How far the two bounds may be apart.
+    #[arg(long, value_name = "SHARE", default_value = "0.5%")]
+    width: Probability,
+    /// Leaves out what overloads the path: frame loss and bursts.
+    #[arg(long)]
+    search_only: bool,
+}
+
+impl ThroughputTest {
+    /// Tests and prints; ends the process with the exit code.
+    pub(crate) fn run(self) -> Result<()> {
+        end(self.test())
+    }
+
+    fn test(&self) -> Result<i32> {
+        kernel::catch_interruptions();
+        ensure!(
+            self.trial >= Duration::from_millis(500) && self.duration_sum >= self.trial,
+            "--trial is 500ms or more, and --duration-sum no less than a trial"
+        );
+        ensure!(
+            self.width.as_fraction() >= 0.0005,
+            "--width is 0.05% or more: a trial of seconds does not tell loads that are closer"
+        );
+        let plan = ThroughputPlan {
+            directions: self.way.direction.each(),
+            frames: self.frame_sizes.clone(),
+            max_rate: self.max_rate,
+            // By what the server gives, once it is known.
+            stream_max: self.trial,
+            goal: Goal {
+                loss_ratio: self.loss_ratio.as_fraction(),
+                trial: self.trial,
+                duration_sum: self.duration_sum,
+                exceed_ratio: self.exceed_ratio.as_fraction(),
+                width: self.width.as_fraction(),
+            },
+            is_whole: !self.search_only,
+        };
+        let options = self.way.options()?;
+        let display = progress();
+        let stepped = turnup::throughput(&options, plan, &kernel::interrupted, &display);
+        display.finish();
+        let stepped = stepped?;
+        print(match self.way.json {
+            true => format!("{}\n", turnup::throughput_json(&stepped)),
+            false => turnup::throughput_text(&stepped),
+        })?;
+        let test = &stepped.found;
+        let is_found = test.done().iter().all(|(_, size)| size.lower.is_some());
+        Ok(match is_found && test.given_up().is_none() {
+            true => 0,
+            false => 2,
+        })
+    }
+}
+
+fn print(text: String) -> Result<()> {
+    let mut out = Output::new();
+    write!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+fn end(code: Result<i32>) -> ! {
+    let code = code.unwrap_or_else(|error| {
+        remark!("trunkline: {error:#}");
+        2
+    });
+    std::process::exit(code)
+}
+
+fn frame(text: &str) -> Result<u16, String> {
+    let size: u16 = text
+        .parse()
+        .map_err(|_| "a frame size is a number of bytes".to_owned())?;
+    if size < FRAME_MIN {
+        return Err(format!(
+            "frames of less than {FRAME_MIN} bytes do not hold a tagged packet"
+        ));
+    }
+    match size <= FRAME_MAX {
+        true => Ok(size),
+        false => Err(format!("the largest frame is {FRAME_MAX} bytes")),
+    }
+}
