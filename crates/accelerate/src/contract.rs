@@ -111,15 +111,15 @@ pub enum LetGoReason {
     Limit,
     /// The operator's policy says so.
     Policy,
-    /// The content is signed, and the account whose it is was not delegated.
+    /// The content is signed or encrypted, and the account whose it is was not delegated.
     UnknownAccount,
-    /// The content is signed, and not with what was delegated.
+    /// The content is signed or encrypted, and not with what was delegated.
     WrongKey,
-    /// The content is signed with a key that is agreed in a way which is not followed here.
+    /// The content is signed or encrypted with a key that is agreed in a way which is not followed here.
     Mechanism,
     /// The content is signed in a way that the policy does not allow to renew.
     Gmac,
-    /// A signature is not what it should be.
+    /// A signature, or what encrypts a message, is not what it should be.
     Forged,
 }
 
@@ -164,13 +164,19 @@ impl LetGoReason {
             Self::Violation => "the hosts broke the protocol's rules",
             Self::Limit => "a limit of the accelerator was reached",
             Self::Policy => "the policy says not to",
-            Self::UnknownAccount => "the content is signed, and its account was not delegated",
-            Self::WrongKey => "the content is signed, and not with the secret that was delegated",
+            Self::UnknownAccount => {
+                "the content is signed or encrypted, and its account was not delegated"
+            }
+            Self::WrongKey => {
+                "the content is signed or encrypted, and not with the secret that was delegated"
+            }
             Self::Mechanism => {
-                "the content is signed, and its key was not agreed by NTLM version 2"
+                "the content is signed or encrypted, and its key was not agreed by NTLM version 2"
             }
             Self::Gmac => "the content is signed by AES-GMAC, which the policy keeps from renewing",
-            Self::Forged => "a signature is not valid; what it stands for was not acted upon",
+            Self::Forged => {
+                "a signature or an encrypted message is not valid; it was not acted upon"
+            }
         }
     }
 
@@ -179,9 +185,9 @@ impl LetGoReason {
     pub fn remedy(self) -> Option<&'static str> {
         match self {
             Self::NoAccelerator | Self::Violation => None,
-            Self::Encrypted => {
-                Some("leave encryption off for this share; its keys cannot be delegated yet")
-            }
+            Self::Encrypted => Some(
+                "name an account file as smb_accounts in [policy] of the node beside the server, or leave encryption off for this share",
+            ),
             Self::Signed => Some(
                 "name an account file as smb_accounts in [policy] of the node beside the server",
             ),

@@ -4,6 +4,8 @@
 //! used again. A node that does not know a peer's number cannot be that peer's other half and
 //! refuses the open; the client sees a reset, and its next try goes past the node.
 
+use vocab::Random;
+
 use crate::passthrough::Passthrough;
 use crate::smb::{self, Consistency};
 use crate::{Accelerator, Half};
@@ -29,8 +31,8 @@ pub struct Entry {
     pub ports: &'static [u16],
     /// Whether it is switched on.
     pub is_on: fn(&Settings) -> bool,
-    /// Makes one half for one flow.
-    pub build: fn(Half, &Settings) -> Box<dyn Accelerator>,
+    /// Makes one half for one flow, with chance that no other flow has.
+    pub build: fn(Half, &Settings, Random) -> Box<dyn Accelerator>,
 }
 
 /// Every accelerator of this release. A new one is one line here.
@@ -40,14 +42,14 @@ pub const ENTRIES: &[Entry] = &[
         name: "passthrough",
         ports: &[],
         is_on: |_| true,
-        build: |half, _| Box::new(Passthrough::new(half)),
+        build: |half, _, _| Box::new(Passthrough::new(half)),
     },
     Entry {
         number: 1,
         name: "smb",
         ports: &[445],
         is_on: |settings| settings.smb.consistency != Consistency::Off,
-        build: |half, settings| smb::build(half, settings.smb.clone()),
+        build: |half, settings, chance| smb::build(half, settings.smb.clone(), chance),
     },
 ];
 

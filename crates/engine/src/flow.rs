@@ -21,7 +21,7 @@ use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
 use bytes::Bytes;
 use reduce::{Decoded, Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
-use vocab::{FlowId, NodeId, Segment, SegmentKind, Time};
+use vocab::{FlowId, NodeId, Random, Segment, SegmentKind, Time};
 
 use crate::io::{ConnectionId, OnBehalf, Output, Via};
 
@@ -156,6 +156,7 @@ pub(crate) struct Birth {
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static accelerate::registry::Entry,
     pub(crate) settings: accelerate::registry::Settings,
+    pub(crate) chance: Random,
     pub(crate) encoder: Encoder,
     pub(crate) decoder: Decoder,
     pub(crate) carry_only: bool,
@@ -189,7 +190,11 @@ impl Flow {
             accounted: 0,
             timer: None,
             waits_for_disk: false,
-            stage: Stage::Running((birth.accelerator.build)(birth.half, &birth.settings)),
+            stage: Stage::Running((birth.accelerator.build)(
+                birth.half,
+                &birth.settings,
+                birth.chance,
+            )),
             lan: Lan {
                 connection: birth.connection,
                 connected: birth.half == Half::Near,

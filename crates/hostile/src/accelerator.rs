@@ -2,7 +2,7 @@
 
 use accelerate::{Half, Input, LettingGo, Output, detect, registry, smb};
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{Random, Segment, SegmentKind, Time};
 
 use crate::Script;
 use crate::seed::{Seed, seed, sized};
@@ -31,7 +31,7 @@ pub(crate) fn halves(bytes: &[u8]) {
     } else {
         Half::Far
     };
-    let mut half = (entry.build)(side, &settings());
+    let mut half = (entry.build)(side, &settings(), Random::from_seed(1));
     let mut now = Time::default();
     half.handle(now, Input::Start);
     while let Some(step) = script.step() {
@@ -68,7 +68,8 @@ pub(crate) fn smb_structures(bytes: &[u8]) {
 /// anything. However that ends, nothing panics and nothing goes round in a circle.
 pub(crate) fn smb_pair(bytes: &[u8]) {
     let mut script = Script::new(bytes);
-    let mut halves = [Half::Near, Half::Far].map(|half| smb::build(half, settings().smb));
+    let mut halves =
+        [Half::Near, Half::Far].map(|half| smb::build(half, settings().smb, Random::from_seed(1)));
     let mut now = Time::default();
     for half in &mut halves {
         half.handle(now, Input::Start);
@@ -169,6 +170,7 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
     let released = [&[0, 0, 4][..], &released, &[0], &request].concat();
     let [smb_near, smb_far] = smb::testing::conversation();
     let [signed_near, signed_far] = smb::testing::signed_conversation();
+    let [sealed_near, sealed_far] = smb::testing::sealed_conversation();
     vec![
         seed("near", near),
         seed("far", far),
@@ -182,6 +184,14 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
         seed(
             "smb-signed-far",
             [&[1, 1][..], &scripted(&signed_far)].concat(),
+        ),
+        seed(
+            "smb-sealed-near",
+            [&[1, 0][..], &scripted(&sealed_near)].concat(),
+        ),
+        seed(
+            "smb-sealed-far",
+            [&[1, 1][..], &scripted(&sealed_far)].concat(),
         ),
     ]
 }
@@ -237,6 +247,16 @@ pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
             .zip(set_up)
             .map(|(name, bytes)| seed(name, bytes)),
     );
+    // Encrypted messages: the TREE_CONNECT and its answer.
+    let names = ["sealed-asked", "sealed-answered"];
+    let [near, far] = smb::testing::sealed_conversation();
+    let sealed = [said(&near, 4).pop(), said(&far, 4).pop()];
+    seeds.extend(
+        names
+            .into_iter()
+            .zip(sealed.into_iter().flatten())
+            .map(|(name, bytes)| seed(name, bytes)),
+    );
     seeds
 }
 
@@ -245,6 +265,7 @@ pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
     vec![
         seed("conversation", turns(smb::testing::conversation())),
         seed("signed", turns(smb::testing::signed_conversation())),
+        seed("sealed", turns(smb::testing::sealed_conversation())),
     ]
 }
 

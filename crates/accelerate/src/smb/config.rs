@@ -21,11 +21,13 @@ pub enum Consistency {
 pub struct Settings {
     /// See [`Consistency`].
     pub consistency: Consistency,
-    /// The accounts whose signed sessions the half beside the server may work on.
+    /// The accounts whose signed and encrypted sessions the half beside the server may work on.
     pub accounts: Option<Arc<Accounts>>,
     /// Sessions signed by AES-GMAC are worked on too, though a message that is signed again uses the
     /// client's nonce once more (docs/decisions/0059).
     pub may_resign_gmac: bool,
+    /// What came encrypted and was opened may enter the dictionaries (docs/decisions/0060).
+    pub may_store_decrypted: bool,
 }
 
 impl Settings {
@@ -34,6 +36,7 @@ impl Settings {
         consistency: Consistency::Strict,
         accounts: None,
         may_resign_gmac: false,
+        may_store_decrypted: false,
     };
 }
 

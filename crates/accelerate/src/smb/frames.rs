@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
-//!                 Listed + payload · Key · Forget
-//!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot
+//!                 Listed + payload · Key · Sealing · Forget · Sealed + message
+//!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message
 //! ```
 //! A frame is the content of one frame segment. Numbers are never used again.
 
 use vocab::{Reader, Segment, Truncated, Writer};
 use zeroize::Zeroizing;
 
-use super::keys::{Algorithm, SigningKey};
+use super::keys::{Algorithm, CHANCE, Cipher, SealingKey, SealingKeys, SigningKey};
 use super::listing::Query;
 use super::wire::FileId;
-use super::wire::header::{self, Header};
+use super::wire::header::{self, Guard, Header};
 use super::wire::transfer::ReadRequest;
 
 /// The version of these frames, said once in [`Frame::Engaged`].
@@ -35,9 +35,15 @@ const FORGOT: u8 = 13;
 const SPEAKS: u8 = 16;
 const KEY: u8 = 17;
 const FORGET: u8 = 18;
+const SEALING: u8 = 19;
+const SEALED: u8 = 20;
+const AGAIN_SEALED: u8 = 21;
 
 /// What [`Frame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
 pub(crate) const TAKES_KEYS: u8 = 2;
+
+/// The same of one that takes those for encryption, too.
+pub(crate) const TAKES_SEALING: u8 = 3;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +57,8 @@ pub(crate) struct Licence {
     pub(crate) may_write: bool,
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
-    /// The client signed as it opened the file; what it does not sign is not its own.
-    pub(crate) is_signed: bool,
+    /// What vouched for the request that opened the file; what is vouched for by less is not its own.
+    pub(crate) guard: Guard,
     /// The longest READ and WRITE that the server takes, in bytes.
     pub(crate) read_max: u32,
     pub(crate) write_max: u32,
@@ -114,12 +120,23 @@ pub(crate) enum Frame {
     Forgot { file: FileId },
     /// What the near half understands.
     Speaks {
-        /// See [`TAKES_KEYS`].
+        /// See [`TAKES_KEYS`] and [`TAKES_SEALING`].
         version: u8,
     },
     /// Messages of this session are verified and signed with this key.
     Key { session: u64, key: SigningKey },
-    /// The session has ended, and its key with it.
+    /// Messages of this session that are encrypted are so with these keys; the near half seals what the
+    /// server would with nonces from this chance.
+    Sealing {
+        session: u64,
+        keys: SealingKeys,
+        chance: [u8; CHANCE],
+        /// What is opened may enter the dictionaries.
+        may_store: bool,
+    },
+    /// The message that follows is this session's, and encrypted on the hosts' LANs.
+    Sealed { session: u64 },
+    /// The session has ended, and its keys with it.
     Forget { session: u64 },
 }
 
@@ -137,7 +154,8 @@ impl Frame {
                 .u8(u8::from(licence.may_read)
                     | u8::from(licence.may_write) << 1
                     | u8::from(licence.may_close) << 2
-                    | u8::from(licence.is_signed) << 3)
+                    | u8::from(licence.guard == Guard::Signed) << 3
+                    | u8::from(licence.guard == Guard::Sealed) << 4)
                 .u32(licence.read_max)
                 .u32(licence.write_max),
             Frame::Ahead {
@@ -166,7 +184,10 @@ impl Frame {
             Frame::Beat { number } => writer.u8(BEAT).u64(number),
             Frame::Received { bytes } => writer.u8(RECEIVED).u64(bytes),
             Frame::Again { header, request } => writer
-                .u8(AGAIN)
+                .u8(match header.is_sealed {
+                    true => AGAIN_SEALED,
+                    false => AGAIN,
+                })
                 .bytes(&header.emit())
                 .bytes(&request.emit()),
             Frame::Revoked { file } => writer.u8(REVOKED).bytes(&file.0),
@@ -192,6 +213,20 @@ impl Frame {
                 .u64(session)
                 .u8(key.algorithm().number())
                 .bytes(key.key()),
+            Frame::Sealing {
+                session,
+                keys,
+                chance,
+                may_store,
+            } => writer
+                .u8(SEALING)
+                .u64(session)
+                .u8(keys.client.cipher().number())
+                .bytes(keys.client.key())
+                .bytes(keys.server.key())
+                .bytes(&chance)
+                .u8(u8::from(may_store)),
+            Frame::Sealed { session } => writer.u8(SEALED).u64(session),
             Frame::Forget { session } => writer.u8(FORGET).u64(session),
         };
         Segment::frame(writer.finish())
@@ -218,7 +253,11 @@ impl Frame {
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
                     may_close: rights & 4 != 0,
-                    is_signed: rights & 8 != 0,
+                    guard: match rights & 24 {
+                        0 => Guard::Nothing,
+                        8 => Guard::Signed,
+                        _ => Guard::Sealed,
+                    },
                     read_max: reader.u32()?,
                     write_max: reader.u32()?,
                 })
@@ -249,8 +288,11 @@ impl Frame {
             RECEIVED => Frame::Received {
                 bytes: reader.u64()?,
             },
-            AGAIN => Frame::Again {
-                header: Header::parse(reader.bytes(header::LENGTH)?).map_err(|_| Truncated)?,
+            kind @ (AGAIN | AGAIN_SEALED) => Frame::Again {
+                header: Header {
+                    is_sealed: kind == AGAIN_SEALED,
+                    ..Header::parse(reader.bytes(header::LENGTH)?).map_err(|_| Truncated)?
+                },
                 request: ReadRequest::parse(reader.bytes(49)?).map_err(|_| Truncated)?,
             },
             REVOKED => Frame::Revoked {
@@ -282,6 +324,21 @@ impl Frame {
                 let key = SigningKey::new(algorithm, &key);
                 Frame::Key { session, key }
             }
+            SEALING => {
+                let (session, number) = (reader.u64()?, reader.u8()?);
+                let cipher = Cipher::from_number(number.into()).ok_or(Truncated)?;
+                let client = SealingKey::new(cipher, reader.bytes(cipher.key_length())?);
+                let server = SealingKey::new(cipher, reader.bytes(cipher.key_length())?);
+                Frame::Sealing {
+                    session,
+                    keys: SealingKeys { client, server },
+                    chance: reader.array()?,
+                    may_store: reader.u8()? != 0,
+                }
+            }
+            SEALED => Frame::Sealed {
+                session: reader.u64()?,
+            },
             FORGET => Frame::Forget {
                 session: reader.u64()?,
             },
@@ -306,7 +363,7 @@ mod tests {
                 may_read: false,
                 may_write: true,
                 may_close: true,
-                is_signed: true,
+                guard: Guard::Sealed,
                 read_max: 65_536,
                 write_max: 1 << 20,
             }),
@@ -337,6 +394,20 @@ mod tests {
                     channel: 0,
                 },
             },
+            Frame::Again {
+                header: Header {
+                    is_sealed: true,
+                    ..Header::request(header::command::READ, 5, 1, 1)
+                },
+                request: ReadRequest {
+                    flags: 0,
+                    length: 10,
+                    offset: 20,
+                    file,
+                    minimum: 0,
+                    channel: 0,
+                },
+            },
             Frame::Revoked { file },
             Frame::Listed {
                 file,
@@ -353,6 +424,16 @@ mod tests {
                 session: 9,
                 key: SigningKey::new(Algorithm::AesCmac, &[4; 16]),
             },
+            Frame::Sealing {
+                session: 9,
+                keys: SealingKeys {
+                    client: SealingKey::new(Cipher::Aes256Gcm, &[5; 32]),
+                    server: SealingKey::new(Cipher::Aes256Gcm, &[6; 32]),
+                },
+                chance: [7; CHANCE],
+                may_store: true,
+            },
+            Frame::Sealed { session: 9 },
             Frame::Forget { session: 9 },
         ]
     }

@@ -23,14 +23,15 @@
 //!
 //! Sessions that are signed are worked on where their key is delegated (`keys`): what a host has signed
 //! is verified before it is acted upon, and what is altered or answered here is signed as the other
-//! host would have. Nothing is ever signed that was not, nor the other way round.
+//! host would have. Nothing is ever signed that was not, nor the other way round. The same holds of
+//! sessions and shares that are encrypted: both halves decrypt, messages cross between them in the
+//! clear within the tunnel, and leave encrypted exactly where they came so (docs/decisions/0060).
 //!
-//! It lets go, while it has altered nothing, of what is signed without a key, encrypted, compressed,
+//! It lets go, while it has altered nothing, of what is signed or encrypted without a key, compressed,
 //! SMB1 or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
 //! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
 //!
-//! What it does not do yet: encrypted sessions with a delegated key, leases as licences, small files
-//! ahead of their open, SMB1.
+//! What it does not do yet: leases as licences, small files ahead of their open, SMB1.
 
 mod config;
 mod far;
@@ -38,6 +39,7 @@ mod frames;
 mod keys;
 mod listing;
 mod near;
+mod sealed;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -50,13 +52,15 @@ pub use keys::{Accounts, AccountsError};
 use far::Far;
 use near::Near;
 
+use vocab::Random;
+
 use crate::{Accelerator, Half};
 
-/// One half, for one flow.
+/// One half, for one flow, with chance that no other flow has.
 #[must_use]
-pub fn build(half: Half, settings: Settings) -> Box<dyn Accelerator> {
+pub fn build(half: Half, settings: Settings, chance: Random) -> Box<dyn Accelerator> {
     match half {
         Half::Near => Box::new(Near::new()),
-        Half::Far => Box::new(Far::new(settings)),
+        Half::Far => Box::new(Far::new(settings, chance)),
     }
 }

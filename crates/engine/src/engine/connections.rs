@@ -6,7 +6,7 @@ use accelerate::{Half, registry};
 use bytes::Bytes;
 use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
 use tunnel::{Answer, Open, ResetReason};
-use vocab::{FlowId, NodeId, Time};
+use vocab::{FlowId, NodeId, Random, Time};
 
 use super::{DIRECT_BEYOND_LIMIT, Engine};
 use crate::direct::{Direct, DirectReason, Life};
@@ -146,6 +146,7 @@ impl Engine {
             connection,
             accelerator,
             settings: self.config.policy.accelerators.clone(),
+            chance: Random::from_seed(self.flow_chance.next_u64()),
             encoder: Encoder::new(encoder, slot),
             decoder: Decoder::new(DecoderConfig::default(), slot),
             carry_only,

@@ -48,6 +48,8 @@ const DIRECT_BEYOND_LIMIT: usize = 1_000;
 pub struct Engine {
     config: Config,
     random: Random,
+    /// What flows draw theirs from.
+    flow_chance: Random,
     dictionary: Dictionary,
     peers: BTreeMap<NodeId, Peer>,
     links: BTreeMap<LinkId, NodeId>,
@@ -91,10 +93,14 @@ struct Totals {
     wan_bytes: u64,
 }
 
+/// The stream of chance that flows draw from; any number that no other use has.
+const FLOW_CHANCE: u64 = 1;
+
 impl Engine {
     /// An engine with no links; the dictionary begins to recover what the disk holds.
     #[must_use]
     pub fn new(config: Config, now: Time, mut random: Random) -> Self {
+        let flow_chance = Random::for_stream(random.clone().next_u64(), FLOW_CHANCE);
         let chance = Random::from_seed(random.next_u64());
         let mut dictionary = match config.dictionary_key.clone() {
             Some(key) => Dictionary::with_key(config.dictionary, key, chance),
@@ -126,6 +132,7 @@ impl Engine {
             stop_at: None,
             stopped: false,
             dictionary,
+            flow_chance,
             random,
             config,
         };

@@ -269,6 +269,7 @@ fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
             },
             accounts: None,
             may_resign_gmac: policy.smb_resign_gmac,
+            may_store_decrypted: policy.smb_store_decrypted,
         },
     }
 }

@@ -56,6 +56,7 @@ pub(super) const KEYS: &[&str] = &[
     "smb",
     "smb_accounts",
     "smb_resign_gmac",
+    "smb_store_decrypted",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -271,6 +272,7 @@ pub(super) struct PolicySection {
     pub(super) smb_accounts: Option<PathBuf>,
     /// Off: what it risks is the operator's to weigh (docs/decisions/0059).
     pub(super) smb_resign_gmac: bool,
+    pub(super) smb_store_decrypted: bool,
 }
 
 /// Which answers may be given in a file server's place.

@@ -12,7 +12,7 @@ use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{Frame, Licence};
 use crate::smb::keys::SetUps;
 use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateAnswer, oplock_level};
-use crate::smb::wire::header::{self, Header, command, flag, status};
+use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
 use crate::smb::wire::split::{Head, Piece};
 use crate::smb::wire::transfer::READ_DATA_AT;
 use crate::smb::wire::{FileId, u8_at, u32_at};
@@ -21,7 +21,7 @@ use crate::smb::wire::{FileId, u8_at, u32_at};
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     is_ours: bool,
-    is_signed: bool,
+    guard: Guard,
     may_read: bool,
     may_write: bool,
 }
@@ -32,6 +32,7 @@ impl Far {
         self.answers.push(bytes);
         while self.state != State::Gone {
             match self.answers.next() {
+                Ok(Some(Piece::Sealed(frame))) => self.sealed_answer(now, frame),
                 Ok(Some(Piece::Head(head))) if self.must_be_whole(&head.header) => {
                     let left = head.length - head.message().len();
                     let rest = Vec::new();
@@ -49,9 +50,7 @@ impl Far {
                 },
                 Ok(Some(Piece::End)) => {
                     self.answer_complete();
-                    for answer in std::mem::take(&mut self.ready) {
-                        self.send_client(SegmentKind::Control, answer);
-                    }
+                    self.give_ready();
                 }
                 Ok(None) => return,
                 Err(foreign) => self.stop_for(foreign),
@@ -60,10 +59,12 @@ impl Far {
     }
 
     /// What follows a message's head.
-    fn pass_rest(&mut self, kind: SegmentKind, bytes: Bytes) {
+    pub(super) fn pass_rest(&mut self, kind: SegmentKind, bytes: Bytes) {
         match (self.rest, kind) {
             (Rest::Listed(..), _) => self.gather(&bytes),
-            (Rest::Pass, _) | (Rest::Ahead { .. }, SegmentKind::Payload) => {
+            (Rest::Pass, _) => self.pass(kind, bytes),
+            (Rest::Ahead { .. }, SegmentKind::Payload) => {
+                let kind = self.storable(kind, self.answer_sealed.is_some());
                 self.send_client(kind, bytes);
             }
             (Rest::Swallow | Rest::Ahead { .. }, _) => {}
@@ -85,17 +86,7 @@ impl Far {
         };
         let header = held.head.header;
         // A set-up's last answer is signed with a key that was not known as the answer began.
-        if SetUps::wants(&header) {
-            let client_id = self.outstanding.get(&header.message_id);
-            let client_id = client_id.and_then(|request| request.client_id);
-            let as_asked = Header {
-                message_id: client_id.unwrap_or(header.message_id),
-                ..header
-            };
-            if let Some(outcome) = self.set_ups.answer(&as_asked, &held.joined()) {
-                self.sessions.insert(header.session, outcome);
-            }
-        }
+        self.learn_keys(&held.head, &held.rest);
         let key = self.sessions.key(header.session);
         if let Some(key) = key.filter(|_| header.has(flag::SIGNED)) {
             let mut mac = key.begin(held.head.message());
@@ -107,7 +98,33 @@ impl Far {
             }
         }
         let rest = std::mem::take(&mut held.rest);
-        self.answer(now, held.head, &rest);
+        self.whole_answer(now, held.head, rest);
+    }
+
+    /// Learns a session's keys from an answer that is there whole.
+    pub(super) fn learn_keys(&mut self, head: &Head, rest: &[(SegmentKind, Bytes)]) {
+        let header = head.header;
+        if !SetUps::wants(&header) {
+            return;
+        }
+        let client_id = self.outstanding.get(&header.message_id);
+        let client_id = client_id.and_then(|request| request.client_id);
+        let as_asked = Header {
+            message_id: client_id.unwrap_or(header.message_id),
+            ..header
+        };
+        let mut joined = head.message().to_vec();
+        rest.iter()
+            .for_each(|(_, bytes)| joined.extend_from_slice(bytes));
+        if let Some(outcome) = self.set_ups.answer(&as_asked, &joined) {
+            let chance = self.draw();
+            self.sessions.insert(header.session, outcome, chance);
+        }
+    }
+
+    /// Handles an answer that is there whole and vouched for.
+    pub(super) fn whole_answer(&mut self, now: Time, head: Head, rest: Vec<(SegmentKind, Bytes)>) {
+        self.answer(now, head, &rest);
         if self.state != State::Gone {
             for (kind, bytes) in rest {
                 self.pass_rest(kind, bytes);
@@ -130,22 +147,11 @@ impl Far {
             if self.state == State::Engaged {
                 return self.stop(LetGoReason::Violation);
             }
-            return self.send_client(SegmentKind::Control, head.bytes.freeze());
+            return self.pass_head(head);
         };
         // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): the answer is still to come.
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
-        // Nobody vouches for it, though the request was signed ([MS-SMB2] §3.2.5.1.3, Verifying the
-        // Signature). A server that has lost the session cannot sign; the client may hear that.
-        let is_vouched_for = !request.is_signed
-            || is_interim
-            || header.has(flag::SIGNED)
-                && header.session == request.session
-                && self.sessions.key(header.session).is_some()
-            || matches!(
-                header.status,
-                status::USER_SESSION_DELETED | status::NETWORK_SESSION_EXPIRED
-            );
-        if !is_vouched_for {
+        if !self.is_vouched_for(&header, &request, is_interim) {
             return self.object(head, rest, LetGoReason::Forged);
         }
         if !is_interim {
@@ -156,7 +162,10 @@ impl Far {
                 return self.stop(LetGoReason::Violation);
             }
             self.own_answer(&head, request, is_interim);
-            return self.forget_ended(request.session);
+            if !header.is_sealed {
+                self.forget_ended(request.session);
+            }
+            return;
         };
         head.set_message_id(client_id);
         if !is_interim {
@@ -164,7 +173,7 @@ impl Far {
             self.finished(now, &mut head, request);
         }
         let key = self.sessions.key(header.session);
-        let is_altered = self.state == State::Engaged && header.has(flag::SIGNED);
+        let is_altered = self.state == State::Engaged && header.guard() == Guard::Signed;
         if let Some(key) = key.filter(|_| is_altered) {
             let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
             key.sign(head.message_mut(), rest);
@@ -172,18 +181,48 @@ impl Far {
         if header.command == command::LOGOFF && header.status == status::SUCCESS {
             self.sessions.end(header.session);
         }
-        self.forget_ended(request.session);
+        // Of what is encrypted once all of it has gone: the near half needs the key for this very answer.
+        if !header.is_sealed {
+            self.forget_ended(request.session);
+        }
         if self.state != State::Gone {
-            self.send_client(SegmentKind::Control, head.bytes.freeze());
+            self.pass_head(head);
         }
     }
 
-    /// Forgets the key of a session that has ended, once no signed answer of it is to come: that would
-    /// pass unverified.
-    fn forget_ended(&mut self, session: u64) {
+    /// Whether an answer bears what its request was vouched for by ([MS-SMB2] §3.2.5.1.3, Verifying the
+    /// Signature; §3.2.5.1.1, Decrypting the Message). A server that has lost the session can neither
+    /// sign nor encrypt; the client may hear that.
+    fn is_vouched_for(&self, header: &Header, request: &Outstanding, is_interim: bool) -> bool {
+        let is_its = header.session == request.session;
+        let has_lost_session = matches!(
+            header.status,
+            status::USER_SESSION_DELETED | status::NETWORK_SESSION_EXPIRED
+        );
+        has_lost_session
+            || match (request.guard, header.guard()) {
+                (Guard::Nothing, _) => true,
+                (Guard::Signed | Guard::Sealed, Guard::Sealed) => is_its,
+                // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): such go unsigned.
+                (Guard::Signed, _) if is_interim => true,
+                (Guard::Signed, Guard::Signed) => {
+                    is_its && self.sessions.key(header.session).is_some()
+                }
+                (Guard::Signed, Guard::Nothing) => false,
+                // Who proves again who they are is answered under a signature, while everything passes.
+                (Guard::Sealed, Guard::Nothing | Guard::Signed) => {
+                    header.command == command::SESSION_SETUP
+                }
+            }
+    }
+
+    /// Forgets the keys of a session that has ended, once no signed or encrypted answer of it is to come:
+    /// that would pass unverified.
+    pub(super) fn forget_ended(&mut self, session: u64) {
         let mut requests = self.outstanding.values();
         if self.sessions.has_ended(session)
-            && !requests.any(|request| request.session == session && request.is_signed)
+            && !requests
+                .any(|request| request.session == session && request.guard != Guard::Nothing)
             && self.sessions.forget(session)
         {
             self.tell_near(Frame::Forget { session });
@@ -193,9 +232,9 @@ impl Far {
     /// Stops at a message that cannot be; in a state that may let go, it is passed on first.
     fn object(&mut self, head: Head, rest: &[(SegmentKind, Bytes)], reason: LetGoReason) {
         if self.state == State::Watching {
-            self.send_client(SegmentKind::Control, head.bytes.freeze());
+            self.pass_head(head);
             for (kind, bytes) in rest {
-                self.send_client(*kind, bytes.clone());
+                self.pass(*kind, bytes.clone());
             }
         }
         self.stop(reason);
@@ -213,7 +252,7 @@ impl Far {
                 may_read,
                 tree,
                 ..
-            } => self.opened_bare(head, tree, may_read, request.is_signed),
+            } => self.opened_bare(head, tree, may_read, request.guard),
             Purpose::Create {
                 is_ours,
                 may_read,
@@ -223,7 +262,7 @@ impl Far {
             } => {
                 let opened = Opened {
                     is_ours,
-                    is_signed: request.is_signed,
+                    guard: request.guard,
                     may_read,
                     may_write,
                 };
@@ -315,7 +354,7 @@ impl Far {
     }
 
     /// The server has opened a directory, or something for its attributes alone.
-    fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool, is_signed: bool) {
+    fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool, guard: Guard) {
         if head.header.status != status::SUCCESS {
             return;
         }
@@ -331,7 +370,7 @@ impl Far {
         let mut open = Open::new(session, tree, false);
         open.may_close = true;
         open.listing = may_list.then(|| self.usual_listing.begin());
-        open.is_signed = is_signed;
+        open.guard = guard;
         self.opens.insert(file, open);
         self.tell_key(session);
         self.tell_near(Frame::Licence(Licence {
@@ -341,7 +380,7 @@ impl Far {
             may_read: false,
             may_write: false,
             may_close: true,
-            is_signed,
+            guard,
             read_max: 0,
             write_max: 0,
         }));
@@ -386,7 +425,7 @@ impl Far {
         let may_read = opened.may_read && is_exclusive && read_max > 0;
         let may_write = opened.may_write && is_exclusive && write_max > 0;
         let mut open = Open::new(header.session, header.tree, opened.is_ours);
-        open.is_signed = opened.is_signed;
+        open.guard = opened.guard;
         if is_exclusive {
             self.tell_key(header.session);
             open.grant = Grant::Held;
@@ -399,7 +438,7 @@ impl Far {
                 may_read,
                 may_write,
                 may_close: true,
-                is_signed: opened.is_signed,
+                guard: opened.guard,
                 read_max,
                 write_max,
             }));
@@ -506,7 +545,7 @@ impl Far {
         }
     }
 
-    fn answer_complete(&mut self) {
+    pub(super) fn answer_complete(&mut self) {
         let rest = std::mem::replace(&mut self.rest, Rest::Pass);
         if let Rest::Listed(file, status) = rest {
             self.listed(file, status);

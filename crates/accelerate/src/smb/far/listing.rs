@@ -26,7 +26,7 @@ use crate::smb::config::{
 use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
-use crate::smb::wire::header::{self, Header, command, status};
+use crate::smb::wire::header::{Header, command, status};
 use crate::smb::wire::target::{Touch, touch};
 use crate::smb::wire::{FileId, u8_at};
 
@@ -189,7 +189,7 @@ impl Far {
         let Some(listing) = open.listing.as_mut().filter(|_| is_its) else {
             return Some(message);
         };
-        if open.is_signed && !header.has(header::flag::SIGNED) {
+        if header.guard() < open.guard {
             return self.list_unsigned(message, request.file);
         }
         let is_fresh = listing.state == State::Fresh;
@@ -274,10 +274,9 @@ impl Far {
             if header.command == command::QUERY_DIRECTORY
                 && let Some(file) = before
             {
-                let is_signed = header.has(header::flag::SIGNED);
                 let flags = u8_at(head.body(), FLAGS_AT).unwrap_or(0);
                 let begins = flags & (flag::RESTART | flag::REOPEN) != 0;
-                asked.push((index, file, (session, tree), is_signed, begins));
+                asked.push((index, file, (session, tree), header.guard(), begins));
             }
         }
         for (_, file, ..) in &asked {
@@ -291,7 +290,7 @@ impl Far {
             }
         }
         let mut begun = Vec::new();
-        for (index, file, whose, is_signed, begins) in asked {
+        for (index, file, whose, guard, begins) in asked {
             // It may be this very frame that closes it, behind its question.
             let is_last = self.ends(&message, |other, _| other == file);
             let Some(open) = self.opens.get_mut(&file) else {
@@ -301,7 +300,7 @@ impl Far {
             let Some(listing) = open.listing.as_mut().filter(is_asked) else {
                 continue;
             };
-            if open.is_signed && !is_signed {
+            if guard < open.guard {
                 message = self.list_unsigned(message, file)?;
                 continue;
             }
@@ -517,7 +516,8 @@ impl Far {
             length: found.len() as u32,
         };
         self.tell_near(frame);
-        self.send_client(SegmentKind::Payload, Bytes::copy_from_slice(found));
+        let kind = self.storable(SegmentKind::Payload, self.answer_sealed.is_some());
+        self.send_client(kind, Bytes::copy_from_slice(found));
     }
 }
 

@@ -3,15 +3,13 @@
 use bytes::Bytes;
 
 use super::super::keys::{Authentic, SigningKey};
-use super::super::wire::header::{Header, command, flag};
+pub(crate) use super::super::sealed::SAME_SESSION;
+use super::super::wire::header::{Guard, Header, command};
 use super::super::wire::split::{Head, Piece};
 use super::connection::asks_for_interfaces;
 
-/// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
+/// What the tree of a message of a compound is when it is that of the message before it ([MS-SMB2]
 /// §3.2.4.1.4, Sending Compounded Requests).
-pub(crate) const SAME_SESSION: u64 = u64::MAX;
-
-/// The same of its tree.
 pub(crate) const SAME_TREE: u32 = u32::MAX;
 
 /// See the head of this file.
@@ -19,6 +17,10 @@ pub(crate) const SAME_TREE: u32 = u32::MAX;
 pub(crate) struct Message {
     parts: Vec<Part>,
     bytes: usize,
+    /// The session that it came encrypted for.
+    sealed: Option<u64>,
+    /// It as it came, while everything passes.
+    raw: Option<Bytes>,
 }
 
 /// A part of a frame.
@@ -63,6 +65,54 @@ impl Message {
                 false
             }
             Piece::End => true,
+            // Whoever takes such frames opens them first.
+            Piece::Sealed(frame) => {
+                self.bytes += frame.len();
+                self.parts.push(Part::Rest(frame.freeze()));
+                true
+            }
+        }
+    }
+
+    /// One that came encrypted: the pieces of what was inside, and the frame that it came in where that
+    /// may have to pass.
+    pub(crate) fn sealed(session: u64, pieces: Vec<Piece>, raw: Option<Bytes>) -> Self {
+        let mut message = Self {
+            sealed: Some(session),
+            raw,
+            ..Self::default()
+        };
+        for piece in pieces {
+            message.push(piece);
+        }
+        message.bytes += message.raw.as_ref().map_or(0, Bytes::len);
+        message
+    }
+
+    /// A frame that nothing is known of.
+    pub(crate) fn unread(frame: Bytes) -> Self {
+        Self {
+            raw: Some(frame),
+            ..Self::default()
+        }
+    }
+
+    /// The session that it came encrypted for.
+    pub(crate) fn sealed_for(&self) -> Option<u64> {
+        self.sealed
+    }
+
+    /// Marks one whose encryption the near half has taken off.
+    pub(crate) fn mark_sealed(&mut self, session: u64) {
+        self.sealed = Some(session);
+        self.heads_mut()
+            .for_each(|head| head.header.is_sealed = true);
+    }
+
+    /// It is not passed on as it came any more.
+    pub(crate) fn forget_raw(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            self.bytes -= raw.len();
         }
     }
 
@@ -132,7 +182,7 @@ impl Message {
             if head.header.session != SAME_SESSION {
                 session = head.header.session;
             }
-            if !head.header.has(flag::SIGNED) {
+            if head.header.guard() != Guard::Signed {
                 continue;
             }
             let key = key_of(session).ok_or(Unverified::NoKey { session })?;
@@ -154,7 +204,8 @@ impl Message {
             if head.header.session != SAME_SESSION {
                 session = head.header.session;
             }
-            if let Some(key) = key_of(session).filter(|_| head.header.has(flag::SIGNED)) {
+            let is_signed = head.header.guard() == Guard::Signed;
+            if let Some(key) = key_of(session).filter(|_| is_signed) {
                 key.sign(head.message_mut(), rest(behind));
             }
         }
@@ -173,12 +224,17 @@ impl Message {
             .sum()
     }
 
-    /// Its bytes, in order.
+    /// Its bytes, in order: as it came while that is known, otherwise in the clear.
     pub(crate) fn into_bytes(self) -> impl Iterator<Item = Bytes> {
-        self.parts.into_iter().map(|part| match part {
+        let parts = match self.raw {
+            Some(_) => Vec::new(),
+            None => self.parts,
+        };
+        let parts = parts.into_iter().map(|part| match part {
             Part::Head(head) => head.bytes.freeze(),
             Part::Rest(bytes) => bytes,
-        })
+        });
+        self.raw.into_iter().chain(parts)
     }
 }
 

@@ -6,7 +6,7 @@
 //! before the near half has stopped.
 //!
 //! ```text
-//!              SIGNED, 0xfd, SMB1, limit ──► LetGo: bytes pass for ever
+//!              SIGNED, SEALED, SMB1, limit ──► LetGo: bytes pass for ever
 //!   Watching ─┤
 //!              an open may be served ──► Engaged ── the same ──► Close
 //! ```
@@ -18,7 +18,9 @@
 //! Of a session whose key is delegated, every signed message is gathered whole and verified before
 //! it is looked at, and signed again if it was altered (`sessions`, [`crate::smb::keys`]). "SIGNED"
 //! in the drawing is a signed request of another session; a signature that is not valid is the
-//! same.
+//! same. "SEALED" is an encrypted message that no key here opens. Those that are opened pass as they came
+//! while Watching; Engaged, the near half opens the client's, and both seal what goes to their hosts
+//! (`sealing`).
 //!
 //! Requests reach the server in the client's order. One waits, with all behind it, while the server
 //! has given no credit, while questions wait for names that are under way and it closes their
@@ -35,18 +37,20 @@ mod oplocks;
 mod pace;
 pub(crate) mod read_ahead;
 mod requests;
+mod sealing;
 mod sessions;
 
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{Random, Segment, SegmentKind, Time};
 
 use super::config::{Consistency, Settings};
-use super::frames::{Frame, TAKES_KEYS};
+use super::frames::{Frame, TAKES_KEYS, TAKES_SEALING};
 use super::keys::SetUps;
 use super::wire::FileId;
-use super::wire::split::{Foreign, Head, Splitter};
+use super::wire::header::Guard;
+use super::wire::split::{Foreign, Head, Splitter, is_sealed};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use connection::Connection;
 use ids::Ids;
@@ -118,8 +122,8 @@ struct Outstanding {
     purpose: Purpose,
     charge: u16,
     session: u64,
-    /// It was signed, and its answer has to be.
-    is_signed: bool,
+    /// What vouched for it, and has to for its answer.
+    guard: Guard,
     /// A WRITE or CLOSE that the client may hold for done.
     is_early: bool,
     /// Where such a WRITE begins, if it stands among [`Open::written`].
@@ -172,13 +176,22 @@ pub(crate) struct Far {
     rest: Rest,
     /// A message of the server's that is gathered whole.
     held: Option<Held>,
-    /// Answers from here that wait for the end of one that is coming in.
-    ready: Vec<Bytes>,
+    /// Answers from here that wait for the end of one that is coming in, and for which session they
+    /// are to be encrypted.
+    ready: Vec<(Option<u64>, Bytes)>,
 
     set_ups: SetUps,
     sessions: Sessions,
-    /// The near half takes keys.
+    chance: Random,
+    /// The near half takes keys, and those for encryption.
     near_takes_keys: bool,
+    near_takes_sealing: bool,
+    /// The next frame of the client's came encrypted for this session.
+    next_sealed: Option<u64>,
+    /// What is being looked at has passed as it came.
+    is_muted: bool,
+    /// The session that the server's message in hand came encrypted for.
+    answer_sealed: Option<u64>,
     /// Whose session made the half let go.
     no_key_for: Option<String>,
 
@@ -212,35 +225,36 @@ impl Held {
         let rest: usize = self.rest.iter().map(|(_, bytes)| bytes.len()).sum();
         self.head.bytes.len() + rest
     }
-
-    /// The message, without its frame.
-    fn joined(&self) -> Vec<u8> {
-        let mut joined = self.head.message().to_vec();
-        for (_, bytes) in &self.rest {
-            joined.extend_from_slice(bytes);
-        }
-        joined
-    }
 }
 
 impl Far {
     /// A half that has not started.
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings, chance: Random) -> Self {
+        // Without accounts nothing encrypted is ever opened.
+        let splitter = match settings.accounts {
+            Some(_) => Splitter::taking_sealed,
+            None => Splitter::new,
+        };
         Self {
             set_ups: SetUps::new(settings.accounts.clone(), settings.may_resign_gmac),
             sessions: Sessions::default(),
+            chance,
             near_takes_keys: false,
+            near_takes_sealing: false,
+            next_sealed: None,
+            is_muted: false,
+            answer_sealed: None,
             no_key_for: None,
             settings,
             state: State::Watching,
             outputs: VecDeque::new(),
             connection: Connection::default(),
-            requests: Splitter::new(),
+            requests: splitter(),
             gathering: Message::default(),
             position: 0,
             queue: VecDeque::new(),
             queue_bytes: 0,
-            answers: Splitter::new(),
+            answers: splitter(),
             rest: Rest::Pass,
             held: None,
             ready: Vec::new(),
@@ -326,6 +340,7 @@ impl Far {
             self.tell_near(Frame::Engaged {
                 version: super::frames::VERSION,
             });
+            self.tell_sealing();
         }
     }
 
@@ -336,7 +351,11 @@ impl Far {
             Ok(Some(Frame::Again { header, request })) => self.read_again(&header, &request),
             Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
             Ok(Some(Frame::Forgot { file })) => self.forget_fresh(file),
-            Ok(Some(Frame::Speaks { version })) => self.near_takes_keys = version >= TAKES_KEYS,
+            Ok(Some(Frame::Speaks { version })) => {
+                self.near_takes_keys = version >= TAKES_KEYS;
+                self.near_takes_sealing = version >= TAKES_SEALING;
+            }
+            Ok(Some(Frame::Sealed { session })) => self.request_sealed(session),
             // A later release's; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(LetGoReason::Violation),
@@ -381,7 +400,10 @@ impl Accelerator for Far {
                     State::Engaged | State::Gone => self.held = None,
                 }
                 let held = self.answers.give_back();
-                self.send_client(SegmentKind::Control, held);
+                // Nor is the beginning of what is encrypted, where everything else goes in the clear.
+                if self.state == State::Watching || !is_sealed(&held) {
+                    self.send_client(SegmentKind::Control, held);
+                }
                 self.outputs.push_back(Output::FinishWan);
             }
             Input::Wan(segment) => match segment.kind {

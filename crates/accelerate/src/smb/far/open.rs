@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use vocab::Time;
 
-use super::super::wire::header::{Header, flag};
+use super::super::wire::header::{Guard, Header, flag};
 use super::listing::Listing;
 use super::message::Message;
 use super::read_ahead::ReadAhead;
@@ -38,8 +38,8 @@ pub(crate) struct Open {
     pub(crate) tree: u32,
     /// The oplock was asked for by us, and the client does not know of it.
     pub(crate) is_ours: bool,
-    /// The client signed as it opened it, and what is asked for it here is signed too.
-    pub(crate) is_signed: bool,
+    /// What vouched for the request that opened it; what is asked for it here is guarded so too.
+    pub(crate) guard: Guard,
     pub(crate) grant: Grant,
     pub(crate) may_write: bool,
     /// The near half may answer its CLOSE before the server does.
@@ -82,7 +82,7 @@ impl Open {
             session,
             tree,
             is_ours,
-            is_signed: false,
+            guard: Guard::Nothing,
             grant: Grant::Given,
             may_write: false,
             may_close: false,
@@ -99,10 +99,14 @@ impl Open {
         }
     }
 
-    /// A request of our own on this open: signed as its client signs.
+    /// A request of our own on this open: signed or encrypted as its client's.
     pub(crate) fn request(&self, command: u16) -> Header {
         Header {
-            flags: if self.is_signed { flag::SIGNED } else { 0 },
+            flags: match self.guard {
+                Guard::Signed => flag::SIGNED,
+                Guard::Nothing | Guard::Sealed => 0,
+            },
+            is_sealed: self.guard == Guard::Sealed,
             ..Header::request(command, 0, self.session, self.tree)
         }
     }

@@ -11,7 +11,7 @@
 //! that its licences hold, so that an oplock given back without its word gives back nothing that
 //! it still uses. WRITEs that come later, from before the path broke, are refused and reported.
 
-use vocab::{SegmentKind, Time};
+use vocab::Time;
 
 use super::open::Grant;
 use super::{Far, Finish, Purpose, Rest, State};
@@ -43,7 +43,7 @@ impl Far {
             return;
         }
         if is_for_the_client {
-            self.send_client(SegmentKind::Control, head.bytes.freeze());
+            self.pass_head(head);
         } else if head.is_single() {
             self.rest = Rest::Swallow;
         } else {
@@ -97,7 +97,7 @@ impl Far {
 
     /// Whether another connection may work on this session's opens.
     pub(super) fn may_have_channels(&self, session: u64) -> bool {
-        let is_keyed = self.sessions.key(session).is_some();
+        let is_keyed = self.sessions.is_keyed(session);
         self.connection.may_have_channels(session, is_keyed)
     }
 

@@ -1,7 +1,7 @@
 //! The client's requests on their way to the server, and our own.
 
 use bytes::{Bytes, BytesMut};
-use vocab::{SegmentKind, Time};
+use vocab::Time;
 
 use super::connection::Asking;
 use super::message::{Message, SAME_SESSION, Unverified};
@@ -14,7 +14,7 @@ use crate::smb::keys::SetUps;
 use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
-use crate::smb::wire::header::{self, Header, command, flag, status};
+use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
 use crate::smb::wire::set_info::{asks_for_position, set_position_body};
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
@@ -27,9 +27,13 @@ impl Far {
         self.requests.push(bytes);
         while self.state != State::Gone {
             match self.requests.next() {
+                Ok(Some(Piece::Sealed(frame))) => self.sealed_request(now, frame),
                 Ok(Some(piece)) => {
                     if self.gathering.push(piece) {
-                        let message = std::mem::take(&mut self.gathering);
+                        let mut message = std::mem::take(&mut self.gathering);
+                        if !self.mark_sealed(&mut message) {
+                            return self.stop(LetGoReason::Violation);
+                        }
                         self.arrived(now, message);
                     }
                 }
@@ -43,7 +47,7 @@ impl Far {
                         purpose: Purpose::Plain,
                         charge: 1,
                         session: 0,
-                        is_signed: false,
+                        guard: Guard::Nothing,
                         is_early: false,
                         written_at: None,
                         changes_names: false,
@@ -57,7 +61,7 @@ impl Far {
     }
 
     /// A frame of the client's is complete.
-    fn arrived(&mut self, now: Time, message: Message) {
+    pub(super) fn arrived(&mut self, now: Time, message: Message) {
         self.position += 1;
         if let Some(reason) = self.objection(&message) {
             // Put back, so that letting go passes it on.
@@ -202,9 +206,9 @@ impl Far {
         let Some(open) = self.opens.get_mut(&request.file) else {
             return Some(message);
         };
-        // What its client has not signed is for the server to judge.
+        // What its client has not signed, or encrypted, is for the server to judge.
         let is_its = (open.session, open.tree) == (header.session, header.tree)
-            && (header.has(flag::SIGNED) || !open.is_signed);
+            && header.guard() >= open.guard;
         let is_held = open.is_held();
         let end = request.offset + u64::from(request.length);
         let Some(reads) = open.reads.as_mut().filter(|_| is_its) else {
@@ -261,6 +265,9 @@ impl Far {
             header: *header,
             length: header::LENGTH + 49,
         }));
+        if header.is_sealed {
+            message.mark_sealed(header.session);
+        }
         let is_one = header.command == command::READ && header.next == 0;
         if is_one && self.state == State::Engaged && self.queue.len() <= OUTSTANDING_MAX {
             self.enqueue(message);
@@ -450,7 +457,7 @@ impl Far {
                 purpose,
                 charge: header.charge(),
                 session,
-                is_signed: header.has(flag::SIGNED),
+                guard: header.guard(),
                 is_early,
                 written_at,
                 changes_names: may_change_names(&header),
@@ -459,6 +466,11 @@ impl Far {
         }
         if self.state == State::Engaged {
             message.sign(|session| self.sessions.key(session));
+            message.forget_raw();
+            if let Some(session) = message.sealed_for() {
+                let frame: Vec<Bytes> = message.into_bytes().collect();
+                return self.send_sealed(session, &frame);
+            }
         }
         for bytes in message.into_bytes() {
             self.send_server(bytes);
@@ -475,9 +487,13 @@ impl Far {
         }
         let joined = message.joined()?;
         let request = CreateRequest::parse(&joined).ok()?;
-        let is_keyed = self.sessions.key(header.session).is_some();
-        // What the near half answers must be signed there.
-        if is_keyed && !self.near_takes_keys {
+        let is_keyed = self.sessions.is_keyed(header.session);
+        // What the near half answers must be signed there, or encrypted.
+        let near_can = match header.is_sealed {
+            true => self.near_takes_sealing && self.sessions.is_proved(header.session),
+            false => !is_keyed || self.near_takes_keys,
+        };
+        if !near_can {
             return None;
         }
         let asking = self.connection.judge(&header, &request, is_keyed);
@@ -494,7 +510,7 @@ impl Far {
         })
     }
 
-    /// Sends a request of our own, signed if its header says so.
+    /// Sends a request of our own, signed or encrypted if its header says so.
     pub(super) fn send_own(&mut self, mut header: Header, body: &[u8], purpose: Purpose) {
         header.message_id = self.ids.take(header.charge());
         let mut bytes = frame_header(header::LENGTH + body.len()).to_vec();
@@ -511,13 +527,16 @@ impl Far {
                 purpose,
                 charge: header.charge(),
                 session: header.session,
-                is_signed: header.has(flag::SIGNED),
+                guard: header.guard(),
                 is_early: false,
                 written_at: None,
                 changes_names: false,
             },
         );
-        self.send_server(bytes.into());
+        match header.is_sealed {
+            true => self.send_sealed(header.session, &[bytes.into()]),
+            false => self.send_server(bytes.into()),
+        }
     }
 
     /// Asks the server for what clients will probably ask for.
@@ -627,14 +646,11 @@ impl Far {
         if is_refused {
             let mut refusal = header::error_answer(&head.header, status::UNEXPECTED_IO_ERROR);
             let key = self.sessions.key(head.header.session);
-            if let Some(key) = key.filter(|_| head.header.has(flag::SIGNED)) {
+            if let Some(key) = key.filter(|_| head.header.guard() == Guard::Signed) {
                 key.sign(&mut refusal[FRAME_HEADER..], []);
             }
-            if self.answers.at_boundary() {
-                self.send_client(SegmentKind::Control, refusal.into());
-            } else {
-                self.ready.push(refusal.into());
-            }
+            let header = head.header;
+            self.answer_here(&header, refusal.into());
         }
         is_refused
     }

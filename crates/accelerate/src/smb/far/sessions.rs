@@ -1,20 +1,45 @@
-//! The sessions whose set-up has passed: with which key they are signed, or why there is none.
+//! The sessions whose set-up has passed: with which keys they are signed and encrypted, or why there
+//! are none.
 
 use std::collections::HashMap;
 
 use crate::LetGoReason;
 use crate::smb::config::TREES_MAX;
-use crate::smb::keys::{NoKey, Outcome, SigningKey};
+use crate::smb::keys::{
+    Algorithm, CHANCE, NoKey, Outcome, Sealer, SealingKey, SealingKeys, SigningKey,
+};
 
-/// A session that is signed with a key that is known.
+/// A session whose keys are known.
 #[derive(Debug)]
 struct Keyed {
     key: SigningKey,
+    /// The policy allows to sign with it.
+    may_sign: bool,
+    sealing: Option<Sealing>,
     account: String,
     /// The near half has the key.
     is_told: bool,
     /// It was logged off, and answers to what was asked before may still come.
     has_ended: bool,
+}
+
+/// How what is encrypted in a session is opened, and sealed again.
+#[derive(Debug)]
+struct Sealing {
+    keys: SealingKeys,
+    /// Of what goes to the server in the client's place.
+    sealer: Sealer,
+    /// One of them has opened a message, which proves both: they follow from the same session key, and
+    /// that the server has proved itself.
+    is_proved: bool,
+    is_told: bool,
+}
+
+/// Which host sent what is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    Client,
+    Server,
 }
 
 /// See the head of this file.
@@ -27,16 +52,28 @@ pub(super) struct Sessions {
 impl Sessions {
     /// A session stands. What was known of it remains: who proves again who they are goes on with the
     /// session's key ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
-    pub(super) fn insert(&mut self, session: u64, outcome: Outcome) {
+    pub(super) fn insert(&mut self, session: u64, outcome: Outcome, chance: [u8; CHANCE]) {
         let count = self.keyed.len() + self.keyless.len();
         let stands = self.keyed.get(&session).is_some_and(|of| !of.has_ended);
         if stands || count >= TREES_MAX {
             return;
         }
         match outcome {
-            Outcome::Key { key, account } => {
+            Outcome::Key {
+                key,
+                may_sign,
+                sealing,
+                account,
+            } => {
                 let keyed = Keyed {
                     key,
+                    may_sign,
+                    sealing: sealing.map(|keys| Sealing {
+                        sealer: Sealer::new(keys.client.clone(), chance),
+                        keys,
+                        is_proved: false,
+                        is_told: false,
+                    }),
                     account,
                     is_told: false,
                     has_ended: false,
@@ -66,43 +103,134 @@ impl Sessions {
 
     /// Nothing signed by a session that has ended is to come; whether the near half has its key.
     pub(super) fn forget(&mut self, session: u64) -> bool {
-        self.keyed
-            .remove(&session)
-            .is_some_and(|keyed| keyed.is_told)
+        self.keyed.remove(&session).is_some_and(|keyed| {
+            keyed.is_told || keyed.sealing.is_some_and(|sealing| sealing.is_told)
+        })
     }
 
-    /// The session's key.
+    /// Whether the session's keys are known, so that it is a user's.
+    pub(super) fn is_keyed(&self, session: u64) -> bool {
+        self.keyed.contains_key(&session)
+    }
+
+    /// The key that the session's messages are signed with, where that is allowed.
     pub(super) fn key(&self, session: u64) -> Option<&SigningKey> {
-        Some(&self.keyed.get(&session)?.key)
+        let keyed = self.keyed.get(&session).filter(|keyed| keyed.may_sign)?;
+        Some(&keyed.key)
     }
 
-    /// The session's key, if the near half must be told of it first.
+    /// The same, if the near half must be told of it first.
     pub(super) fn key_to_tell(&mut self, session: u64) -> Option<SigningKey> {
-        let keyed = self.keyed.get_mut(&session)?;
+        let keyed = self
+            .keyed
+            .get_mut(&session)
+            .filter(|keyed| keyed.may_sign)?;
         let is_told = std::mem::replace(&mut keyed.is_told, true);
         (!is_told).then(|| keyed.key.clone())
     }
 
-    /// Why there is no key, and whose session it is.
+    /// Why nothing may be signed, and whose session it is.
     pub(super) fn why_no_key(&self, session: u64) -> (LetGoReason, Option<String>) {
-        match self.keyless.get(&session) {
-            Some(no_key) => (no_key.reason(), no_key.account().map(str::to_owned)),
-            None => (LetGoReason::Signed, None),
+        match (self.keyless.get(&session), self.keyed.get(&session)) {
+            (Some(no_key), _) => (no_key.reason(), no_key.account().map(str::to_owned)),
+            (None, Some(keyed)) => match keyed.key.algorithm() {
+                Algorithm::AesGmac => (LetGoReason::Gmac, Some(keyed.account.clone())),
+                Algorithm::HmacSha256 | Algorithm::AesCmac => (LetGoReason::Signed, None),
+            },
+            (None, None) => (LetGoReason::Signed, None),
         }
     }
 
-    /// For whom is signed, for people.
+    /// Opens an encrypted message, without its frame; an error says why not, and whose it is.
+    pub(super) fn open(
+        &mut self,
+        session: u64,
+        sender: Sender,
+        message: &[u8],
+    ) -> Result<Vec<u8>, (LetGoReason, Option<String>)> {
+        let keyed = self.keyed.get_mut(&session);
+        let Some((account, sealing)) =
+            keyed.and_then(|keyed| Some((&keyed.account, keyed.sealing.as_mut()?)))
+        else {
+            return Err(self.why_not_opened(session));
+        };
+        let key: &SealingKey = match sender {
+            Sender::Client => &sealing.keys.client,
+            Sender::Server => &sealing.keys.server,
+        };
+        match key.open(message) {
+            Some(plain) => {
+                sealing.is_proved = true;
+                Ok(plain)
+            }
+            None if sealing.is_proved => Err((LetGoReason::Forged, None)),
+            None => Err((LetGoReason::WrongKey, Some(account.clone()))),
+        }
+    }
+
+    fn why_not_opened(&self, session: u64) -> (LetGoReason, Option<String>) {
+        match self.keyless.get(&session) {
+            Some(NoKey::Keyless | NoKey::NoAccounts | NoKey::Gmac(_)) | None => {
+                (LetGoReason::Encrypted, None)
+            }
+            Some(no_key) => (no_key.reason(), no_key.account().map(str::to_owned)),
+        }
+    }
+
+    /// Whether the session's keys have opened what a host encrypted.
+    pub(super) fn is_proved(&self, session: u64) -> bool {
+        let sealing = self.keyed.get(&session).and_then(|of| of.sealing.as_ref());
+        sealing.is_some_and(|sealing| sealing.is_proved)
+    }
+
+    /// Encrypts a message in the client's place; `None` when the key may not be used any more.
+    pub(super) fn seal<'a>(
+        &mut self,
+        session: u64,
+        parts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Option<Vec<u8>> {
+        let sealing = self.keyed.get_mut(&session)?.sealing.as_mut()?;
+        sealing.sealer.seal(session, parts)
+    }
+
+    /// The keys for encryption that are proved and that the near half has not.
+    pub(super) fn sealing_to_tell(&mut self) -> Vec<(u64, SealingKeys)> {
+        let mut untold = Vec::new();
+        for (session, keyed) in &mut self.keyed {
+            let sealing = keyed.sealing.as_mut();
+            if let Some(sealing) = sealing.filter(|of| of.is_proved && !of.is_told) {
+                sealing.is_told = true;
+                untold.push((*session, sealing.keys.clone()));
+            }
+        }
+        untold.sort_unstable_by_key(|(session, _)| *session);
+        untold
+    }
+
+    /// For whom is signed and encrypted, for people.
     pub(super) fn text(&self) -> Option<String> {
-        let mut signed: Vec<String> = self
-            .keyed
-            .values()
-            .map(|keyed| {
-                let algorithm = keyed.key.algorithm().name();
-                format!("{} ({algorithm})", keyed.account)
-            })
-            .collect();
-        signed.sort();
-        signed.dedup();
-        (!signed.is_empty()).then(|| format!("signed for {}", signed.join(", ")))
+        let (mut signed, mut sealed) = (Vec::new(), Vec::new());
+        for keyed in self.keyed.values() {
+            match &keyed.sealing {
+                Some(sealing) if sealing.is_proved => {
+                    let cipher = sealing.keys.client.cipher().name();
+                    sealed.push(format!("{} ({cipher})", keyed.account));
+                }
+                _ if keyed.may_sign => {
+                    let algorithm = keyed.key.algorithm().name();
+                    signed.push(format!("{} ({algorithm})", keyed.account));
+                }
+                _ => {}
+            }
+        }
+        let mut texts = Vec::new();
+        for (what, mut whom) in [("signed", signed), ("encrypted", sealed)] {
+            whom.sort();
+            whom.dedup();
+            if !whom.is_empty() {
+                texts.push(format!("{what} for {}", whom.join(", ")));
+            }
+        }
+        (!texts.is_empty()).then(|| texts.join("; "))
     }
 }

@@ -14,14 +14,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
-use super::derivation::signing_key;
+use super::derivation::{sealing_keys, signing_key};
 use super::ntlm::{Authenticate, Challenge, Derived};
 use super::preauth::Preauth;
+use super::sealing::{Cipher, SealingKeys};
 use super::signature::{Algorithm, SigningKey};
 use crate::LetGoReason;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
 use crate::smb::wire::set_up::{
-    NegotiateAnswer, SessionSetupAnswer, dialect, security_token, session_setup_token,
+    NegotiateAnswer, SessionSetupAnswer, dialect, is_binding, security_token, session_setup_token,
 };
 
 /// Sessions that may be in the middle of their set-up on one connection: clients do one at a time.
@@ -31,7 +32,7 @@ const SET_UPS_MAX: usize = 16;
 /// sAMAccountName; [MS-NBTE] §2.2.1), those of others are told apart by as many.
 const SHOWN_MAX: usize = 40;
 
-/// Why a session that signs goes without a key.
+/// Why a session that signs or encrypts goes without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoKey {
     /// It signs nothing: its user is a guest or nobody.
@@ -48,6 +49,8 @@ pub(crate) enum NoKey {
     Unproven(String),
     /// The key is there, and the policy does not allow to sign with it.
     Gmac(String),
+    /// It is another connection's, and this one a further channel of it.
+    Channel,
     /// Too many are set up at a time.
     Limit,
 }
@@ -61,6 +64,7 @@ impl NoKey {
             Self::WrongSecret(_) | Self::Unproven(_) => LetGoReason::WrongKey,
             Self::Mechanism => LetGoReason::Mechanism,
             Self::Gmac(_) => LetGoReason::Gmac,
+            Self::Channel => LetGoReason::Unsupported,
             Self::Limit => LetGoReason::Limit,
         }
     }
@@ -72,7 +76,9 @@ impl NoKey {
             | Self::WrongSecret(account)
             | Self::Unproven(account)
             | Self::Gmac(account) => Some(account),
-            Self::Keyless | Self::NoAccounts | Self::Mechanism | Self::Limit => None,
+            Self::Keyless | Self::NoAccounts | Self::Mechanism | Self::Channel | Self::Limit => {
+                None
+            }
         }
     }
 }
@@ -80,10 +86,14 @@ impl NoKey {
 /// How a session's set-up ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With a key that the server has proved.
+    /// With keys that the server has proved, by its signature.
     Key {
         key: SigningKey,
-        /// Whose it is.
+        /// The policy allows to sign with it.
+        may_sign: bool,
+        /// Those for encryption, if a cipher was agreed.
+        sealing: Option<SealingKeys>,
+        /// Whose they are.
         account: String,
     },
     /// Without.
@@ -95,6 +105,7 @@ pub(crate) enum Outcome {
 struct Agreed {
     dialect: u16,
     algorithm: Algorithm,
+    cipher: Option<Cipher>,
 }
 
 /// A SESSION_SETUP under way.
@@ -103,6 +114,7 @@ struct Asked {
     preauth: Preauth,
     challenge: Option<Challenge>,
     authenticate: Option<Authenticate>,
+    is_binding: bool,
 }
 
 /// A session between two SESSION_SETUPs.
@@ -158,6 +170,7 @@ impl SetUps {
                     preauth: before.and(message),
                     challenge: half.and_then(|half| half.challenge),
                     authenticate: Authenticate::find(token),
+                    is_binding: is_binding(message),
                 };
                 self.asked.insert(header.message_id, asked);
             }
@@ -212,6 +225,9 @@ impl SetUps {
         else {
             return Outcome::NoKey(NoKey::Mechanism);
         };
+        if asked.is_binding {
+            return Outcome::NoKey(NoKey::Channel);
+        }
         if authenticate.is_anonymous() {
             return Outcome::NoKey(NoKey::Keyless);
         }
@@ -227,14 +243,27 @@ impl SetUps {
             };
             let proved = keys
                 .iter()
-                .map(|key| signing_key(agreed.dialect, agreed.algorithm, key, &asked.preauth.0))
-                .find(|key| header.has(flag::SIGNED) && key.verify(message).is_some());
-            return match proved {
-                None => Outcome::NoKey(NoKey::Unproven(account)),
-                Some(key) if key.algorithm() == Algorithm::AesGmac && !self.may_sign_by_gmac => {
-                    Outcome::NoKey(NoKey::Gmac(account))
-                }
-                Some(key) => Outcome::Key { key, account },
+                .map(|key| {
+                    let (dialect, preauth) = (agreed.dialect, &asked.preauth.0);
+                    let signing = signing_key(dialect, agreed.algorithm, key, preauth);
+                    (key, signing)
+                })
+                .find(|(_, signing)| header.has(flag::SIGNED) && signing.verify(message).is_some());
+            let Some((session_key, key)) = proved else {
+                return Outcome::NoKey(NoKey::Unproven(account));
+            };
+            let sealing = agreed
+                .cipher
+                .map(|cipher| sealing_keys(agreed.dialect, cipher, session_key, &asked.preauth.0));
+            let may_sign = key.algorithm() != Algorithm::AesGmac || self.may_sign_by_gmac;
+            return match may_sign || sealing.is_some() {
+                false => Outcome::NoKey(NoKey::Gmac(account)),
+                true => Outcome::Key {
+                    key,
+                    may_sign,
+                    sealing,
+                    account,
+                },
             };
         }
         Outcome::NoKey(match is_known {
@@ -268,9 +297,17 @@ fn agreed(message: &[u8]) -> Option<Agreed> {
             Some(number) => Algorithm::from_number(number)?,
         },
     };
+    let cipher = match answer.dialect {
+        ..dialect::SMB_3_0 => None,
+        dialect::SMB_3_0..dialect::SMB_3_1_1 => Some(Cipher::Aes128Ccm),
+        dialect::SMB_3_1_1.. => NegotiateAnswer::cipher(message)
+            .ok()?
+            .and_then(Cipher::from_number),
+    };
     Some(Agreed {
         dialect: answer.dialect,
         algorithm,
+        cipher,
     })
 }
 

@@ -111,7 +111,7 @@ fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
         for exchanged in [false, true] {
             let said = conversation(dialect, number, exchanged).signed(dialect, algorithm);
             let mut setups = setups("corp\\anna:password:secret");
-            let Some(Outcome::Key { key, account }) = said.heard_by(&mut setups) else {
+            let Some(Outcome::Key { key, account, .. }) = said.heard_by(&mut setups) else {
                 panic!("{dialect:#x} {algorithm:?}");
             };
             assert_eq!(key.algorithm(), algorithm);

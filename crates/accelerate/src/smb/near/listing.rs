@@ -12,7 +12,7 @@ use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
-use crate::smb::wire::header::{self, Header, flag, status};
+use crate::smb::wire::header::{self, Header, status};
 use crate::smb::wire::split::frame_header;
 
 /// One answer that came ahead.
@@ -171,7 +171,7 @@ impl Near {
         if let Some(open) = self.opens.get_mut(&request.file)
             && !open.listing.is_closed
             && (open.licence.session, open.licence.tree) == its
-            && (header.has(flag::SIGNED) || !open.licence.is_signed)
+            && header.guard() >= open.licence.guard
         {
             open.listing.waiting.push_back(Waiting {
                 message_id: header.message_id,
@@ -226,20 +226,15 @@ impl Near {
             }
             self.answered += 1;
             if is_end {
-                let mut answer = header::error_answer(&header, status::NO_MORE_FILES);
-                self.sign(&header, &mut answer, &[]);
-                self.reply(answer.into());
+                let answer = header::error_answer(&header, status::NO_MORE_FILES);
+                self.give(&header, answer, Vec::new());
                 continue;
             }
             let body = answer_body(length as u32);
             let mut front = frame_header(header::LENGTH + body.len() + length).to_vec();
             front.extend(header.answer(status::SUCCESS).emit());
             front.extend(body);
-            self.sign(&header, &mut front, &pieces);
-            self.reply(front.into());
-            for piece in pieces {
-                self.reply(piece);
-            }
+            self.give(&header, front, pieces);
         }
     }
 

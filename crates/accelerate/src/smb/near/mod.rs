@@ -13,7 +13,7 @@
 //! A READ is answered when all of it has come ahead (`contents`), a WRITE as soon as it has passed,
 //! both only for opens with a licence, while licences are fresh (`freshness`), and as the server
 //! would: of a session that signs only what bears a valid signature, and with one, under the key
-//! that the far half has handed over. So is the CLOSE of an open through which nothing was changed.
+//! that the far half has handed over; what is encrypted it opens and seals (`sealing`). So is the CLOSE of an open through which nothing was changed.
 //! A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open: the
 //! data is lost, and nobody must take it for kept.
 
@@ -22,6 +22,7 @@ mod freshness;
 mod listing;
 mod replies;
 mod requests;
+mod sealing;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -29,10 +30,10 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{Frame, Licence, TAKES_KEYS, VERSION};
-use super::keys::{Mac, SigningKey};
+use super::frames::{Frame, Licence, TAKES_SEALING, VERSION};
+use super::keys::{Mac, Sealer, SealingKey, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
-use super::wire::header::{Header, flag};
+use super::wire::header::Header;
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
@@ -171,6 +172,22 @@ struct Altered {
     left: usize,
 }
 
+/// How a session encrypts.
+#[derive(Debug)]
+struct Sealing {
+    client: SealingKey,
+    may_store: bool,
+    /// Of what goes to the client in the server's place.
+    sealer: Sealer,
+}
+
+/// An answer that is gathered to be encrypted.
+#[derive(Debug)]
+struct Sealed {
+    session: u64,
+    parts: Vec<Bytes>,
+}
+
 /// The client's message that is passing.
 #[derive(Debug)]
 enum Passing {
@@ -200,9 +217,15 @@ pub(crate) struct Near {
 
     /// Keys of sessions that sign, from the far half.
     keys: HashMap<u64, SigningKey>,
+    /// The same of sessions that encrypt.
+    sealing: HashMap<u64, Sealing>,
+    /// Bytes of what the splitter holds that have passed already.
+    passed: usize,
 
     answers: Splitter,
     rest: Rest,
+    /// The answer that is passing is to be encrypted.
+    sealed: Option<Sealed>,
     altered: Option<Altered>,
     /// Answers from here that wait for the end of one that is passing.
     ready: VecDeque<Bytes>,
@@ -231,15 +254,18 @@ impl Near {
         Self {
             state: State::Passing,
             outputs: VecDeque::new(),
-            requests: Splitter::new(),
+            requests: Splitter::taking_sealed(),
             is_blind: false,
             position: 0,
             before: None,
             passing: None,
             mac: None,
             keys: HashMap::new(),
+            sealing: HashMap::new(),
+            passed: 0,
             answers: Splitter::new(),
             rest: Rest::Pass,
+            sealed: None,
             altered: None,
             ready: VecDeque::new(),
             opens: HashMap::new(),
@@ -344,8 +370,16 @@ impl Near {
                 }
                 self.keys.insert(session, key);
             }
+            Some(Frame::Sealing {
+                session,
+                keys,
+                chance,
+                may_store,
+            }) => self.take_sealing(session, keys, chance, may_store),
+            Some(Frame::Sealed { session }) => self.answer_sealed(session),
             Some(Frame::Forget { session }) => {
                 self.keys.remove(&session);
+                self.sealing.remove(&session);
             }
             // What only this half sends, or a later release.
             Some(
@@ -456,10 +490,10 @@ impl Near {
     /// Whether answers may be given for this open, by the request's own session and tree.
     fn serves(&self, now: Time, file: FileId, header: &Header) -> Option<&Open> {
         let open = self.opens.get(&file)?;
-        // What was signed when the open was made and is not now is for the server to judge; what is
-        // signed has been verified (see `passed`).
+        // What was signed or encrypted when the open was made and is not now is for the server to judge;
+        // what is signed has been verified (see `passed`).
         let is_its = (open.licence.session, open.licence.tree) == (header.session, header.tree)
-            && (header.has(flag::SIGNED) || !open.licence.is_signed);
+            && header.guard() >= open.licence.guard;
         (is_its && !open.is_over && !open.is_closed && self.fresh.is_fresh(now)).then_some(open)
     }
 }
@@ -471,7 +505,7 @@ impl Accelerator for Near {
         }
         match input {
             Input::Start => self.tell_far(Frame::Speaks {
-                version: TAKES_KEYS,
+                version: TAKES_SEALING,
             }),
             Input::Timeout => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
@@ -482,6 +516,11 @@ impl Accelerator for Near {
             Input::Wan(segment) => match segment.kind {
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
                 SegmentKind::Payload => {
+                    let rest = self.incoming(now, segment.bytes);
+                    self.answer_bytes(rest);
+                }
+                // Blocks of what is encrypted, and kept by no dictionary, come so.
+                SegmentKind::Control if !self.sealing.is_empty() => {
                     let rest = self.incoming(now, segment.bytes);
                     self.answer_bytes(rest);
                 }
@@ -514,7 +553,13 @@ impl Accelerator for Near {
             .map(Bytes::len)
             .sum::<usize>();
         let names = self.opens.values().map(|open| open.listing.bytes());
-        self.kept() as usize + names.sum::<usize>() + incoming + self.answers.held()
+        let sealed = self.sealed.iter().flat_map(|sealed| &sealed.parts);
+        self.kept() as usize
+            + names.sum::<usize>()
+            + incoming
+            + self.requests.held()
+            + self.answers.held()
+            + sealed.map(Bytes::len).sum::<usize>()
     }
 
     fn answered(&self) -> u64 {
@@ -522,14 +567,25 @@ impl Accelerator for Near {
     }
 
     fn note(&self) -> Option<String> {
-        let mut signed: Vec<&str> = self
+        let seals = |session: &u64| self.sealing.get(session)?.sealer.used();
+        let signed = self
             .keys
-            .values()
-            .map(|key| key.algorithm().name())
-            .collect();
-        signed.sort_unstable();
-        signed.dedup();
-        (!signed.is_empty()).then(|| format!("signed by {}", signed.join(", ")))
+            .iter()
+            .filter(|(session, _)| seals(session).is_none())
+            .map(|(_, key)| key.algorithm().name());
+        let sealed = self.sealing.keys().filter_map(seals);
+        let mut texts = Vec::new();
+        for (what, mut names) in [
+            ("signed", signed.collect::<Vec<_>>()),
+            ("encrypted", sealed.collect()),
+        ] {
+            names.sort_unstable();
+            names.dedup();
+            if !names.is_empty() {
+                texts.push(format!("{what} by {}", names.join(", ")));
+            }
+        }
+        (!texts.is_empty()).then(|| texts.join("; "))
     }
 }
 

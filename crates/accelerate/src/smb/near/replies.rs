@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use super::{Altered, Near, Open, Pending, Rest, State};
 use crate::LetGoReason;
 use crate::smb::wire::FileId;
-use crate::smb::wire::header::{self, ERROR_BODY, Header, flag, status};
+use crate::smb::wire::header::{self, ERROR_BODY, Guard, Header, flag, status};
 use crate::smb::wire::split::{FRAME_HEADER, Head, Piece, frame_header};
 use crate::smb::wire::transfer::written;
 
@@ -19,19 +19,25 @@ impl Near {
         self.answers.push(bytes);
         while self.state == State::Serving {
             match self.answers.next() {
-                Ok(Some(Piece::Head(head))) => self.answer(head),
+                Ok(Some(Piece::Head(mut head))) => {
+                    head.header.is_sealed = self.sealed.is_some();
+                    self.answer(head);
+                }
                 Ok(Some(Piece::Rest(_, bytes))) => match &mut self.altered {
                     Some(altered) => {
                         altered.left -= bytes.len();
                         altered.rest.push(bytes);
                         self.sign_altered();
                     }
-                    None if self.rest == Rest::Pass => self.send_client(bytes),
+                    None if self.rest == Rest::Pass => self.pass(bytes),
                     None => {}
                 },
-                Ok(Some(Piece::End)) => self.rest = Rest::Pass,
+                Ok(Some(Piece::End)) => {
+                    self.rest = Rest::Pass;
+                    self.give_sealed();
+                }
                 Ok(None) => break,
-                Err(_) => return self.close(LetGoReason::Violation),
+                Ok(Some(Piece::Sealed(_))) | Err(_) => return self.close(LetGoReason::Violation),
             }
             if self.answers.is_between() {
                 self.give_ready();
@@ -52,7 +58,7 @@ impl Near {
         self.rest = Rest::Pass;
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
         let Some(pending) = self.pending.get_mut(&header.message_id) else {
-            return self.send_client(head.bytes.freeze());
+            return self.pass(head.bytes.freeze());
         };
         match *pending {
             Pending::Read {
@@ -72,11 +78,11 @@ impl Near {
                 {
                     *is_servers = true;
                 }
-                self.send_client(head.bytes.freeze());
+                self.pass(head.bytes.freeze());
             }
             Pending::Read { .. } | Pending::Lists { .. } => {
                 self.pending.remove(&header.message_id);
-                self.send_client(head.bytes.freeze());
+                self.pass(head.bytes.freeze());
             }
             Pending::Write {
                 file,
@@ -106,17 +112,17 @@ impl Near {
             | Pending::Asks { .. }
                 if is_interim =>
             {
-                self.send_client(head.bytes.freeze());
+                self.pass(head.bytes.freeze());
             }
             Pending::Asks { .. } => {
                 self.pending.remove(&header.message_id);
-                self.send_client(head.bytes.freeze());
+                self.pass(head.bytes.freeze());
             }
             Pending::Write { file, .. } => {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);
             }
-            Pending::Ends { .. } if is_interim => self.send_client(head.bytes.freeze()),
+            Pending::Ends { .. } if is_interim => self.pass(head.bytes.freeze()),
             Pending::Ends { session, tree } => {
                 self.pending.remove(&header.message_id);
                 let ends = |open: &Open| {
@@ -131,7 +137,7 @@ impl Near {
                     .map(|(file, _)| *file);
                 match lost {
                     Some(file) => self.report(file, head),
-                    None => self.send_client(head.bytes.freeze()),
+                    None => self.pass(head.bytes.freeze()),
                 }
                 if header.status == status::SUCCESS {
                     self.opens.retain(|_, open| !ends(open));
@@ -176,7 +182,7 @@ impl Near {
     fn report(&mut self, file: FileId, mut head: Head) {
         let lost = self.opens.get(&file).and_then(|open| open.lost);
         let Some(lost) = lost else {
-            return self.send_client(head.bytes.freeze());
+            return self.pass(head.bytes.freeze());
         };
         if head.is_single() {
             self.rest = Rest::Swallow;
@@ -188,20 +194,20 @@ impl Near {
             let mut bytes = BytesMut::from(&frame_header(header::LENGTH + ERROR_BODY.len())[..]);
             bytes.extend_from_slice(&header.emit());
             bytes.extend_from_slice(&ERROR_BODY);
-            if header.has(flag::SIGNED) {
+            if header.guard() == Guard::Signed {
                 let Some(key) = self.keys.get(&header.session) else {
                     return self.close(LetGoReason::Signed);
                 };
                 key.sign(&mut bytes[FRAME_HEADER..], []);
             }
-            return self.send_client(bytes.freeze());
+            return self.pass(bytes.freeze());
         }
         header::set_status(head.message_mut(), lost);
         let body = head.body_mut();
         let length = body.len().min(ERROR_BODY.len());
         body[..length].copy_from_slice(&ERROR_BODY[..length]);
-        if !head.header.has(flag::SIGNED) {
-            return self.send_client(head.bytes.freeze());
+        if head.header.guard() != Guard::Signed {
+            return self.pass(head.bytes.freeze());
         }
         let Some(key) = self.keys.get(&head.header.session).cloned() else {
             return self.close(LetGoReason::Signed);
@@ -223,9 +229,9 @@ impl Near {
         };
         let rest = altered.rest.iter().map(|piece| &piece[..]);
         altered.key.sign(altered.head.message_mut(), rest);
-        self.send_client(altered.head.bytes.freeze());
+        self.pass(altered.head.bytes.freeze());
         for bytes in altered.rest {
-            self.send_client(bytes);
+            self.pass(bytes);
         }
     }
 }

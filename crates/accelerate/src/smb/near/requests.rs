@@ -10,7 +10,7 @@ use crate::smb::frames::Frame;
 use crate::smb::keys::Mac;
 use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
-use crate::smb::wire::header::{self, Header, command, flag, status};
+use crate::smb::wire::header::{self, Guard, Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
@@ -42,6 +42,9 @@ impl Near {
         if let Some(number) = self.fresh.beat(now) {
             self.tell_far(Frame::Beat { number });
         }
+        if !self.sealing.is_empty() {
+            return self.open_bytes(now, bytes);
+        }
         let mut rest = bytes.clone();
         let (runs, pieces) = self.split(bytes);
         for (kind, length) in runs {
@@ -58,6 +61,7 @@ impl Near {
                     }
                 }
                 Piece::End => self.passed(now),
+                Piece::Sealed(_) => self.passed_unread(),
             }
         }
     }
@@ -78,6 +82,7 @@ impl Near {
                         Piece::Head(head) => runs.add(SegmentKind::Control, head.bytes.len()),
                         Piece::Rest(kind, bytes) => runs.add(*kind, bytes.len()),
                         Piece::End => {}
+                        Piece::Sealed(frame) => runs.add(SegmentKind::Payload, frame.len()),
                     }
                     pieces.push(piece);
                 }
@@ -101,7 +106,7 @@ impl Near {
     }
 
     /// A message of the client's begins to pass.
-    fn passes(&mut self, now: Time, head: &Head) {
+    pub(super) fn passes(&mut self, now: Time, head: &Head) {
         if may_change_names(&head.header) {
             self.names_may_change(self.position + 1);
         }
@@ -218,7 +223,7 @@ impl Near {
             return self.close(LetGoReason::Limit);
         }
         self.passing = passing(head);
-        if self.passing.is_some() && head.header.has(flag::SIGNED) {
+        if self.passing.is_some() && head.header.guard() == Guard::Signed {
             let key = self.keys.get(&head.header.session);
             self.mac = key.map(|key| key.begin(head.message()));
         }
@@ -253,7 +258,7 @@ impl Near {
     }
 
     /// A frame of the client's has passed.
-    fn passed(&mut self, now: Time) {
+    pub(super) fn passed(&mut self, now: Time) {
         self.position += 1;
         self.before = None;
         let mac = self.mac.take();
@@ -269,7 +274,7 @@ impl Near {
         };
         // What says that it is signed and is not by this session's key is not acted upon here; the
         // far half finds the same, and ends the flow.
-        if header.has(flag::SIGNED) && mac.and_then(Mac::verify).is_none() {
+        if header.guard() == Guard::Signed && mac.and_then(Mac::verify).is_none() {
             self.pending.remove(&header.message_id);
             return;
         }
@@ -365,19 +370,14 @@ impl Near {
         };
         match found {
             Found::End => {
-                let mut answer = header::error_answer(header, status::END_OF_FILE);
-                self.sign(header, &mut answer, &[]);
-                self.reply(answer.into());
+                let answer = header::error_answer(header, status::END_OF_FILE);
+                self.give(header, answer, Vec::new());
             }
             Found::Data { pieces, length } => {
                 let mut front = frame_header(READ_DATA_AT + length as usize).to_vec();
                 front.extend(header.answer(status::SUCCESS).emit());
                 front.extend(read_answer_body(length));
-                self.sign(header, &mut front, &pieces);
-                self.reply(front.into());
-                for piece in pieces {
-                    self.reply(piece);
-                }
+                self.give(header, front, pieces);
             }
         }
         if let Some(open) = self.opens.get_mut(&request.file) {
@@ -421,8 +421,7 @@ impl Near {
         let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(body);
-        self.sign(header, &mut answer, &[]);
-        self.reply(answer.into());
+        self.give(header, answer, Vec::new());
     }
 
     /// Answers a CLOSE that has passed.
@@ -436,25 +435,39 @@ impl Near {
         let mut answer = frame_header(header::LENGTH + CLOSE_ANSWER.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(CLOSE_ANSWER);
-        self.sign(header, &mut answer, &[]);
-        self.reply(answer.into());
+        self.give(header, answer, Vec::new());
     }
 
-    /// Signs an answer, from its frame's header on, if its request was ([MS-SMB2] §3.3.4.1.1, Signing
-    /// the Message).
-    pub(super) fn sign(&self, request: &Header, front: &mut [u8], rest: &[Bytes]) {
-        let key = self.keys.get(&request.session);
-        if let Some(key) = key.filter(|_| request.has(flag::SIGNED)) {
-            key.sign(
-                &mut front[FRAME_HEADER..],
-                rest.iter().map(|piece| &piece[..]),
-            );
+    /// Gives the client an answer from here, signed or encrypted as its request was ([MS-SMB2] §3.3.4.1.1,
+    /// Signing the Message; §3.3.4.1.4, Encrypting the Message). The front begins with the frame's header.
+    pub(super) fn give(&mut self, request: &Header, mut front: Vec<u8>, rest: Vec<Bytes>) {
+        match request.guard() {
+            Guard::Sealed => {
+                let parts = rest.iter().map(|piece| &piece[..]);
+                let parts = std::iter::once(&front[FRAME_HEADER..]).chain(parts);
+                if let Some(sealed) = self.seal(request.session, parts) {
+                    self.reply(sealed);
+                }
+                return;
+            }
+            Guard::Signed => {
+                if let Some(key) = self.keys.get(&request.session) {
+                    let parts = rest.iter().map(|piece| &piece[..]);
+                    key.sign(&mut front[FRAME_HEADER..], parts);
+                }
+            }
+            Guard::Nothing => {}
+        }
+        self.reply(front.into());
+        for piece in rest {
+            self.reply(piece);
         }
     }
 
     /// Gives the client bytes of an answer from here, behind what is passing.
-    pub(super) fn reply(&mut self, bytes: Bytes) {
-        if self.answers.at_boundary() && self.state == State::Serving {
+    fn reply(&mut self, bytes: Bytes) {
+        let is_free = self.answers.at_boundary() && self.sealed.is_none();
+        if is_free && self.state == State::Serving {
             self.send_client(bytes);
         } else {
             self.ready.push_back(bytes);

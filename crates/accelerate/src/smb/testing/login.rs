@@ -3,6 +3,7 @@
 //! Client and server come to their key by their own view of what was said; what passes between them
 //! need not be the same for both, and if it is not, their keys differ as real ones do.
 
+use super::seal::{End, Seal};
 use crate::smb::keys::testing::{challenge, log_in};
 use crate::smb::keys::{Algorithm, Preauth, SigningKey, signing_key};
 use crate::smb::wire::header::{Header, command, flag};
@@ -72,5 +73,16 @@ impl Heard {
     /// The key of a session that was set up so.
     pub(crate) fn key(self, dialect: u16, algorithm: Algorithm, key: &[u8; 16]) -> SigningKey {
         signing_key(dialect, algorithm, key, &self.0.0)
+    }
+
+    /// How a session that was set up so is encrypted.
+    pub(crate) fn seal(
+        self,
+        end: End,
+        (dialect, cipher): (u16, u16),
+        key: &[u8; 16],
+        session: u64,
+    ) -> Seal {
+        Seal::new(end, dialect, cipher, key, &self.0.0, session)
     }
 }

@@ -13,6 +13,7 @@ mod probe;
 
 pub(crate) mod login;
 pub(crate) mod messages;
+pub(crate) mod seal;
 pub(crate) mod server;
 pub(crate) mod world;
 
@@ -23,7 +24,7 @@ use super::keys::Algorithm;
 use super::{Accounts, Settings};
 use crate::Input;
 use messages::Create;
-use server::Signing;
+use server::{Sealing, Signing};
 use world::World;
 
 pub use probe::structures;
@@ -48,6 +49,20 @@ pub fn signed_conversation() -> [Vec<Input>; 2] {
     told(world)
 }
 
+/// The same, and encrypted.
+#[must_use]
+pub fn sealed_conversation() -> [Vec<Input>; 2] {
+    let mut world = World::with_settings(Duration::from_millis(10), settings());
+    world.server.dialect = 0x0311;
+    world.server.signing = Some(Signing {
+        login: login::ANNA,
+        algorithm: Algorithm::AesCmac,
+        is_required: true,
+    });
+    world.server.sealing = Some(Sealing::OfSessions(2));
+    told(world)
+}
+
 /// Everything switched on, and an account delegated.
 #[must_use]
 pub fn settings() -> Settings {
@@ -55,6 +70,7 @@ pub fn settings() -> Settings {
     Settings {
         accounts: Some(Arc::new(accounts.expect("it is one"))),
         may_resign_gmac: true,
+        may_store_decrypted: true,
         ..Settings::STRICT
     }
 }

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use crate::smb::frames::Frame;
-use crate::smb::keys::{Outcome, SetUps};
+use crate::smb::keys::{Cipher, Outcome, SealingKey, SetUps};
+use crate::smb::sealed;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
 use crate::smb::wire::header::{Header, LENGTH, command, status};
@@ -12,6 +13,7 @@ use crate::smb::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectA
 use crate::smb::wire::split::{Piece, Splitter};
 use crate::smb::wire::target::touch;
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest, written};
+use crate::smb::wire::transform::{self, Transform};
 
 /// Takes any bytes.
 ///
@@ -49,13 +51,42 @@ pub fn structures(bytes: &[u8]) {
     if let Ok(Some(frame)) = Frame::parse(bytes) {
         assert_eq!(Frame::parse(&frame.emit().bytes), Ok(Some(frame)));
     }
+    encrypted(bytes);
     set_up(bytes);
     stream(bytes);
+}
+
+/// An encrypted message, which no key opens that did not seal it, and what might stand in one.
+fn encrypted(bytes: &[u8]) {
+    if let Ok(transform) = Transform::parse(bytes) {
+        assert_eq!(transform.emit()[..], bytes[..transform::LENGTH]);
+        for cipher in Cipher::ALL {
+            assert_eq!(SealingKey::new(cipher, &[0x5a; 32]).open(bytes), None);
+        }
+    }
+    let session = Header::parse(bytes).map_or(0, |header| header.session);
+    let Some(pieces) = sealed::pieces(session, bytes) else {
+        return;
+    };
+    let mut out = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Head(head) => {
+                assert!(head.header.is_sealed);
+                out.extend_from_slice(&head.bytes);
+            }
+            Piece::Rest(_, bytes) => out.extend_from_slice(&bytes),
+            Piece::End => {}
+            Piece::Sealed(_) => panic!("encrypted once more"),
+        }
+    }
+    assert_eq!(out[4..], *bytes);
 }
 
 /// A whole message as each of those from which a key may come, of which none comes from one message.
 fn set_up(bytes: &[u8]) {
     let _ = NegotiateAnswer::signing_algorithm(bytes);
+    let _ = NegotiateAnswer::cipher(bytes);
     let Ok(header) = Header::parse(bytes) else {
         return;
     };
@@ -79,7 +110,7 @@ fn set_up(bytes: &[u8]) {
 /// A stream in two parts, cut where its first byte says.
 fn stream(bytes: &[u8]) {
     let cut = bytes.first().map_or(0, |first| usize::from(*first));
-    let mut splitter = Splitter::new();
+    let mut splitter = Splitter::taking_sealed();
     let mut out = Vec::new();
     let (first, second) = bytes.split_at(cut.min(bytes.len()));
     for part in [first, second] {
@@ -89,6 +120,7 @@ fn stream(bytes: &[u8]) {
                 Ok(Some(Piece::Head(head))) => out.extend_from_slice(&head.bytes),
                 Ok(Some(Piece::Rest(_, bytes))) => out.extend_from_slice(&bytes),
                 Ok(Some(Piece::End)) => {}
+                Ok(Some(Piece::Sealed(frame))) => out.extend_from_slice(&frame),
                 Ok(None) | Err(_) => break,
             }
         }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use super::login::{Heard, Login};
+use super::seal::{End, Seal};
 use crate::smb::keys::{Algorithm, SigningKey};
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
@@ -63,6 +64,8 @@ struct Connection {
     /// The key of the connection's session, if it signs.
     key: Option<SigningKey>,
     is_gone: bool,
+    /// How it encrypts, if it does.
+    pub(super) seal: Option<Seal>,
 }
 
 /// How a server's sessions are signed.
@@ -72,6 +75,25 @@ pub(crate) struct Signing {
     pub(crate) algorithm: Algorithm,
     /// Unsigned requests are refused.
     pub(crate) is_required: bool,
+}
+
+/// What a server encrypts, with the cipher of this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sealing {
+    /// Whatever a client encrypts.
+    AsAsked(u16),
+    /// All of a session.
+    OfSessions(u16),
+    /// All of the share, whose tree has the number 5.
+    OfTheShare(u16),
+}
+
+impl Sealing {
+    pub(crate) fn cipher(self) -> u16 {
+        match self {
+            Self::AsAsked(cipher) | Self::OfSessions(cipher) | Self::OfTheShare(cipher) => cipher,
+        }
+    }
 }
 
 struct Open {
@@ -119,6 +141,10 @@ pub(crate) struct Server {
     held_closes: Vec<(usize, Header, FileId)>,
     /// Users prove who they are, and sessions have a key.
     pub(crate) signing: Option<Signing>,
+    /// Sessions are encrypted, too.
+    pub(crate) sealing: Option<Sealing>,
+    /// Answers to what is encrypted go in the clear, as no server's may.
+    pub(crate) forgets_to_seal: bool,
     /// Capabilities beside those that its dialect brings.
     pub(crate) capabilities: u8,
     /// Requests whose signature was missing or not valid.
@@ -157,6 +183,8 @@ impl Server {
             holds_closes: false,
             held_closes: Vec::new(),
             signing: None,
+            sealing: None,
+            forgets_to_seal: false,
             capabilities: 0,
             refused: 0,
             history: None,
@@ -239,12 +267,13 @@ impl Server {
         let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
         header.credits = 0;
         header.flags = flag::FROM_SERVER;
+        header.is_sealed = self.connections[holder].seal.is_some();
         self.say(holder, &header, &notice.emit());
     }
 
     pub(crate) fn connect(&mut self) -> usize {
         self.connections.push(Connection {
-            requests: Splitter::new(),
+            requests: Splitter::taking_sealed(),
             frame: Vec::new(),
             out: Vec::new(),
             top: 1,
@@ -253,6 +282,7 @@ impl Server {
             heard: Heard::NOTHING,
             key: None,
             is_gone: false,
+            seal: None,
         });
         self.connections.len() - 1
     }
@@ -301,14 +331,30 @@ impl Server {
             match piece {
                 Piece::Head(head) => from.frame.extend_from_slice(&head.bytes),
                 Piece::Rest(_, bytes) => from.frame.extend_from_slice(&bytes),
+                Piece::Sealed(frame) => frames.push(frame.to_vec()),
                 Piece::End => frames.push(std::mem::take(&mut from.frame)),
             }
         }
         // A keep-alive holds no message.
         frames.retain(|frame| frame[0] == 0);
         for frame in frames {
-            self.frame(connection, &frame[FRAME_HEADER..]);
+            if frame[FRAME_HEADER] != 0xfd {
+                self.frame(connection, &frame[FRAME_HEADER..], false);
+                continue;
+            }
+            let seal = self.connections[connection].seal.as_mut();
+            let opened = seal.and_then(|seal| seal.open(&frame[FRAME_HEADER..]));
+            match opened {
+                Some(messages) => self.frame(connection, &messages, true),
+                // A real server would end the connection.
+                None => self.refused += 1,
+            }
         }
+    }
+
+    /// How a connection's session encrypts.
+    pub(crate) fn seal(&self, connection: usize) -> &Seal {
+        self.connections[connection].seal.as_ref().expect("it does")
     }
 
     /// What the server says to a client.
@@ -316,10 +362,13 @@ impl Server {
         std::mem::take(&mut self.connections[connection].out)
     }
 
-    fn frame(&mut self, connection: usize, mut rest: &[u8]) {
+    fn frame(&mut self, connection: usize, mut rest: &[u8], is_sealed: bool) {
         let mut before = None;
         loop {
-            let header = Header::parse(rest).expect("a message of a client's has a header");
+            let header = Header {
+                is_sealed,
+                ..Header::parse(rest).expect("a message of a client's has a header")
+            };
             let length = match header.next as usize {
                 0 => rest.len(),
                 next => next,
@@ -391,11 +440,15 @@ impl Server {
                     answer[at..at + 4].copy_from_slice(&most.to_le_bytes());
                 }
                 if let (0x0311, Some(signing)) = (self.dialect, &self.signing) {
-                    // A context says how messages are signed.
-                    answer[6] = 1;
+                    // Contexts say how messages are signed, and encrypted.
+                    answer[6] = 1 + u8::from(self.sealing.is_some());
                     answer.resize(72, 0);
                     answer[60] = (LENGTH + 72) as u8;
                     answer.extend([8, 0, 4, 0, 0, 0, 0, 0, 1, 0, signing.algorithm.number(), 0]);
+                    if let Some(sealing) = self.sealing {
+                        answer.extend([0; 4]);
+                        answer.extend([2, 0, 4, 0, 0, 0, 0, 0, 1, 0, sealing.cipher() as u8, 0]);
+                    }
                 }
                 self.answer(connection, header, &answer);
             }
@@ -415,6 +468,10 @@ impl Server {
                 let mut answer = vec![0; 16];
                 answer[0] = 16;
                 answer[2] = 1;
+                if let Some(Sealing::OfTheShare(_)) = self.sealing {
+                    // [MS-SMB2] §2.2.10 (SMB2_SHAREFLAG_ENCRYPT_DATA).
+                    answer[5] = 0x80;
+                }
                 self.answer(connection, &header, &answer);
             }
             command::TREE_DISCONNECT => {
@@ -553,6 +610,15 @@ impl Server {
         let (Some(signing), Some(key)) = (&self.signing, &self.connections[connection].key) else {
             return true;
         };
+        let must_be_sealed = self.connections[connection].seal.is_some()
+            && match self.sealing {
+                Some(Sealing::OfSessions(_)) => true,
+                Some(Sealing::OfTheShare(_)) => header.tree == 5 && !header.has(flag::ASYNC),
+                Some(Sealing::AsAsked(_)) | None => false,
+            };
+        if header.is_sealed || must_be_sealed {
+            return header.is_sealed;
+        }
         match header.has(flag::SIGNED) {
             true => key.verify(message).is_some(),
             // SMB 3.1.1 wants at least every TREE_CONNECT signed.
@@ -568,8 +634,13 @@ impl Server {
         let signing = self.signing.clone().expect("sessions are signed");
         let mut header = *header;
         header.session = 77 + connection as u64;
+        // [MS-SMB2] §2.2.6 (SMB2_SESSION_FLAG_ENCRYPT_DATA).
+        let session_flags = match self.sealing {
+            Some(Sealing::OfSessions(_)) => 4,
+            _ => 0,
+        };
         let body = |token: &[u8]| {
-            let mut body = vec![9, 0, 0, 0, (LENGTH + 8) as u8, 0];
+            let mut body = vec![9, 0, session_flags, 0, (LENGTH + 8) as u8, 0];
             body.extend((token.len() as u16).to_le_bytes());
             body.extend(token);
             body
@@ -585,8 +656,14 @@ impl Server {
         }
         let to = &mut self.connections[connection];
         to.key = Some(to.heard.key(self.dialect, signing.algorithm, &session_key));
+        let seal = self.sealing.map(|sealing| {
+            let agreed = (self.dialect, sealing.cipher());
+            to.heard
+                .seal(End::Server, agreed, &session_key, header.session)
+        });
         header.flags |= flag::SIGNED;
         self.answer(connection, &header, &body(b"welcome"));
+        self.connections[connection].seal = seal;
     }
 
     /// The name of an open's file, after checking that it is the connection's own.
@@ -889,6 +966,7 @@ impl Server {
         let message = error_answer(header, status);
         let (answer, body) = message[FRAME_HEADER..].split_at(LENGTH);
         let mut answer = Header::parse(answer).unwrap();
+        answer.is_sealed = header.is_sealed;
         answer.flags |= header.flags & (flag::ASYNC | flag::SIGNED);
         if status == status::PENDING {
             // Interim answers go unsigned ([MS-SMB2] §3.3.4.2).
@@ -923,6 +1001,14 @@ impl Server {
         }
         let mut message = header.emit().to_vec();
         message.extend_from_slice(body);
+        if let Some(seal) = to.seal.as_mut().filter(|_| header.is_sealed)
+            && !self.forgets_to_seal
+        {
+            // What is encrypted is not signed ([MS-SMB2] §3.3.4.1.1).
+            message[16] &= !(flag::SIGNED as u8);
+            to.out.extend(seal.seal(&message));
+            return;
+        }
         if let Some(key) = to.key.as_ref().filter(|_| header.has(flag::SIGNED)) {
             key.sign(&mut message, []);
         }

@@ -3,15 +3,16 @@
 //! Only the path takes time, so what a user waits for, in round trips, is the time it took divided
 //! by the round trip. The halves are run as an engine runs them, letting go included.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{Random, Segment, SegmentKind, Time};
 
 use super::login::{Heard, Login};
 use super::messages::{self, Create, Request, frame};
-use super::server::{Server, Signing};
+use super::seal::{End, Seal};
+use super::server::{Sealing, Server, Signing};
 use crate::smb::keys::SigningKey;
 use crate::smb::wire::create::CreateAnswer;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
@@ -88,6 +89,17 @@ pub(crate) struct Client {
     heard: Heard,
     /// The session key, once it has proved its password, until the server's last word on it.
     session_key: Option<(Signing, u16, [u8; 16])>,
+    /// How the server encrypts.
+    sealing: Option<Sealing>,
+    pub(crate) seal: Option<Seal>,
+    /// It encrypts all that it says.
+    pub(crate) seals_all: bool,
+    /// It encrypts what it says to this tree.
+    seals_tree: Option<u32>,
+    /// Requests that went encrypted.
+    sealed: BTreeSet<u64>,
+    /// Answers that were encrypted though their requests were not, or the other way round.
+    pub(crate) unlike: usize,
     /// It signs, and takes nothing that is not signed.
     pub(crate) key: Option<SigningKey>,
     /// Answers whose signature was missing or not valid. A real client would be gone.
@@ -105,7 +117,7 @@ impl Client {
             credits: 1,
             session: 0,
             tree: 0,
-            answers: Splitter::new(),
+            answers: Splitter::taking_sealed(),
             frame: BytesMut::new(),
             answered: BTreeMap::new(),
             interim: Vec::new(),
@@ -114,6 +126,12 @@ impl Client {
             sent: Vec::new(),
             heard: Heard::NOTHING,
             session_key: None,
+            sealing: None,
+            seal: None,
+            seals_all: false,
+            seals_tree: None,
+            sealed: BTreeSet::new(),
+            unlike: 0,
             key: None,
             forged: 0,
             signs_little: false,
@@ -133,16 +151,42 @@ impl Client {
             match piece {
                 Piece::Head(head) => self.frame.extend_from_slice(&head.bytes),
                 Piece::Rest(_, bytes) => self.frame.extend_from_slice(&bytes),
+                Piece::Sealed(frame) => {
+                    let seal = self.seal.as_mut().expect("it knows the keys");
+                    match seal.open(&frame[FRAME_HEADER..]) {
+                        Some(messages) => self.sealed_messages(&messages),
+                        None => self.forged += 1,
+                    }
+                }
                 Piece::End => {
                     let frame = self.frame.split();
-                    self.message(&frame[FRAME_HEADER..]);
+                    self.message(&frame[FRAME_HEADER..], false);
                 }
             }
         }
     }
 
-    fn message(&mut self, message: &[u8]) {
-        let header = Header::parse(message).expect("an answer has a header");
+    /// What an encrypted frame held.
+    fn sealed_messages(&mut self, mut rest: &[u8]) {
+        while !rest.is_empty() {
+            let header = Header::parse(rest).expect("an answer has a header");
+            let length = match header.next as usize {
+                0 => rest.len(),
+                next => next,
+            };
+            self.message(&rest[..length], true);
+            rest = &rest[length..];
+        }
+    }
+
+    fn message(&mut self, message: &[u8], is_sealed: bool) {
+        let header = Header {
+            is_sealed,
+            ..Header::parse(message).expect("an answer has a header")
+        };
+        if header.message_id != u64::MAX {
+            self.unlike += usize::from(self.sealed.contains(&header.message_id) != is_sealed);
+        }
         assert!(header.has(flag::FROM_SERVER));
         self.heard = self.heard.and(&header, message);
         if let Some((signing, dialect, key)) = self
@@ -150,8 +194,17 @@ impl Client {
             .take_if(|_| header.status == status::SUCCESS)
         {
             self.key = Some(self.heard.key(dialect, signing.algorithm, &key));
+            self.seal = self.sealing.map(|sealing| {
+                let agreed = (dialect, sealing.cipher());
+                self.heard.seal(End::Client, agreed, &key, header.session)
+            });
+            self.seals_all |= message[LENGTH + 2] & 4 != 0;
+        }
+        if header.command == command::TREE_CONNECT && message[LENGTH + 5] & 0x80 != 0 {
+            self.seals_tree = Some(header.tree);
         }
         let is_vouched_for = match &self.key {
+            _ if is_sealed => true,
             Some(key) if header.has(flag::SIGNED) => key.verify(message).is_some(),
             Some(_) => {
                 self.signs_little
@@ -186,13 +239,39 @@ impl Client {
                 next => next,
             };
             let (message, behind) = rest.split_at_mut(length);
-            let signs = !self.signs_little || header.command == command::TREE_CONNECT;
+            let signs = !self.seals(&header)
+                && (!self.signs_little || header.command == command::TREE_CONNECT);
             if let Some(key) = self.key.as_ref().filter(|_| signs) {
                 key.sign(message, []);
             }
             self.heard = self.heard.and(&header, message);
             rest = behind;
         }
+    }
+
+    /// Whether it encrypts a message.
+    fn seals(&self, header: &Header) -> bool {
+        self.seal.is_some() && (self.seals_all || self.seals_tree == Some(header.tree))
+    }
+
+    /// The frame as it goes.
+    fn protect(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
+        self.sign(&mut frame[FRAME_HEADER..]);
+        let header = Header::parse(&frame[FRAME_HEADER..]).expect("it wrote a header");
+        if !self.seals(&header) {
+            return frame;
+        }
+        let mut at = FRAME_HEADER;
+        loop {
+            let header = Header::parse(&frame[at..]).expect("it wrote a header");
+            self.sealed.insert(header.message_id);
+            at += header.next as usize;
+            if header.next == 0 {
+                break;
+            }
+        }
+        let seal = self.seal.as_mut().expect("it encrypts");
+        seal.seal(&frame[FRAME_HEADER..])
     }
 
     /// The next message's id, paid for.
@@ -260,7 +339,7 @@ impl World {
     pub(crate) fn with_settings(delay: Duration, settings: Settings) -> Self {
         let mut server = Server::new();
         server.connect();
-        let half = |half| Stage::Running(smb::build(half, settings.clone()));
+        let half = |half| Stage::Running(smb::build(half, settings.clone(), Random::from_seed(7)));
         let way = || Way {
             items: VecDeque::new(),
             free_at: Time::ZERO,
@@ -303,6 +382,13 @@ impl World {
 
     /// Connects client `who` to the share.
     pub(crate) fn set_up(&mut self, who: usize) {
+        self.sign_in(who);
+        let answer = self.ask(who, &messages::tree_connect());
+        self.clients[who].tree = answer.header.tree;
+    }
+
+    /// The same, as far as its session.
+    pub(crate) fn sign_in(&mut self, who: usize) {
         self.ask(who, &messages::negotiate());
         match self.server.signing.clone() {
             None => {
@@ -311,8 +397,6 @@ impl World {
             }
             Some(signing) => self.log_in(who, signing),
         }
-        let answer = self.ask(who, &messages::tree_connect());
-        self.clients[who].tree = answer.header.tree;
     }
 
     /// Proves to the server who client `who` is.
@@ -320,6 +404,7 @@ impl World {
         let answer = self.ask(who, &messages::session_setup_with(&Login::begins()));
         self.clients[who].session = answer.header.session;
         let (token, key) = signing.login.proves();
+        self.clients[who].sealing = self.server.sealing;
         self.clients[who].session_key = Some((signing, self.server.dialect, key));
         let answer = self.ask(who, &messages::session_setup_with(&token));
         assert_eq!(answer.header.status, status::SUCCESS);
@@ -361,8 +446,7 @@ impl World {
             .collect();
         let bodies = requests.iter().map(|request| &request.body[..]);
         let messages: Vec<(Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
-        let mut bytes = frame(&messages);
-        self.clients[who].sign(&mut bytes[FRAME_HEADER..]);
+        let bytes = self.clients[who].protect(frame(&messages));
         self.send_bytes(who, &bytes);
         headers.iter().map(|header| header.message_id).collect()
     }
@@ -371,8 +455,8 @@ impl World {
     pub(crate) fn cancel(&mut self, who: usize, message_id: u64) {
         let client = &self.clients[who];
         let header = messages::cancel().header(message_id, client.session, client.tree);
-        let mut bytes = frame(&[(header, &messages::cancel().body)]);
-        self.clients[who].sign(&mut bytes[FRAME_HEADER..]);
+        let bytes = frame(&[(header, &messages::cancel().body)]);
+        let bytes = self.clients[who].protect(bytes);
         self.send_bytes(who, &bytes);
     }
 

@@ -65,7 +65,7 @@ pub(crate) mod status {
     pub(crate) const UNEXPECTED_IO_ERROR: u32 = 0xc000_00e9;
 }
 
-/// A header's meaning. Every field is kept, so that emitting it gives the same 64 bytes.
+/// A header's meaning. Every field of it is kept, so that emitting it gives the same 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// How many message ids the message takes; 0 counts as 1.
@@ -90,6 +90,22 @@ pub(crate) struct Header {
     pub(crate) session: u64,
     /// The signature, or zeros.
     pub(crate) signature: [u8; 16],
+    /// The message came encrypted, and what is said to it goes so. Not of the 64 bytes: whoever has
+    /// decrypted the message says it.
+    pub(crate) is_sealed: bool,
+}
+
+/// What vouches for a message, the weakest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Guard {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Its signature.
+    Signed,
+    /// It came encrypted; a signature inside counts for nothing ([MS-SMB2] §3.3.5.2.4, Verifying the
+    /// Signature).
+    Sealed,
 }
 
 impl Header {
@@ -116,6 +132,7 @@ impl Header {
             tree: u32_at(bytes, 36)?,
             session: u64_at(bytes, 40)?,
             signature: array(bytes, SIGNATURE_AT)?,
+            is_sealed: false,
         })
     }
 
@@ -154,6 +171,16 @@ impl Header {
             tree,
             session,
             signature: [0; 16],
+            is_sealed: false,
+        }
+    }
+
+    /// What vouches for the message.
+    pub(crate) fn guard(&self) -> Guard {
+        match (self.is_sealed, self.has(flag::SIGNED)) {
+            (true, _) => Guard::Sealed,
+            (false, true) => Guard::Signed,
+            (false, false) => Guard::Nothing,
         }
     }
 

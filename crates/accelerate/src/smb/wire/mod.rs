@@ -15,9 +15,10 @@
 //! | `oplock` | OPLOCK_BREAK |
 //! | `set_info` | QUERY_INFO and SET_INFO of a position |
 //! | `lock` | whether a LOCK keeps its own holder from writing |
+//! | `transform` | the header before an encrypted message |
 //! | `target` | which open, tree or session a request works on, and what it does to it |
 //!
-//! It does not read SMB1, encrypted or compressed messages; `split` names them.
+//! It does not read SMB1 or compressed messages; `split` names them.
 
 pub(crate) mod create;
 pub(crate) mod directory;
@@ -29,6 +30,7 @@ pub(crate) mod set_up;
 pub(crate) mod split;
 pub(crate) mod target;
 pub(crate) mod transfer;
+pub(crate) mod transform;
 
 use thiserror::Error;
 

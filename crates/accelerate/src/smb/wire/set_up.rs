@@ -5,7 +5,9 @@
 use super::header::LENGTH;
 use super::{WireError, expect_structure, u8_at, u16_at, u32_at};
 
-/// What a NEGOTIATE context is of that says how messages are signed ([MS-SMB2] §2.2.3.1).
+/// What a NEGOTIATE context is of that says how messages are encrypted, and how they are signed
+/// ([MS-SMB2] §2.2.3.1).
+const ENCRYPTION_CAPABILITIES: u16 = 2;
 const SIGNING_CAPABILITIES: u16 = 8;
 /// More contexts than the specification has kinds of; a message with more is not believed.
 const CONTEXTS_MAX: u16 = 64;
@@ -43,6 +45,16 @@ impl NegotiateAnswer {
     /// The number of the algorithm that messages are signed with, if the answer, here the whole
     /// message, says so ([MS-SMB2] §2.2.4, NegotiateContextList; §2.2.3.1.7).
     pub(crate) fn signing_algorithm(message: &[u8]) -> Result<Option<u16>, WireError> {
+        Self::chosen(message, SIGNING_CAPABILITIES)
+    }
+
+    /// The number of the cipher that messages are encrypted with, in the same way (§2.2.3.1.2).
+    pub(crate) fn cipher(message: &[u8]) -> Result<Option<u16>, WireError> {
+        Self::chosen(message, ENCRYPTION_CAPABILITIES)
+    }
+
+    /// What the server has chosen in a context of this kind: both begin with a count and the numbers.
+    fn chosen(message: &[u8], kind: u16) -> Result<Option<u16>, WireError> {
         let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
         let count = u16_at(body, 6)?;
         if count > CONTEXTS_MAX {
@@ -52,8 +64,8 @@ impl NegotiateAnswer {
         for _ in 0..count {
             let context = message.get(at..).ok_or(WireError::Truncated)?;
             let length = usize::from(u16_at(context, 2)?);
-            if u16_at(context, 0)? == SIGNING_CAPABILITIES {
-                // A count, which is 1 in an answer, and the algorithm.
+            if u16_at(context, 0)? == kind {
+                // A count, which is 1 in an answer, and what was chosen.
                 return u16_at(context, 10).map(Some);
             }
             // Contexts start at multiples of eight.
@@ -91,6 +103,12 @@ impl SessionSetupAnswer {
     pub(crate) fn is_without_key(self) -> bool {
         self.flags & 0x3 != 0
     }
+}
+
+/// Whether a SESSION_SETUP request, here the whole message, binds a further channel to a session that
+/// stands ([MS-SMB2] §2.2.5, SMB2_SESSION_FLAG_BINDING).
+pub(crate) fn is_binding(message: &[u8]) -> bool {
+    u8_at(message, LENGTH + 2).is_ok_and(|flags| flags & 1 != 0)
 }
 
 /// The security token of a SESSION_SETUP request, here the whole message ([MS-SMB2] §2.2.5).

@@ -105,6 +105,8 @@ pub(crate) enum Piece {
     Rest(SegmentKind, Bytes),
     /// The frame is complete.
     End,
+    /// A whole frame that holds an encrypted message, for a splitter that takes such.
+    Sealed(BytesMut),
 }
 
 /// Where the splitter is.
@@ -133,6 +135,7 @@ pub(crate) struct Splitter {
     /// Bytes not yet looked at.
     input: Bytes,
     place: Place,
+    takes_sealed: bool,
 }
 
 impl Splitter {
@@ -141,6 +144,15 @@ impl Splitter {
             held: BytesMut::new(),
             input: Bytes::new(),
             place: Place::Frame,
+            takes_sealed: false,
+        }
+    }
+
+    /// One that gathers encrypted messages, where another stops at them.
+    pub(crate) fn taking_sealed() -> Self {
+        Self {
+            takes_sealed: true,
+            ..Self::new()
         }
     }
 
@@ -155,7 +167,7 @@ impl Splitter {
         }
     }
 
-    /// Bytes held back because a head is not complete.
+    /// Bytes held back because a head, or an encrypted message, is not complete.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
@@ -211,6 +223,10 @@ impl Splitter {
                     _ if length > FRAME_MAX => return Err(Foreign::TooLong),
                     [0xfe, b'S', b'M', b'B', ..] if length >= header::LENGTH => {}
                     [0xff, b'S', b'M', b'B', ..] => return Err(Foreign::Smb1),
+                    [0xfd, b'S', b'M', b'B', ..] if self.takes_sealed => {
+                        let is_whole = self.hold(FRAME_HEADER + length);
+                        return Ok(is_whole.then(|| Piece::Sealed(self.held.split())));
+                    }
                     [0xfd, b'S', b'M', b'B', ..] => return Err(Foreign::Encrypted),
                     [0xfc, b'S', b'M', b'B', ..] => return Err(Foreign::Compressed),
                     _ => return Err(Foreign::Unknown),
@@ -357,6 +373,11 @@ impl Splitter {
 pub(crate) fn frame_header(length: usize) -> [u8; FRAME_HEADER] {
     assert!(length < 1 << 24, "a frame's length has 24 bits");
     (length as u32).to_be_bytes()
+}
+
+/// Whether what begins here is a frame with an encrypted message.
+pub(crate) fn is_sealed(bytes: &[u8]) -> bool {
+    matches!(bytes, [0, _, _, _, 0xfd, ..])
 }
 
 fn frame_length(bytes: &[u8]) -> Option<usize> {

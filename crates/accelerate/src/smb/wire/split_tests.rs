@@ -5,6 +5,7 @@ use vocab::SegmentKind;
 
 use super::super::header::{Header, command, flag};
 use super::*;
+use crate::smb::testing::messages::{echo, frame};
 
 /// A READ answer with 100 bytes of data, two bytes of padding before and one behind it; then a
 /// compound of ECHO and CLOSE.
@@ -53,6 +54,7 @@ fn summary(pieces: &[Piece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
                 all.extend_from_slice(bytes);
             }
             Piece::End => ends += 1,
+            Piece::Sealed(_) => panic!("it takes none"),
         }
     }
     (ids, payload, all, ends)
@@ -146,4 +148,33 @@ fn a_keep_alive_passes_between_frames() {
         assert_eq!(payload, vec![0xda; 100]);
         assert_eq!(all, bytes);
     }
+}
+
+#[test]
+fn encrypted_messages_are_gathered_where_they_are_taken() {
+    let mut stream = b"\0\0\0\x08\xfdSMB1234".to_vec();
+    stream.extend(frame(&[(echo().header(1, 2, 3), &echo().body)]));
+    stream.extend(b"\0\0\0\x06\xfdSMB12");
+    for piece in [1, 3, 5, 9, 100] {
+        let mut splitter = Splitter::taking_sealed();
+        let (mut sealed, mut ends) = (Vec::new(), 0);
+        for bytes in stream.chunks(piece) {
+            splitter.push(Bytes::copy_from_slice(bytes));
+            while let Some(piece) = splitter.next().unwrap() {
+                match piece {
+                    Piece::Sealed(frame) => sealed.push(frame),
+                    Piece::End => ends += 1,
+                    Piece::Head(_) | Piece::Rest(..) => {}
+                }
+            }
+        }
+        assert_eq!(sealed.len(), 2);
+        assert_eq!(sealed[0][..], stream[..12]);
+        assert_eq!(sealed[1][..], stream[stream.len() - 10..]);
+        assert_eq!(ends, 1);
+        assert!(splitter.at_boundary());
+    }
+    let mut other = Splitter::new();
+    other.push(stream.into());
+    assert_eq!(other.next(), Err(Foreign::Encrypted));
 }

@@ -1,0 +1,211 @@
+//! Encrypted messages, as they come and as they go.
+//!
+//! ```text
+//!             client's                                 server's
+//!  Watching   opened to be looked at, passes as it came, both ways
+//!  Engaged    comes opened by the near half, behind    is opened, and goes to the near half
+//!             Frame::Sealed, or as it was sent while   in the clear behind Frame::Sealed;
+//!             that had no keys; is sealed for the      answers to what is asked here go
+//!             server                                   nowhere
+//! ```
+//! What came encrypted leaves so, message by message, and nothing else does: whether a session, a tree or
+//! the client alone wants it is the hosts' affair. An answer in the clear to a request that was encrypted
+//! is nobody's word (see `answers`).
+
+use bytes::{Bytes, BytesMut};
+use vocab::{SegmentKind, Time};
+
+use super::message::Message;
+use super::sessions::Sender;
+use super::{Far, State};
+use crate::LetGoReason;
+use crate::smb::frames::Frame;
+use crate::smb::keys::CHANCE;
+use crate::smb::sealed;
+use crate::smb::wire::header::Header;
+use crate::smb::wire::split::{FRAME_HEADER, Head, Piece};
+use crate::smb::wire::transform::Transform;
+
+impl Far {
+    /// A frame of the client's with an encrypted message.
+    pub(super) fn sealed_request(&mut self, now: Time, frame: BytesMut) {
+        let frame = frame.freeze();
+        match self.open(Sender::Client, &frame) {
+            Ok((session, pieces)) => {
+                let raw = (self.state == State::Watching).then_some(frame);
+                self.arrived(now, Message::sealed(session, pieces, raw));
+            }
+            Err(reason) => {
+                self.gathering = Message::unread(frame);
+                self.stop(reason);
+            }
+        }
+    }
+
+    /// The near half has opened the message that follows.
+    pub(super) fn request_sealed(&mut self, session: u64) {
+        let is_expected = self.state == State::Engaged
+            && self.requests.at_boundary()
+            && self.next_sealed.is_none()
+            && self.sessions.is_proved(session);
+        match is_expected {
+            true => self.next_sealed = Some(session),
+            false => self.stop(LetGoReason::Violation),
+        }
+    }
+
+    /// Marks a message of the client's as the near half has said; whether it can be so.
+    pub(super) fn mark_sealed(&mut self, message: &mut Message) -> bool {
+        let Some(session) = self.next_sealed.take() else {
+            return true;
+        };
+        message.mark_sealed(session);
+        let mut heads = message.heads().enumerate();
+        heads.all(|(index, head)| sealed::is_of(session, &head.header, index == 0))
+    }
+
+    /// A frame of the server's with an encrypted message.
+    pub(super) fn sealed_answer(&mut self, now: Time, frame: BytesMut) {
+        let frame = frame.freeze();
+        let opened = self.open(Sender::Server, &frame);
+        if self.state == State::Watching {
+            self.send_client(SegmentKind::Payload, frame);
+        }
+        let (session, pieces) = match opened {
+            Ok(_) if self.state == State::Engaged && !self.near_takes_sealing => {
+                return self.stop(LetGoReason::Encrypted);
+            }
+            Ok(opened) => opened,
+            Err(reason) => return self.stop(reason),
+        };
+        if self.state == State::Engaged {
+            // Of a session in which nothing was encrypted before.
+            self.tell_sealing();
+        }
+        self.is_muted = self.state == State::Watching;
+        self.answer_sealed = Some(session);
+        let mut pieces = pieces.into_iter().peekable();
+        while let Some(piece) = pieces.next() {
+            match piece {
+                Piece::Head(head) if self.state != State::Gone => {
+                    let mut rest = Vec::new();
+                    while let Some(Piece::Rest(kind, bytes)) =
+                        pieces.next_if(|piece| matches!(piece, Piece::Rest(..)))
+                    {
+                        rest.push((kind, bytes));
+                    }
+                    self.learn_keys(&head, &rest);
+                    self.whole_answer(now, head, rest);
+                }
+                Piece::End if self.state != State::Gone => self.answer_complete(),
+                Piece::Head(_) | Piece::Rest(..) | Piece::End | Piece::Sealed(_) => {}
+            }
+        }
+        self.is_muted = false;
+        self.answer_sealed = None;
+        if self.state != State::Gone {
+            self.forget_ended(session);
+            self.give_ready();
+        }
+    }
+
+    /// The session and the pieces of an encrypted message.
+    fn open(&mut self, sender: Sender, frame: &Bytes) -> Result<(u64, Vec<Piece>), LetGoReason> {
+        let message = &frame[FRAME_HEADER..];
+        let transform = Transform::parse(message).map_err(|_| LetGoReason::Violation)?;
+        let session = transform.session;
+        let plain = self
+            .sessions
+            .open(session, sender, message)
+            .map_err(|(reason, account)| {
+                self.no_key_for = account;
+                reason
+            })?;
+        let pieces = sealed::pieces(session, &plain).ok_or(LetGoReason::Unsupported)?;
+        Ok((session, pieces))
+    }
+
+    /// Hands the keys for encryption to the near half, if it takes them.
+    pub(super) fn tell_sealing(&mut self) {
+        if !self.near_takes_sealing {
+            return;
+        }
+        for (session, keys) in self.sessions.sealing_to_tell() {
+            let chance = self.draw();
+            self.tell_near(Frame::Sealing {
+                session,
+                keys,
+                chance,
+                may_store: self.settings.may_store_decrypted,
+            });
+        }
+    }
+
+    /// Chance for nonces.
+    pub(super) fn draw(&mut self) -> [u8; CHANCE] {
+        let mut chance = [0; CHANCE];
+        chance[..8].copy_from_slice(&self.chance.next_u64().to_be_bytes());
+        chance[8..].copy_from_slice(&self.chance.next_u64().to_be_bytes());
+        chance
+    }
+
+    /// Sends the server a frame, given in the clear, encrypted.
+    pub(super) fn send_sealed(&mut self, session: u64, frame: &[Bytes]) {
+        // The first part begins with the frame's header, which is written anew.
+        let parts = frame.iter().enumerate().map(|(index, part)| match index {
+            0 => &part[FRAME_HEADER..],
+            _ => &part[..],
+        });
+        match self.sessions.seal(session, parts) {
+            Some(sealed) => self.send_server(sealed.into()),
+            None => self.stop(LetGoReason::Limit),
+        }
+    }
+
+    /// Passes a message's head on to the client, unless it has passed as it came.
+    pub(super) fn pass_head(&mut self, head: Head) {
+        if let Some(session) = self.answer_sealed
+            && head.start > 0
+            && !self.is_muted
+        {
+            self.tell_near(Frame::Sealed { session });
+        }
+        self.pass(SegmentKind::Control, head.bytes.freeze());
+    }
+
+    /// Passes on more of it.
+    pub(super) fn pass(&mut self, kind: SegmentKind, bytes: Bytes) {
+        if !self.is_muted {
+            let kind = self.storable(kind, self.answer_sealed.is_some());
+            self.send_client(kind, bytes);
+        }
+    }
+
+    /// What bytes of this kind go to the near half as: no dictionary keeps control, and so none keeps
+    /// what came encrypted unless the policy says so.
+    pub(super) fn storable(&self, kind: SegmentKind, is_sealed: bool) -> SegmentKind {
+        match is_sealed && !self.settings.may_store_decrypted {
+            true => SegmentKind::Control,
+            false => kind,
+        }
+    }
+
+    /// Gives the client an answer from here, encrypted if its request was.
+    pub(super) fn answer_here(&mut self, request: &Header, answer: Bytes) {
+        let sealed = request.is_sealed.then_some(request.session);
+        self.ready.push((sealed, answer));
+        if self.answers.at_boundary() && self.answer_sealed.is_none() {
+            self.give_ready();
+        }
+    }
+
+    /// Gives out the answers from here that waited.
+    pub(super) fn give_ready(&mut self) {
+        for (sealed, answer) in std::mem::take(&mut self.ready) {
+            if let Some(session) = sealed {
+                self.tell_near(Frame::Sealed { session });
+            }
+            self.send_client(SegmentKind::Control, answer);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Encrypted messages at the client's end.
+//!
+//! Until the far half has handed over a session's keys, what is encrypted passes as it comes and is only
+//! counted. From then on frames are gathered and opened, and go on in the clear, each behind
+//! [`Frame::Sealed`]; one that no key opens goes on as it came, for the far half to judge. What the far half
+//! marks so is sealed for the client when all of it is there.
+
+use bytes::{Buf, Bytes, BytesMut};
+use vocab::{Segment, SegmentKind, Time};
+
+use super::{Near, Sealed, Sealing, State};
+use crate::smb::config::TREES_MAX;
+use crate::smb::frames::Frame;
+use crate::smb::keys::{CHANCE, Sealer, SealingKeys};
+use crate::smb::sealed;
+use crate::smb::wire::split::{FRAME_HEADER, Piece};
+use crate::smb::wire::transform::Transform;
+use crate::{LetGoReason, Output};
+
+impl Near {
+    /// Takes a session's keys from the far half.
+    pub(super) fn take_sealing(
+        &mut self,
+        session: u64,
+        keys: SealingKeys,
+        chance: [u8; CHANCE],
+        may_store: bool,
+    ) {
+        if self.sealing.len() >= TREES_MAX || self.state != State::Serving {
+            return self.close(LetGoReason::Limit);
+        }
+        if self.sealing.is_empty() {
+            // So far all that came has passed at once.
+            self.passed = self.requests.held();
+        }
+        let sealing = Sealing {
+            client: keys.client,
+            may_store,
+            sealer: Sealer::new(keys.server, chance),
+        };
+        self.sealing.insert(session, sealing);
+    }
+
+    /// Bytes of the client's, of which some may be encrypted with a key that is known.
+    pub(super) fn open_bytes(&mut self, now: Time, bytes: Bytes) {
+        self.requests.push(bytes);
+        loop {
+            match self.requests.next() {
+                Ok(Some(Piece::Sealed(frame))) => self.sealed_request(now, frame),
+                Ok(Some(piece)) => self.pass_on(now, piece),
+                Ok(None) => return,
+                Err(_) => {
+                    self.is_blind = true;
+                    let held = self.requests.give_back();
+                    return self.send_far(SegmentKind::Payload, held);
+                }
+            }
+        }
+    }
+
+    /// A frame with an encrypted message is there.
+    fn sealed_request(&mut self, now: Time, frame: BytesMut) {
+        let frame = frame.freeze();
+        // The beginning of one that came before the keys has gone on as it was.
+        let opened = (self.passed == 0).then(|| self.open(&frame)).flatten();
+        let Some((session, pieces)) = opened else {
+            self.send_far(SegmentKind::Payload, frame);
+            return self.passed_unread();
+        };
+        self.tell_far(Frame::Sealed { session });
+        let may_store = self.sealing.get(&session).is_some_and(|of| of.may_store);
+        for piece in pieces {
+            self.pass_on(
+                now,
+                match piece {
+                    // No dictionary keeps control.
+                    Piece::Rest(_, bytes) if !may_store => Piece::Rest(SegmentKind::Control, bytes),
+                    piece => piece,
+                },
+            );
+        }
+    }
+
+    fn open(&self, frame: &Bytes) -> Option<(u64, Vec<Piece>)> {
+        let message = &frame[FRAME_HEADER..];
+        let session = Transform::parse(message).ok()?.session;
+        let plain = self.sealing.get(&session)?.client.open(message)?;
+        Some((session, sealed::pieces(session, &plain)?))
+    }
+
+    /// Sends a piece of the client's on, and looks at it.
+    fn pass_on(&mut self, now: Time, piece: Piece) {
+        match piece {
+            Piece::Head(head) => {
+                self.send_far(SegmentKind::Control, head.bytes.clone().freeze());
+                self.passes(now, &head);
+            }
+            Piece::Rest(kind, bytes) => {
+                if let Some(mac) = &mut self.mac {
+                    mac.update(&bytes);
+                }
+                self.send_far(kind, bytes);
+            }
+            Piece::End => self.passed(now),
+            Piece::Sealed(_) => {}
+        }
+    }
+
+    /// Sends bytes to the far half, but for those that have passed before.
+    fn send_far(&mut self, kind: SegmentKind, mut bytes: Bytes) {
+        let passed = self.passed.min(bytes.len());
+        self.passed -= passed;
+        bytes.advance(passed);
+        if !bytes.is_empty() {
+            let segment = Segment { kind, bytes };
+            self.outputs.push_back(Output::ToWan(segment));
+        }
+    }
+
+    /// A frame of the client's has passed, and nothing is known of it: it may change any directory. It
+    /// names no open that is served, for when it was sent the client knew of none.
+    pub(super) fn passed_unread(&mut self) {
+        self.position += 1;
+        self.names_may_change(self.position);
+    }
+
+    /// The answer that follows is to be encrypted.
+    pub(super) fn answer_sealed(&mut self, session: u64) {
+        let is_expected =
+            self.state == State::Serving && self.answers.at_boundary() && self.sealed.is_none();
+        if !is_expected {
+            return self.close(LetGoReason::Violation);
+        }
+        let parts = Vec::new();
+        self.sealed = Some(Sealed { session, parts });
+    }
+
+    /// Gives the client bytes of the server's, or keeps them to be encrypted.
+    pub(super) fn pass(&mut self, bytes: Bytes) {
+        match &mut self.sealed {
+            Some(sealed) => sealed.parts.push(bytes),
+            None => self.send_client(bytes),
+        }
+    }
+
+    /// The frame that is passing is complete.
+    pub(super) fn give_sealed(&mut self) {
+        let Some(sealed) = self.sealed.take() else {
+            return;
+        };
+        // It may have been kept back.
+        if sealed.parts.is_empty() {
+            return;
+        }
+        let parts = sealed.parts.iter().enumerate();
+        let parts = parts.map(|(index, part)| match index {
+            0 => &part[FRAME_HEADER..],
+            _ => &part[..],
+        });
+        if let Some(bytes) = self.seal(sealed.session, parts) {
+            self.send_client(bytes);
+        }
+    }
+
+    /// A frame with this message encrypted in the server's place; closes if that may not be.
+    pub(super) fn seal<'a>(
+        &mut self,
+        session: u64,
+        parts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Option<Bytes> {
+        let Some(sealing) = self.sealing.get_mut(&session) else {
+            self.close(LetGoReason::Encrypted);
+            return None;
+        };
+        let sealed = sealing.sealer.seal(session, parts);
+        if sealed.is_none() {
+            self.close(LetGoReason::Limit);
+        }
+        sealed.map(Bytes::from)
+    }
+}

@@ -1,0 +1,87 @@
+//! What was inside an encrypted message, cut as if it had come in the clear.
+
+use bytes::Bytes;
+
+use super::wire::header::{Header, UNASKED, flag};
+use super::wire::split::{Piece, Splitter, frame_header};
+
+/// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
+/// §3.2.4.1.4, Sending Compounded Requests).
+pub(crate) const SAME_SESSION: u64 = u64::MAX;
+
+/// The pieces of a frame of these messages, every head marked as sealed; `None` when they are not whole
+/// messages of this session: another's, encrypted or compressed once more, or nothing of the kind.
+pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<Piece>> {
+    if messages.len() >= 1 << 24 {
+        return None;
+    }
+    let mut frame = frame_header(messages.len()).to_vec();
+    frame.extend_from_slice(messages);
+    let mut splitter = Splitter::new();
+    splitter.push(Bytes::from(frame));
+    let mut pieces = Vec::new();
+    loop {
+        match splitter.next().ok()?? {
+            Piece::Head(mut head) => {
+                if !is_of(session, &head.header, pieces.is_empty()) {
+                    return None;
+                }
+                head.header.is_sealed = true;
+                pieces.push(Piece::Head(head));
+            }
+            Piece::End => {
+                pieces.push(Piece::End);
+                return splitter.at_boundary().then_some(pieces);
+            }
+            piece => pieces.push(piece),
+        }
+    }
+}
+
+/// Whether a message may stand in what is sealed for this session ([MS-SMB2] §3.3.5.2.1, Decrypting the
+/// Message). What a server sends unasked names none (§3.3.4.6, Object Store Indicates an Oplock Break).
+pub(crate) fn is_of(session: u64, header: &Header, is_first: bool) -> bool {
+    let is_unasked = header.has(flag::FROM_SERVER) && header.message_id == UNASKED;
+    header.session == session
+        || !is_first && header.session == SAME_SESSION
+        || is_unasked && header.session == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::testing::messages::{echo, frame};
+    use crate::smb::wire::split::FRAME_HEADER;
+
+    #[test]
+    fn only_whole_messages_of_the_session_are_taken() {
+        let echo = echo();
+        let compound = |second| {
+            let messages = [
+                (echo.header(1, 7, 5), &echo.body[..]),
+                (echo.header(2, second, 5), &echo.body[..]),
+            ];
+            frame(&messages)[FRAME_HEADER..].to_vec()
+        };
+        for second in [7, SAME_SESSION] {
+            let pieces = pieces(7, &compound(second)).unwrap();
+            let sealed = pieces.iter().filter(|piece| match piece {
+                Piece::Head(head) => head.header.is_sealed,
+                _ => false,
+            });
+            assert_eq!(sealed.count(), 2);
+        }
+        let whole = compound(7);
+        assert_eq!(pieces(8, &whole), None);
+        assert_eq!(pieces(7, &compound(8)), None);
+        assert_eq!(pieces(SAME_SESSION, &compound(8)), None);
+        for magic in [0xfd, 0xfc, 0xff] {
+            let mut nested = whole.clone();
+            nested[0] = magic;
+            assert_eq!(pieces(7, &nested), None);
+        }
+        for length in 0..64 + 8 {
+            assert_eq!(pieces(7, &whole[..length]), None, "{length}");
+        }
+    }
+}
