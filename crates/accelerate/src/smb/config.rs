@@ -26,7 +26,7 @@ pub struct Settings {
     /// Sessions signed by AES-GMAC are worked on too, though a message that is signed again uses the
     /// client's nonce once more (docs/decisions/0059).
     pub may_resign_gmac: bool,
-    /// What came encrypted and was opened may enter the dictionaries (docs/decisions/0060).
+    /// What came encrypted and was opened may enter the dictionaries (docs/decisions/0062).
     pub may_store_decrypted: bool,
 }
 

@@ -25,7 +25,7 @@
 //! is verified before it is acted upon, and what is altered or answered here is signed as the other
 //! host would have. Nothing is ever signed that was not, nor the other way round. The same holds of
 //! sessions and shares that are encrypted: both halves decrypt, messages cross between them in the
-//! clear within the tunnel, and leave encrypted exactly where they came so (docs/decisions/0060).
+//! clear within the tunnel, and leave encrypted exactly where they came so (docs/decisions/0062).
 //!
 //! It lets go, while it has altered nothing, of what is signed or encrypted without a key, compressed,
 //! SMB1 or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
