@@ -1,46 +1,54 @@
 //! Finds the repeats in text, for zstd to code: in a window's bytes, at the beginnings of words.
 //!
 //! ```text
-//!  history   … self.next_token(); … self.next_chunk(     what came before, 8 MiB at most
+//!  history  … self.next_token(); … self.next_chunk(     what came before, 8 MiB at most
 //!                                   ▲    ▲    ▲          words begin here: looked up, then written down
 //!  three tables of places, by the 4, 8 and 16 bytes that stand there
 //! ```
 //! Repeats in text begin where words do. So only there, at one byte in eight, is anything looked up and
-//! written down, and it is known ahead where that will be: a block is worked on in steps, each a loop
-//! without branches that depend on data, in which the waits for memory overlap.
+//! written down, and it is known ahead where that will be: a block is worked on in batches of a kibibyte,
+//! and each in steps that are loops without branches that depend on data, in which the waits for
+//! memory overlap.
 //!
 //! 1. Where words begin (`simd::words`).
 //! 2. For each such place the best candidate: the latest place with the same 16 bytes, else 8, else 4,
 //!    by nine bits of their hash. Its bytes are fetched meanwhile.
-//! 3. How many of the next 16 bytes agree.
-//! 4. Which of them become sequences (`choose`). A match that reaches further than the one before it
+//! 3. How many bytes agree there (`simd::agreement`); those with less than [`LEAST_AGREEING`] are forgotten.
+//! 4. Which of them become sequences (`Choice`). A match that reaches further than the one before it
 //!    cuts that one short; one that agrees as far back takes its place.
 //!
 //! What it gives up: matches that begin within words, so nothing is gained on what has none
 //! ([`is_text`]), and the search for offsets that were used before, which zstd names by itself if they come up.
 
-use simd::sequences::{MIN_MATCH, Sequence, fetch};
+use simd::agreement::{AHEAD, BEHIND, ahead, behind, fetch};
+use simd::sequences::{MIN_MATCH, Sequence};
 use simd::words;
 
 use crate::config::WINDOW_LOG;
 
-/// Places in the tables by 4, 8 and 16 bytes, as powers of two. Together 640 KiB: they share a
+/// Places in the tables by 4, 8 and 16 bytes, as powers of two. Together 512 KiB: they share a
 /// processor's own cache with what else is done for a record.
 const SHORT_LOG: u32 = 15;
-const LONG_LOG: u32 = 16;
+const LONG_LOG: u32 = 15;
 const LONGEST_LOG: u32 = 16;
 /// A table's entry: the place in the window, and above it bits of the hash.
 const PLACE: u32 = (1 << WINDOW_LOG) - 1;
 const TAG_BITS: u32 = 32 - WINDOW_LOG;
-/// Bytes that are read at each place.
-const READ: usize = 16;
-/// Bytes before a match that are compared at once.
-const BEFORE: usize = 8;
-/// Places for which the bytes of candidates are fetched together.
-const BATCH: usize = 256;
+/// Bytes that agree at a candidate at least.
+const LEAST_AGREEING: u32 = 4;
+/// Bytes that count when a match is asked whether it reaches beyond the one before it: with more of them
+/// matches are cut short that would better go on.
+const NEAR: u32 = 16;
+/// Words of marks, of 64 bytes each, that are worked on together: what is known of their places stays in
+/// the nearest cache, and they are enough for the bytes of the first candidate to arrive.
+const BATCH: usize = 16;
+/// Beginnings of words among 64 bytes at most: nothing begins right behind a beginning.
+const MOST_IN_MARKS: usize = 32;
+/// Places that are listed at once, whether they are there or not.
+const AT_ONCE: usize = 12;
 /// Bytes that a further sequence has to cover, by the bits of its offset: one costs about as much as so many
 /// literals.
-const LEAST_GAIN: [(u32, usize); 3] = [(14, 4), (18, 5), (u32::BITS, 6)];
+const LEAST_GAIN: [(u32, i32); 3] = [(14, 4), (18, 5), (u32::BITS, 6)];
 /// Bytes of a block that [`is_text`] looks at, in runs of this length.
 const SAMPLE: usize = 2048;
 const RUN: usize = 64;
@@ -61,35 +69,46 @@ pub(crate) struct Matcher {
     long: Box<[u32; 1 << LONG_LOG]>,
     longest: Box<[u32; 1 << LONGEST_LOG]>,
     marks: Vec<u64>,
-    words: Vec<Word>,
-    /// By the bits of an offset.
-    gains: [usize; 32],
+    batch: Box<Batch>,
+    /// By the zeros before an offset.
+    gains: [i32; 32],
 }
 
-/// A place where a word begins, and what is known of it.
-#[derive(Clone, Copy, Default)]
-struct Word {
-    at: u32,
+/// The places of a batch.
+struct Batch {
+    /// With room for what is listed in vain.
+    places: [u32; BATCH * MOST_IN_MARKS + AT_ONCE],
     /// Where the same bytes may stand; 0 for nowhere.
-    candidate: u32,
-    /// Bytes that agree there, [`READ`] at most.
-    agreeing: u32,
+    candidates: [u32; BATCH * MOST_IN_MARKS],
+    repeats: [Repeat; BATCH * MOST_IN_MARKS],
+    sequences: [Sequence; BATCH * MOST_IN_MARKS],
 }
 
-/// A match that is not yet a sequence, because it may be cut short.
-#[derive(Clone, Copy)]
-struct Match {
-    start: usize,
-    end: usize,
+/// A place whose bytes stand elsewhere, too.
+#[derive(Clone, Copy, Default)]
+struct Repeat {
+    at: u32,
+    candidate: u32,
+    /// Bytes that agree, [`AHEAD`] at most.
+    ahead: u32,
+}
+
+/// What has been chosen so far.
+struct Choice {
+    /// Where the last sequence ends.
+    done: i32,
+    /// The match that is not yet a sequence, because it may be cut short.
+    start: i32,
+    end: i32,
     /// 0 where there is none.
-    offset: usize,
+    offset: i32,
 }
 
 impl Matcher {
     pub(crate) fn new() -> Self {
         let mut gains = [0; 32];
-        for (bits, gain) in (0..).zip(&mut gains) {
-            let least = LEAST_GAIN.iter().find(|(below, _)| bits < *below);
+        for (zeros, gain) in (0..).zip(&mut gains) {
+            let least = LEAST_GAIN.iter().find(|(below, _)| 31 - zeros < *below);
             *gain = least.map_or(0, |(_, least)| *least);
         }
         Self {
@@ -98,7 +117,12 @@ impl Matcher {
             long: table(),
             longest: table(),
             marks: Vec::new(),
-            words: Vec::new(),
+            batch: Box::new(Batch {
+                places: [0; _],
+                candidates: [0; _],
+                repeats: [Repeat::default(); _],
+                sequences: [Sequence::last(0); _],
+            }),
             gains,
         }
     }
@@ -114,129 +138,164 @@ impl Matcher {
     /// window, each block of it after the one before.
     pub(crate) fn find(&mut self, history: &[u8], start: usize, found: &mut Vec<Sequence>) {
         debug_assert!(history.len() <= 1 << WINDOW_LOG);
-        self.find_words(history, start);
-        self.find_candidates(history);
-        self.choose(history, start, found);
-    }
-
-    /// Lists the places that are looked at: [`READ`] bytes stand at each.
-    fn find_words(&mut self, history: &[u8], start: usize) {
-        let readable = history.len().saturating_sub(READ).max(start);
+        // Behind each place that is looked at stand as many bytes as are compared; before it, too.
+        let readable = history.len().saturating_sub(AHEAD).max(start);
         self.kernel.mark(&history[start..readable], &mut self.marks);
-        let count: u32 = self.marks.iter().map(|marks| marks.count_ones()).sum();
-        self.words.clear();
-        self.words.reserve(count as usize);
-        for (base, marks) in (start as u32..).step_by(64).zip(&self.marks) {
-            let mut marks = *marks;
-            while marks != 0 {
-                self.words.push(Word {
-                    at: base + marks.trailing_zeros(),
-                    ..Word::default()
-                });
-                marks &= marks - 1;
-            }
+        if let Some(marks) = self.marks.first_mut() {
+            *marks &= u64::MAX << BEHIND.saturating_sub(start);
         }
-    }
-
-    /// Finds the candidate of each place and how well it agrees.
-    fn find_candidates(&mut self, history: &[u8]) {
-        for batch in self.words.chunks_mut(BATCH) {
-            for word in &mut *batch {
-                let at = word.at;
-                let bytes = read(history, at as usize);
-                let (front, back) = (bytes as u64, (bytes >> 64) as u64);
-                let short = (front << 32).wrapping_mul(MULTIPLIER);
-                let long = front.wrapping_mul(OTHER_MULTIPLIER);
-                let longest = back.rotate_left(29).wrapping_mul(MULTIPLIER);
-                let longest = front.wrapping_add(longest).wrapping_mul(OTHER_MULTIPLIER);
-                let short = exchange(&mut self.short, short, at);
-                let long = exchange(&mut self.long, long, at);
-                let longest = exchange(&mut self.longest, longest, at);
-                // Choices that the compiler makes without branches.
-                let mut candidate = if short.same { short.entry } else { 0 };
-                candidate = if long.same { long.entry } else { candidate };
-                candidate = if longest.same {
-                    longest.entry
-                } else {
-                    candidate
-                };
-                word.candidate = candidate & PLACE;
-                fetch(history, word.candidate as usize);
-            }
-            for word in batch {
-                let here = read(history, word.at as usize);
-                let there = read(history, word.candidate as usize);
-                word.agreeing = (here ^ there).trailing_zeros() / 8;
-            }
-        }
-    }
-
-    /// Makes sequences of the candidates.
-    fn choose(&self, history: &[u8], start: usize, found: &mut Vec<Sequence>) {
-        // Behind the last sequence.
-        let mut done = start;
-        let mut now = Match {
-            start,
-            end: start,
+        let mut choice = Choice {
+            done: start as i32,
+            start: start as i32,
+            end: start as i32,
             offset: 0,
         };
-        for word in &self.words {
-            let (at, candidate) = (word.at as usize, word.candidate as usize);
-            let agreeing = word.agreeing as usize;
-            if at + agreeing <= now.end + MIN_MATCH || candidate < BEFORE {
-                continue;
+        for number in (0..self.marks.len()).step_by(BATCH) {
+            let count = self.list(number, start + 64 * number);
+            self.look_up(history, count);
+            let count = self.compare(history, count);
+            let Batch {
+                repeats, sequences, ..
+            } = &mut *self.batch;
+            let count = choice.choose(history, &repeats[..count], &self.gains, sequences);
+            found.extend_from_slice(&self.batch.sequences[..count]);
+        }
+        if choice.offset != 0 {
+            found.push(choice.sequence(choice.end));
+            choice.done = choice.end;
+        }
+        found.push(Sequence::last(
+            (history.len() - choice.done as usize) as u32,
+        ));
+    }
+
+    /// Lists the places of a batch; says how many there are.
+    fn list(&mut self, number: usize, base: usize) -> usize {
+        let places = &mut self.batch.places;
+        let mut count = 0;
+        let marks = self.marks[number..].iter().take(BATCH);
+        for (base, marks) in (base as u32..).step_by(64).zip(marks) {
+            let here = marks.count_ones() as usize;
+            let mut marks = *marks;
+            let mut listed = 0;
+            while listed < here {
+                for place in &mut places[count + listed..][..AT_ONCE] {
+                    *place = base + marks.trailing_zeros();
+                    marks &= marks.wrapping_sub(1);
+                }
+                listed += AT_ONCE;
             }
-            let offset = at - candidate;
-            let mut end = at + agreeing;
-            if agreeing == READ {
-                end += agreeing_after(history, end, offset);
-            }
-            let before = eight(history, at - BEFORE) ^ eight(history, candidate - BEFORE);
-            let mut first = at - before.leading_zeros() as usize / 8;
-            if before == 0 {
-                first -= agreeing_before(history, done, first, offset);
-            }
-            let first = first.max(done);
-            if first <= now.start {
-                now = Match {
-                    start: first,
-                    end,
-                    offset,
-                };
-                continue;
-            }
-            let begins = first.max(at.min(now.end));
-            let gain = end.saturating_sub(begins.max(now.end));
-            let too_short = now.offset != 0 && begins < now.start + MIN_MATCH;
-            if gain < self.gains[offset.ilog2() as usize & 31] || too_short {
-                continue;
-            }
-            if now.offset != 0 {
-                now.end = now.end.min(begins);
-                done = now.add(done, found);
-            }
-            now = Match {
-                start: begins,
-                end,
-                offset,
+            count += here;
+        }
+        count
+    }
+
+    /// Finds the candidate of each place, and writes the place down.
+    fn look_up(&mut self, history: &[u8], count: usize) {
+        let places = &self.batch.places[..count];
+        for (at, candidate) in places.iter().zip(&mut self.batch.candidates) {
+            let at = *at;
+            let [front, back] = read(history, at as usize);
+            let short = (front << 32).wrapping_mul(MULTIPLIER);
+            let long = front.wrapping_mul(OTHER_MULTIPLIER);
+            let longest = back.rotate_left(29).wrapping_mul(MULTIPLIER);
+            let longest = front.wrapping_add(longest).wrapping_mul(OTHER_MULTIPLIER);
+            let short = exchange(&mut self.short, short, at);
+            let long = exchange(&mut self.long, long, at);
+            let longest = exchange(&mut self.longest, longest, at);
+            // Choices that the compiler makes without branches.
+            let mut best = if short.same { short.entry } else { 0 };
+            best = if long.same { long.entry } else { best };
+            best = if longest.same { longest.entry } else { best };
+            *candidate = best & PLACE;
+            // They may be in two lines of the cache.
+            fetch(history, *candidate as usize);
+            fetch(history, *candidate as usize + AHEAD - 1);
+        }
+    }
+
+    /// Finds out how well the candidates agree; says at how many places they do.
+    fn compare(&mut self, history: &[u8], count: usize) -> usize {
+        let batch = &mut *self.batch;
+        let mut repeats = 0;
+        let places = batch.places[..count].iter();
+        for (at, candidate) in places.zip(&batch.candidates) {
+            // Nowhere is compared as well, for nothing.
+            let (here, there) = (*at as usize, (*candidate as usize).max(BEHIND));
+            let ahead = ahead(history, here, there);
+            batch.repeats[repeats] = Repeat {
+                at: *at,
+                candidate: *candidate,
+                ahead,
             };
+            let agrees = ahead >= LEAST_AGREEING && *candidate >= BEHIND as u32;
+            repeats += usize::from(agrees);
         }
-        if now.offset != 0 {
-            done = now.add(done, found);
-        }
-        found.push(Sequence::last((history.len() - done) as u32));
+        repeats
     }
 }
 
-impl Match {
-    /// Adds it, behind the literals from `done` on; says where it ends.
-    fn add(self, done: usize, found: &mut Vec<Sequence>) -> usize {
-        found.push(Sequence::new(
-            (self.start - done) as u32,
-            (self.end - self.start) as u32,
+impl Choice {
+    /// Makes sequences of repeats; says how many.
+    fn choose(
+        &mut self,
+        history: &[u8],
+        repeats: &[Repeat],
+        gains: &[i32; 32],
+        found: &mut [Sequence; BATCH * MOST_IN_MARKS],
+    ) -> usize {
+        let mut count = 0;
+        for repeat in repeats {
+            let at = repeat.at as i32;
+            if at + repeat.ahead.min(NEAR) as i32 <= self.end + MIN_MATCH as i32 {
+                continue;
+            }
+            let offset = (repeat.at - repeat.candidate) as i32;
+            let mut end = at + repeat.ahead as i32;
+            if repeat.ahead == AHEAD as u32 {
+                end += agreeing_after(history, end as usize, offset as usize) as i32;
+            }
+            let behind = behind(history, repeat.at as usize, repeat.candidate as usize);
+            let mut first = at - behind as i32;
+            if behind == BEHIND as u32 {
+                let done = self.done as usize;
+                first -= agreeing_before(history, done, first as usize, offset as usize) as i32;
+            }
+            let first = first.max(self.done);
+            if first <= self.start {
+                self.take(first, end, offset);
+                continue;
+            }
+            let begins = first.max(at.min(self.end));
+            let gain = end - begins.max(self.end);
+            let any = self.offset != 0;
+            let too_short = any && begins < self.start + MIN_MATCH as i32;
+            if gain < gains[offset.leading_zeros() as usize & 31] || too_short {
+                continue;
+            }
+            if any {
+                let cut = self.end.min(begins);
+                found[count] = self.sequence(cut);
+                count += 1;
+                self.done = cut;
+            }
+            self.take(begins, end, offset);
+        }
+        count
+    }
+
+    /// Makes this the match that may be cut short.
+    fn take(&mut self, start: i32, end: i32, offset: i32) {
+        (self.start, self.end, self.offset) = (start, end, offset);
+    }
+
+    /// The match, ended there, and the literals before it.
+    fn sequence(&self, end: i32) -> Sequence {
+        Sequence::new(
+            (self.start - self.done) as u32,
+            (end - self.start) as u32,
             self.offset as u32,
-        ));
-        self.end
+        )
     }
 }
 
@@ -265,26 +324,24 @@ fn table<const SIZE: usize>() -> Box<[u32; SIZE]> {
     table.try_into().expect("it was made with this size")
 }
 
-/// The [`READ`] bytes at a place.
-fn read(history: &[u8], at: usize) -> u128 {
-    let bytes = history[at..at + READ].first_chunk();
-    u128::from_le_bytes(*bytes.expect("the slice is as long"))
-}
-
-fn eight(history: &[u8], at: usize) -> u64 {
-    let bytes = history[at..at + BEFORE].first_chunk();
-    u64::from_le_bytes(*bytes.expect("the slice is as long"))
+/// The sixteen bytes at a place.
+fn read(history: &[u8], at: usize) -> [u64; 2] {
+    let bytes: &[u8; 16] = history[at..at + 16]
+        .first_chunk()
+        .expect("the slice is as long");
+    let (words, _) = bytes.as_chunks();
+    [0, 1].map(|word: usize| u64::from_le_bytes(words[word]))
 }
 
 /// How many bytes from `at` on agree with those `offset` further back.
 fn agreeing_after(history: &[u8], at: usize, offset: usize) -> usize {
     let mut end = at;
-    while end + READ <= history.len() {
-        let differing = read(history, end) ^ read(history, end - offset);
-        if differing != 0 {
-            return end - at + differing.trailing_zeros() as usize / 8;
+    while end + AHEAD <= history.len() {
+        let agreeing = ahead(history, end, end - offset) as usize;
+        end += agreeing;
+        if agreeing < AHEAD {
+            return end - at;
         }
-        end += READ;
     }
     let pairs = history[end..].iter().zip(&history[end - offset..]);
     end - at + pairs.take_while(|(one, other)| one == other).count()

@@ -4,8 +4,9 @@
 //! find by itself. It is offered as safe functions that take slices; which instructions do the work
 //! is found out once, when the program runs, so one binary serves old and new processors. What is
 //! here now is [`gf256`], the arithmetic of forward error correction, [`blake3`], the hash of many short
-//! inputs at once, [`places`], the choice of positions by content, and [`words`], the positions where words
-//! begin. [`sequences`] is the part of zstd that is reached by pointers only.
+//! inputs at once, [`places`], the choice of positions by content, [`words`], the positions where words
+//! begin, and [`agreement`], how many bytes agree at two places. [`sequences`] is the part of zstd that is
+//! reached by pointers only.
 //!
 //! ```text
 //!  Kernel::detect() ─► GFNI + AVX-512 │ AVX2 │ NEON │ portable      same results, byte for byte
@@ -19,6 +20,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod agreement;
 pub mod blake3;
 pub mod gf256;
 pub mod places;

@@ -1,4 +1,4 @@
-//! zstd's entropy stage for sequences that were found elsewhere, and what makes finding them fast.
+//! zstd's entropy stage for sequences that were found elsewhere.
 //!
 //! ```text
 //!  history  … bytes of earlier blocks │ the next block          one zstd frame, flushed after each
@@ -281,23 +281,6 @@ fn is_error(code: usize) -> bool {
     unsafe { ZSTD_isError(code) != 0 }
 }
 
-/// Has the processor fetch the bytes at this place, which are about to be read. Does nothing where they
-/// are not, or on processors for which it is not written.
-#[inline]
-pub fn fetch(bytes: &[u8], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(byte) = bytes.get(at) {
-        // SAFETY: every processor of this architecture has the instruction, and it changes nothing.
-        unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                std::ptr::from_ref(byte).cast(),
-            );
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (bytes, at);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,12 +408,5 @@ mod tests {
         let find =
             |_: &[u8], _, found: &mut Vec<_>| found.push(Sequence::last(MAX_BLOCK as u32 + 1));
         assert!(!frame.code(find, &mut Vec::new()));
-    }
-
-    #[test]
-    fn any_place_can_be_fetched() {
-        for at in [0, 1, 2, usize::MAX] {
-            fetch(&[1, 2], at);
-        }
     }
 }

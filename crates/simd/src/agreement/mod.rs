@@ -1,0 +1,75 @@
+//! How many bytes agree at two places, forwards and backwards.
+//!
+//! ```text
+//!  … x s e l f . n e x t ( ) ;     one
+//!  … y s e l f . n e w ( ) ; }     other
+//!        ◄ behind │ ahead ►        5 (of 16 at most), 2 (of 32 at most)
+//! ```
+//! Compared are as many bytes as there may be answers, without a branch that depends on them.
+
+mod portable;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod x86;
+
+#[cfg(not(target_arch = "x86_64"))]
+use portable::differing;
+#[cfg(target_arch = "x86_64")]
+use x86::differing;
+
+/// Bytes that are compared together.
+const LANES: usize = 16;
+/// Bytes that [`ahead`] compares.
+pub const AHEAD: usize = 2 * LANES;
+/// Bytes that [`behind`] compares.
+pub const BEHIND: usize = LANES;
+
+/// How many of the [`AHEAD`] bytes from these two places on agree before one differs.
+///
+/// # Panics
+/// When there are not as many.
+#[inline]
+#[must_use]
+pub fn ahead(bytes: &[u8], one: usize, other: usize) -> u32 {
+    let [one, other]: [&[u8; AHEAD]; 2] = [one, other].map(|at| there(bytes, at));
+    let ([one, one_more], _) = one.as_chunks() else {
+        return 0;
+    };
+    let ([other, other_more], _) = other.as_chunks() else {
+        return 0;
+    };
+    let low = differing(one, other);
+    let high = differing(one_more, other_more);
+    (u32::from(low) | u32::from(high) << LANES).trailing_zeros()
+}
+
+/// How many of the [`BEHIND`] bytes before these two places agree, from the last one backwards.
+///
+/// # Panics
+/// When there are not as many.
+#[inline]
+#[must_use]
+pub fn behind(bytes: &[u8], one: usize, other: usize) -> u32 {
+    let [one, other] = [one, other].map(|at| there(bytes, at.wrapping_sub(BEHIND)));
+    differing(one, other).leading_zeros()
+}
+
+/// Has the processor fetch the bytes at this place, which are about to be read. Does nothing where they
+/// are not, or on processors for which it is not written.
+#[inline]
+pub fn fetch(bytes: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(byte) = bytes.get(at) {
+        x86::fetch(byte);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, at);
+}
+
+#[inline]
+fn there<const LENGTH: usize>(bytes: &[u8], at: usize) -> &[u8; LENGTH] {
+    let from = bytes.get(at..).unwrap_or_default();
+    from.first_chunk().expect("as many bytes are there")
+}
