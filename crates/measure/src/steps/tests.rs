@@ -370,3 +370,32 @@ fn a_loss_goal_is_kept_and_rates_that_cannot_be_offered_are_no_bounds() {
     assert_eq!((fast[0].lower, fast[0].upper), (Some(mbit(10.0)), None));
     assert!(fast[0].losses.is_empty());
 }
+
+/// A sender that stands still now and then offers less than it was asked to: what arrives whole of that is no
+/// lower bound.
+#[test]
+fn a_load_that_was_not_quite_offered_is_not_carried() {
+    let plan = ThroughputPlan {
+        directions: vec![Direction::Up],
+        frames: vec![1_518],
+        max_rate: mbit(10.0),
+        stream_max: Duration::from_secs(60),
+        goal: goal(0.0),
+        is_whole: false,
+    };
+    let mut path = Path::new(line(100.0));
+    let mut test = Throughput::new(plan, Some(BASELINE));
+    while let Some((direction, asked)) = test.next_stream() {
+        let mut slower = asked;
+        // Three of a hundred less than asked above 9 Mbit/s.
+        if asked.rate > mbit(8.9) {
+            slower.rate = scale(asked.rate, 97, 100);
+        }
+        let mut record = path.carry(direction, slower);
+        record.plan = asked;
+        test.handle(&record);
+    }
+    let found = &test.done()[0].1;
+    assert!(found.is_sender_limited, "{found:?}");
+    assert!(found.lower.unwrap() < mbit(9.1), "{found:?}");
+}

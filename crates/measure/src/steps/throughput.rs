@@ -37,7 +37,7 @@ const BURST_FOR: Duration = Duration::from_secs(2);
 /// A burst that is no faster than this, in percent of the throughput, says nothing of a buffer.
 const BURST_MIN_PERCENT: u64 = 120;
 /// Trials of a load at which the sender did not keep its rate, until it is taken for more than it can send.
-const UNKEPT_MAX: u32 = 2;
+const UNKEPT_MAX: u32 = 4;
 /// Loads that are tried at most for one frame size, should nothing ever be a lower bound.
 const LOADS_MAX: usize = 40;
 /// The slowest load that is tried.
@@ -313,7 +313,7 @@ impl Throughput {
 
     fn searched(&mut self, mut search: Search, seen: Seen, span: Duration) {
         self.found.trials += 1;
-        if !seen.is_kept && seen.loss_ratio() <= self.plan.goal.loss_ratio {
+        if !self.is_offered(search.load, &seen) && seen.loss_ratio() <= self.plan.goal.loss_ratio {
             search.unkept += 1;
             if search.unkept < UNKEPT_MAX {
                 self.stage = Stage::Search(search);
@@ -339,6 +339,14 @@ impl Throughput {
             }
             Class::Lower => self.bounded(search, Class::Lower),
         }
+    }
+
+    /// Whether a sender came as close to a load as its bounds are to be: a load that was not quite offered must
+    /// not count as carried.
+    fn is_offered(&self, load: Bitrate, seen: &Seen) -> bool {
+        let least = load.bits_per_second() as f64 * (1.0 - self.plan.goal.width);
+        let offered = seen.offered.map_or(0, Bitrate::bits_per_second) as f64;
+        offered >= least
     }
 
     /// A load is decided; goes to the next, or to what follows the search.
