@@ -14,6 +14,17 @@ pub enum Consistency {
     /// Only such that a client beside the server could have got at the same moment: under an
     /// oplock that makes every other client wait until it is given back.
     Strict,
+    /// Files that a client goes through may be opened ahead of it, and what the server said to that is
+    /// told for no longer than this; all else as under [`Consistency::Strict`] (docs/decisions/0061).
+    Relaxed {
+        /// How old at most.
+        staleness: Duration,
+    },
+}
+
+impl Consistency {
+    /// How old what is told may be where the operator says nothing else.
+    pub const STALENESS: Duration = Duration::from_secs(1);
 }
 
 /// What the operator decides.
@@ -92,6 +103,17 @@ pub(crate) const LISTING_FIRST: usize = 192 << 10;
 /// request that they answer: as long as a client takes that asks for them at once, and less than
 /// any round trip that is worth saving (docs/decisions/0056).
 pub(crate) const LISTING_WAITS: Duration = Duration::from_millis(20);
+
+/// Opens of one flow that may be ahead of its client, and how many are as it begins: at a round trip of
+/// 100 ms and 5 ms for each file on its LAN a client uses up twenty.
+pub(crate) const OPENS_AHEAD_MAX: usize = 64;
+pub(crate) const OPENS_AHEAD_FIRST: usize = 4;
+
+/// Bytes of those files that are read with them.
+pub(crate) const OPENS_AHEAD_BYTES: u64 = 4 << 20;
+
+/// Bytes of the names of one directory that are remembered: some thirty thousand of them.
+pub(crate) const NAMES_KEPT: usize = 1 << 20;
 
 /// Bytes of WRITEs of one flow that were answered and that the server has not confirmed: as
 /// [`AHEAD_MAX`].

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
-//!                 Listed + payload · Key · Sealing · Forget · Sealed + message
-//!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message
+//!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer
+//!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
 //! A frame is the content of one frame segment. Numbers are never used again.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use vocab::{Reader, Segment, Truncated, Writer};
 use zeroize::Zeroizing;
 
@@ -38,12 +41,16 @@ const FORGET: u8 = 18;
 const SEALING: u8 = 19;
 const SEALED: u8 = 20;
 const AGAIN_SEALED: u8 = 21;
+const OFFER: u8 = 22;
+const TOOK: u8 = 23;
 
 /// What [`Frame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
 pub(crate) const TAKES_KEYS: u8 = 2;
-
 /// The same of one that takes those for encryption, too.
 pub(crate) const TAKES_SEALING: u8 = 3;
+
+/// The same of one that takes opens made ahead as well.
+pub(crate) const TAKES_OFFERS: u8 = 4;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +145,16 @@ pub(crate) enum Frame {
     Sealed { session: u64 },
     /// The session has ended, and its keys with it.
     Forget { session: u64 },
+    /// This open was made ahead: it answers a CREATE with this body, for as long.
+    Offer {
+        file: FileId,
+        position: u64,
+        staleness: Duration,
+        request: Bytes,
+        answer: Bytes,
+    },
+    /// The client was given this open, with the frame before this.
+    Took { file: FileId },
 }
 
 impl Frame {
@@ -228,6 +245,22 @@ impl Frame {
                 .u8(u8::from(may_store)),
             Frame::Sealed { session } => writer.u8(SEALED).u64(session),
             Frame::Forget { session } => writer.u8(FORGET).u64(session),
+            Frame::Offer {
+                file,
+                position,
+                staleness,
+                request,
+                answer,
+            } => writer
+                .u8(OFFER)
+                .bytes(&file.0)
+                .u64(position)
+                .u32(u32::try_from(staleness.as_millis()).unwrap_or(u32::MAX))
+                .u16(request.len() as u16)
+                .bytes(&request)
+                .u16(answer.len() as u16)
+                .bytes(&answer),
+            Frame::Took { file } => writer.u8(TOOK).bytes(&file.0),
         };
         Segment::frame(writer.finish())
     }
@@ -342,6 +375,24 @@ impl Frame {
             FORGET => Frame::Forget {
                 session: reader.u64()?,
             },
+            OFFER => {
+                let (file, position) = (file(&mut reader)?, reader.u64()?);
+                let staleness = Duration::from_millis(reader.u32()?.into());
+                let length = usize::from(reader.u16()?);
+                let request = Bytes::copy_from_slice(reader.bytes(length)?);
+                let length = usize::from(reader.u16()?);
+                let answer = Bytes::copy_from_slice(reader.bytes(length)?);
+                Frame::Offer {
+                    file,
+                    position,
+                    staleness,
+                    request,
+                    answer,
+                }
+            }
+            TOOK => Frame::Took {
+                file: file(&mut reader)?,
+            },
             _ => return Ok(None),
         };
         Ok(Some(frame))
@@ -355,6 +406,14 @@ mod tests {
     fn every() -> Vec<Frame> {
         let file = FileId([5; 16]);
         vec![
+            Frame::Took { file },
+            Frame::Offer {
+                file,
+                position: 3,
+                staleness: Duration::from_millis(1_500),
+                request: Bytes::from_static(b"create"),
+                answer: Bytes::from_static(b"created"),
+            },
             Frame::Engaged { version: VERSION },
             Frame::Licence(Licence {
                 file,

@@ -31,7 +31,9 @@
 //! SMB1 or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
 //! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
 //!
-//! What it does not do yet: leases as licences, small files ahead of their open, SMB1.
+//! Under the policy `relaxed`, files of a directory are opened ahead as well (docs/decisions/0061).
+//!
+//! What it does not do yet: leases as licences, SMB1.
 
 mod config;
 mod far;
@@ -39,6 +41,7 @@ mod frames;
 mod keys;
 mod listing;
 mod near;
+mod offer;
 mod sealed;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -8,6 +8,7 @@ mod model;
 mod passing;
 mod races;
 mod reading;
+mod relaxed;
 mod sealed;
 mod signed;
 mod writing;

@@ -28,6 +28,8 @@ use sections::{
     FecMode, File, PeerSection, PolicySection, SmbPolicy, UdpCongestionControl, UdpMode, WanSection,
 };
 
+/// For how long licences are used without word from the far node.
+const GREATEST_STALENESS: Duration = Duration::from_secs(10);
 /// The least grace is none; more than this would outlast every service manager's patience.
 const GREATEST_GRACE: Duration = Duration::from_secs(600);
 /// A name becomes part of file names and of an nftables table's name.
@@ -187,6 +189,14 @@ fn check(
             "a node that takes longer than 10 minutes to stop will be killed by whoever asked it; write \"600s\" or less",
         ));
     }
+    if let Some(staleness) = &policy.smb_relaxed_staleness
+        && *staleness.get_ref() > sections::Span(GREATEST_STALENESS)
+    {
+        return Err(located.at(
+            staleness.span(),
+            "nothing is told for longer than 10 s without word from the server; write \"10s\" or less",
+        ));
+    }
     for interface in &node.lan_interfaces {
         check_interface(interface, located)?;
     }
@@ -266,6 +276,14 @@ fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
             consistency: match policy.smb {
                 SmbPolicy::Off => accelerate::smb::Consistency::Off,
                 SmbPolicy::Strict => accelerate::smb::Consistency::Strict,
+                SmbPolicy::Relaxed => accelerate::smb::Consistency::Relaxed {
+                    staleness: policy
+                        .smb_relaxed_staleness
+                        .as_ref()
+                        .map_or(accelerate::smb::Consistency::STALENESS, |span| {
+                            span.get_ref().0
+                        }),
+                },
             },
             accounts: None,
             may_resign_gmac: policy.smb_resign_gmac,

@@ -57,6 +57,7 @@ pub(super) const KEYS: &[&str] = &[
     "smb_accounts",
     "smb_resign_gmac",
     "smb_store_decrypted",
+    "smb_relaxed_staleness",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -273,6 +274,8 @@ pub(super) struct PolicySection {
     /// Off: what it risks is the operator's to weigh (docs/decisions/0059).
     pub(super) smb_resign_gmac: bool,
     pub(super) smb_store_decrypted: bool,
+    /// With `smb = "relaxed"` alone.
+    pub(super) smb_relaxed_staleness: Option<Spanned<Span>>,
 }
 
 /// Which answers may be given in a file server's place.
@@ -284,4 +287,6 @@ pub(super) enum SmbPolicy {
     Off,
     /// Only such that a client beside the server could have got at the same moment.
     Strict,
+    /// The same of contents; what is said of a file as it is opened may be a little older.
+    Relaxed,
 }

@@ -142,3 +142,22 @@ fn a_missing_name_and_a_broken_file_are_located() {
         error("[node\n")
     );
 }
+
+#[test]
+fn a_relaxed_policy_says_how_old_what_it_tells_may_be() {
+    let staleness = |policy: &str| {
+        let config = parse(&format!("{SMALL}\n[policy]\nsmb = \"relaxed\"\n{policy}"));
+        config.map(|config| config.policy.accelerators.smb.consistency)
+    };
+    let relaxed = |staleness| accelerate::smb::Consistency::Relaxed { staleness };
+    assert_eq!(staleness("").unwrap(), relaxed(Duration::from_secs(1)));
+    assert_eq!(
+        staleness("smb_relaxed_staleness = \"250ms\"").unwrap(),
+        relaxed(Duration::from_millis(250))
+    );
+    let error = staleness("smb_relaxed_staleness = \"11s\"").unwrap_err();
+    assert!(
+        error.to_string().contains("write \"10s\" or less"),
+        "{error}"
+    );
+}

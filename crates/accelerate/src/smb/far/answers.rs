@@ -19,11 +19,11 @@ use crate::smb::wire::{FileId, u8_at, u32_at};
 
 /// What an open was asked for with.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
-    is_ours: bool,
-    guard: Guard,
-    may_read: bool,
-    may_write: bool,
+pub(super) struct Opened {
+    pub(super) is_ours: bool,
+    pub(super) guard: Guard,
+    pub(super) may_read: bool,
+    pub(super) may_write: bool,
 }
 
 impl Far {
@@ -62,6 +62,10 @@ impl Far {
     pub(super) fn pass_rest(&mut self, kind: SegmentKind, bytes: Bytes) {
         match (self.rest, kind) {
             (Rest::Listed(..), _) => self.gather(&bytes),
+            (Rest::Told(_), _) => {
+                self.gather_told(&bytes);
+                self.pass(kind, bytes);
+            }
             (Rest::Pass, _) => self.pass(kind, bytes),
             (Rest::Ahead { .. }, SegmentKind::Payload) => {
                 let kind = self.storable(kind, self.answer_sealed.is_some());
@@ -161,7 +165,7 @@ impl Far {
             if !head.is_single() {
                 return self.stop(LetGoReason::Violation);
             }
-            self.own_answer(&head, request, is_interim);
+            self.own_answer(now, &head, request, is_interim);
             if !header.is_sealed {
                 self.forget_ended(request.session);
             }
@@ -307,8 +311,17 @@ impl Far {
                 if let Some(listing) = self.listing(file) {
                     listing.answered_client(header.status);
                 }
+                if header.status == status::SUCCESS && self.staleness().is_some() {
+                    self.gathered = head.body().to_vec();
+                    self.rest = Rest::Told(file);
+                }
             }
-            Purpose::Plain | Purpose::Ahead { .. } | Purpose::ListsAhead(_) | Purpose::Own => {}
+            Purpose::Plain
+            | Purpose::Ahead { .. }
+            | Purpose::ListsAhead(_)
+            | Purpose::OpensAhead(_)
+            | Purpose::ClosesAhead(_)
+            | Purpose::Own => {}
         }
     }
 
@@ -338,16 +351,17 @@ impl Far {
         if is_exclusive || (is_ours && answer.oplock_level != oplock_level::NONE) {
             self.serve(&header, &answer, is_exclusive, opened);
         }
-        if let Some(index) = self
-            .early_breaks
-            .iter()
-            .position(|file| *file == answer.file)
-        {
+        self.finish_opening(now, answer.file);
+    }
+
+    /// Does what has been waiting for a file to be opened.
+    pub(super) fn finish_opening(&mut self, now: Time, file: FileId) {
+        if let Some(index) = self.early_breaks.iter().position(|other| *other == file) {
             self.early_breaks.swap_remove(index);
-            self.broken(now, answer.file);
+            self.broken(now, file);
         }
         // Its client may have asked for channels while the CREATE was under way.
-        self.give_back_for_channels(now, answer.file);
+        self.give_back_for_channels(now, file);
         if self.creating == 0 {
             self.early_breaks.clear();
         }
@@ -355,14 +369,17 @@ impl Far {
 
     /// The server has opened a directory, or something for its attributes alone.
     fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool, guard: Guard) {
+        let message_id = head.header.message_id;
         if head.header.status != status::SUCCESS {
-            return;
+            return self.opens_ahead.opened(message_id, None);
         }
         let Ok(answer) = CreateAnswer::parse(head.body()) else {
             return self.stop(LetGoReason::Violation);
         };
         let may_list = may_list && answer.is_directory();
         let (file, session) = (answer.file, head.header.session);
+        self.opens_ahead
+            .opened(message_id, may_list.then_some(file));
         // Its client has asked for channels while the CREATE was under way.
         if self.may_have_channels(session) {
             return;
@@ -410,7 +427,7 @@ impl Far {
 
     /// Keeps an open, and tells the near half what it may do with it: before the client has the
     /// open's id, so that both halves see every request that names it.
-    fn serve(
+    pub(super) fn serve(
         &mut self,
         header: &Header,
         answer: &CreateAnswer,
@@ -470,14 +487,23 @@ impl Far {
     pub(super) fn forget_open(&mut self, file: FileId) {
         self.forget_ahead(file);
         self.forget_lists(file);
+        if let Some(message) = self.opens_ahead.forget(file) {
+            self.enqueue(message);
+        }
         self.opens.remove(&file);
         self.reading.retain(|reading| *reading != file);
         self.breaking.retain(|breaking| *breaking != file);
     }
 
     /// The server has answered a request of ours.
-    fn own_answer(&mut self, head: &Head, request: Outstanding, is_interim: bool) {
+    fn own_answer(&mut self, now: Time, head: &Head, request: Outstanding, is_interim: bool) {
         self.rest = Rest::Swallow;
+        match request.purpose {
+            _ if is_interim => {}
+            Purpose::OpensAhead(number) => return self.opened_ahead(now, head, number),
+            Purpose::ClosesAhead(file) => return self.forget_open(file),
+            _ => {}
+        }
         if let Purpose::ListsAhead(file) = request.purpose {
             if !is_interim {
                 self.ahead_credits -= u32::from(request.charge).min(self.ahead_credits);
@@ -549,6 +575,10 @@ impl Far {
         let rest = std::mem::replace(&mut self.rest, Rest::Pass);
         if let Rest::Listed(file, status) = rest {
             self.listed(file, status);
+        }
+        if let Rest::Told(file) = rest {
+            self.learn_names(file);
+            self.gathered.clear();
         }
         if let Rest::Ahead {
             file,

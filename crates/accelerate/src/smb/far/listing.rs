@@ -21,7 +21,7 @@ use super::open::Open;
 use super::{Far, Finish, Purpose};
 use crate::LetGoReason;
 use crate::smb::config::{
-    AHEAD_CREDITS, LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST, LISTINGS_AHEAD,
+    AHEAD_CREDITS, LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST, LISTINGS_AHEAD, NAMES_KEPT,
 };
 use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
@@ -223,6 +223,9 @@ impl Far {
         }
         listing.sent.clear();
         let is_first = begins || listing.is_moved || listing.state == State::Off;
+        if is_first {
+            self.opens_ahead.begins(request.file);
+        }
         listing.is_moved = false;
         listing.is_complete = false;
         listing.state = State::Off;
@@ -447,8 +450,32 @@ impl Far {
         }
     }
 
+    /// More of an answer to the client's own request for names.
+    pub(super) fn gather_told(&mut self, bytes: &[u8]) {
+        if self.gathered.len() + bytes.len() <= NAMES_KEPT {
+            self.gathered.extend_from_slice(bytes);
+        }
+    }
+
+    /// Remembers the names that were gathered.
+    pub(super) fn learn_names(&mut self, file: FileId) {
+        if self.staleness().is_some()
+            && let Ok(found) = entries(&self.gathered)
+            && let Some(open) = self.opens.get(&file)
+            && let Some(listing) = open.listing.as_ref()
+            && listing.state != State::Off
+        {
+            let whose = (open.session, open.tree);
+            self.opens_ahead
+                .learn(file, whose, listing.query.class, found);
+        }
+    }
+
     /// The answer to a request of ours for names is complete.
     pub(super) fn listed(&mut self, file: FileId, answer: u32) {
+        if answer == status::SUCCESS {
+            self.learn_names(file);
+        }
         let gathered = std::mem::take(&mut self.gathered);
         let Some(listing) = self.listing(file) else {
             return;

@@ -33,6 +33,7 @@ mod ids;
 mod listing;
 pub(crate) mod message;
 mod open;
+mod open_ahead;
 mod oplocks;
 mod pace;
 pub(crate) mod read_ahead;
@@ -46,7 +47,7 @@ use bytes::Bytes;
 use vocab::{Random, Segment, SegmentKind, Time};
 
 use super::config::{Consistency, Settings};
-use super::frames::{Frame, TAKES_KEYS, TAKES_SEALING};
+use super::frames::{Frame, TAKES_KEYS, TAKES_OFFERS, TAKES_SEALING};
 use super::keys::SetUps;
 use super::wire::FileId;
 use super::wire::header::Guard;
@@ -110,6 +111,10 @@ enum Purpose {
     Lists(FileId),
     /// Our own request for such.
     ListsAhead(FileId),
+    /// Our own CREATE, by its number.
+    OpensAhead(u64),
+    /// Our own CLOSE of an open that is nobody's.
+    ClosesAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
     Own,
 }
@@ -146,6 +151,8 @@ enum Rest {
     },
     /// It is gathered: entries of this directory, with this status.
     Listed(FileId, u32),
+    /// Entries of this directory, which pass to the client and are gathered as well.
+    Told(FileId),
 }
 
 /// A message of the server's that must be whole before anything is done with it.
@@ -216,6 +223,9 @@ pub(crate) struct Far {
     gathered: Vec<u8>,
     /// Requests for names that wait for what is read ahead.
     lists_waiting: usize,
+    opens_ahead: open_ahead::OpensAhead,
+    /// The near half takes opens that were made ahead.
+    near_takes_offers: bool,
 
     client_finish: Finish,
 }
@@ -271,6 +281,8 @@ impl Far {
             usual_listing: listing::Usual::default(),
             gathered: Vec::new(),
             lists_waiting: 0,
+            opens_ahead: open_ahead::OpensAhead::default(),
+            near_takes_offers: false,
             client_finish: Finish::Open,
         }
     }
@@ -354,8 +366,10 @@ impl Far {
             Ok(Some(Frame::Speaks { version })) => {
                 self.near_takes_keys = version >= TAKES_KEYS;
                 self.near_takes_sealing = version >= TAKES_SEALING;
+                self.near_takes_offers = version >= TAKES_OFFERS;
             }
             Ok(Some(Frame::Sealed { session })) => self.request_sealed(session),
+            Ok(Some(Frame::Took { file })) => self.took(now, file),
             // A later release's; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(LetGoReason::Violation),
@@ -389,7 +403,7 @@ impl Accelerator for Far {
                 self.outputs.push_back(Output::OpenServer);
                 match self.settings.consistency {
                     Consistency::Off => self.stop(LetGoReason::Policy),
-                    Consistency::Strict => {}
+                    Consistency::Strict | Consistency::Relaxed { .. } => {}
                 }
             }
             Input::Lan(bytes) => self.answer_bytes(now, bytes),
@@ -414,7 +428,10 @@ impl Accelerator for Far {
             },
             Input::WanFinished => self.client_finished(),
             Input::WanSilent(_) => {}
-            Input::Timeout => self.give_back_overdue(now),
+            Input::Timeout => {
+                self.give_back_overdue(now);
+                self.retire_overdue(now);
+            }
         }
         self.pump(now);
     }
@@ -424,7 +441,10 @@ impl Accelerator for Far {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.next_overdue()
+        let offers = self
+            .staleness()
+            .and_then(|staleness| self.opens_ahead.next_overdue(staleness));
+        [self.next_overdue(), offers].into_iter().flatten().min()
     }
 
     fn buffered(&self) -> usize {
@@ -448,6 +468,7 @@ impl Accelerator for Far {
             + waiting
             + lists
             + self.gathered.len()
+            + self.opens_ahead.bytes()
     }
 
     fn note(&self) -> Option<String> {

@@ -92,6 +92,7 @@ impl Far {
         };
         self.breaking.push(file);
         self.reading.retain(|reading| *reading != file);
+        self.offer_broken(file);
         self.tell_near(Frame::Revoke { file });
     }
 
@@ -128,6 +129,9 @@ impl Far {
 
     /// The near half has stopped.
     pub(super) fn confirmed(&mut self, file: FileId) {
+        if self.opens_ahead.is_offered(file) {
+            return self.not_taken(file);
+        }
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };

@@ -71,7 +71,8 @@ impl Far {
         }
         self.note_set_up(now, &message);
         self.note_touches(&message);
-        if let Some(message) = self.answer_ahead(message)
+        if let Some(message) = self.open_next(now, message)
+            && let Some(message) = self.answer_ahead(message)
             && let Some(message) = self.list_ahead(message)
         {
             self.enqueue(message);
@@ -285,6 +286,7 @@ impl Far {
             return;
         }
         self.give_back_confirmed();
+        self.close_unwanted();
         loop {
             // What waits for opens to be given back concerns none of them, and what they are given
             // back with, WRITEs and CLOSEs, stands behind it.
@@ -303,6 +305,7 @@ impl Far {
         }
         self.read_ahead(now);
         self.list_all_ahead();
+        self.open_ahead(now);
     }
 
     /// Whether a message alone in its frame asks for further channels of a session whose opens are not
@@ -501,6 +504,9 @@ impl Far {
             return None;
         }
         self.engage();
+        if asking == Asking::ForNobody && self.staleness().is_some() {
+            self.opens_ahead.opening(header.message_id, &joined);
+        }
         Some(Purpose::Create {
             is_ours: asking == Asking::ForUs,
             may_read: request.may_read(),

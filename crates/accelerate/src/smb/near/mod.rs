@@ -20,6 +20,7 @@
 mod contents;
 mod freshness;
 mod listing;
+mod offers;
 mod replies;
 mod requests;
 mod sealing;
@@ -30,7 +31,7 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{Frame, Licence, TAKES_SEALING, VERSION};
+use super::frames::{Frame, Licence, TAKES_OFFERS, VERSION};
 use super::keys::{Mac, Sealer, SealingKey, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Header;
@@ -41,6 +42,7 @@ use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use contents::{BYTES_MAX, Contents};
 use freshness::Freshness;
 use listing::{Coming, Listing};
+use offers::Offers;
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +134,8 @@ enum Pending {
     },
     /// Another request.
     Asks { file: FileId },
+    /// A CREATE whose answer the client has from here.
+    Opens,
     /// A TREE_DISCONNECT or LOGOFF, with which the opens of a tree or session end.
     Ends { session: u64, tree: Option<u32> },
 }
@@ -196,6 +200,8 @@ enum Passing {
     /// A CLOSE that asks for nothing, and whether it may be answered here.
     Close(Header, bool),
     Lists(Header, QueryDirectoryRequest),
+    /// A CREATE, and its body.
+    Opens(Header, Vec<u8>),
 }
 
 /// See the head of this file.
@@ -237,6 +243,7 @@ pub(crate) struct Near {
     names_changed_at: u64,
     /// Opens whose first names came with them and may not have been asked for.
     fresh_listings: Vec<FileId>,
+    offers: Offers,
     received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
@@ -273,6 +280,7 @@ impl Near {
             incoming: None,
             names_changed_at: 0,
             fresh_listings: Vec::new(),
+            offers: Offers::default(),
             received: 0,
             behind: 0,
             fresh: Freshness::default(),
@@ -355,7 +363,17 @@ impl Near {
                 }
             }
             Some(Frame::Settled { message_id }) => self.settled(message_id),
+            Some(Frame::Offer {
+                file,
+                position,
+                staleness,
+                request,
+                answer,
+            }) => self.offered(file, position, staleness, request, answer),
             Some(Frame::Revoke { file }) => {
+                if self.offers.remove(file) {
+                    self.opens.remove(&file);
+                }
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_over = true;
                     open.contents.clear();
@@ -388,6 +406,7 @@ impl Near {
                 | Frame::Again { .. }
                 | Frame::Revoked { .. }
                 | Frame::Forgot { .. }
+                | Frame::Took { .. }
                 | Frame::Speaks { .. },
             )
             | None => {}
@@ -505,7 +524,7 @@ impl Accelerator for Near {
         }
         match input {
             Input::Start => self.tell_far(Frame::Speaks {
-                version: TAKES_SEALING,
+                version: TAKES_OFFERS,
             }),
             Input::Timeout => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),

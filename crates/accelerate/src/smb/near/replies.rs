@@ -114,6 +114,10 @@ impl Near {
             {
                 self.pass(head.bytes.freeze());
             }
+            Pending::Opens => {
+                self.pending.remove(&header.message_id);
+                self.keep_back(&head);
+            }
             Pending::Asks { .. } => {
                 self.pending.remove(&header.message_id);
                 self.pass(head.bytes.freeze());

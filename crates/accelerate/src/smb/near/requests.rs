@@ -9,6 +9,7 @@ use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::keys::Mac;
 use crate::smb::listing::may_change_names;
+use crate::smb::offer::drops_offers;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{self, Guard, Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
@@ -26,6 +27,9 @@ const CLOSE_ANSWER: [u8; 60] = {
     body[0] = 60;
     body
 };
+
+/// The longest CREATE that an offer may answer: a path of a thousand characters.
+const OFFERED_MAX: usize = header::LENGTH + 56 + 2 * 1_024;
 
 /// What a credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
 const CREDIT_BYTES: u32 = 65_536;
@@ -56,6 +60,9 @@ impl Near {
             match piece {
                 Piece::Head(head) => self.passes(now, &head),
                 Piece::Rest(_, bytes) => {
+                    if let Some(Passing::Opens(_, body)) = &mut self.passing {
+                        body.extend_from_slice(&bytes);
+                    }
                     if let Some(mac) = &mut self.mac {
                         mac.update(&bytes);
                     }
@@ -109,6 +116,9 @@ impl Near {
     pub(super) fn passes(&mut self, now: Time, head: &Head) {
         if may_change_names(&head.header) {
             self.names_may_change(self.position + 1);
+        }
+        if drops_offers(&head.header) {
+            self.offers.drop_before(self.position + 1);
         }
         if self.opens.is_empty() {
             return;
@@ -174,6 +184,16 @@ impl Near {
             self.pending.insert(head.header.message_id, ends);
         }
         self.expect_answer(head, touch);
+        if head.header.command == command::CREATE
+            && head.is_single()
+            && head.length <= OFFERED_MAX
+            && !self.offers.is_empty()
+        {
+            self.passing = Some(Passing::Opens(head.header, head.body().to_vec()));
+            let key = self.keys.get(&head.header.session);
+            let key = key.filter(|_| head.header.guard() == Guard::Signed);
+            self.mac = key.map(|key| key.begin(head.message()));
+        }
         if let Some(Passing::Close(_, is_early)) = &mut self.passing {
             *is_early = closes_early;
         }
@@ -200,7 +220,10 @@ impl Near {
             | Pending::Reports { file: of }
             | Pending::Close { file: of, .. }
             | Pending::Asks { file: of } => of == file,
-            Pending::Read { .. } | Pending::Lists { .. } | Pending::Ends { .. } => false,
+            Pending::Read { .. }
+            | Pending::Lists { .. }
+            | Pending::Ends { .. }
+            | Pending::Opens => false,
         };
         open.licence.may_close && !open.is_changed && !self.pending.values().any(is_unanswered)
     }
@@ -250,6 +273,8 @@ impl Near {
                 is_answered: false,
                 is_servers: false,
             },
+            // It works on no open, and is noted once it is answered.
+            (Some(Passing::Opens(..)), _) => return,
             (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports { file },
             (None, Touch::Asks(_)) => Pending::Asks { file },
             (None, _) => return,
@@ -260,6 +285,7 @@ impl Near {
     /// A frame of the client's has passed.
     pub(super) fn passed(&mut self, now: Time) {
         self.position += 1;
+        self.offers.passed(now, self.position);
         self.before = None;
         let mac = self.mac.take();
         let passing = self.passing.take();
@@ -268,7 +294,8 @@ impl Near {
                 Passing::Read(header, _)
                 | Passing::Write(header, ..)
                 | Passing::Close(header, _)
-                | Passing::Lists(header, _),
+                | Passing::Lists(header, _)
+                | Passing::Opens(header, _),
             ) => header,
             None => return,
         };
@@ -292,16 +319,17 @@ impl Near {
             Some(Passing::Close(header, true)) => self.answer_close(&header),
             Some(Passing::Close(_, false)) => {}
             Some(Passing::Lists(header, request)) => self.lists(&header, &request),
+            Some(Passing::Opens(header, body)) => self.answer_open(now, &header, &body),
             None => {}
         }
     }
 
     /// Answers the READs of an open that what has come since allows to answer.
     pub(super) fn answer_waiting(&mut self, now: Time, file: FileId) {
-        let Some(open) = self.opens.get_mut(&file) else {
+        let Some(open) = self.opens.get(&file) else {
             return;
         };
-        let mut waiting = std::mem::take(&mut open.waiting);
+        let mut waiting = open.waiting.clone();
         waiting.retain(|id| match self.pending.get(id).cloned() {
             Some(Pending::Read {
                 header,
@@ -380,11 +408,24 @@ impl Near {
                 self.give(header, front, pieces);
             }
         }
-        if let Some(open) = self.opens.get_mut(&request.file) {
-            open.contents.drop_before(request.offset);
-        }
         if let Some(Pending::Read { is_answered, .. }) = self.pending.get_mut(&header.message_id) {
             *is_answered = true;
+        }
+        if let Some(open) = self.opens.get_mut(&request.file) {
+            // Others that were asked before may want what lies before.
+            let unanswered = open
+                .waiting
+                .iter()
+                .filter_map(|id| match self.pending.get(id) {
+                    Some(Pending::Read {
+                        request,
+                        is_answered: false,
+                        ..
+                    }) => Some(request.offset),
+                    _ => None,
+                });
+            let least = unanswered.fold(request.offset, u64::min);
+            open.contents.drop_before(least);
         }
         self.answered += 1;
         true

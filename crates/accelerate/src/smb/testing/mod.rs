@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::Algorithm;
-use super::{Accounts, Settings};
+use super::{Accounts, Consistency, Settings};
 use crate::Input;
 use messages::Create;
 use server::{Sealing, Signing};
@@ -33,7 +33,7 @@ pub use probe::structures;
 /// another client beside the server opens it too: good inputs to start from.
 #[must_use]
 pub fn conversation() -> [Vec<Input>; 2] {
-    told(World::new(Duration::from_millis(10)))
+    told(World::with_settings(Duration::from_millis(10), settings()))
 }
 
 /// The same by SMB 3.1.1 and signed by a user whose account [`settings`] hold.
@@ -71,7 +71,9 @@ pub fn settings() -> Settings {
         accounts: Some(Arc::new(accounts.expect("it is one"))),
         may_resign_gmac: true,
         may_store_decrypted: true,
-        ..Settings::STRICT
+        consistency: Consistency::Relaxed {
+            staleness: Consistency::STALENESS,
+        },
     }
 }
 
@@ -94,5 +96,23 @@ fn told(mut world: World) -> [Vec<Input>; 2] {
         world.ask(0, &messages::list(directory, 0, 65_536));
     }
     world.ask(0, &messages::close(directory));
+    for name in ["b", "c", "d", "e"] {
+        world.server.files.insert(name.to_owned(), vec![9; 100]);
+    }
+    let directory = world.create(0, &Create::directory(""));
+    let mut list = messages::list(directory, 0, 65_536);
+    list.body[2] = server::FULL;
+    world.ask(0, &list);
+    for name in ["b", "c", "d", "e"] {
+        let create = Create {
+            access: 0x1,
+            disposition: 1,
+            ..Create::open(name)
+        };
+        let file = world.create(0, &create);
+        world.ask(0, &messages::read(file, 0, 100));
+        world.ask(0, &messages::close(file));
+        world.run_for(Duration::from_millis(50));
+    }
     world.told.take().expect("it was to be kept")
 }

@@ -49,6 +49,8 @@ const ATTRIBUTES: u32 = 0x0010_0180;
 const STANDARD: u8 = 5;
 const RENAME: u8 = 10;
 const DISPOSITION: u8 = 13;
+/// FileIdFullDirectoryInformation, the one class of entries that this server writes as it is specified.
+pub(crate) const FULL: u8 = 38;
 
 /// One connection to the server.
 struct Connection {
@@ -285,6 +287,11 @@ impl Server {
             seal: None,
         });
         self.connections.len() - 1
+    }
+
+    /// How many opens there are.
+    pub(crate) fn open_count(&self) -> usize {
+        self.opens.len()
     }
 
     /// How many requests of this command came over this connection.
@@ -903,15 +910,27 @@ impl Server {
         let left = open.listing.as_mut().unwrap();
         let mut entries = Vec::new();
         while let Some(name) = left.front() {
-            let entry = (8 + name.len()).next_multiple_of(8).max(100);
+            // One class is as it should be.
+            let entry = match request.class {
+                FULL => (80 + 2 * name.len()).next_multiple_of(8),
+                _ => (8 + name.len()).next_multiple_of(8).max(100),
+            };
             if entries.len() + entry > request.length as usize {
                 break;
             }
             let start = entries.len();
             entries.extend((entry as u32).to_le_bytes());
-            entries.extend((name.len() as u32).to_le_bytes());
-            entries.extend(name.bytes());
-            entries.resize(start + entry, request.class);
+            if request.class == FULL {
+                entries.resize(start + 60, 0);
+                entries.extend((2 * name.len() as u32).to_le_bytes());
+                entries.resize(start + 80, 0);
+                entries.extend(name.encode_utf16().flat_map(u16::to_le_bytes));
+                entries.resize(start + entry, 0);
+            } else {
+                entries.extend((name.len() as u32).to_le_bytes());
+                entries.extend(name.bytes());
+                entries.resize(start + entry, request.class);
+            }
             left.pop_front();
             if request.flags & 0x2 != 0 {
                 break;
@@ -1029,7 +1048,7 @@ fn as_async(header: &Header) -> Header {
     }
 }
 
-fn utf16(bytes: &[u8]) -> String {
+pub(crate) fn utf16(bytes: &[u8]) -> String {
     let pairs = bytes
         .chunks(2)
         .map(|pair| u16::from_le_bytes([pair[0], pair[1]]));

@@ -201,8 +201,9 @@ fn what_was_asked_before_a_close_without_waiting_is_read() {
             let file = open(&mut world, 0);
             world.run_for(Duration::from_millis(moment * 5));
             world.is_cut = cut > Duration::ZERO;
-            let asked = [0, 20_000, 40_000];
+            let asked = [0, 20_000, 40_000, 400_000];
             let asked = asked.map(|offset| world.send(0, &messages::read(file, offset, 20_000)));
+            let [asked @ .., behind] = asked;
             let written = world.send(0, &messages::write(file, 30_000, b"later"));
             let closed = world.send(0, &messages::close(file));
             world.run_for(cut);
@@ -213,8 +214,12 @@ fn what_was_asked_before_a_close_without_waiting_is_read() {
                 let wanted = &contents(300_000)[start..start + 20_000];
                 assert!(answer.data() == wanted, "{moment}, {cut:?}, {index}");
             }
-            for id in [written, closed] {
-                assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+            for (id, wanted) in [
+                (behind, status::END_OF_FILE),
+                (written, status::SUCCESS),
+                (closed, status::SUCCESS),
+            ] {
+                assert_eq!(world.wait(0, id).header.status, wanted);
             }
             assert!(world.let_go.is_none());
         }

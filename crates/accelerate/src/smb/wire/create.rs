@@ -22,6 +22,9 @@ const CONTEXTS_MAX: usize = 16;
 mod access {
     pub(super) const READ_DATA: u32 = 0x1;
     pub(super) const WRITE_DATA: u32 = 0x2;
+    /// FILE_READ_EA, FILE_EXECUTE, FILE_READ_ATTRIBUTES, READ_CONTROL, SYNCHRONIZE, GENERIC_READ and
+    /// GENERIC_EXECUTE.
+    pub(super) const READ_OTHERWISE: u32 = 0x8 | 0x20 | 0x80 | 0x12_0000 | 0xa000_0000;
     pub(super) const GENERIC_ALL: u32 = 0x1000_0000;
     pub(super) const GENERIC_WRITE: u32 = 0x4000_0000;
     pub(super) const GENERIC_READ: u32 = 0x8000_0000;
@@ -32,6 +35,7 @@ mod access {
 pub(crate) struct CreateRequest<'a> {
     pub(crate) oplock_level: u8,
     pub(crate) access: u32,
+    pub(crate) disposition: u32,
     pub(crate) options: u32,
     contexts: &'a [u8],
 }
@@ -52,6 +56,7 @@ impl<'a> CreateRequest<'a> {
         Ok(Self {
             oplock_level: u8_at(body, REQUEST_OPLOCK_AT)?,
             access: u32_at(body, 24)?,
+            disposition: u32_at(body, 36)?,
             options: u32_at(body, 40)?,
             contexts,
         })
@@ -66,6 +71,13 @@ impl<'a> CreateRequest<'a> {
     /// The same for writing anywhere in the file; appending alone does not count.
     pub(crate) fn may_write(&self) -> bool {
         self.access & (access::WRITE_DATA | access::GENERIC_WRITE | access::GENERIC_ALL) != 0
+    }
+
+    /// Whether it opens what is there to read it, and asks for nothing else: FILE_OPEN ([MS-SMB2]
+    /// §2.2.13, CreateDisposition).
+    pub(crate) fn only_reads(&self) -> bool {
+        let reads = access::READ_DATA | access::READ_OTHERWISE;
+        self.disposition == 1 && self.may_read() && self.access & !reads == 0
     }
 
     /// Whether it must be a directory: FILE_DIRECTORY_FILE ([MS-SMB2] §2.2.13, CreateOptions).

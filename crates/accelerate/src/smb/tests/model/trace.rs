@@ -13,7 +13,7 @@ use std::time::Duration;
 use vocab::Time;
 
 use super::super::super::config::{CONFIRM_WITHIN, FRESH_FOR, LISTING_WAITS};
-use super::super::super::testing::server::{Happened, SHARING_VIOLATION};
+use super::super::super::testing::server::{Happened, SHARING_VIOLATION, utf16};
 use super::super::super::testing::world::Answer;
 use super::super::super::wire::FileId;
 use super::super::super::wire::create::CreateAnswer;
@@ -94,6 +94,8 @@ pub(super) struct Count {
     pub(super) reads: usize,
     /// READs and WRITEs that took no time.
     pub(super) at_once: usize,
+    /// Opens that did.
+    pub(super) opened_at_once: usize,
     pub(super) lost: usize,
     /// Opens beside the server that waited.
     pub(super) waits: usize,
@@ -106,6 +108,7 @@ impl Count {
     pub(super) fn add(&mut self, other: Self) {
         self.reads += other.reads;
         self.at_once += other.at_once;
+        self.opened_at_once += other.opened_at_once;
         self.lost += other.lost;
         self.waits += other.waits;
         self.longest_wait = self.longest_wait.max(other.longest_wait);
@@ -419,6 +422,7 @@ impl<'a> Index<'a> {
                 }
             }
             Asked::Open { has_oplock } => {
+                count.opened_at_once += usize::from(op.who == 0 && took == Duration::ZERO);
                 if op.who > 0 {
                     self.check_wait(op, answered.at, count)?;
                 }
@@ -582,7 +586,11 @@ fn names(answer: &Answer) -> Vec<String> {
     let mut names = Vec::new();
     while !rest.is_empty() {
         let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
-        names.push(String::from_utf8(rest[8..8 + number(4)].to_vec()).unwrap());
+        // The one class of entries that is as it should be has no length there.
+        names.push(match number(4) {
+            0 => utf16(&rest[80..80 + number(60)]),
+            length => String::from_utf8(rest[8..8 + length].to_vec()).unwrap(),
+        });
         rest = &rest[number(0)..];
     }
     names

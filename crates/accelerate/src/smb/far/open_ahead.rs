@@ -1,0 +1,618 @@
+//! Opening the files of a directory ahead of a client that goes through them, under the policy
+//! `relaxed` (docs/decisions/0061).
+//!
+//! ```text
+//!            server has opened it           the client's own CREATE
+//!   asked ────────────────────► Offered ──────────────────────────────► an open like any other
+//!                                  │ too old, a break, a change ──► Revoke … Revoked ──► closed
+//! ```
+//! What is sent is the client's last CREATE with another name, so what the server answers is what it
+//! would have answered the client: its own file id, and the shares that the client will hold. A batch
+//! oplock keeps everybody else waiting until the near half has said that the client was not given it,
+//! and then it is closed: so nobody is refused anything because of an open that no client made.
+//!
+//! Which files come next is told by the names that the client was told last, in their order or sorted.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use vocab::Time;
+
+use super::answers::Opened;
+use super::connection::Asking;
+use super::message::Message;
+use super::open::{Grant, Open};
+use super::{Far, Finish, Outstanding, Purpose, State};
+use crate::smb::config::{
+    AHEAD_CREDITS, Consistency, NAMES_KEPT, OPENS_AHEAD_BYTES, OPENS_AHEAD_FIRST, OPENS_AHEAD_MAX,
+    OPENS_MAX,
+};
+use crate::smb::frames::Frame;
+use crate::smb::offer::{drops_offers, names_of};
+use crate::smb::wire::create::{
+    ANSWER_OPLOCK_AT, CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level,
+};
+use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
+use crate::smb::wire::split::{FRAME_HEADER, Head, frame_header};
+use crate::smb::wire::{FileId, u16_at};
+
+/// Where a file's name stands in a CREATE of ours: behind the fixed part ([MS-SMB2] §2.2.13).
+const NAME_AT: usize = header::LENGTH + 56;
+
+/// The fixed part of a CREATE answer, and the padding that may follow it.
+const ANSWER: usize = 88;
+const ANSWER_PADDING: usize = 8;
+
+/// A separator in names on the wire.
+const BACKSLASH: [u8; 2] = [b'\\', 0];
+
+/// What the client was told of a directory.
+#[derive(Debug)]
+struct Directory {
+    session: u64,
+    tree: u32,
+    path: Vec<u8>,
+    /// As they came, and sorted.
+    names: [Vec<Vec<u8>>; 2],
+    bytes: usize,
+    is_sorted: bool,
+}
+
+/// The client's last CREATE, and where it stands in the directory's names in both orders.
+#[derive(Debug)]
+struct Model {
+    header: Header,
+    body: Vec<u8>,
+    at: [Option<usize>; 2],
+    /// The order that it follows, once two files were opened in it, and what to open next.
+    order: Option<usize>,
+    next: usize,
+}
+
+/// A CREATE of ours under way.
+#[derive(Debug)]
+struct Asked {
+    header: Header,
+    body: Vec<u8>,
+    position: u64,
+    at: Time,
+}
+
+/// An open that no client has asked for.
+#[derive(Debug)]
+pub(super) struct Offer {
+    asked: Asked,
+    answer: Vec<u8>,
+    bytes: u64,
+    /// The near half was told to stop; its word is awaited.
+    is_retiring: bool,
+    /// The client's CREATE, which waits for that.
+    waiting: Option<Message>,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct OpensAhead {
+    directory: Option<Directory>,
+    /// Names of directories whose CREATE is under way, by the client's message id, and of those open.
+    opening: HashMap<u64, Vec<u8>>,
+    paths: HashMap<FileId, Vec<u8>>,
+    model: Option<Model>,
+    asked: HashMap<u64, Asked>,
+    next_number: u64,
+    offers: HashMap<FileId, Offer>,
+    window: usize,
+    /// Opens that nobody wants, and that are closed as soon as the server gives a credit.
+    unwanted: VecDeque<FileId>,
+}
+
+impl Directory {
+    fn places(&mut self, name: &[u8]) -> [Option<usize>; 2] {
+        if !self.is_sorted {
+            let mut sorted = self.names[0].clone();
+            sorted.sort_by_cached_key(|name| units(name));
+            self.names[1] = sorted;
+            self.is_sorted = true;
+        }
+        let first = self.names[0].iter().position(|other| other == name);
+        let key = units(name);
+        let second = self.names[1].binary_search_by(|other| units(other).cmp(&key));
+        [first, second.ok()]
+    }
+}
+
+/// UTF-16 by its units.
+fn units(name: &[u8]) -> Vec<u16> {
+    let pairs = name.chunks_exact(2);
+    pairs
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+        .collect()
+}
+
+/// The name in a CREATE's body, as it came.
+fn name_of(body: &[u8]) -> Option<&[u8]> {
+    let at = usize::from(u16_at(body, 44).ok()?).checked_sub(header::LENGTH)?;
+    let length = usize::from(u16_at(body, 46).ok()?);
+    body.get(at..)?.get(..length)
+}
+
+/// A path's directory and its last part.
+fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    let separator = path.chunks_exact(2).rposition(|unit| unit == BACKSLASH);
+    match separator {
+        Some(index) => (&path[..2 * index], &path[2 * index + 2..]),
+        None => (&[], path),
+    }
+}
+
+/// A CREATE's body with another name.
+fn with_name(body: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut named = body[..56].to_vec();
+    named[44..46].copy_from_slice(&(NAME_AT as u16).to_le_bytes());
+    named[46..48].copy_from_slice(&(name.len() as u16).to_le_bytes());
+    named.extend_from_slice(name);
+    named
+}
+
+impl OpensAhead {
+    /// A directory is being opened, under this id of the client's.
+    pub(super) fn opening(&mut self, message_id: u64, message: &[u8]) {
+        if let Some(name) = message.get(header::LENGTH..).and_then(name_of)
+            && self.opening.len() < OPENS_MAX
+        {
+            self.opening.insert(message_id, name.to_vec());
+        }
+    }
+
+    /// It is open, or could not be opened.
+    pub(super) fn opened(&mut self, message_id: u64, file: Option<FileId>) {
+        if let (Some(path), Some(file)) = (self.opening.remove(&message_id), file)
+            && self.paths.len() < OPENS_MAX
+        {
+            self.paths.insert(file, path);
+        }
+    }
+
+    /// The client was, or will be, told these entries of an open directory.
+    pub(super) fn learn(&mut self, file: FileId, open: (u64, u32), class: u8, entries: &[u8]) {
+        let Some(path) = self.paths.get(&file) else {
+            return;
+        };
+        let (session, tree) = open;
+        let is_same = self.directory.as_ref().is_some_and(|directory| {
+            (directory.session, directory.tree, &directory.path) == (session, tree, path)
+        });
+        if !is_same {
+            self.model = None;
+            self.directory = Some(Directory {
+                session,
+                tree,
+                path: path.clone(),
+                names: [Vec::new(), Vec::new()],
+                bytes: 0,
+                is_sorted: false,
+            });
+        }
+        let Some(directory) = &mut self.directory else {
+            return;
+        };
+        for name in names_of(class, entries) {
+            let is_dots = name == [b'.', 0] || name == [b'.', 0, b'.', 0];
+            if !is_dots && directory.bytes + name.len() <= NAMES_KEPT {
+                directory.bytes += name.len();
+                directory.names[0].push(name.to_vec());
+            }
+        }
+        directory.is_sorted = false;
+    }
+
+    /// A directory is listed from the beginning, or closed.
+    pub(super) fn begins(&mut self, file: FileId) {
+        let path = self.paths.get(&file);
+        if self.directory.as_ref().map(|directory| &directory.path) == path {
+            self.directory = None;
+            self.model = None;
+        }
+    }
+
+    /// The client opens a file in a way that others may be opened in.
+    fn follow(&mut self, header: &Header, body: &[u8]) {
+        let Some(name) = name_of(body) else {
+            return;
+        };
+        let (path, leaf) = split_path(name);
+        let whose = (header.session, header.tree);
+        let directory = self.directory.as_mut().filter(|directory| {
+            directory.path == path && (directory.session, directory.tree) == whose
+        });
+        let Some(at) = directory.map(|directory| directory.places(leaf)) else {
+            self.model = None;
+            return;
+        };
+        let is_alike = |model: &&Model| {
+            let (old, new) = (&model.body, body);
+            let is_same = old[..44] == new[..44] && old[48..56] == new[48..56];
+            is_same && model.header.guard() == header.guard()
+        };
+        let last = self.model.as_ref().filter(is_alike);
+        let follows = |order: &usize| {
+            let before = last.and_then(|model| model.at[*order]);
+            before.is_some_and(|before| at[*order] == Some(before + 1))
+        };
+        let kept = last
+            .and_then(|model| model.order)
+            .filter(|order| follows(order));
+        let order = kept.or_else(|| [0, 1].into_iter().find(follows));
+        let next = order.and_then(|order| at[order]).map_or(0, |at| at + 1);
+        let next = match (kept, last) {
+            (Some(_), Some(model)) => next.max(model.next),
+            _ => next,
+        };
+        if kept.is_none() {
+            self.window = OPENS_AHEAD_FIRST;
+        }
+        self.model = Some(Model {
+            header: *header,
+            body: body.to_vec(),
+            at,
+            order,
+            next,
+        });
+    }
+
+    /// What to open next, if anything.
+    fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+        let count = self.offers.len() + self.asked.len();
+        let bytes: u64 = self.offers.values().map(|offer| offer.bytes).sum();
+        let model = self.model.as_mut()?;
+        let order = model.order?;
+        if count >= self.window || bytes >= OPENS_AHEAD_BYTES {
+            return None;
+        }
+        let directory = self.directory.as_ref()?;
+        let leaf = directory.names[order].get(model.next)?;
+        let name = match directory.path.is_empty() {
+            true => leaf.clone(),
+            false => [&directory.path[..], &BACKSLASH, leaf].concat(),
+        };
+        model.next += 1;
+        Some((model.header, with_name(&model.body, &name)))
+    }
+
+    /// The offer that a CREATE of the client's asks for.
+    fn find(&self, header: &Header, body: &[u8]) -> Option<FileId> {
+        let is_meant = |offer: &Offer| {
+            let asked = &offer.asked.header;
+            (asked.session, asked.tree) == (header.session, header.tree)
+                && asked.guard() == header.guard()
+                && offer.asked.body == body
+        };
+        let offers = self.offers.iter();
+        let mut meant = offers.filter(|(_, offer)| is_meant(offer) && offer.waiting.is_none());
+        meant.next().map(|(file, _)| *file)
+    }
+
+    /// Whether an open is one that no client has asked for.
+    pub(super) fn is_offered(&self, file: FileId) -> bool {
+        self.offers.contains_key(&file)
+    }
+
+    /// An open is forgotten.
+    pub(super) fn forget(&mut self, file: FileId) -> Option<Message> {
+        self.paths.remove(&file);
+        self.unwanted.retain(|other| *other != file);
+        self.offers.remove(&file)?.waiting
+    }
+
+    /// When the next offer is too old.
+    pub(super) fn next_overdue(&self, staleness: Duration) -> Option<Time> {
+        let offers = self.offers.values().filter(|offer| !offer.is_retiring);
+        offers.map(|offer| offer.asked.at + staleness).min()
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        let names = self
+            .directory
+            .as_ref()
+            .map_or(0, |directory| 2 * directory.bytes);
+        let waiting = self
+            .offers
+            .values()
+            .filter_map(|offer| offer.waiting.as_ref());
+        names + waiting.map(Message::bytes).sum::<usize>()
+    }
+}
+
+impl Far {
+    pub(super) fn staleness(&self) -> Option<Duration> {
+        match self.settings.consistency {
+            Consistency::Relaxed { staleness } => Some(staleness),
+            Consistency::Off | Consistency::Strict => None,
+        }
+    }
+
+    /// What a frame of the client's says of opens ahead. Takes a CREATE that one of them answers.
+    pub(super) fn open_next(&mut self, now: Time, message: Message) -> Option<Message> {
+        if self.staleness().is_none() || self.state != State::Engaged {
+            return Some(message);
+        }
+        if message.heads().any(|head| drops_offers(&head.header)) {
+            for file in self.offered() {
+                self.retire(file);
+            }
+        }
+        let Some(head) = message
+            .single()
+            .filter(|head| head.header.command == command::CREATE)
+        else {
+            return Some(message);
+        };
+        let header = head.header;
+        let Some(joined) = message.joined() else {
+            return Some(message);
+        };
+        let body = &joined[header::LENGTH..];
+        if self.may_be_model(&header, &joined) {
+            self.opens_ahead.follow(&header, body);
+        }
+        let Some(file) = self.opens_ahead.find(&header, body) else {
+            return Some(message);
+        };
+        let offer = self.opens_ahead.offers.get_mut(&file)?;
+        if offer.is_retiring {
+            // The near half may have given it before it heard; its word comes next.
+            offer.waiting = Some(message);
+            return None;
+        }
+        self.give_offer(now, file, &header);
+        None
+    }
+
+    /// Whether a CREATE opens a file to read it, in a way that changes nothing.
+    fn may_be_model(&self, header: &Header, message: &[u8]) -> bool {
+        let Ok(request) = CreateRequest::parse(message) else {
+            return false;
+        };
+        let is_keyed = self.sessions.key(header.session).is_some();
+        let asking = self.connection.judge(header, &request, is_keyed);
+        let names = request.context_names();
+        asking == Asking::ForUs
+            && request.only_reads()
+            && names.is_ok_and(|names| names.is_empty())
+            && match header.guard() {
+                Guard::Nothing => !is_keyed,
+                Guard::Signed => is_keyed,
+                // What encrypts costs its client the round trip.
+                Guard::Sealed => false,
+            }
+    }
+
+    fn offered(&self) -> Vec<FileId> {
+        self.opens_ahead.offers.keys().copied().collect()
+    }
+
+    /// The client is given an open that was made ahead; from here on it is one like any other.
+    fn give_offer(&mut self, now: Time, file: FileId, header: &Header) {
+        let Some(offer) = self.opens_ahead.offers.remove(&file) else {
+            return;
+        };
+        // As far ahead as can be used up before it is too old.
+        let (age, most) = (
+            now.since(offer.asked.at),
+            self.staleness().unwrap_or_default(),
+        );
+        let window = &mut self.opens_ahead.window;
+        if age < most * 3 / 4 {
+            *window = (2 * *window).min(OPENS_AHEAD_MAX);
+        } else if *window > OPENS_AHEAD_FIRST {
+            *window -= 1;
+        }
+        let mut answer = frame_header(header::LENGTH + offer.answer.len()).to_vec();
+        answer.extend(header.answer(status::SUCCESS).emit());
+        answer.extend(&offer.answer);
+        let key = self.sessions.key(header.session);
+        if let Some(key) = key.filter(|_| header.guard() == Guard::Signed) {
+            key.sign(&mut answer[FRAME_HEADER..], []);
+        }
+        self.answer_here(header, answer.into());
+    }
+
+    /// The near half has given this open to the client.
+    pub(super) fn took(&mut self, now: Time, file: FileId) {
+        let Some(offer) = self.opens_ahead.offers.get_mut(&file) else {
+            return;
+        };
+        if let Some(message) = offer.waiting.take()
+            && let Some(header) = message.first().copied()
+        {
+            self.give_offer(now, file, &header);
+        }
+    }
+
+    /// An offer shall be given no more.
+    fn retire(&mut self, file: FileId) {
+        let Some(offer) = self.opens_ahead.offers.get_mut(&file) else {
+            return;
+        };
+        let is_new = !std::mem::replace(&mut offer.is_retiring, true);
+        // It begins anew where the client goes on.
+        if let Some(model) = &mut self.opens_ahead.model {
+            model.order = None;
+        }
+        if is_new {
+            // If it was taken, the near half has nothing to answer its READs with behind that.
+            self.forget_ahead(file);
+            if let Some(open) = self.opens.get_mut(&file) {
+                open.reads = None;
+            }
+            self.reading.retain(|reading| *reading != file);
+            self.tell_near(Frame::Revoke { file });
+        }
+    }
+
+    /// A break of an offer's oplock: the near half is being told.
+    pub(super) fn offer_broken(&mut self, file: FileId) {
+        if let Some(offer) = self.opens_ahead.offers.get_mut(&file) {
+            offer.is_retiring = true;
+        }
+    }
+
+    /// The near half has not given this open, and will not.
+    pub(super) fn not_taken(&mut self, file: FileId) {
+        let Some(offer) = self.opens_ahead.offers.remove(&file) else {
+            return;
+        };
+        self.discard(file);
+        if let Some(message) = offer.waiting {
+            self.enqueue(message);
+        }
+    }
+
+    /// Closes an open that is nobody's.
+    fn discard(&mut self, file: FileId) {
+        if let Some(open) = self.opens.get_mut(&file).filter(|open| !open.is_closing) {
+            open.close();
+            open.grant = Grant::Given;
+            open.reads = None;
+            self.breaking.retain(|breaking| *breaking != file);
+            self.reading.retain(|reading| *reading != file);
+            self.opens_ahead.unwanted.push_back(file);
+        }
+    }
+
+    /// Closes what nobody wants.
+    pub(super) fn close_unwanted(&mut self) {
+        while !self.opens_ahead.unwanted.is_empty()
+            && (self.ids.can_take(1) || self.outstanding.is_empty())
+        {
+            let Some(file) = self.opens_ahead.unwanted.pop_front() else {
+                return;
+            };
+            let Some(open) = self.opens.get(&file) else {
+                continue;
+            };
+            let header = open.request(command::CLOSE);
+            let mut body = vec![0; 24];
+            body[0] = 24;
+            body[8..24].copy_from_slice(&file.0);
+            self.send_own(header, &body, Purpose::ClosesAhead(file));
+        }
+    }
+
+    /// Ends offers that are too old.
+    pub(super) fn retire_overdue(&mut self, now: Time) {
+        let Some(staleness) = self.staleness() else {
+            return;
+        };
+        for file in self.offered() {
+            if self.opens_ahead.offers[&file].asked.at + staleness <= now {
+                self.retire(file);
+            }
+        }
+    }
+
+    /// Opens what the client will probably open next.
+    pub(super) fn open_ahead(&mut self, now: Time) {
+        if self.staleness().is_none()
+            || !self.near_takes_offers
+            || !self.queue.is_empty()
+            || self.client_finish != Finish::Open
+        {
+            return;
+        }
+        // A rename under way, say, must be over.
+        let changes = |request: &Outstanding| {
+            matches!(
+                request.purpose,
+                Purpose::Changes {
+                    is_write: false,
+                    ..
+                }
+            )
+        };
+        if self.outstanding.values().any(changes) {
+            return;
+        }
+        while self.opens.len() < OPENS_MAX
+            && self.ids.can_take(1)
+            && (self.ahead_credits == 0 || self.ahead_credits < AHEAD_CREDITS)
+            && let Some((model, body)) = self.opens_ahead.next()
+        {
+            let mut header = Header::request(command::CREATE, 0, model.session, model.tree);
+            header.flags = model.flags & flag::SIGNED;
+            header.process = model.process;
+            header.credit_charge = model.credit_charge;
+            header.credits = 1 + u16::from(!self.ids.can_take(4 * AHEAD_CREDITS)) * 4;
+            let number = self.opens_ahead.next_number;
+            self.opens_ahead.next_number += 1;
+            let mut ours = body.clone();
+            ours[REQUEST_OPLOCK_AT] = oplock_level::BATCH;
+            self.ahead_credits += 1;
+            self.creating += 1;
+            self.send_own(header, &ours, Purpose::OpensAhead(number));
+            let asked = Asked {
+                header,
+                body,
+                position: self.position,
+                at: now,
+            };
+            self.opens_ahead.asked.insert(number, asked);
+        }
+    }
+
+    /// The server has opened a file ahead of the client, or not.
+    pub(super) fn opened_ahead(&mut self, now: Time, head: &Head, number: u64) {
+        self.ahead_credits = self.ahead_credits.saturating_sub(1);
+        self.creating -= 1;
+        let Some(asked) = self.opens_ahead.asked.remove(&number) else {
+            return;
+        };
+        if head.header.status != status::SUCCESS {
+            return;
+        }
+        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+            return self.stop(crate::LetGoReason::Violation);
+        };
+        let file = answer.file;
+        let fixed = header::LENGTH + ANSWER;
+        let is_plain = (fixed..=fixed + ANSWER_PADDING).contains(&head.length);
+        let is_exclusive = answer.oplock_level == oplock_level::BATCH;
+        let is_there = self.client_finish == Finish::Open;
+        if !is_plain || !is_exclusive || answer.is_directory() || !is_there {
+            let mut open = Open::new(asked.header.session, asked.header.tree, true);
+            open.guard = asked.header.guard();
+            self.opens.insert(file, open);
+            self.early_breaks.retain(|early| *early != file);
+            return self.discard(file);
+        }
+        let opened = Opened {
+            is_ours: true,
+            guard: asked.header.guard(),
+            may_read: true,
+            may_write: false,
+        };
+        self.serve(&asked.header, &answer, true, opened);
+        let mut body = head.body()[..ANSWER].to_vec();
+        body[ANSWER_OPLOCK_AT] = oplock_level::NONE;
+        self.tell_near(Frame::Offer {
+            file,
+            position: asked.position,
+            staleness: self.staleness().unwrap_or_default(),
+            request: Bytes::copy_from_slice(&asked.body),
+            answer: Bytes::copy_from_slice(&body),
+        });
+        let offer = Offer {
+            bytes: answer
+                .end_of_file
+                .min(u64::from(crate::smb::config::FIRST_BLOCK)),
+            asked,
+            answer: body,
+            is_retiring: false,
+            waiting: None,
+        };
+        self.opens_ahead.offers.insert(file, offer);
+        self.finish_opening(now, file);
+    }
+}

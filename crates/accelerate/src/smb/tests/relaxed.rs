@@ -1,0 +1,249 @@
+//! Files that are opened ahead of a client that goes through them: what it waits for, and that nobody
+//! is shown or refused what would not be so without us.
+
+use std::time::Duration;
+
+use super::super::config::{CONFIRM_WITHIN, FRESH_FOR, OPENS_AHEAD_MAX};
+use super::super::testing::messages::{self, Create};
+use super::super::testing::server::{FULL, NO_SUCH_FILE};
+use super::super::testing::world::World;
+use super::super::wire::FileId;
+use super::super::wire::header::{command, status};
+use super::super::{Consistency, Settings};
+use super::{DELAY, contents};
+
+const STALENESS: Duration = Duration::from_secs(1);
+const LENGTH: usize = 10_000;
+
+fn name(index: usize) -> String {
+    format!("file-{index:04}")
+}
+
+/// A world whose client is connected, and has listed a directory of so many files.
+fn world_with(files: usize) -> World {
+    world_of(
+        files,
+        Settings {
+            consistency: Consistency::Relaxed {
+                staleness: STALENESS,
+            },
+            ..Settings::STRICT
+        },
+    )
+}
+
+fn world_of(files: usize, settings: Settings) -> World {
+    let mut world = World::with_settings(DELAY, settings);
+    for index in 0..files {
+        let mut of = contents(LENGTH);
+        of[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        world.server.files.insert(name(index), of);
+    }
+    world.server.credits_max = 512;
+    world.set_up(0);
+    let directory = world.create(0, &Create::directory(""));
+    loop {
+        let mut list = messages::list(directory, 0, 65_536);
+        list.body[2] = FULL;
+        if world.ask(0, &list).header.status != status::SUCCESS {
+            break;
+        }
+    }
+    world.ask(0, &messages::close(directory));
+    world
+}
+
+fn to_read(name: &str) -> Create<'_> {
+    Create {
+        access: 0x1,
+        disposition: 1,
+        ..Create::open(name)
+    }
+}
+
+fn open(world: &mut World, who: usize, index: usize) -> FileId {
+    world.create(who, &to_read(&name(index)))
+}
+
+/// Opens, reads and closes a file; what it holds.
+fn read(world: &mut World, index: usize) -> Vec<u8> {
+    let file = open(world, 0, index);
+    let data = super::read(world, 0, file, 0, LENGTH as u32);
+    let answer = world.ask(0, &messages::close(file));
+    assert_eq!(answer.header.status, status::SUCCESS);
+    data
+}
+
+fn read_all(world: &mut World, files: std::ops::Range<usize>) {
+    for index in files {
+        let wanted = world.server.files[&name(index)].clone();
+        assert!(read(world, index) == wanted, "file {index}");
+    }
+}
+
+#[test]
+fn a_thousand_small_files_wait_for_a_fifth_of_a_round_trip_each_at_most() {
+    let mut world = world_with(1_000);
+    let start = world.now;
+    read_all(&mut world, 0..1_000);
+    let each = world.round_trips(start) / 1_000.0;
+    // The bar is 0.2; it is the window of opens that doubles, and then the path.
+    assert!(each <= 0.02, "{each}");
+    // No file is opened twice, nor left open.
+    world.run_for(2 * STALENESS);
+    assert_eq!(world.server.count(0, command::CREATE), 1_001);
+    assert_eq!(world.server.open_count(), 0);
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn under_the_strict_policy_nothing_is_opened_ahead() {
+    let mut world = world_of(20, Settings::STRICT);
+    for index in 0..5 {
+        let file = open(&mut world, 0, index);
+        world.ask(0, &messages::close(file));
+    }
+    world.run_for(Duration::from_secs(3));
+    assert_eq!(world.server.count(0, command::CREATE), 6);
+}
+
+#[test]
+fn what_the_client_does_not_want_is_closed_when_it_is_too_old() {
+    let mut world = world_with(200);
+    read_all(&mut world, 0..20);
+    world.run_for(DELAY * 4);
+    let ahead = world.server.open_count();
+    assert!(ahead > 0 && ahead <= OPENS_AHEAD_MAX, "{ahead}");
+    world.run_for(2 * STALENESS);
+    assert_eq!(world.server.open_count(), 0);
+    // Who goes on is gone ahead of again.
+    let start = world.now;
+    read_all(&mut world, 20..200);
+    assert!(world.round_trips(start) <= 30.0);
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn another_client_writes_to_what_is_open_ahead_and_the_first_sees_it() {
+    for pause in [0, 30, 60, 200] {
+        let mut world = world_with(100);
+        let other = world.beside();
+        read_all(&mut world, 0..10);
+        world.run_for(Duration::from_millis(pause));
+        let next = name(11);
+        // It lets nobody in beside it, and is let in itself.
+        let alone = Create {
+            share: 0,
+            ..Create::open(&next)
+        };
+        let start = world.now;
+        let theirs = world.create(other, &alone);
+        assert!(world.round_trips(start) <= 1.01, "{pause} ms");
+        world.ask(other, &messages::write(theirs, 0, b"theirs!!"));
+        world.ask(other, &messages::close(theirs));
+        read_all(&mut world, 10..100);
+        assert_eq!(&world.server.files[&next][..8], b"theirs!!");
+        assert!(world.let_go.is_none());
+        assert!(world.clients[0].unasked.is_empty());
+    }
+}
+
+#[test]
+fn another_client_opens_what_is_ahead_at_every_moment() {
+    for moment in 0..40 {
+        let mut world = world_with(60);
+        let other = world.beside();
+        read_all(&mut world, 0..4);
+        // Both at a time.
+        let ids: Vec<u64> = (4..8)
+            .map(|index| world.send(0, &to_read(&name(index)).request()))
+            .collect();
+        world.run_for(Duration::from_millis(5 * moment));
+        let sixth = name(6);
+        let wanted = world.send(other, &Create::open(&sixth).request());
+        for id in ids {
+            assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+        }
+        let start = world.now;
+        world.wait(other, wanted);
+        assert!(world.round_trips(start) <= 1.01, "{moment}");
+        read_all(&mut world, 8..60);
+        assert!(world.let_go.is_none(), "{moment}");
+        assert!(world.clients[0].unasked.is_empty(), "{moment}");
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_cannot_be_opened() {
+    let mut world = world_with(100);
+    let other = world.beside();
+    read_all(&mut world, 0..10);
+    let next = name(12);
+    let to_delete = Create {
+        access: 0x1_0080,
+        disposition: 1,
+        ..Create::open(&next)
+    };
+    let theirs = world.create(other, &to_delete);
+    world.ask(other, &messages::delete(theirs));
+    world.ask(other, &messages::close(theirs));
+    read_all(&mut world, 10..12);
+    let answer = world.ask(0, &to_read(&next).request());
+    assert_eq!(answer.header.status, NO_SUCH_FILE);
+    read_all(&mut world, 13..100);
+}
+
+#[test]
+fn a_client_that_renames_gets_nothing_from_before() {
+    let mut world = world_with(100);
+    read_all(&mut world, 0..10);
+    let (eleventh, other) = (name(11), "other".to_owned());
+    let renaming = Create {
+        access: 0x1_0080,
+        disposition: 1,
+        ..Create::open(&eleventh)
+    };
+    let file = world.create(0, &renaming);
+    world.ask(0, &messages::rename(file, &other));
+    world.ask(0, &messages::close(file));
+    let answer = world.ask(0, &to_read(&eleventh).request());
+    assert_eq!(answer.header.status, NO_SUCH_FILE);
+    read_all(&mut world, 12..100);
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn nothing_is_given_while_the_path_is_cut_for_longer_than_it_may_be_old() {
+    let mut world = world_with(100);
+    let other = world.beside();
+    read_all(&mut world, 0..10);
+    world.run_for(2 * DELAY);
+    world.is_cut = true;
+    let file = open(&mut world, 0, 10);
+    world.run_for(STALENESS);
+    let id = world.send(0, &to_read(&name(11)).request());
+    world.run_for(FRESH_FOR);
+    assert!(!world.clients[0].answered.contains_key(&id));
+    // Others wait for no longer than for any oplock.
+    let start = world.now;
+    open(&mut world, other, 12);
+    assert!(world.now.since(start) <= CONFIRM_WITHIN);
+    world.is_cut = false;
+    assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+    world.ask(0, &messages::close(file));
+    read_all(&mut world, 13..100);
+    world.run_for(2 * STALENESS);
+    // The first client's eleventh, and the other's.
+    assert_eq!(world.server.open_count(), 2);
+    assert!(world.let_go.is_none());
+}
+
+#[test]
+fn who_disconnects_from_the_share_leaves_nothing_open() {
+    let mut world = world_with(100);
+    read_all(&mut world, 0..20);
+    world.ask(0, &messages::tree_disconnect());
+    world.run_for(2 * STALENESS);
+    assert_eq!(world.server.open_count(), 0);
+    assert!(world.let_go.is_none());
+}
