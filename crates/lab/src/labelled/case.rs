@@ -92,7 +92,13 @@ impl Case {
         // Clear of the definition's edge: neither 0.45 nor 0.6 of a BDP is in question.
         let deep = ((0.6 + 1.2 * random.next_f64()) * bdp).min(rate / 8.0 * 0.4);
         let shallow = 0.42 * random.next_f64() * bdp;
-        let queue = in_packets([deep, shallow][random.below(2) as usize]).max(4);
+        let queue = match in_packets([deep, shallow][random.below(2) as usize]).max(4) {
+            // The least queue, or rounding, may bring it back to that edge.
+            near if (0.42..0.6).contains(&((near * packet) as f64 / bdp)) => {
+                (0.6 * bdp / packet as f64).ceil() as u64
+            }
+            clear => clear,
+        };
         let on_ethernet =
             |bytes: f64| (bytes * (1.0 + ETHERNET_BYTES as f64 / packet as f64)) as u64;
         let tbf = |burst_bytes, queue_packets| Device::Tbf {
@@ -208,6 +214,11 @@ impl Case {
                 }
             }
             Device::Open { .. } => {}
+        }
+        // TCP is told no rate, and nothing on such a path stops it: it gets what its window allows in a round
+        // trip, whatever streams were told. Losses hold it back before that.
+        if matches!(self.device, Device::Open { .. }) && self.loss_percent == 0.0 {
+            causes.insert(Cause::HostWindow);
         }
         if self.loss_percent > 0.0 {
             causes.insert(Cause::RandomLoss);

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -18,13 +18,13 @@ use measure::procedure::{
 use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
 use measure::wire::{
-    Datagram, Direction, Joining, Limits, Message, Role, RunOrder, RunSample, SessionKey,
-    StreamOrder,
+    DATAGRAM_HEADER, Datagram, Direction, Joining, Kind, Limits, Message, Role, RunOrder,
+    RunSample, SessionKey, StreamOrder,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use vocab::{ByteCount, Time};
 
-use super::conversation::{ALIVE_EVERY, Reader, SILENCE_MAX, Writer};
+use super::conversation::{ALIVE_EVERY, Line, Reader, SILENCE_MAX, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
 use super::host;
 use super::streams::Sender;
@@ -147,7 +147,7 @@ pub fn run(
             .give_up(format!("the test ended before its time: {error:#}"));
     }
     let _ = test.writer.send(&Message::Bye);
-    test.is_over.store(true, Ordering::Relaxed);
+    test.line.is_over.store(true, Ordering::Relaxed);
     Ok(Finished {
         turn_up: test.turn_up,
         runs: test.runs,
@@ -175,8 +175,8 @@ pub(super) struct Test<'a> {
     key: SessionKey,
     pub(super) writer: Arc<Writer>,
     messages: Receiver<Result<Message>>,
-    /// Ends the threads that speak and listen.
-    pub(super) is_over: Arc<AtomicBool>,
+    /// What the threads that speak and listen share with this one.
+    pub(super) line: Arc<Line>,
     udp: UdpSocket,
     incoming: RefCell<Incoming>,
     pub(super) clock: Clock,
@@ -213,9 +213,9 @@ impl<'a> Test<'a> {
         profile.duration = profile.duration.min(greeted.limits.order);
         profile.connections = profile.connections.min(greeted.limits.connections);
         profile.tcp_headers = super::tcp_headers(server.ip());
-        let is_over = Arc::new(AtomicBool::new(false));
+        let line = Arc::new(Line::new());
         let writer = Arc::new(greeted.writer);
-        speak(writer.clone(), is_over.clone());
+        speak(writer.clone(), line.clone());
         let mut test = Self {
             options,
             turn_up: TurnUp::new(profile.clone()),
@@ -228,9 +228,9 @@ impl<'a> Test<'a> {
             headers: super::udp_headers(server.ip()),
             session: greeted.session,
             key: greeted.key,
-            messages: listen(greeted.reader, is_over.clone()),
+            messages: listen(greeted.reader, line.clone()),
             writer,
-            is_over,
+            line,
             udp,
             incoming: RefCell::new(Incoming::new()),
             clock: Clock::new(),
@@ -282,7 +282,8 @@ impl<'a> Test<'a> {
                         rest += self.options.rest;
                     }
                     self.pause(rest)?;
-                    let record = self.stream(direction, plan)?;
+                    let duration = plan.duration.min(self.limits.order);
+                    let record = self.stream(direction, StreamPlan { duration, ..plan })?;
                     self.turn_up.stream(record);
                 }
                 Task::Run(plan) => {
@@ -298,7 +299,7 @@ impl<'a> Test<'a> {
     /// Whether the test may go on.
     fn check(&self) -> Result<()> {
         ensure!(!(self.interrupted)(), "it was interrupted");
-        if !self.is_over.load(Ordering::Acquire) {
+        if !self.line.is_over.load(Ordering::Acquire) {
             return Ok(());
         }
         // How the connection broke is the last thing that was heard.
@@ -439,10 +440,13 @@ impl<'a> Test<'a> {
             payload_bytes: plan.ip_bytes.saturating_sub(self.headers),
         }))?;
         self.ready(order)?;
-        let (sent, arrivals) = match direction {
-            Direction::Up => self.stream_up(order, plan)?,
-            Direction::Down => self.stream_down(order, plan)?,
+        self.line.is_streaming.store(true, Ordering::Relaxed);
+        let streamed = match direction {
+            Direction::Up => self.stream_up(order, plan),
+            Direction::Down => self.stream_down(order, plan),
         };
+        self.line.is_streaming.store(false, Ordering::Relaxed);
+        let (sent, arrivals) = streamed?;
         Ok(StreamRecord {
             plan,
             sent,
@@ -463,9 +467,32 @@ impl<'a> Test<'a> {
             session: self.session,
             order,
         };
-        let datagrams = sender
-            .send(plan, self.headers, self.clock, &|| self.check().is_err())
-            .context("sending the stream")?;
+        let is_sent = AtomicBool::new(false);
+        let (udp, key, session, clock, line) =
+            (&self.udp, &self.key, self.session, self.clock, &self.line);
+        udp.set_read_timeout(Some(LOOK_EVERY))?;
+        let datagrams = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut incoming = Incoming::new();
+                while !is_sent.load(Ordering::Relaxed) {
+                    let received = incoming.receive(udp, clock, |_, _, bytes| {
+                        if Datagram::parse(bytes, key, Role::Server)
+                            .is_ok_and(|datagram| datagram.session == session)
+                        {
+                            line.heard.hear();
+                        }
+                    });
+                    if received.is_err() {
+                        std::thread::sleep(LOOK_EVERY);
+                    }
+                }
+            });
+            let sent = sender.send(plan, self.headers, clock, &|| self.check().is_err());
+            is_sent.store(true, Ordering::Relaxed);
+            sent
+        })
+        .context("sending the stream")?;
+        self.line.is_streaming.store(false, Ordering::Relaxed);
         self.check()?;
         self.writer
             .send(&Message::StreamSent { order, datagrams })?;
@@ -494,19 +521,29 @@ impl<'a> Test<'a> {
         let mut log = ArrivalLog::new(self.clock.now());
         let until = Instant::now() + plan.duration + ORDER_MAX;
         let mut last = Instant::now();
+        let mut said = Instant::now();
         let mut sent = None;
         loop {
+            if said.elapsed() >= ALIVE_EVERY {
+                said = Instant::now();
+                self.say_here(order);
+            }
             let before = log.len();
             self.receive(LOOK_EVERY, |arrived, datagram, _| {
-                if datagram.kind == measure::wire::Kind::Data && datagram.order == order {
+                if datagram.kind == Kind::Data && datagram.order == order {
                     log.arrived(arrived, datagram.number, datagram.stamp);
                 }
             })?;
             if log.len() > before {
                 last = Instant::now();
+                self.line.heard.hear();
             }
             if sent.is_none() {
                 sent = self.stream_end(order)?;
+                let is_streaming = sent.is_none();
+                self.line
+                    .is_streaming
+                    .store(is_streaming, Ordering::Relaxed);
             }
             if let Some(sent) = sent
                 && last.elapsed() >= QUIET
@@ -520,6 +557,22 @@ impl<'a> Test<'a> {
                 plan.duration.as_secs()
             );
         }
+    }
+
+    /// An empty packet against a stream, which nobody answers: we are here, and receive.
+    fn say_here(&self, order: u32) {
+        let head = Datagram {
+            kind: Kind::Data,
+            session: self.session,
+            order,
+            number: 0,
+            stamp: 0,
+            extra: 0,
+        };
+        let mut bytes = Vec::new();
+        head.emit(&self.key, Role::Client, DATAGRAM_HEADER, &mut bytes);
+        // Lost like any other.
+        let _ = self.udp.send(&bytes);
     }
 
     /// How many datagrams the server sent, once it has said so.
@@ -558,7 +611,7 @@ impl<'a> Test<'a> {
             .unwrap_or_default();
         self.ready(order)?;
         let busy = host::Busy::begin();
-        let is_over = || self.is_over.load(Ordering::Relaxed) || (self.interrupted)();
+        let is_over = || self.line.is_over.load(Ordering::Relaxed) || (self.interrupted)();
         let (done, text) = (self.turn_up.progress(), describe(&plan));
         let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
         let own = busy.permille();
@@ -712,36 +765,4 @@ pub(super) fn describe(plan: &RunPlan) -> String {
             format!("{} connections {way}, {window} each", up.max(down))
         }
     }
-}
-
-/// Says again and again that we are there.
-fn speak(writer: Arc<Writer>, is_over: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        while !is_over.load(Ordering::Relaxed) {
-            if writer.send(&Message::Alive).is_err() {
-                is_over.store(true, Ordering::Relaxed);
-            }
-            std::thread::sleep(ALIVE_EVERY);
-        }
-    });
-}
-
-/// Hands on what the server says; a silence of [`SILENCE_MAX`] ends the test.
-fn listen(mut reader: Reader, is_over: Arc<AtomicBool>) -> Receiver<Result<Message>> {
-    let (sender, messages) = channel();
-    std::thread::spawn(move || {
-        while !is_over.load(Ordering::Relaxed) {
-            let heard = reader.next(ALIVE_EVERY);
-            let is_broken = heard.is_err() || reader.silence() >= SILENCE_MAX;
-            if let Some(heard) = heard.transpose()
-                && sender.send(heard).is_err()
-            {
-                return;
-            }
-            if is_broken {
-                is_over.store(true, Ordering::Release);
-            }
-        }
-    });
-    messages
 }

@@ -1,8 +1,16 @@
 //! One end of a control connection: messages out, messages in, and whether the other end is there.
+//!
+//! While a stream is measured the connection says nothing, for its packets, and the acknowledgements of the
+//! other end's, would share the stream's bottleneck: at 512 kbit/s they were a quarter to half a percent
+//! of it; and where most of what is offered is dropped, so are they, until the other end is thought to
+//! be gone. The stream's own packets are then the sender's sign of life, and an empty one against the stream,
+//! every [`ALIVE_EVERY`], is the receiver's; see [`Heard`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +25,36 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 const WRITE_MAX: Duration = Duration::from_secs(5);
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
+
+/// When the other end was last heard of over UDP.
+#[derive(Debug)]
+pub(super) struct Heard {
+    began: Instant,
+    /// Milliseconds since then.
+    last: AtomicU64,
+}
+
+impl Heard {
+    /// Heard of just now.
+    pub(super) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// Something came.
+    pub(super) fn hear(&self) {
+        let now = self.began.elapsed().as_millis() as u64;
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    /// How long nothing has come.
+    pub(super) fn silence(&self) -> Duration {
+        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(last)
+    }
+}
 
 /// The half that writes, shared by all that have something to say.
 #[derive(Debug)]
@@ -152,6 +190,61 @@ impl Reader {
             Err(error) => Err(error).context("the control connection broke"),
         }
     }
+}
+
+/// What a client's threads share: the one that measures, and those that speak and listen.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Ends those that speak and listen.
+    pub(super) is_over: AtomicBool,
+    /// While a stream is measured nothing is said over TCP.
+    pub(super) is_streaming: AtomicBool,
+    pub(super) heard: Heard,
+}
+
+impl Line {
+    /// Heard of just now.
+    pub(super) fn new() -> Self {
+        Self {
+            is_over: AtomicBool::new(false),
+            is_streaming: AtomicBool::new(false),
+            heard: Heard::new(),
+        }
+    }
+}
+
+/// Says again and again that we are there, but while a stream is measured.
+pub(super) fn speak(writer: Arc<Writer>, line: Arc<Line>) {
+    std::thread::spawn(move || {
+        while !line.is_over.load(Ordering::Relaxed) {
+            let is_quiet = line.is_streaming.load(Ordering::Relaxed);
+            if !is_quiet && writer.send(&Message::Alive).is_err() {
+                line.is_over.store(true, Ordering::Relaxed);
+            }
+            std::thread::sleep(ALIVE_EVERY);
+        }
+    });
+}
+
+/// Hands on what the server says; a silence of [`SILENCE_MAX`] ends the test.
+pub(super) fn listen(mut reader: Reader, line: Arc<Line>) -> Receiver<Result<Message>> {
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        while !line.is_over.load(Ordering::Relaxed) {
+            let heard = reader.next(ALIVE_EVERY);
+            let silence = reader.silence().min(line.heard.silence());
+            let is_broken = heard.is_err() || silence >= SILENCE_MAX;
+            if let Some(heard) = heard.transpose()
+                && sender.send(heard).is_err()
+            {
+                return;
+            }
+            if is_broken {
+                line.is_over.store(true, Ordering::Release);
+            }
+        }
+    });
+    messages
 }
 
 /// Fresh random bytes.

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use measure::procedure::{Answer, ArrivalLog, Responder, StreamPlan};
 use measure::wire::{
-    Arrival, Direction, Joining, Key, Limits, Message, Nonce, Refusal, Role, RunOrder, SessionKey,
-    StreamOrder, VERSION,
+    Arrival, DATAGRAM_HEADER, Datagram, Direction, Joining, Key, Kind, Limits, Message, Nonce,
+    Refusal, Role, RunOrder, SessionKey, StreamOrder, VERSION,
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::{Bitrate, ByteCount};
 
-use super::conversation::{ALIVE_EVERY, Reader, SILENCE_MAX, Writer, random};
+use super::conversation::{ALIVE_EVERY, Heard, Reader, SILENCE_MAX, Writer, random};
 use super::host;
 use super::streams::Sender;
 use super::system::{self, Clock, Incoming};
@@ -232,6 +232,9 @@ struct Session {
     /// The order that was given up.
     given_up: Mutex<Option<u32>>,
     listening: Mutex<Option<Listening>>,
+    /// Whether a stream is being sent.
+    is_streaming: AtomicBool,
+    heard: Heard,
     joining: Mutex<Option<(u32, Channel<Connection>)>>,
 }
 
@@ -242,6 +245,8 @@ struct Listening {
     order: u32,
     log: ArrivalLog,
     last: Instant,
+    /// When the client was last told that its packets come.
+    told: Instant,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -271,11 +276,19 @@ impl Shared<'_> {
                 let answers = match answer {
                     Answer::Silence => return,
                     Answer::Data(data) => {
+                        session.heard.hear();
                         if let Some(listening) = &mut *lock(&session.listening)
                             && listening.order == data.order
                         {
                             listening.log.arrived(arrived, data.number, data.stamp);
                             listening.last = Instant::now();
+                            if listening.told.elapsed() >= ALIVE_EVERY {
+                                listening.told = Instant::now();
+                                let head = session.here(data.order);
+                                let role = Role::Server;
+                                head.emit(&session.key, role, DATAGRAM_HEADER, &mut bytes);
+                                let _ = udp.send_to(&bytes, from);
+                            }
                         }
                         return;
                     }
@@ -352,6 +365,8 @@ impl Shared<'_> {
                     is_busy: AtomicBool::new(false),
                     given_up: Mutex::new(None),
                     listening: Mutex::new(None),
+                    is_streaming: AtomicBool::new(false),
+                    heard: Heard::new(),
                     joining: Mutex::new(None),
                 });
                 if let Some(left) = self.enter(&session) {
@@ -444,12 +459,12 @@ impl Shared<'_> {
         let mut said = Instant::now();
         loop {
             let message = reader.next(LOOK_EVERY)?;
-            if said.elapsed() >= ALIVE_EVERY {
+            if said.elapsed() >= ALIVE_EVERY && !session.is_measuring() {
                 said = Instant::now();
                 session.writer.send(&Message::Alive)?;
             }
             ensure!(
-                reader.silence() < SILENCE_MAX,
+                reader.silence().min(session.heard.silence()) < SILENCE_MAX,
                 "nothing was heard of the client for {} s",
                 SILENCE_MAX.as_secs()
             );
@@ -508,6 +523,7 @@ impl Shared<'_> {
                 order: order.order,
                 log: ArrivalLog::new(self.clock.now()),
                 last: Instant::now(),
+                told: Instant::now(),
             });
             session
                 .writer
@@ -531,11 +547,12 @@ impl Shared<'_> {
             session: session.id,
             order: order.order,
         };
-        let datagrams = sender
-            .send(plan, headers, self.clock, &|| {
-                session.is_given_up(order.order)
-            })
-            .context("sending the stream")?;
+        session.is_streaming.store(true, Ordering::Relaxed);
+        let sent = sender.send(plan, headers, self.clock, &|| {
+            session.is_given_up(order.order)
+        });
+        session.is_streaming.store(false, Ordering::Relaxed);
+        let datagrams = sent.context("sending the stream")?;
         session.writer.send(&Message::StreamSent {
             order: order.order,
             datagrams,
@@ -629,6 +646,25 @@ impl Session {
     }
 
     /// Tells what arrived of a stream, once the rest of it is there.
+    /// Whether a stream is on its way, either way: nothing is said over TCP then.
+    fn is_measuring(&self) -> bool {
+        let is_arriving = |listening: &Listening| listening.last.elapsed() < ALIVE_EVERY;
+        self.is_streaming.load(Ordering::Relaxed)
+            || lock(&self.listening).as_ref().is_some_and(is_arriving)
+    }
+
+    /// An empty packet against a stream: it comes.
+    fn here(&self, order: u32) -> Datagram {
+        Datagram {
+            kind: Kind::Data,
+            session: self.id,
+            order,
+            number: 0,
+            stamp: 0,
+            extra: 0,
+        }
+    }
+
     fn report_arrivals(&self, order: u32) {
         let began = Instant::now();
         let arrivals = loop {

@@ -113,7 +113,7 @@ fn stepped<T: Streams>(
         }
     }
     let _ = test.writer.send(&Message::Bye);
-    test.is_over.store(true, Ordering::Relaxed);
+    test.line.is_over.store(true, Ordering::Relaxed);
     Ok(Stepped {
         found,
         server: test.server,

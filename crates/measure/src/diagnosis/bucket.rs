@@ -155,19 +155,7 @@ pub(super) fn best_account(
     /// What a rate that is measured may explain less than one that is tried.
     const MEASURED_EXPLAINS_LESS: f64 = 0.08;
     let (rtt, packet) = scale;
-    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
-    let first = passages.iter().position(|passage| is_lost(&passage))?;
-    let last = passages.iter().rposition(|passage| is_lost(&passage))?;
-    let span = passages[last].sent - passages[first].sent;
-    let passed: f64 = passages[first..last]
-        .iter()
-        .filter(|passage| !is_lost(passage))
-        .map(|passage| passage.bytes)
-        .sum();
-    let goodput = passed / span;
-    if !goodput.is_finite() || goodput <= 0.0 {
-        return None;
-    }
+    let goodput = goodput(passages)?;
     // A sender that pauses leaves some of the rate unused; it never gets more.
     let exact = [goodput]
         .into_iter()
@@ -213,6 +201,21 @@ pub(super) fn best_account(
         }
     }
     Some(best)
+}
+
+/// Bytes per second that passed between the first loss and the last.
+pub(super) fn goodput(passages: &[Passage]) -> Option<f64> {
+    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+    let first = passages.iter().position(|passage| is_lost(&passage))?;
+    let last = passages.iter().rposition(|passage| is_lost(&passage))?;
+    let span = passages[last].sent - passages[first].sent;
+    let passed: f64 = passages[first..last]
+        .iter()
+        .filter(|passage| !is_lost(passage))
+        .map(|passage| passage.bytes)
+        .sum();
+    let goodput = passed / span;
+    (goodput.is_finite() && goodput > 0.0).then_some(goodput)
 }
 
 /// Bytes per second that passed between losses that follow each other within so long: while the bucket was

@@ -18,6 +18,7 @@
 
 mod bucket;
 mod finding;
+mod line;
 mod observation;
 mod one_ended;
 mod passage;

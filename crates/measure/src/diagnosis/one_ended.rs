@@ -22,7 +22,8 @@ use vocab::{ByteCount, Probability};
 
 use super::bucket::{Account, best_account, deficits};
 use super::finding::{Cause, Finding, Parameters};
-use super::passage::{Fate, Passage, Place, Stream, streams};
+use super::line::{behind, early_line, line_waits};
+use super::passage::{Fate, Passage, Place, Stream, streams, waits};
 use super::segment::Segment;
 use super::statistics::{confidence, quantile};
 use super::two_ended::{bitrate, bytes, seconds};
@@ -39,6 +40,9 @@ const WAITING_SHARE: f64 = 0.12;
 const FASTER_LINE: f64 = 1.8;
 /// How well deficits must tell losses from passes.
 const EXPLAINED: f64 = 0.5;
+/// Room from which on no bucket drops and no queue lets wait, as a share of all there is, and in packets.
+const FAR_SHARE: f64 = 0.5;
+const FAR_PACKETS: f64 = 12.0;
 /// Bursts below this many packets are no bucket: acknowledgements come for two and more.
 const BURST_PACKETS: f64 = 5.0;
 /// A policer's bucket holds more than this many packets where one is lost; less is a queue that shows no
@@ -48,6 +52,10 @@ const POLICED_PACKETS: f64 = 3.2;
 const HARDLY_ROOM_PACKETS: f64 = 2.5;
 /// The wait, in packets at the rate, beyond which there is a queue. The shortest has three packets.
 const TOP_WAIT_PACKETS: f64 = 0.8;
+/// ... and below which there is none.
+const NO_WAIT_PACKETS: f64 = 0.3;
+/// What is found empty with less than this many packets before it is no queue.
+const NO_QUEUE_PACKETS: f64 = 0.5;
 /// ... and up to which that is the better evidence.
 const SHORT_QUEUE_PACKETS: f64 = 6.0;
 /// What a bucket whose level is followed must explain more than one that is reckoned from the beginning.
@@ -137,8 +145,9 @@ fn judge(stream: &Stream) -> Vec<Finding> {
 }
 
 /// What the passages show.
-struct Seen<'a> {
-    passages: &'a [Passage],
+struct Seen {
+    /// At what drops: behind the line before it, where that is known.
+    passages: Vec<Passage>,
     lost: usize,
     /// Bytes of a usual packet.
     packet: f64,
@@ -157,6 +166,8 @@ struct Seen<'a> {
     line_rate: Option<f64>,
     /// That line, where it explains losses better than none.
     line: Option<f64>,
+    /// A line before what drops that explains how long packets wait before any is lost.
+    early_line: Option<f64>,
 }
 
 /// A bucket or a queue that explains the losses.
@@ -176,9 +187,10 @@ struct Bucket {
     top_wait: Option<f64>,
 }
 
-impl<'a> Seen<'a> {
-    fn of(stream: &'a Stream) -> Self {
-        let passages = &stream.passages;
+impl Seen {
+    fn of(stream: &Stream) -> Self {
+        let early_line = early_line(stream, noise(stream.place));
+        let passages = behind(&stream.passages, early_line);
         let mut sizes: Vec<f64> = passages.iter().map(|passage| passage.bytes).collect();
         let mut known: Vec<f64> = passages
             .iter()
@@ -188,23 +200,21 @@ impl<'a> Seen<'a> {
             })
             .collect();
         let mut seen = Self {
-            passages,
             lost: passages
                 .iter()
                 .filter(|passage| passage.fate == Fate::Lost)
                 .count(),
             packet: quantile(&mut sizes, 0.75).unwrap_or(1500.0),
             rtt: stream.least_rtt.unwrap_or_default(),
-            waits: waits(passages),
+            waits: waits(&passages),
             long_wait: quantile(&mut known, 0.98).unwrap_or_default(),
             is_behind: stream.place == Place::Receiver,
-            noise: match stream.place {
-                Place::Receiver => 0.001_5,
-                Place::Sender | Place::Middle => 0.000_05,
-            },
+            noise: noise(stream.place),
             waiting_rate: None,
             line_rate: None,
             line: None,
+            early_line,
+            passages,
         };
         (seen.waiting_rate, seen.line_rate) = seen.find_waiting_rates();
         seen
@@ -227,7 +237,7 @@ impl<'a> Seen<'a> {
         let (mut behind, mut before): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
         // Where a run began, and what left since.
         let mut run: Option<(f64, f64, f64)> = None;
-        for passage in self.passages {
+        for passage in &self.passages {
             if let Some((_, _, all)) = &mut run {
                 *all += passage.bytes;
             }
@@ -262,7 +272,7 @@ impl<'a> Seen<'a> {
     ///
     /// Where packets wait for a faster line first, they reach the bucket one by one at that line's rate.
     fn deficits(&self, rate: f64) -> Vec<f64> {
-        deficits(self.passages, rate, self.line(rate))
+        deficits(&self.passages, rate, self.line(rate))
     }
 
     /// The faster line before a bucket, where packets wait for one.
@@ -273,8 +283,8 @@ impl<'a> Seen<'a> {
     /// How well a bucket of a rate tells losses from passes.
     fn explained(&self, rate: f64) -> f64 {
         let line = self.line(rate);
-        let from_start = Account::from_start(self.passages, rate, line).explained;
-        let followed = Account::followed(self.passages, rate, line, self.packet).explained;
+        let from_start = Account::from_start(&self.passages, rate, line).explained;
+        let followed = Account::followed(&self.passages, rate, line, self.packet).explained;
         from_start.max(followed)
     }
 
@@ -289,7 +299,7 @@ impl<'a> Seen<'a> {
             true => 0,
             false => 7,
         };
-        let (passages, scale) = (self.passages, (self.rtt, self.packet));
+        let (passages, scale) = (&self.passages[..], (self.rtt, self.packet));
         let search = |farthest: i32, account: &dyn Fn(f64) -> Account| {
             best_account(passages, self.waiting_rate, farthest, scale, account)
         };
@@ -337,22 +347,33 @@ impl<'a> Seen<'a> {
     fn top_wait(&self, account: &Account) -> Option<f64> {
         /// Waits below which nothing is said.
         const LEAST_WAITS: usize = 5;
+        const LEAST_IDLE: usize = 30;
         if self.is_behind {
             return None;
         }
-        let line = self.line(account.rate);
-        let mut free = 0.0_f64;
-        let mut waits: Vec<f64> = Vec::new();
-        for (passage, room) in self.passages.iter().zip(&account.rooms) {
-            let reached = passage.sent.max(free);
-            free = line.map_or(0.0, |line| reached + passage.bytes / line);
-            if let Fate::Passed(Some(wait)) = passage.fate
-                && *room < HARDLY_ROOM_PACKETS * self.packet
-            {
-                waits.push((wait - (reached - passage.sent)) * account.rate / self.packet);
+        let before = line_waits(&self.passages, self.line(account.rate));
+        let much = self.much(account);
+        let (mut pressed, mut idle): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+        for ((passage, room), before) in self.passages.iter().zip(&account.rooms).zip(before) {
+            let Fate::Passed(Some(wait)) = passage.fate else {
+                continue;
+            };
+            match *room {
+                room if room < HARDLY_ROOM_PACKETS * self.packet => pressed.push(wait - before),
+                room if room > much => idle.push(wait - before),
+                _ => {}
             }
         }
-        (waits.len() >= LEAST_WAITS).then(|| quantile(&mut waits, 0.5))?
+        if pressed.len() < LEAST_WAITS {
+            return None;
+        }
+        // What packets wait that find room enough is what hosts and acknowledgements add.
+        let added = match idle.len() {
+            0..LEAST_IDLE => 0.0,
+            _ => quantile(&mut idle, 0.5)?.max(0.0),
+        };
+        let wait = quantile(&mut pressed, 0.5)? - added;
+        Some(wait * account.rate / self.packet)
     }
 
     /// Behind the bottleneck: the share of packets right before a loss that came closer upon each other
@@ -459,13 +480,20 @@ impl<'a> Seen<'a> {
             None => waiting > WAITING_SHARE * bucket.deficit,
         };
         let top_wait = bucket.top_wait.filter(|_| bucket.explained > EXPLAINED);
+        // Acknowledgements that come close upon each other wait as well.
+        let most_waits = TOP_WAIT_PACKETS + 2.0 * self.noise * bucket.rate / self.packet;
         let waits_long = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
             && leaves_at_rate;
-        let waits = match (top_wait, self.bunched(bucket.rate)) {
+        let bunched = self.bunched(bucket.rate);
+        let waits = match (top_wait, bunched) {
             (_, Some(bunched)) => bunched < BUNCHED,
+            // Where it is known what packets wait for before they reach what drops.
+            (Some(packets), None) if self.early_line.is_some() => {
+                packets > most_waits || (waits_long && bucket.at_top > 0.5)
+            }
             // A queue too short for the losses' neighbours to show it.
             (Some(packets), None) if packets < SHORT_QUEUE_PACKETS => {
-                waits_long || packets > TOP_WAIT_PACKETS
+                waits_long || packets > most_waits
             }
             _ => waits_long,
         };
@@ -473,7 +501,20 @@ impl<'a> Seen<'a> {
             return self.full_queue(bucket, stream);
         }
         let bucket = self.policed_arrivals().unwrap_or(bucket);
-        if bucket.explained > EXPLAINED && bucket.deficit > POLICED_PACKETS * self.packet {
+        // The least queue holds three packets: where one packet's time shows, so would waiting for them.
+        let is_seen = self.packet / bucket.rate > 4.0 * self.noise;
+        let shows_no_wait = match (top_wait, bunched) {
+            (_, Some(bunched)) => bunched >= BUNCHED,
+            // No queue is as short as that.
+            (Some(packets), None) => {
+                is_seen
+                    && packets < NO_WAIT_PACKETS
+                    && bucket.deficit < NO_QUEUE_PACKETS * self.packet
+            }
+            (None, None) => false,
+        };
+        let is_bucket = bucket.deficit > POLICED_PACKETS * self.packet || shows_no_wait;
+        if bucket.explained > EXPLAINED && is_bucket {
             let evidence = format!(
                 "{} losses, while packets wait {:.2} ms at {:.1} ms RTT; a bucket of {} tells {:.0} % of \
                  them from what passed",
@@ -485,16 +526,22 @@ impl<'a> Seen<'a> {
             );
             let sure = confidence(bucket.explained / EXPLAINED);
             let found = Finding::new(Cause::Policer, sure, evidence);
-            return vec![found.with(Parameters {
+            let found = found.with(Parameters {
                 rate: Some(bitrate(bucket.rate)),
                 burst: Some(bytes(bucket.deficit + self.packet)),
                 ..Parameters::default()
-            })];
+            });
+            return vec![found];
         }
         if bucket.explained > EXPLAINED {
             return self.tiny_queue(bucket, stream);
         }
         self.random_loss().into_iter().collect()
+    }
+
+    /// Room from which on nothing drops or waits.
+    fn much(&self, account: &Account) -> f64 {
+        f64::max(FAR_SHARE * account.deficit, FAR_PACKETS * self.packet)
     }
 
     /// A queue too short for any wait to show in a capture.
@@ -522,7 +569,9 @@ impl<'a> Seen<'a> {
 
     /// Losses while packets wait: by a full queue, by its management, or by chance.
     fn full_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
-        let rate = self.waiting_rate.unwrap_or(bucket.rate);
+        let waiting_rate = self.waiting_rate;
+        let is_its = |rate: &f64| *rate < FASTER_LINE * bucket.rate;
+        let rate = waiting_rate.filter(is_its).unwrap_or(bucket.rate);
         let explained = self.explained(rate);
         let is_full = explained > FULL_EXPLAINS;
         let mut findings = Vec::new();
@@ -606,10 +655,13 @@ impl<'a> Seen<'a> {
     /// error has added up.
     fn burst_at_losses(&self, rate: f64) -> f64 {
         let deficits = self.deficits(rate);
-        let all = self.passages.iter().zip(&self.waits).zip(&deficits);
+        let before = line_waits(&self.passages, self.line(rate));
+        let waits = self.waits.iter().zip(before);
+        let waits = waits.map(|(wait, before)| wait.map(|wait| (wait - before).max(0.0)));
+        let all = self.passages.iter().zip(waits).zip(&deficits);
         let mut bursts: Vec<f64> = all
             .filter(|((passage, _), _)| passage.fate == Fate::Lost)
-            .filter_map(|((_, wait), deficit)| Some(deficit + self.packet - rate * (*wait)?))
+            .filter_map(|((_, wait), deficit)| Some(deficit + self.packet - rate * wait?))
             .take(30)
             .collect();
         quantile(&mut bursts, 0.5).unwrap_or_default()
@@ -724,26 +776,11 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Around each passage the longer of the nearest known waits before and behind it.
-fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
-    let known = |passage: &Passage| match passage.fate {
-        Fate::Passed(wait) => wait,
-        Fate::Lost => None,
-    };
-    let mut waits: Vec<Option<f64>> = Vec::with_capacity(passages.len());
-    let mut before = None;
-    for passage in passages {
-        before = known(passage).or(before);
-        waits.push(before);
+/// What clocks and acknowledgements add to waits.
+fn noise(place: Place) -> f64 {
+    match place {
+        // Stamps of a millisecond.
+        Place::Receiver => 0.001,
+        Place::Sender | Place::Middle => 0.000_05,
     }
-    let mut behind = None;
-    for (passage, wait) in passages.iter().zip(&mut waits).rev() {
-        behind = known(passage).or(behind);
-        *wait = match (known(passage), *wait, behind) {
-            (Some(own), _, _) => Some(own),
-            (None, Some(before), Some(behind)) => Some(f64::max(before, behind)),
-            (None, before, behind) => before.or(behind),
-        };
-    }
-    waits
 }

@@ -583,6 +583,30 @@ fn arrived(half: &Half, rtt: Option<f64>) -> Vec<Passage> {
     passages
 }
 
+/// Around each passage the longer of the nearest known waits before and behind it.
+pub(super) fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
+    let known = |passage: &Passage| match passage.fate {
+        Fate::Passed(wait) => wait,
+        Fate::Lost => None,
+    };
+    let mut waits: Vec<Option<f64>> = Vec::with_capacity(passages.len());
+    let mut before = None;
+    for passage in passages {
+        before = known(passage).or(before);
+        waits.push(before);
+    }
+    let mut behind = None;
+    for (passage, wait) in passages.iter().zip(&mut waits).rev() {
+        behind = known(passage).or(behind);
+        *wait = match (known(passage), *wait, behind) {
+            (Some(own), _, _) => Some(own),
+            (None, Some(before), Some(behind)) => Some(f64::max(before, behind)),
+            (None, before, behind) => before.or(behind),
+        };
+    }
+    waits
+}
+
 /// The sender's time stamps against the capture's clock.
 struct Clock {
     first: u32,

@@ -34,6 +34,9 @@ const MIXED: f64 = 0.1;
 const STALL: f64 = 0.05;
 /// The share of packets that waits no longer than a full queue lets it.
 const FULL: f64 = 0.95;
+/// The share that waits no longer than the longest queue that lasts: what is managed may be longer for a
+/// while only.
+const LONG: f64 = 0.98;
 /// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
 const LOSS_FLOOR: f64 = 0.001;
 
@@ -82,8 +85,10 @@ impl Series {
         self.delay.iter().filter(|delay| delay.is_none()).count()
     }
 
-    /// Losses that no queue explains: not next to packets that waited about as long as any did.
+    /// Losses that no queue explains: not next to packets that waited about as long as any did, and not of
+    /// packets that were held up and came all at once, which are more than a short queue or bucket takes.
     pub(super) fn lost_anyhow(&self) -> usize {
+        let clumped = self.clumped();
         let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
         let longest = quantile(&mut delays, 0.999).unwrap_or_default();
         let gap = self.packet / self.sent_rate();
@@ -92,8 +97,27 @@ impl Series {
         }
         let waited = |index: usize| self.delay.get(index).copied().flatten().unwrap_or_default();
         let lost = (0..self.delay.len()).filter(|index| self.delay[*index].is_none());
-        lost.filter(|index| waited(index.wrapping_sub(1)).max(waited(index + 1)) < 0.5 * longest)
+        lost.filter(|index| !clumped[*index])
+            .filter(|index| waited(index.wrapping_sub(1)).max(waited(index + 1)) < 0.5 * longest)
             .count()
+    }
+
+    /// Of each packet, whether it stood behind one sent before it that a host or a relay held up: what is in
+    /// order leaves no sooner.
+    fn clumped(&self) -> Vec<bool> {
+        /// Held up by this many packets' time, and this many times what clocks add.
+        const HELD_UP_PACKETS: f64 = 2.0;
+        const HELD_UP_NOISE: f64 = 20.0;
+        let gap = self.packet / self.sent_rate();
+        let held_up = f64::max(HELD_UP_PACKETS * gap, HELD_UP_NOISE * self.noise());
+        let mut latest = f64::NEG_INFINITY;
+        let sent = self.sent.iter().zip(&self.delay);
+        sent.map(|(sent, delay)| {
+            let is_behind = latest > sent + held_up;
+            latest = delay.map_or(latest, |delay| latest.max(sent + delay));
+            is_behind
+        })
+        .collect()
     }
 
     /// Whether nothing came any more in the last fifth of the stage.
@@ -223,16 +247,13 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     let usual_wait = quantile(&mut delays, 0.5)?;
     // Of a queue that is kept full; the very longest waits are those that hosts add.
     let full_wait = quantile(&mut delays, FULL)?;
-    let longest_wait = {
-        let mut all: Vec<f64> = steady.delay.iter().flatten().copied().collect();
-        quantile(&mut all, 0.999)?
-    };
+    let mut all: Vec<f64> = steady.delay.iter().flatten().copied().collect();
+    let longest_wait = quantile(&mut all, 0.999)?;
+    // ... and so it is with how long a queue is that is dropped from while it is shorter.
+    let long_wait = quantile(&mut all, LONG)?;
     let waits = line.slope * usual_wait > 0.8 * packet + 3.0 * line.slope * quiet.noise;
-    let beside = tail().map(|d| (d.at, d.served - line.at(d.at)));
-    let straying = made_up(&beside.collect::<Vec<_>>())
-        .into_iter()
-        .map(f64::abs)
-        .fold(0.0, f64::max);
+    let served: Vec<(f64, f64)> = tail().map(|d| (d.at, d.served)).collect();
+    let straying = straying(&served, packet)?;
     let by_chance = (count as f64 * quiet.loss * survives).sqrt();
     let straying_by_chance = packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise;
     // Somebody else's share comes and goes; what is there without them is seen when they pause, or
@@ -251,7 +272,7 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         true => shaped_burst(&steady, rate, survives),
         false => policed_burst(series, rate, survives),
     };
-    let (dropped_early, early_by_chance) = early_drops(&steady, rate, longest_wait, quiet);
+    let (dropped_early, early_by_chance) = early_drops(&steady, rate, long_wait, quiet);
     Some(Overload {
         rate,
         burst,
@@ -269,6 +290,34 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         carried: line.slope,
         offered,
     })
+}
+
+/// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
+/// `served` is when each packet of so many bytes left, and bytes served by then.
+fn straying(served: &[(f64, f64)], packet: f64) -> Option<f64> {
+    /// Nothing for so many packets' time is a host that stood still: others who share the bottleneck take
+    /// their part of it, not all.
+    const STILL_PACKETS: f64 = 4.0;
+    let beside = |served: &[(f64, f64)], line: Fit| -> Vec<(f64, f64)> {
+        let off = served.iter().map(|(at, bytes)| (*at, bytes - line.at(*at)));
+        off.collect()
+    };
+    let line = Fit::of(served.iter().copied())?;
+    let levels = made_up(&beside(served, line));
+    // What such a host kept from a line that then was idle, or from a bucket that then was full, is gone:
+    // up to the rate times that time.
+    let mut excused = 0.0;
+    let mut whole = served.to_vec();
+    for place in 1..served.len() {
+        let still = served[place].0 - served[place - 1].0;
+        if still * line.slope > STILL_PACKETS * packet {
+            excused += (levels[place - 1] - levels[place]).clamp(0.0, still * line.slope);
+        }
+        whole[place].1 += excused;
+    }
+    let line = Fit::of(whole.iter().copied())?;
+    let left = made_up(&beside(&whole, line));
+    Some(left.into_iter().map(f64::abs).fold(0.0, f64::max))
 }
 
 /// How far the service is from a line, without what is made up within [`STALL`]: each point is as good as
@@ -393,7 +442,8 @@ fn waits_from(series: &Series, rate: f64) -> Option<usize> {
 /// That packet is where the loss changes from what it always is to what the rate leaves over, found
 /// as the change that makes what was seen most likely.
 fn policed_burst(series: &Series, rate: f64, survives: f64) -> f64 {
-    let before = (1.0 - survives).max(LOSS_FLOOR);
+    // Where most is lost at any rate no change of it says anything; half leaves room for one.
+    let before = (1.0 - survives).clamp(LOSS_FLOOR, 0.49);
     let after = (1.0 - survives * rate / series.sent_rate()).clamp(2.0 * before, 0.999);
     let on_loss = (before / after).ln();
     let on_pass = ((1.0 - before) / (1.0 - after)).ln();
@@ -441,6 +491,65 @@ fn early_drops(series: &Series, rate: f64, longest_wait: f64, quiet: Quiet) -> (
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A bottleneck of a packet each millisecond, from which so many packets are missing at a time.
+    fn served(missing: impl Fn(u32) -> f64, is_still: impl Fn(u32) -> bool) -> Vec<(f64, f64)> {
+        let mut bytes = 0.0;
+        let mut all = Vec::new();
+        for ms in 0..4_000 {
+            bytes += 1_500.0 * (1.0 - missing(ms));
+            if !is_still(ms) {
+                all.push((f64::from(ms) / 1e3, bytes));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn service_that_a_still_host_keeps_from_a_full_bucket_is_excused_and_that_of_others_is_not() {
+        // Every 400 ms nothing for 12 ms, of which a bucket of four packets gives back a third.
+        let still = |ms: u32| ms % 400 < 12;
+        let lost = |ms: u32| if still(ms) { 8.0 / 12.0 } else { 0.0 };
+        let strays = straying(&served(lost, still), 1_500.0).unwrap();
+        assert!(strays < 1_500.0, "{strays}");
+        // Others take a quarter, 400 ms on and 400 ms off.
+        let others = |ms: u32| if ms % 800 < 400 { 0.25 } else { 0.0 };
+        let strays = straying(&served(others, |_| false), 1_500.0).unwrap();
+        assert!(strays > 30_000.0, "{strays}");
+    }
+
+    #[test]
+    fn a_path_that_loses_most_of_everything_is_read_without_a_panic() {
+        let series = Series {
+            packet: 1_500.0,
+            sent: (0..500).map(|place| f64::from(place) / 1e3).collect(),
+            delay: (0..500)
+                .map(|place| (place % 5 == 0).then_some(20e-6))
+                .collect(),
+        };
+        for loss in [0.0, 0.3, 0.7, 0.99] {
+            let quiet = Quiet { loss, noise: 20e-6 };
+            let found = overload(&series, quiet);
+            assert!(found.is_none_or(|found| found.burst.is_finite()), "{loss}");
+        }
+    }
+
+    #[test]
+    fn what_comes_all_at_once_behind_a_still_host_is_no_random_loss() {
+        // 1 ms apart, 20 µs late each; held up from 1 s to 1.1 s, of which ten are dropped. One is lost by
+        // chance elsewhere.
+        let delay = |place: u32| match place {
+            300 | 1_080..1_090 => None,
+            1_000..1_100 => Some(f64::from(1_100 - place) / 1e3),
+            _ => Some(20e-6),
+        };
+        let series = Series {
+            packet: 1_500.0,
+            sent: (0..2_000).map(|place| f64::from(place) / 1e3).collect(),
+            delay: (0..2_000).map(delay).collect(),
+        };
+        assert_eq!((series.lost(), series.lost_anyhow()), (11, 1));
+    }
 
     #[test]
     fn what_a_stall_holds_up_is_made_up_and_what_others_take_is_not() {

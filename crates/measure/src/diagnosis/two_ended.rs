@@ -25,6 +25,8 @@ const POLICING_QUEUE_PACKETS: f64 = 2.5;
 /// thousands between losses.
 const LOSS_LEAST: f64 = 0.0003;
 const LOSSES_LEAST: usize = 3;
+/// The share of drops that must come early for a queue to be managed: hosts that stand still make some.
+const EARLY_SHARE: f64 = 0.03;
 /// Random loss above which the losses of TCP say nothing of the queue.
 const LOSS_HIDES_QUEUE: f64 = 0.004;
 /// Directions whose rates differ by more than this factor are asymmetric.
@@ -255,7 +257,7 @@ impl Seen {
             queue_delay: Some(seconds(over.longest_wait)),
             ..Parameters::default()
         };
-        if over.dropped_early > over.early_by_chance.max(0.01 * over.lost as f64) {
+        if over.dropped_early > over.early_by_chance.max(EARLY_SHARE * over.lost as f64) {
             let evidence = format!(
                 "{:.0} of {} drops came while the queue was shorter than its longest ({:.1} ms)",
                 over.dropped_early,

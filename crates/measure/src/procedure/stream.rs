@@ -1,6 +1,7 @@
 //! Streams of datagrams at a constant rate, which do not react to anything (RFC 6349 §3.2.2 wants
 //! stateless streams, not TCP), and what arrived of them.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Time};
@@ -8,6 +9,8 @@ use vocab::{Bitrate, ByteCount, Time};
 use super::bottleneck::{STEADY_PERMILLE, StreamPlan};
 use crate::wire::Arrival;
 
+/// By what share seconds that were steady may differ from all of the second half, where others follow them.
+const LIKE_THE_REST: f64 = 0.02;
 /// How far behind its times a sender may fall and still catch up, in time and in packets, whichever is
 /// longer. A burst of more than this would be what the path is tested with, and not the rate.
 const BEHIND_MAX: Duration = Duration::from_millis(4);
@@ -187,60 +190,91 @@ impl StreamRecord {
     /// arrival to arrival, so that on a slow link it is not a packet too many or too few.
     #[must_use]
     pub fn seconds(&self) -> Vec<Delivered> {
+        let spans = self.spans().into_iter();
+        let delivered = |(end, of): (u64, Range<usize>)| {
+            let since = |place: usize| self.arrivals[place].arrived_ns;
+            let span = since(of.end).saturating_sub(since(of.start));
+            let packets = of.len() as u64;
+            Delivered {
+                at: Duration::from_nanos(end),
+                rate: self.rate(packets, span).unwrap_or_default(),
+                packets,
+            }
+        };
+        spans.map(delivered).collect()
+    }
+
+    /// The whole seconds: where each ends, since the first arrival, and its arrivals, from the last one
+    /// before it to the last one in it, that one included.
+    fn spans(&self) -> Vec<(u64, Range<usize>)> {
         const SECOND: u64 = 1_000_000_000;
         let Some(first) = self.arrivals.first() else {
             return Vec::new();
         };
         let since = |arrival: &Arrival| arrival.arrived_ns.saturating_sub(first.arrived_ns);
-        let mut seconds = Vec::new();
+        let mut spans = Vec::new();
         let (mut from, mut end) = (0, SECOND);
         for (place, arrival) in self.arrivals.iter().enumerate() {
             while since(arrival) > end && place > 0 {
                 let until = place - 1;
-                let span = since(&self.arrivals[until]) - since(&self.arrivals[from]);
-                let packets = (until - from) as u64;
-                seconds.push(Delivered {
-                    at: Duration::from_nanos(end),
-                    rate: self.rate(packets, span).unwrap_or_default(),
-                    packets,
-                });
+                spans.push((end, from..until));
                 from = until;
                 end += SECOND;
             }
         }
-        seconds
+        spans
     }
 
-    /// The rate once it was steady: over the seconds at the end that differ from their neighbours by
-    /// no more than 0.1 %, or a single packet, of which there must be two. [`None`] where it never
-    /// came to rest.
+    /// The rate once it was steady: over the last seconds that differ from their neighbours by no more
+    /// than 0.1 %, or a single packet, of which there must be two. [`None`] where it never came to rest.
+    ///
+    /// Seconds are compared by the straight line through all of their arrivals: a host that hands on one
+    /// packet half a millisecond late has not changed a rate. Behind them a host may stand still for a
+    /// moment, as long as what arrived in the second half is about as much.
     #[must_use]
     pub fn steady(&self) -> Option<Bitrate> {
-        let seconds = self.seconds();
-        let is_like = |one: &Delivered, other: &Delivered| {
-            let (one_rate, other_rate) = (rate_f64(one), rate_f64(other));
-            let packet = 1.0 / (one.packets.min(other.packets).max(1)) as f64;
-            let tolerance = (STEADY_PERMILLE / 1_000.0).max(1.01 * packet);
-            (one_rate - other_rate).abs() <= tolerance * one_rate.max(other_rate)
+        let spans = self.spans();
+        let slopes: Vec<Option<f64>> = spans.iter().map(|(_, of)| self.slope(of)).collect();
+        let is_like = |place: usize| {
+            let (Some(one), Some(other)) = (slopes[place], slopes[place + 1]) else {
+                return false;
+            };
+            let least = spans[place].1.len().min(spans[place + 1].1.len());
+            let tolerance = (STEADY_PERMILLE / 1_000.0).max(1.01 / least.max(1) as f64);
+            (one - other).abs() <= tolerance * one.max(other)
         };
-        let alike = seconds
-            .windows(2)
+        let last = (0..spans.len().saturating_sub(1))
             .rev()
-            .take_while(|pair| is_like(&pair[0], &pair[1]))
-            .count();
-        if alike == 0 || seconds.last().is_none_or(|last| last.packets == 0) {
-            return None;
+            .find(|place| is_like(*place))?;
+        let alike = (0..=last).rev().take_while(|place| is_like(*place)).count();
+        let of = spans[last + 1 - alike].1.start..spans[last + 1].1.end;
+        let bits = self.slope(&of)? * f64::from(self.plan.ip_bytes) * 8.0;
+        let rate = Bitrate::from_bits_per_second((bits * 1e9).round() as u64);
+        // A bucket that is not empty yet lets pass more than what comes later.
+        let is_like_the_rest = self.delivered_late().is_some_and(|late| {
+            let (rate, late) = (rate.bits_per_second() as f64, late.bits_per_second() as f64);
+            (rate / late - 1.0).abs() < LIKE_THE_REST
+        });
+        (last + 2 == spans.len() || is_like_the_rest).then_some(rate)
+    }
+
+    /// Packets per nanosecond along the straight line that is nearest to all arrivals of a span; [`None`]
+    /// where there are too few.
+    fn slope(&self, of: &Range<usize>) -> Option<f64> {
+        let arrivals = self.arrivals.get(of.start..=of.end)?;
+        let (first, count) = (arrivals.first()?.arrived_ns, arrivals.len() as f64);
+        let at = |arrival: &Arrival| (arrival.arrived_ns - first) as f64;
+        let mean_at = arrivals.iter().map(at).sum::<f64>() / count;
+        let mean_place = (count - 1.0) / 2.0;
+        let (mut square, mut product) = (0.0, 0.0);
+        for (place, arrival) in arrivals.iter().enumerate() {
+            let (beside, above) = (at(arrival) - mean_at, place as f64 - mean_place);
+            square += above * above;
+            product += beside * above;
         }
-        let tail = &seconds[seconds.len() - 1 - alike..];
-        let packets: u64 = tail.iter().map(|second| second.packets).sum();
-        // A second's span is that of its packets at its rate.
-        let span: f64 = tail
-            .iter()
-            .map(|second| second.packets as f64 / rate_f64(second).max(1.0))
-            .sum();
-        Some(Bitrate::from_bits_per_second(
-            (packets as f64 / span).round() as u64,
-        ))
+        // Times err, numbers do not.
+        let gap = product / square;
+        (gap.is_finite() && gap > 0.0).then(|| 1.0 / gap)
     }
 
     /// IP bytes that arrived.
@@ -250,6 +284,74 @@ impl StreamRecord {
     }
 }
 
-fn rate_f64(second: &Delivered) -> f64 {
-    second.rate.bits_per_second() as f64
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream of which so many packets of 1,500 bytes a second arrive for ten seconds, each as late as
+    /// `late` says of its number, and none before the one sent before it.
+    fn arriving(per_second: f64, late: impl Fn(u64) -> u64) -> StreamRecord {
+        let mut last = 0;
+        let arrival = |number: u64| {
+            let sent_ns = (number as f64 * 1e9 / per_second) as u64;
+            last = last.max(sent_ns + late(number));
+            Arrival {
+                number,
+                sent_ns,
+                arrived_ns: last,
+            }
+        };
+        let sent = (per_second * 10.0) as u64 + 2;
+        StreamRecord {
+            plan: StreamPlan {
+                rate: Bitrate::from_bits_per_second((per_second * 12_000.0) as u64),
+                duration: Duration::from_secs(10),
+                ip_bytes: 1_500,
+            },
+            sent,
+            arrivals: (0..sent).map(arrival).collect(),
+        }
+    }
+
+    fn error_of(record: &StreamRecord, per_second: f64) -> f64 {
+        let found = record.steady().map_or(0, Bitrate::bits_per_second) as f64;
+        found / (per_second * 12_000.0) - 1.0
+    }
+
+    #[test]
+    fn packets_handed_on_late_do_not_make_a_rate_unsteady() {
+        // 10 and 0.5 Mbit/s; up to 0.9 ms late, as on a host that others keep busy.
+        for per_second in [833.3, 42.0] {
+            let record = arriving(per_second, |number| number * 7_919 % 900_000);
+            let error = error_of(&record, per_second);
+            assert!(error.abs() < 0.000_2, "{per_second} a second: {error}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_stands_still_at_the_end_does_not_hide_a_rate_that_was_steady() {
+        // From 9.2 s on nothing for 30 ms, and what was to come meanwhile never comes back.
+        let record = arriving(833.3, |number| if number > 7_666 { 30_000_000 } else { 0 });
+        let error = error_of(&record, 833.3);
+        assert!(error.abs() < 0.000_1, "{error}");
+    }
+
+    #[test]
+    fn a_rate_that_changes_all_the_while_is_not_steady() {
+        // A bucket's refill that slows down all the way: 1 % a second.
+        let record = arriving(833.3, |number| number * number * 6);
+        assert_eq!(record.steady(), None);
+    }
+
+    #[test]
+    fn what_a_bucket_let_pass_is_no_steady_rate() {
+        // Twice as fast up to 8.5 s.
+        let late = |number: u64| number.saturating_sub(7_083) * 1_200_000;
+        let record = arriving(833.3, late);
+        let found = record.steady();
+        assert!(
+            found.is_none_or(|rate| rate.bits_per_second() < 9_000_000),
+            "{found:?}"
+        );
+    }
 }

@@ -269,7 +269,36 @@ fn efficiency_is_what_a_capture_counts_to_the_byte() {
     for file in [files.client, files.wan] {
         let packets = capture::read(&file).expect("a capture");
         assert_eq!(sent_by(&packets), counted, "{}", file.display());
+        assert_eq!(beside_a_stream(&packets), 0, "{}", file.display());
     }
+}
+
+/// Packets of TCP on the way of the longest stream while it was sent, past its first 300 ms: what the two
+/// ends say to each other would share the bottleneck that is measured.
+fn beside_a_stream(packets: &[Packet]) -> usize {
+    /// A host that stands still for longer cuts a stream in two here.
+    const GAP: Duration = Duration::from_millis(100);
+    const BEGINNING: Duration = Duration::from_millis(300);
+    let from_here = || {
+        let all = packets.iter();
+        all.filter(|packet| packet.source.ip() == Site::Near.host_address())
+    };
+    let mut streams: Vec<(Duration, Duration)> = Vec::new();
+    // Small ones ask for the round-trip time.
+    let of_streams =
+        |packet: &&Packet| packet.transport == Transport::Udp && packet.ip_bytes > 1_000;
+    for packet in from_here().filter(of_streams) {
+        match streams.last_mut() {
+            Some((_, end)) if packet.at < *end + GAP => *end = packet.at,
+            _ => streams.push((packet.at, packet.at)),
+        }
+    }
+    let longest = streams.into_iter().max_by_key(|(begin, end)| *end - *begin);
+    let (begin, end) = longest.expect("a stream was sent");
+    assert!(end - begin > BEGINNING, "a stream takes two seconds");
+    let beside = |packet: &&Packet| (begin + BEGINNING..end).contains(&packet.at);
+    let all = from_here().filter(|packet| packet.transport != Transport::Udp);
+    all.filter(beside).count()
 }
 
 /// Payload of the connection that carried most, towards the server: all of it, and what was there before.

@@ -1,0 +1,180 @@
+//! The line before what drops, a sender's own, say: packets wait for it first.
+//!
+//! ```text
+//!  sent ──► line, as fast as it is: all of them wait ──► bucket or queue: some are dropped
+//! ```
+//! What drops is judged by when packets reach it and how long they wait there. A capture at the sender sees
+//! neither, but both follow once the line's rate is known: from the time before the first loss, when nothing
+//! but the line lets packets wait. A queue that drops is such a line too; but what it drops, nothing waits
+//! for.
+
+use super::bucket::goodput;
+use super::passage::{Fate, Passage, Place, Stream};
+use super::statistics::quantile;
+
+/// Lines are looked for from this many times what passed between losses on.
+const FASTER: f64 = 1.8;
+/// Losses below which there is nothing to tell.
+const LEAST_LOSSES: usize = 5;
+
+/// The line whose queue is why packets wait before the first is lost. A bucket lets pass what comes then; what
+/// waits, waits for the sender's own line, say, and does so later on as well.
+pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<f64> {
+    /// Waits below which nothing is said.
+    const LEAST_WAITS: usize = 20;
+    /// What of the usual wait may be left.
+    const LEFT: f64 = 0.25;
+    /// Steps by a tenth: from near to a hundred times the rate.
+    const STEPS: i32 = 48;
+    let passages = &stream.passages;
+    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+    if stream.place == Place::Receiver || passages.iter().filter(is_lost).count() < LEAST_LOSSES {
+        return None;
+    }
+    let first = passages.iter().position(|passage| is_lost(&passage))?;
+    let early = &passages[..first];
+    let least = 2.0 * noise;
+    let known = |passage: &Passage| match passage.fate {
+        Fate::Passed(Some(wait)) if wait > least => Some(wait),
+        Fate::Passed(_) | Fate::Lost => None,
+    };
+    let mut usual: Vec<f64> = early.iter().filter_map(known).collect();
+    let count = usual.len();
+    let usual = quantile(&mut usual, 0.5).filter(|_| count >= LEAST_WAITS)?;
+    let left = |line: f64| {
+        let waits = line_waits(early, Some(line));
+        let both = early.iter().zip(waits);
+        let mut left: Vec<f64> = both
+            .filter_map(|(passage, waits)| Some((known(passage)? - waits).abs()))
+            .collect();
+        quantile(&mut left, 0.5).unwrap_or(f64::INFINITY)
+    };
+    let goodput = goodput(passages)?;
+    let steps = (0..STEPS).map(|step| FASTER * goodput * 1.1_f64.powi(step));
+    let best = |lines: &mut dyn Iterator<Item = f64>| {
+        lines
+            .map(|line| (left(line), line))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let (_, near) = best(&mut steps.into_iter())?;
+    // Between the steps.
+    let mut fine = (-50..=50).map(|step| near * (1.0 + 0.002 * f64::from(step)));
+    let (least, line) = best(&mut fine)?;
+    (least < LEFT * usual && drops_behind(passages, line, noise)).then_some(line)
+}
+
+/// Whether what drops is behind a line: then those that are dropped have taken their turn at it, and what comes
+/// next waits for them, too. A queue that drops them itself lets nothing wait for them.
+fn drops_behind(passages: &[Passage], line: f64, noise: f64) -> bool {
+    /// Waits below which nothing is said.
+    const LEAST_WAITS: usize = 10;
+    let passed: Vec<Passage> = passages
+        .iter()
+        .filter(|passage| passage.fate != Fate::Lost)
+        .copied()
+        .collect();
+    let of_passed = line_waits(&passed, Some(line));
+    let mut of_all = line_waits(passages, Some(line));
+    let mut fates = passages.iter().map(|passage| passage.fate);
+    of_all.retain(|_| fates.next() != Some(Fate::Lost));
+    let differ = 2.0 * noise;
+    let (mut all, mut nearer) = (0, 0);
+    for ((passage, with), without) in passed.iter().zip(of_all).zip(of_passed) {
+        if let Fate::Passed(Some(wait)) = passage.fate
+            && with - without > differ
+        {
+            all += 1;
+            nearer += usize::from((wait - with).abs() < (wait - without).abs());
+        }
+    }
+    all >= LEAST_WAITS && 2 * nearer > all
+}
+
+/// When packets reach what is behind a line, and what they wait for there.
+pub(super) fn behind(passages: &[Passage], line: Option<f64>) -> Vec<Passage> {
+    let shifted = |(passage, wait): (&Passage, f64)| Passage {
+        sent: passage.sent + wait,
+        fate: match passage.fate {
+            Fate::Passed(Some(all)) => Fate::Passed(Some((all - wait).max(0.0))),
+            other => other,
+        },
+        ..*passage
+    };
+    let waits = line_waits(passages, line);
+    passages.iter().zip(waits).map(shifted).collect()
+}
+
+/// What each packet waits for a line, at which those that are dropped behind it come by as well.
+pub(super) fn line_waits(passages: &[Passage], line: Option<f64>) -> Vec<f64> {
+    let mut free = 0.0_f64;
+    let wait = |passage: &Passage| {
+        let reached = passage.sent.max(free);
+        free = line.map_or(0.0, |line| reached + passage.bytes / line);
+        reached - passage.sent
+    };
+    passages.iter().map(wait).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fifty packets at once, five times, through a line of 10 Mbit/s; from the second time on every other
+    /// of the last thirty is dropped, behind the line or before it.
+    fn passages(is_behind: bool) -> Vec<Passage> {
+        let mut free = 0.0_f64;
+        let passage = |place: u32| {
+            let sent = f64::from(place / 50);
+            let is_lost = place >= 50 && place % 50 >= 20 && place.is_multiple_of(2);
+            let reached = sent.max(free);
+            if is_behind || !is_lost {
+                free = reached + 1_500.0 / 1.25e6;
+            }
+            Passage {
+                sent,
+                seen: sent,
+                bytes: 1_500.0,
+                fate: match is_lost {
+                    true => Fate::Lost,
+                    false => Fate::Passed(Some(reached - sent)),
+                },
+            }
+        };
+        (0..250).map(passage).collect()
+    }
+
+    fn found(passages: Vec<Passage>) -> Option<f64> {
+        let stream = Stream {
+            source: "192.0.2.1".parse().expect("an address"),
+            destination: "192.0.2.2".parse().expect("an address"),
+            connections: 1,
+            begun_before: 0,
+            payload_bytes: 0,
+            place: Place::Sender,
+            passages,
+            least_rtt: Some(0.05),
+            window: None,
+            knows_windows: false,
+        };
+        early_line(&stream, 0.000_05)
+    }
+
+    #[test]
+    fn a_line_is_found_where_the_dropped_take_their_turn_at_it_and_only_there() {
+        let line = found(passages(true)).expect("packets wait for it");
+        assert!((line / 1.25e6 - 1.0).abs() < 0.01, "{line}");
+        assert_eq!(found(passages(false)), None);
+    }
+
+    #[test]
+    fn behind_a_line_nothing_waits_for_it_any_more() {
+        let passages = passages(true);
+        let left = behind(&passages, Some(1.25e6));
+        let waits = |passage: &Passage| match passage.fate {
+            Fate::Passed(wait) => wait,
+            Fate::Lost => None,
+        };
+        assert!(left.iter().filter_map(waits).all(|wait| wait < 1e-9));
+        assert!((left[49].sent - 49.0 * 0.001_2).abs() < 1e-9);
+    }
+}
