@@ -68,7 +68,7 @@ impl Near {
                     }
                 }
                 Piece::End => self.passed(now),
-                Piece::Sealed(_) => self.passed_unread(),
+                Piece::Sealed(_) => self.passed_unread(now),
             }
         }
     }

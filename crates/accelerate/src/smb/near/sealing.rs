@@ -65,7 +65,7 @@ impl Near {
         let opened = (self.passed == 0).then(|| self.open(&frame)).flatten();
         let Some((session, pieces)) = opened else {
             self.send_far(SegmentKind::Payload, frame);
-            return self.passed_unread();
+            return self.passed_unread(now);
         };
         self.tell_far(Frame::Sealed { session });
         let may_store = self.sealing.get(&session).is_some_and(|of| of.may_store);
@@ -117,11 +117,13 @@ impl Near {
         }
     }
 
-    /// A frame of the client's has passed, and nothing is known of it: it may change any directory. It
-    /// names no open that is served, for when it was sent the client knew of none.
-    pub(super) fn passed_unread(&mut self) {
+    /// A frame of the client's has passed, and nothing is known of it: it may change any directory or
+    /// file. It names no open that is served, for when it was sent the client knew of none.
+    pub(super) fn passed_unread(&mut self, now: Time) {
         self.position += 1;
         self.names_may_change(self.position);
+        self.offers.drop_before(self.position);
+        self.offers.passed(now, self.position);
     }
 
     /// The answer that follows is to be encrypted.
