@@ -471,6 +471,16 @@ fn bbr_and_cubic_leave_each_other_a_third() {
 }
 
 #[test]
+fn bbr_gets_its_part_of_a_deep_queue_from_one_who_answers_nothing() {
+    // With 1 BDP such a rival leaves CUBIC a tenth too; with 4 its own window ends the queue.
+    let began = shares(&[Algorithm::Bbr, Algorithm::BbrV1], 4.0, 1)[0];
+    let came_later = shares(&[Algorithm::BbrV1, Algorithm::Bbr], 4.0, 2)[1];
+    for ours in [began, came_later] {
+        assert!((0.43..=0.57).contains(&ours), "{ours:.3}");
+    }
+}
+
+#[test]
 fn cubic_fills_a_clean_path_and_shares_it() {
     let measured = measure(&WAN, Algorithm::Cubic, 1);
     assert!(measured.share > 0.95, "{:.3}", measured.share);
@@ -521,6 +531,7 @@ fn table() {
             ("BBR, CUBIC", vec![Algorithm::Bbr, Algorithm::Cubic]),
             ("2 CUBIC", vec![Algorithm::Cubic; 2]),
             ("BBR, v1", vec![Algorithm::Bbr, Algorithm::BbrV1]),
+            ("v1, BBR", vec![Algorithm::BbrV1, Algorithm::Bbr]),
             ("2 v1", vec![Algorithm::BbrV1; 2]),
             ("CUBIC, v1", vec![Algorithm::Cubic, Algorithm::BbrV1]),
         ] {

@@ -28,6 +28,8 @@ impl Bbr {
         match self.state {
             State::Startup => STARTUP_GAIN,
             State::Drain { .. } => 0.5,
+            // What is not sent there goes to those who keep the queue, and the queue stays.
+            State::Down | State::Cruise if self.round_trips.has_deep_queue() => 1.0,
             State::Down => 0.9,
             State::Cruise if self.has_cruise_queue() => CRUISE_GAIN_IN_QUEUE,
             State::Cruise | State::Refill | State::ProbeRtt { .. } => 1.0,

@@ -4,7 +4,9 @@
 //! the BDP on the path, unless the path turns out to carry it, and ends as soon as the queue that it
 //! builds is seen in round-trip times, a fifth of the path's own beyond what it was when the
 //! probe began. Three rounds without growth, as the draft asks for, fill a queue of one BDP, which
-//! takes ten rounds to drain.
+//! takes ten rounds to drain. In a deep queue, which others keep, that growth of the round-trip time
+//! alone bounds the probe: it is the same for a small share as for a large one, and so draws shares together
+//! (docs/decisions/0063).
 
 use std::time::Duration;
 
@@ -88,6 +90,8 @@ pub(super) struct Cycle {
     /// Whether any queue was seen since the last probe began, of whoever.
     pub(super) saw_queue: bool,
     in_flight_at_up: u64,
+    /// Whether a deep queue stood when the probe began.
+    is_in_deep_queue: bool,
     /// Rounds of feedback without more delivered.
     up_rounds_without_growth: u32,
     up_rate: f64,
@@ -111,6 +115,7 @@ impl Cycle {
             lossy_probes: 0,
             saw_queue: false,
             in_flight_at_up: 0,
+            is_in_deep_queue: false,
             up_rounds_without_growth: 0,
             up_rate: 0.0,
         }
@@ -156,6 +161,7 @@ impl Bbr {
         self.cycle.feedback = Feedback::Starting;
         self.cycle.rtt_at_up = self.round_trips.recent().unwrap_or_default();
         self.cycle.in_flight_at_up = in_flight;
+        self.cycle.is_in_deep_queue = self.round_trips.has_deep_queue();
         self.cycle.saw_queue = false;
         self.cycle.up_rounds_without_growth = 0;
         self.cycle.up_rate = self.rate_max();
@@ -229,8 +235,12 @@ impl Bbr {
     }
 
     /// The most in flight while probing: as much more than at its beginning as the gain puts on
-    /// the path in one round. When the path turns out to carry it, its BDP grows and this too.
+    /// the path in one round. When the path turns out to carry it, its BDP grows and this too. In a deep
+    /// queue no more than in other states: a share of our own part would keep a small part small.
     pub(super) fn in_flight_while_probing(&self) -> u64 {
+        if self.cycle.is_in_deep_queue {
+            return u64::MAX;
+        }
         let bdp = self.bdp(1.0, self.rate());
         let before = self.cycle.in_flight_at_up.max(bdp);
         before + (UP_IN_FLIGHT * bdp as f64) as u64 + 2 * self.config.packet_bytes

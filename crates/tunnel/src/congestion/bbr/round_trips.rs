@@ -4,7 +4,8 @@
 //! by samples taken while little is in flight, for which ProbeRTT is scheduled every five. One
 //! departure: a sample within a small tolerance of the minimum renews it. The draft asks for a
 //! lower one, which a path with an empty queue and some noise does not give, and so stops sending
-//! every five seconds for nothing.
+//! every five seconds for nothing. Another: where others keep a deep queue, the minimum is sought every
+//! nine seconds, little before it expires. What is not sent meanwhile is theirs for seconds.
 //!
 //! Where packets overtake each other the minimum is the luck of one packet. What must be in flight
 //! then follows the spread of the round-trip times: minimum plus `reordering`
@@ -21,6 +22,14 @@ const MINIMUM_LASTS: Duration = Duration::from_secs(10);
 
 /// How long without a sample near the minimum until one is sought (BBR.ProbeRTTInterval).
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The same where a deep queue stands: others keep it, who take the place that we leave, and one of BBR
+/// version 1 empties it itself every ten seconds. Less than [`MINIMUM_LASTS`].
+const PROBE_INTERVAL_IN_DEEP_QUEUE: Duration = Duration::from_secs(9);
+
+/// A longer queue, as a share of the round-trip time, is not this sender's alone: its window is twice
+/// what the path holds, so that it leaves one at most. The fiftieth is noise.
+const DEEP_QUEUE: f64 = 1.02;
 
 /// Where packets overtake each other, rates are taken over so many of the longest flights: what
 /// left before the window and arrived within it, or the other way round, is then a few per cent.
@@ -113,7 +122,12 @@ impl RoundTrips {
         reordering: Option<Duration>,
     ) {
         self.spread = reordering.unwrap_or(Duration::ZERO);
-        self.is_probe_due = now > self.probed_at + PROBE_INTERVAL;
+        let interval = if self.has_deep_queue() {
+            PROBE_INTERVAL_IN_DEEP_QUEUE
+        } else {
+            PROBE_INTERVAL
+        };
+        self.is_probe_due = now > self.probed_at + interval;
         let Some(rtt) = rtt else { return };
         if let Some(probed) = self.probed
             && rtt <= probed + tolerance(probed)
@@ -177,6 +191,11 @@ impl RoundTrips {
             .map_or(0.0, |minimum| self.queue_beyond(minimum))
     }
 
+    /// Whether others keep a queue so long that giving way would not end it.
+    pub(super) fn has_deep_queue(&self) -> bool {
+        self.queue() > DEEP_QUEUE
+    }
+
     fn note(&mut self, now: Time, rtt: Duration) {
         let width = self.base().unwrap_or(rtt) / 4;
         if now > self.bin_at + width {
@@ -226,6 +245,19 @@ mod tests {
         assert_eq!(times.minimum(), millis(100));
         times.update(at(10_100), millis(160), None);
         assert_eq!(times.minimum(), millis(150));
+    }
+
+    #[test]
+    fn the_minimum_is_sought_seldom_where_others_keep_a_queue_and_before_it_expires() {
+        let mut times = RoundTrips::new(at(0));
+        times.update(at(0), millis(100), None);
+        for tick in 1..=89 {
+            times.update(at(100 * tick), millis(220), None);
+            assert!(!times.is_probe_due(), "at tick {tick}");
+        }
+        times.update(at(9_100), millis(220), None);
+        assert!(times.is_probe_due());
+        assert_eq!(times.minimum(), millis(100));
     }
 
     #[test]
