@@ -2,6 +2,7 @@
 
 mod breaks;
 mod closing;
+mod ends;
 mod letting_go;
 mod listing;
 mod model;

@@ -7,10 +7,13 @@
 //! Nothing sleeps and nothing is random but by seed: [`World::run_until`] jumps from one due
 //! moment to the next until what the test waits for has come.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
+use accelerate::smb::testing::FileServer;
 use bytes::{Bytes, BytesMut};
 use engine::{
     Config, ConnectFailure, ConnectionId, Engine, Event, Input, Limits, LinkId, Output, PeerConfig,
@@ -52,6 +55,8 @@ pub(crate) enum Script {
     ResetAfter { after: usize },
     /// Accepts and reads nothing.
     Stall,
+    /// Serves files.
+    Files(Rc<RefCell<FileServer>>),
 }
 
 /// One host's end of one connection.
@@ -130,6 +135,8 @@ pub(crate) struct Setting {
     /// The far node's, where they are to differ from the usual ones.
     pub(crate) far_limits: Limits,
     pub(crate) policy: Policy,
+    /// The far node's.
+    pub(crate) far_policy: Policy,
     pub(crate) dictionary: DictionaryConfig,
     /// What datagrams meet; `None` where the nodes send none.
     pub(crate) packets: Option<emulate::LinkConfig>,
@@ -142,6 +149,7 @@ impl Default for Setting {
             limits: Limits::default(),
             far_limits: Limits::default(),
             policy: Policy::default(),
+            far_policy: Policy::default(),
             dictionary: DictionaryConfig {
                 memory: ByteCount::mebibytes(64),
                 disk: ByteCount::mebibytes(256),
@@ -622,6 +630,9 @@ impl World {
         let mut inputs = Vec::new();
         for (connection, host) in &mut node.hosts {
             if host.was_reset || host.was_closed {
+                if let Some(Script::Files(server)) = host.script.take() {
+                    server.borrow_mut().disconnect();
+                }
                 continue;
             }
             host.follow_script();
@@ -687,6 +698,15 @@ impl Host {
                 self.finish_after = self.peer_finished;
             }
             Some(Script::Swallow) => self.finish_after = self.peer_finished,
+            Some(Script::Files(server)) => {
+                if !self.received.is_empty() {
+                    let answers = server.borrow_mut().hear(&self.received.split());
+                    if !answers.is_empty() {
+                        self.to_send.push_back(answers.into());
+                    }
+                }
+                self.finish_after = self.peer_finished;
+            }
             Some(Script::Refuse | Script::ResetAfter { .. } | Script::Stall) | None => {}
         }
     }
@@ -730,7 +750,7 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
         // The near node's policy must bind its peer too.
         policy: match own {
             NEAR => setting.policy.clone(),
-            _ => Policy::default(),
+            _ => setting.far_policy.clone(),
         },
         dictionary: setting.dictionary,
         dictionary_key: Some(DictionaryKey::new([1; 32])),

@@ -272,10 +272,10 @@ impl Far {
                 };
                 self.opened(now, head, tree, opened);
             }
-            Purpose::Changes { file, is_write } => {
+            Purpose::Changes { file, .. } => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.changing = open.changing.saturating_sub(1);
-                    if is_write {
+                    if request.is_awaited {
                         open.writing = open.writing.saturating_sub(1);
                     }
                     if let Some(start) = request.written_at {
@@ -310,6 +310,7 @@ impl Far {
             Purpose::Lists(file) => {
                 if let Some(listing) = self.listing(file) {
                     listing.answered_client(header.status);
+                    self.list_begun(file);
                 }
                 if header.status == status::SUCCESS && self.staleness().is_some() {
                     self.gathered = head.body().to_vec();

@@ -9,7 +9,8 @@
 //! the client what they are given: it is sent to the near half, in order, and answers the client's
 //! next requests. Entries that the client does not want then are no loss while it has had none:
 //! its first request is told to open the listing again. Later only a request that begins anew can
-//! be passed on; one that goes on in another way ends the flow.
+//! be passed on; one that goes on in another way ends the flow. Until the server has said whether it
+//! has begun anew, further requests wait: where it refuses, its place is not the client's.
 
 use std::collections::VecDeque;
 
@@ -62,7 +63,8 @@ impl Usual {
             sent: VecDeque::new(),
             is_under_way: false,
             is_moved: false,
-            is_reopening: false,
+            is_lost: false,
+            beginning: None,
             is_closed: false,
             waiting: Vec::new(),
             asked_by_client: 0,
@@ -80,6 +82,15 @@ enum State {
     Off,
 }
 
+/// Where the client stands if a request that begins anew is refused; the server stands elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// At the beginning, which the next request can be told to open again.
+    First,
+    /// Amid a listing: no request leads there.
+    Amid,
+}
+
 /// One open's listing.
 #[derive(Debug)]
 pub(crate) struct Listing {
@@ -94,8 +105,10 @@ pub(crate) struct Listing {
     is_under_way: bool,
     /// The server's place is not the beginning, and the client has had nothing.
     is_moved: bool,
-    /// A request is under way that was told to open the listing again.
-    is_reopening: bool,
+    /// The server's place is not the client's, which was amid the names: only beginning anew helps.
+    is_lost: bool,
+    /// A request is under way that begins anew though the server's place is not the client's.
+    beginning: Option<Standing>,
     /// The client has closed it: what it asks behind that is the server's to answer.
     pub(super) is_closed: bool,
     /// Requests of the client's that what is under way will answer, or that must wait for it.
@@ -116,7 +129,12 @@ impl Listing {
             status::SUCCESS | status::NO_MORE_FILES | status::NO_SUCH_FILE
         );
         // What is refused has not opened it again.
-        self.is_moved |= std::mem::take(&mut self.is_reopening) && !has_begun;
+        match self.beginning.take() {
+            Some(_) if has_begun => self.is_lost = false,
+            Some(Standing::First) => self.is_moved = true,
+            Some(Standing::Amid) => self.is_lost = true,
+            None => {}
+        }
     }
 
     /// Bytes of requests that wait.
@@ -168,7 +186,8 @@ impl Far {
             && let Some(listing) = open.listing.as_ref().filter(|listing| listing.is_closed)
         {
             // A CLOSE that failed has left the server's place where it was.
-            if !open.is_closing && (listing.is_ahead() || listing.is_moved) {
+            let is_elsewhere = listing.is_ahead() || listing.is_moved || listing.is_lost;
+            if !open.is_closing && (is_elsewhere || listing.beginning.is_some()) {
                 self.stop(LetGoReason::Unsupported);
                 return None;
             }
@@ -206,7 +225,7 @@ impl Far {
             });
             return None;
         }
-        if listing.is_under_way {
+        if listing.is_under_way || listing.beginning.is_some() {
             listing.waiting.push(message);
             self.lists_waiting += 1;
             return None;
@@ -215,11 +234,14 @@ impl Far {
         if listing.is_moved {
             let body = message.heads_mut().next()?.body_mut();
             body[FLAGS_AT] |= flag::REOPEN;
-            listing.is_reopening = true;
-        } else if listing.is_ahead() && !begins {
-            // Its place in the listing is where the server stands no more.
-            self.stop(LetGoReason::Unsupported);
-            return None;
+            listing.beginning = Some(Standing::First);
+        } else if listing.is_ahead() || listing.is_lost {
+            if !begins {
+                // Its place in the listing is where the server stands no more.
+                self.stop(LetGoReason::Unsupported);
+                return None;
+            }
+            listing.beginning = Some(Standing::Amid);
         }
         listing.sent.clear();
         let is_first = begins || listing.is_moved || listing.state == State::Off;
@@ -250,7 +272,8 @@ impl Far {
         let Some(listing) = self.listing(file) else {
             return Some(message);
         };
-        if listing.is_ahead() || listing.is_moved {
+        let is_elsewhere = listing.is_ahead() || listing.is_moved || listing.is_lost;
+        if is_elsewhere || listing.beginning.is_some() {
             self.stop(LetGoReason::Forged);
             return None;
         }
@@ -284,8 +307,8 @@ impl Far {
         }
         for (_, file, ..) in &asked {
             if let Some(listing) = self.listing(*file)
-                && listing.is_under_way
-                && (listing.is_moved || !listing.waiting.is_empty())
+                && (listing.beginning.is_some()
+                    || listing.is_under_way && (listing.is_moved || !listing.waiting.is_empty()))
             {
                 listing.waiting.push(message);
                 self.lists_waiting += 1;
@@ -313,11 +336,15 @@ impl Far {
                 if let Some(head) = message.heads_mut().nth(index).filter(|_| is_its) {
                     head.body_mut()[FLAGS_AT] |= flag::REOPEN;
                     listing.is_moved = false;
-                    listing.is_reopening = true;
+                    listing.beginning = Some(Standing::First);
                 }
-            } else if listing.is_ahead() && !(begins && is_its) && !begun.contains(&file) {
-                self.stop(LetGoReason::Unsupported);
-                return None;
+            } else if listing.is_ahead() || listing.is_lost {
+                if begins && is_its {
+                    listing.beginning = Some(Standing::Amid);
+                } else if !begun.contains(&file) {
+                    self.stop(LetGoReason::Unsupported);
+                    return None;
+                }
             }
             if begins && is_its {
                 begun.push(file);
@@ -510,6 +537,23 @@ impl Far {
             (State::Fresh | State::Going, None) => listing.is_complete = true,
             (State::Off, _) => {}
         }
+        self.list_waiting(file, waiting);
+    }
+
+    /// The server has begun anew, or has not: requests that waited for that go on.
+    pub(super) fn list_begun(&mut self, file: FileId) {
+        let Some(listing) = self.listing(file) else {
+            return;
+        };
+        // What is under way sees to them as it comes.
+        if listing.beginning.is_none() && !listing.is_under_way {
+            let waiting = std::mem::take(&mut listing.waiting);
+            self.list_waiting(file, waiting);
+        }
+    }
+
+    /// It is the turn of requests that have waited.
+    fn list_waiting(&mut self, file: FileId, waiting: Vec<Message>) {
         self.lists_waiting -= waiting.len();
         // They came before what ends their open, and that has waited for them.
         let ends = |message: &Message| self.ends(message, |other, _| other == file);

@@ -131,6 +131,8 @@ struct Outstanding {
     guard: Guard,
     /// A WRITE or CLOSE that the client may hold for done.
     is_early: bool,
+    /// A WRITE behind which an oplock is given back, see [`Open::writing`].
+    is_awaited: bool,
     /// Where such a WRITE begins, if it stands among [`Open::written`].
     written_at: Option<u64>,
     /// It may change what a directory holds.

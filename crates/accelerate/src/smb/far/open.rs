@@ -53,9 +53,12 @@ pub(crate) struct Open {
     pub(crate) is_moved: bool,
     /// READs of the client's that what is on its way will answer.
     pub(crate) waiting: Vec<Waiting>,
-    /// Requests under way that may change the file, and WRITEs among them.
+    /// Requests under way that may change the file.
     pub(crate) changing: usize,
+    /// WRITEs under way that came before the near half confirmed: the oplock is given back behind them.
     pub(crate) writing: usize,
+    /// The same that waited here as it confirmed.
+    pub(crate) queued_writes: usize,
     /// Where WRITEs under way that the client may hold for done begin and end; none overlap, for
     /// one that would waits.
     pub(crate) written: BTreeMap<u64, u64>,
@@ -93,6 +96,7 @@ impl Open {
             waiting: Vec::new(),
             changing: 0,
             writing: 0,
+            queued_writes: 0,
             written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
@@ -137,6 +141,20 @@ impl Open {
     pub(crate) fn has_waiting_lists(&self) -> bool {
         let listing = self.listing.as_ref();
         listing.is_some_and(|listing| !listing.waiting.is_empty())
+    }
+
+    /// Whether the near half has said that it has stopped, or never had a licence.
+    pub(crate) fn has_confirmed(&self) -> bool {
+        match self.grant {
+            Grant::Held => false,
+            Grant::Breaking { confirmed, .. } => confirmed && !self.refuses_writes,
+            Grant::Given => !self.refuses_writes,
+        }
+    }
+
+    /// Whether the WRITE whose turn it is may have been answered.
+    pub(crate) fn is_from_before(&self) -> bool {
+        !self.has_confirmed() || self.queued_writes > 0
     }
 
     /// Whether WRITEs under way may have been answered already.

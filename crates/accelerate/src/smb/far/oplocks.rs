@@ -7,12 +7,16 @@
 //!    │◄─ WRITEs ──────│
 //!    │◄─ acknowledge ─│  once all of them are answered, or CONFIRM_WITHIN after the break
 //! ```
+//! Those that come behind Revoked are the server's alone, and the acknowledgement waits for none of them:
+//! a client that never stops writing keeps nobody waiting.
+//!
 //! The near half stops by itself [`FRESH_FOR`](crate::smb::config::FRESH_FOR) after it last heard
 //! that its licences hold, so that an oplock given back without its word gives back nothing that
 //! it still uses. WRITEs that come later, from before the path broke, are refused and reported.
 
 use vocab::Time;
 
+use super::message::Message;
 use super::open::Grant;
 use super::{Far, Finish, Purpose, Rest, State};
 use crate::LetGoReason;
@@ -132,9 +136,14 @@ impl Far {
         if self.opens_ahead.is_offered(file) {
             return self.not_taken(file);
         }
+        let queued_writes = self.queued_writes(file);
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
+        // Those that wait came before, and are treated so.
+        if !open.has_confirmed() {
+            open.queued_writes = queued_writes;
+        }
         open.refuses_writes = false;
         // A CLOSE that has come may have been answered before.
         open.may_close &= open.is_closing;
@@ -187,7 +196,11 @@ impl Far {
             let has_credit = self.ids.can_take(1) || self.outstanding.is_empty();
             // A CLOSE that has come gives it back as well, and behind that the server knows it no more.
             let is_closing = open.is_closing;
-            if open.writing > 0 || is_closing || !has_credit || self.is_queued(file) {
+            let is_queued = match open.refuses_writes {
+                true => self.queued_writes(file) > 0,
+                false => open.queued_writes > 0,
+            };
+            if open.writing > 0 || is_closing || !has_credit || is_queued {
                 continue;
             }
             let (header, is_ours) = (open.request(command::OPLOCK_BREAK), open.is_ours);
@@ -206,14 +219,14 @@ impl Far {
         }
     }
 
-    /// Whether a WRITE to this open waits.
-    fn is_queued(&self, file: FileId) -> bool {
-        self.queue.iter().any(|message| {
-            message.heads().any(|head| {
-                head.header.command == command::WRITE
-                    && touch(&head.header, head.body(), None).file() == Some(file)
-            })
-        })
+    /// WRITEs to this open that wait and may have been answered: those alone in their frames.
+    fn queued_writes(&self, file: FileId) -> usize {
+        let singles = self.queue.iter().filter_map(Message::single);
+        let writes = singles.filter(|head| {
+            head.header.command == command::WRITE
+                && touch(&head.header, head.body(), None).file() == Some(file)
+        });
+        writes.count()
     }
 
     /// The client is gone: nothing is served, and what breaks is given back at once.

@@ -49,6 +49,7 @@ impl Far {
                         session: 0,
                         guard: Guard::Nothing,
                         is_early: false,
+                        is_awaited: false,
                         written_at: None,
                         changes_names: false,
                     };
@@ -394,6 +395,7 @@ impl Far {
         }
         let asking = self.judge_create(&message);
         let written = written_range(&message);
+        let is_single = message.single().is_some();
         let (mut before, mut session) = (None, 0);
         for head in message.heads_mut() {
             let header = head.header;
@@ -422,12 +424,16 @@ impl Far {
                 (command::CREATE, Some(purpose)) => purpose,
                 _ => purpose(&header, touch),
             };
-            let (mut is_early, mut written_at) = (false, None);
+            let (mut is_early, mut is_awaited, mut written_at) = (false, false, None);
             if let Purpose::Changes { file, is_write } = purpose
                 && let Some(open) = self.opens.get_mut(&file)
             {
                 open.changing += 1;
-                open.writing += usize::from(is_write);
+                is_awaited = is_write && is_single && open.is_from_before();
+                open.writing += usize::from(is_awaited);
+                if is_write && is_single {
+                    open.queued_writes = open.queued_writes.saturating_sub(1);
+                }
                 is_early = is_write && open.has_early_writes();
                 if let Some((_, start, end)) = written.filter(|_| is_early) {
                     open.written.insert(start, end);
@@ -462,6 +468,7 @@ impl Far {
                 session,
                 guard: header.guard(),
                 is_early,
+                is_awaited,
                 written_at,
                 changes_names: may_change_names(&header),
             };
@@ -535,6 +542,7 @@ impl Far {
                 session: header.session,
                 guard: header.guard(),
                 is_early: false,
+                is_awaited: false,
                 written_at: None,
                 changes_names: false,
             },
@@ -645,20 +653,19 @@ impl Far {
         let Some(file) = touch(&head.header, head.body(), None).file() else {
             return false;
         };
-        let is_refused = self
-            .opens
-            .get(&file)
-            .is_some_and(|open| open.refuses_writes && open.grant == Grant::Given);
-        if is_refused {
-            let mut refusal = header::error_answer(&head.header, status::UNEXPECTED_IO_ERROR);
-            let key = self.sessions.key(head.header.session);
-            if let Some(key) = key.filter(|_| head.header.guard() == Guard::Signed) {
-                key.sign(&mut refusal[FRAME_HEADER..], []);
-            }
-            let header = head.header;
-            self.answer_here(&header, refusal.into());
+        let is_late = |open: &&mut Open| open.grant == Grant::Given && open.is_from_before();
+        let Some(open) = self.opens.get_mut(&file).filter(is_late) else {
+            return false;
+        };
+        open.queued_writes = open.queued_writes.saturating_sub(1);
+        let header = head.header;
+        let mut refusal = header::error_answer(&header, status::UNEXPECTED_IO_ERROR);
+        let key = self.sessions.key(header.session);
+        if let Some(key) = key.filter(|_| header.guard() == Guard::Signed) {
+            key.sign(&mut refusal[FRAME_HEADER..], []);
         }
-        is_refused
+        self.answer_here(&header, refusal.into());
+        true
     }
 }
 

@@ -62,7 +62,8 @@ struct Open {
     /// Closed by the client: what it asks behind that is the server's to answer.
     is_closed: bool,
     contents: Contents,
-    earlier: Option<Earlier>,
+    /// As long as READs of that time are not answered.
+    earlier: Vec<Earlier>,
     /// Data that was read before this frame of the client's is out of date.
     changed_at: u64,
     /// READs that are not answered, by message id.
@@ -76,16 +77,43 @@ struct Open {
 
 impl Open {
     /// Its file changes with this frame of the client's.
-    fn change(&mut self, at: u64) {
-        if self.earlier.is_none() && !self.waiting.is_empty() {
-            self.earlier = Some(Earlier {
-                contents: std::mem::take(&mut self.contents),
-                from: self.changed_at,
-                until: at,
-            });
-        }
-        self.contents.clear();
+    fn change(&mut self, at: u64, pending: &HashMap<u64, Pending>) {
+        self.earlier.push(Earlier {
+            contents: std::mem::take(&mut self.contents),
+            from: self.changed_at,
+            until: at,
+        });
         self.changed_at = at;
+        self.drop_earlier(pending);
+    }
+
+    /// Drops what no READ waits for.
+    fn drop_earlier(&mut self, pending: &HashMap<u64, Pending>) {
+        if self.earlier.is_empty() {
+            return;
+        }
+        let position = |id: &u64| match pending.get(id) {
+            Some(Pending::Read {
+                position,
+                is_answered: false,
+                ..
+            }) => Some(*position),
+            _ => None,
+        };
+        self.waiting.retain(|id| position(id).is_some());
+        let waiting: Vec<u64> = self.waiting.iter().filter_map(position).collect();
+        self.earlier
+            .retain(|earlier| waiting.iter().any(|position| earlier.is_of(*position)));
+    }
+
+    /// What was read of its file at the time of this frame of the client's.
+    fn contents_of(&mut self, position: u64) -> Option<&mut Contents> {
+        if position >= self.changed_at {
+            return Some(&mut self.contents);
+        }
+        let earlier = self.earlier.iter_mut();
+        let mut earlier = earlier.filter(|earlier| earlier.is_of(position));
+        earlier.next().map(|earlier| &mut earlier.contents)
     }
 }
 
@@ -97,6 +125,12 @@ struct Earlier {
     /// Data is of it that was read behind this frame of the client's, and READs before that one.
     from: u64,
     until: u64,
+}
+
+impl Earlier {
+    fn is_of(&self, position: u64) -> bool {
+        (self.from..self.until).contains(&position)
+    }
 }
 
 /// A request of the client's on a licensed open, under way to the server.
@@ -377,7 +411,7 @@ impl Near {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_over = true;
                     open.contents.clear();
-                    open.earlier = None;
+                    open.earlier.clear();
                 }
                 self.tell_far(Frame::Revoked { file });
             }
@@ -424,7 +458,7 @@ impl Near {
             is_over: false,
             is_closed: false,
             contents: Contents::default(),
-            earlier: None,
+            earlier: Vec::new(),
             changed_at: 0,
             waiting: Vec::new(),
             lost: None,
@@ -475,7 +509,7 @@ impl Near {
         if self.kept() > BYTES_MAX {
             for open in self.opens.values_mut() {
                 open.contents.drop_blocks();
-                open.earlier = None;
+                open.earlier.clear();
             }
         }
         let received = self.received;
@@ -490,17 +524,13 @@ impl Near {
     /// Where what was read of a file behind this frame of the client's belongs.
     fn contents_at(&mut self, file: FileId, position: u64) -> Option<&mut Contents> {
         let open = self.opens.get_mut(&file).filter(|open| !open.is_over)?;
-        if position >= open.changed_at {
-            return Some(&mut open.contents);
-        }
-        let earlier = open.earlier.as_mut()?;
-        (position >= earlier.from).then_some(&mut earlier.contents)
+        open.contents_of(position)
     }
 
     /// Bytes of all opens that were read ahead.
     fn kept(&self) -> u64 {
         let contents = self.opens.values().flat_map(|open| {
-            let earlier = open.earlier.as_ref().map(|earlier| &earlier.contents);
+            let earlier = open.earlier.iter().map(|earlier| &earlier.contents);
             std::iter::once(&open.contents).chain(earlier)
         });
         contents.map(Contents::bytes).sum()

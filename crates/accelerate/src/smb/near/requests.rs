@@ -169,7 +169,7 @@ impl Near {
                         open.is_changed = true;
                         open.is_closed |= touch != Touch::Anything;
                         if touch == Touch::Anything {
-                            open.change(at);
+                            open.change(at, &self.pending);
                         }
                         open.listing.is_closed |= touch != Touch::Anything;
                     }
@@ -230,9 +230,7 @@ impl Near {
 
     fn change(&mut self, file: FileId, at: u64) {
         if let Some(open) = self.opens.get_mut(&file) {
-            let pending = &self.pending;
-            open.waiting.retain(|id| pending.contains_key(id));
-            open.change(at);
+            open.change(at, &self.pending);
         }
     }
 
@@ -341,8 +339,8 @@ impl Near {
             _ => false,
         });
         if let Some(open) = self.opens.get_mut(&file) {
-            open.earlier.take_if(|_| waiting.is_empty());
             open.waiting = waiting;
+            open.drop_earlier(&self.pending);
         }
     }
 
@@ -378,12 +376,8 @@ impl Near {
 
     /// Answers a READ of this frame if all of it is here; whether it was.
     fn answer_read(&mut self, header: &Header, request: &ReadRequest, position: u64) -> bool {
-        let Some(open) = self.opens.get(&request.file) else {
+        let Some(open) = self.opens.get_mut(&request.file) else {
             return false;
-        };
-        let contents = match &open.earlier {
-            Some(earlier) if (earlier.from..earlier.until).contains(&position) => &earlier.contents,
-            _ => &open.contents,
         };
         let fits = open.licence.may_read
             && request.length <= open.licence.read_max
@@ -391,7 +385,9 @@ impl Near {
         if !fits {
             return false;
         }
-        let found = match contents.find(request.offset, request.length) {
+        let contents = open.contents_of(position);
+        let found = contents.and_then(|contents| contents.find(request.offset, request.length));
+        let found = match found {
             Some(Found::Data { length, .. }) if length < request.minimum => return false,
             Some(found) => found,
             None => return false,

@@ -9,6 +9,7 @@
 // Each of the crates that use this uses some of it.
 #![cfg_attr(not(test), allow(dead_code))]
 
+mod hosts;
 mod probe;
 
 pub(crate) mod login;
@@ -27,6 +28,7 @@ use messages::Create;
 use server::{Sealing, Signing};
 use world::World;
 
+pub use hosts::{FileClient, FileServer, Question};
 pub use probe::structures;
 
 /// What the near and the far half are told while a client opens a file, reads and writes it, and

@@ -309,6 +309,14 @@ impl Server {
         }
     }
 
+    /// Does the WRITE that was kept first.
+    pub(crate) fn do_oldest_held_write(&mut self) {
+        if !self.held_writes.is_empty() {
+            let (connection, header, message, file) = self.held_writes.remove(0);
+            self.write(connection, &header, &message, file);
+        }
+    }
+
     /// Does the CLOSEs that were kept.
     pub(crate) fn do_held_closes(&mut self) {
         self.holds_closes = false;
@@ -562,6 +570,11 @@ impl Server {
                 self.files.get_mut(&name).unwrap().resize(end as usize, 0);
                 let object = self.object(&name);
                 self.note(|| Happened::Used { connection, object });
+                self.note(|| Happened::Cut {
+                    connection,
+                    file: file(16),
+                    end,
+                });
                 self.changed(&name);
                 self.break_shared(file(16), &name);
                 self.answer(connection, header, &[2, 0]);
@@ -729,6 +742,11 @@ impl Server {
         }
         if !broken.is_empty() {
             let is_new = !self.is_waiting(connection, header);
+            self.note(|| Happened::Waits {
+                connection,
+                message_id: header.message_id,
+                on: broken.iter().map(|(file, _)| *file).collect(),
+            });
             for (file, holder) in broken {
                 if self.breaking.insert(file) {
                     self.say_broken(holder, file, 1);

@@ -111,7 +111,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             next_id: 0,
             credits: 1,
@@ -144,7 +144,7 @@ impl Client {
         self.credits
     }
 
-    fn receive(&mut self, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.answers.push(Bytes::copy_from_slice(bytes));
         while let Some(piece) = self.answers.next().expect("a server speaks SMB2") {
@@ -272,6 +272,22 @@ impl Client {
         }
         let seal = self.seal.as_mut().expect("it encrypts");
         seal.seal(&frame[FRAME_HEADER..])
+    }
+
+    /// Requests in one frame, as it goes; their ids.
+    pub(crate) fn frame(&mut self, requests: &[Request]) -> (Vec<u64>, Vec<u8>) {
+        let (session, tree) = (self.session, self.tree);
+        let headers: Vec<Header> = requests
+            .iter()
+            .map(|request| {
+                let id = self.take_id(request.charge);
+                request.header(id, session, tree)
+            })
+            .collect();
+        let bodies = requests.iter().map(|request| &request.body[..]);
+        let messages: Vec<(Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
+        let ids = headers.iter().map(|header| header.message_id).collect();
+        (ids, self.protect(frame(&messages)))
     }
 
     /// The next message's id, paid for.
@@ -435,20 +451,9 @@ impl World {
 
     /// Sends requests in one frame; their ids.
     pub(crate) fn send_chain(&mut self, who: usize, requests: &[Request]) -> Vec<u64> {
-        let client = &mut self.clients[who];
-        let (session, tree) = (client.session, client.tree);
-        let headers: Vec<Header> = requests
-            .iter()
-            .map(|request| {
-                let id = client.take_id(request.charge);
-                request.header(id, session, tree)
-            })
-            .collect();
-        let bodies = requests.iter().map(|request| &request.body[..]);
-        let messages: Vec<(Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
-        let bytes = self.clients[who].protect(frame(&messages));
+        let (ids, bytes) = self.clients[who].frame(requests);
         self.send_bytes(who, &bytes);
-        headers.iter().map(|header| header.message_id).collect()
+        ids
     }
 
     /// Cancels a request under way, by its own id.

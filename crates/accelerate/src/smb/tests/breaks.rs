@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use super::super::config::CONFIRM_WITHIN;
 use super::super::testing::messages::{self, Create};
 use super::super::testing::world::{World, is_notice};
 use super::super::wire::header::{command, status};
 use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
+
+/// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 
 /// Client 1 opens "a" and waits for it; how many round trips.
 fn open_beside(world: &mut World, who: usize) -> (super::FileId, f64) {
@@ -159,6 +161,36 @@ fn a_client_that_asks_for_the_oplock_itself_hears_of_the_break_and_answers_it() 
     world.ask(0, &messages::acknowledge(file, 0));
     world.wait(other, wanted);
     assert_eq!(&world.server.files["a"][..5], b"early");
+}
+
+#[test]
+fn who_asks_for_attributes_alone_waits_for_nobody_and_is_told_what_the_server_has() {
+    let mut world = world_with(100);
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 10);
+    world.ask(0, &messages::write(file, 100, &[7; 50]));
+    let for_attributes = Create {
+        access: 0x80,
+        disposition: 1,
+        ..Create::open("a")
+    };
+    let length = |world: &mut World, who: usize, of: super::FileId| {
+        let answer = world.ask(who, &messages::query_length(of));
+        u64::from_le_bytes(answer.body[8..16].try_into().unwrap())
+    };
+    let start = world.now;
+    let theirs = world.create(other, &for_attributes);
+    assert_eq!(length(&mut world, other, theirs), 100);
+    assert_eq!(world.now, start);
+    // The WRITE's own client sees it, and once it is flushed everybody does.
+    let own = world.create(0, &for_attributes);
+    assert_eq!(length(&mut world, 0, own), 150);
+    world.ask(0, &messages::write(file, 150, &[7; 50]));
+    world.ask(0, &messages::flush(file));
+    assert_eq!(length(&mut world, other, theirs), 200);
+    // Nobody gave anything back for that.
+    assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 0);
 }
 
 #[test]

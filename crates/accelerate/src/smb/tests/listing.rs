@@ -305,6 +305,60 @@ fn a_question_that_is_refused_leaves_the_beginning_where_it_was() {
 }
 
 #[test]
+fn who_is_refused_to_begin_anew_is_told_no_names_from_elsewhere() {
+    for takes in TAKES {
+        for (waits, goes_on) in [(true, true), (false, true), (true, false), (false, false)] {
+            let mut world = world_with(3_000);
+            world.server_takes = Duration::from_millis(takes);
+            let file = directory(&mut world);
+            let first = names(&world.ask(0, &messages::list(file, 0, 65_536)));
+            // More of them are with the near half by now.
+            world.run_for(Duration::from_secs(1));
+            let mut begins = messages::list(file, 0x01, 65_536);
+            begins.body[2] = NO_CLASS;
+            let refused = world.send(0, &begins);
+            if waits {
+                let refusal = world.wait(0, refused);
+                assert_eq!(refusal.header.status, INVALID_INFO_CLASS);
+            }
+            if goes_on {
+                // From behind the first, where the server stands no more.
+                world.send(0, &messages::list(file, 0, 65_536));
+                world.run_for(Duration::from_secs(2));
+                let reason = LetGoReason::Unsupported;
+                assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+                continue;
+            }
+            let again = world.send(0, &messages::list(file, 0x01, 65_536));
+            let mut again = names(&world.wait(0, again));
+            assert_eq!(again, first);
+            again.extend(list_all(&mut world, 0, file, 65_536));
+            assert_eq!(again, all(&world));
+            assert!(world.let_go.is_none());
+        }
+    }
+}
+
+#[test]
+fn a_question_behind_one_that_is_refused_gets_the_first_names() {
+    for takes in TAKES {
+        let mut world = world_with(1_000);
+        world.server_takes = Duration::from_millis(takes);
+        let file = directory(&mut world);
+        world.run_for(Duration::from_secs(1));
+        let mut request = messages::list(file, 0, 65_536);
+        request.body[2] = NO_CLASS;
+        world.send(0, &request);
+        let listed = world.send(0, &messages::list(file, 0, 65_536));
+        let mut listed = names(&world.wait(0, listed));
+        assert_eq!(listed[..], all(&world)[..listed.len().max(1)]);
+        listed.extend(list_all(&mut world, 0, file, 65_536));
+        assert_eq!(listed, all(&world), "{takes} ms");
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
 fn a_closed_directory_is_not_listed() {
     for takes in TAKES {
         let mut world = world_with(3_000);

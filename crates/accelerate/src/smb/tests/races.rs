@@ -111,6 +111,66 @@ fn a_late_write_is_refused_behind_an_answer_that_is_coming_in() {
 }
 
 #[test]
+fn a_late_write_that_waits_as_the_near_half_confirms_is_refused() {
+    let mut world = world_with(100);
+    world.server.files.insert("b".to_owned(), contents(100));
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    let beside = world.create(0, &Create::open("b"));
+    read(&mut world, 0, file, 0, 10);
+    world.is_cut = true;
+    world.ask(0, &messages::write(beside, 0, b"b"));
+    // It waits for the WRITE before it, and all behind it wait with it.
+    let flushed = world.send(0, &messages::flush(beside));
+    let late = world.ask(0, &messages::write(file, 0, b"held for written"));
+    assert_eq!(late.header.status, status::SUCCESS);
+    let theirs = open(&mut world, other);
+    world.ask(other, &messages::write(theirs, 0, b"theirs"));
+    world.server.holds_writes = true;
+    world.is_cut = false;
+    world.run_for(Duration::from_secs(1));
+    world.server.holds_writes = false;
+    world.server.do_held_writes();
+    assert_eq!(world.wait(0, flushed).header.status, status::SUCCESS);
+    let closed = world.ask(0, &messages::close(file));
+    assert_eq!(closed.header.status, status::UNEXPECTED_IO_ERROR);
+    assert_eq!(&world.server.files["a"][..6], b"theirs");
+    // What it writes from then on is the server's to take.
+    let file = open(&mut world, 0);
+    world.ask(0, &messages::write(file, 0, b"again!"));
+    world.ask(0, &messages::close(file));
+    assert_eq!(&world.server.files["a"][..6], b"again!");
+}
+
+#[test]
+fn a_client_that_never_stops_writing_keeps_nobody_waiting() {
+    let mut world = world_with(100);
+    world.server.credits_max = 512;
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 10);
+    world.server.holds_writes = true;
+    let (mut wanted, start) = (None, world.now);
+    for step in 0..200 {
+        world.send(0, &messages::write(file, step * 10, &[1; 10]));
+        world.run_for(Duration::from_millis(20));
+        // There are always some under way.
+        if step > 10 {
+            world.server.do_oldest_held_write();
+        }
+        if step == 20 {
+            wanted = Some(world.send(other, &Create::open("a").request()));
+        }
+        if wanted.is_some_and(|id| world.clients[other].answered.contains_key(&id)) {
+            break;
+        }
+    }
+    // Ten and those of a round trip, of 20 ms each, and not the four seconds of them all.
+    let waited = world.now.since(start) - Duration::from_millis(21 * 20);
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
+#[test]
 fn an_open_that_can_outlive_its_connection_is_written_to_by_the_server_alone() {
     let mut world = world_with(0);
     let create = Create {
@@ -223,6 +283,41 @@ fn what_was_asked_before_a_close_without_waiting_is_read() {
             }
             assert!(world.let_go.is_none());
         }
+    }
+}
+
+#[test]
+fn what_was_asked_among_writes_before_a_close_without_waiting_is_read() {
+    for rounds in 1..5 {
+        let mut world = world_with(10_000);
+        world.server.credits_max = 512;
+        let file = open(&mut world, 0);
+        read(&mut world, 0, file, 0, 1_000);
+        world.is_cut = true;
+        let mut asked = Vec::new();
+        for round in 0..rounds {
+            // One after the other up to the end, behind which nothing is: that is known ahead.
+            for offset in [8_000, 9_000, 10_000] {
+                let id = world.send(0, &messages::read(file, offset, 1_000));
+                asked.push((id, offset));
+            }
+            let written = messages::write(file, round * 100, &[1; 100]);
+            let written = world.ask(0, &written);
+            assert_eq!(written.header.status, status::SUCCESS);
+        }
+        let closed = world.send(0, &messages::close(file));
+        world.run_for(Duration::from_secs(1));
+        world.is_cut = false;
+        for (id, offset) in asked {
+            let answer = world.wait(0, id);
+            let end = (offset + 1_000).min(10_000);
+            match offset {
+                10_000 => assert_eq!(answer.header.status, status::END_OF_FILE),
+                _ => assert!(answer.data() == &contents(10_000)[offset as usize..end as usize]),
+            }
+        }
+        assert_eq!(world.wait(0, closed).header.status, status::SUCCESS);
+        assert!(world.let_go.is_none());
     }
 }
 

@@ -23,6 +23,12 @@ pub(crate) enum Happened {
         data: Vec<u8>,
         is_done: bool,
     },
+    /// A file's end was set through this open.
+    Cut {
+        connection: usize,
+        file: FileId,
+        end: u64,
+    },
     /// This connection was shown a file's contents, or changed them, or opened it to do so.
     Used { connection: usize, object: u64 },
     /// A CREATE succeeded.
@@ -31,6 +37,12 @@ pub(crate) enum Happened {
     Conflicted {
         connection: usize,
         with: Vec<FileId>,
+    },
+    /// A CREATE waits for the oplocks of these opens.
+    Waits {
+        connection: usize,
+        message_id: u64,
+        on: Vec<FileId>,
     },
     /// An oplock is wanted back.
     Broke(FileId),

@@ -3,8 +3,12 @@
 //! The history's length is the clock. A WRITE of the client behind the halves counts from when it was
 //! answered or done, whichever came first; so a file's *logical* contents at a moment are the
 //! server's, and over them what was answered before and is done later. Whatever that client is shown
-//! must be so at some moment between its question and its answer (linearizability), and nobody else
-//! may be shown, or open, a file over which something is answered that is done later.
+//! must be so at some moment between its question and its answer (linearizability), nobody else may be
+//! shown, or open, a file over which something is answered that is done later, and nothing that the
+//! client asks behind such a WRITE is done before it. Who opens a file for its attributes alone waits
+//! for nobody, and sees what the server has (docs/decisions/0044).
+//!
+//! The times are those that the documents state, and not the ones that the code has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,7 +16,6 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::super::super::config::{CONFIRM_WITHIN, FRESH_FOR, LISTING_WAITS};
 use super::super::super::testing::server::{Happened, SHARING_VIOLATION, utf16};
 use super::super::super::testing::world::Answer;
 use super::super::super::wire::FileId;
@@ -20,6 +23,26 @@ use super::super::super::wire::create::CreateAnswer;
 use super::super::super::wire::directory::entries;
 use super::super::super::wire::header::status;
 use super::super::DELAY;
+
+/// For how long the near half answers though it hears nothing, and for how long where it is told that
+/// its peer is silent; for how long a breaker waits where the path is cut; for how long names may wait
+/// for their question (docs/decisions/0044 and 0056, and DESIGN).
+const FRESH_FOR: Duration = Duration::from_secs(10);
+const SILENT_FOR: Duration = Duration::from_secs(5);
+const BREAKER_WAITS: Duration = Duration::from_secs(12);
+const LISTING_WAITS: Duration = Duration::from_millis(20);
+/// For how long one waits for the client whose oplock it is, or for the server, which takes it after 35 s.
+const HOLDER_WAITS: Duration = Duration::from_secs(37);
+/// What a server that works on several WRITEs at a time, or takes its time for each answer, adds to all that waits
+/// for it.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How a question for names begins a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begins {
+    AtFirst,
+    Anew,
+}
 
 /// What a client asks.
 #[derive(Clone, Debug)]
@@ -37,8 +60,13 @@ pub(super) enum Asked {
         offset: u64,
         data: Vec<u8>,
     },
-    /// SET_INFO.
-    Change,
+    /// SET_INFO of the file's end.
+    Cut {
+        file: FileId,
+        end: u64,
+    },
+    /// SET_INFO by which it is renamed or deleted.
+    Names,
     Length {
         file: FileId,
     },
@@ -48,10 +76,10 @@ pub(super) enum Asked {
     Close {
         file: FileId,
     },
-    /// Names; the first that it asks of the open.
+    /// Names.
     List {
         file: FileId,
-        is_first: bool,
+        begins: Option<Begins>,
     },
 }
 
@@ -66,6 +94,7 @@ pub(super) struct Moment {
 #[derive(Clone, Debug)]
 pub(super) struct Op {
     pub(super) who: usize,
+    pub(super) id: u64,
     pub(super) asked: Asked,
     pub(super) sent: Moment,
     pub(super) answered: Option<(Moment, Answer)>,
@@ -82,8 +111,12 @@ pub(super) struct Trouble {
     pub(super) has_ended: bool,
     /// When the path was cut.
     pub(super) cuts: Vec<Range<Time>>,
-    /// Some opens of clients have oplocks of their own, or the server takes its time.
+    /// The near half is told when the path falls silent.
+    pub(super) is_silence_told: bool,
+    /// The server takes its time.
     pub(super) is_slow: bool,
+    /// It works on several WRITEs at a time, at times.
+    pub(super) holds_writes: bool,
     /// Statuses that the server was told to give.
     pub(super) injected: BTreeSet<u32>,
 }
@@ -138,6 +171,8 @@ pub(super) struct Trace<'a> {
 struct Index<'a> {
     trace: &'a Trace<'a>,
     objects: BTreeMap<FileId, u64>,
+    /// Opens whose clients have asked for an oplock.
+    own_oplocks: BTreeSet<FileId>,
     /// Contents by object, each from a moment on.
     contents: BTreeMap<u64, Vec<(usize, &'a [u8])>>,
     /// In the order in which they were done; those that never were at the end.
@@ -167,6 +202,7 @@ impl Trace<'_> {
                 .map_err(|what| format!("{what}: {op:?}"))?;
         }
         index.check_others()?;
+        index.check_order()?;
         index.check_losses(&mut count)?;
         self.check_listings()?;
         Ok(count)
@@ -175,18 +211,20 @@ impl Trace<'_> {
     /// Names that a client was told, listing by listing, were those of one moment that was not past
     /// for longer than it may be.
     fn check_listings(&self) -> Result<(), String> {
-        let is_first = |op: &&Op| matches!(op.asked, Asked::List { is_first: true, .. });
-        for (index, first) in self.ops.iter().enumerate().filter(|(_, op)| is_first(op)) {
-            let Asked::List { file, .. } = first.asked else {
+        for (index, first) in self.ops.iter().enumerate() {
+            let Asked::List {
+                file,
+                begins: Some(begins),
+            } = first.asked
+            else {
                 continue;
             };
             let mut told = Vec::new();
             let mut is_whole = false;
-            let follows = |op: &&Op| match op.asked {
-                Asked::List { file: of, is_first } => of == file && !is_first,
-                _ => false,
-            };
-            let following = self.ops[index + 1..].iter().filter(follows);
+            let of_this = |op: &&Op| matches!(op.asked, Asked::List { file: of, .. } if of == file);
+            let goes_on = |op: &&Op| matches!(op.asked, Asked::List { begins: None, .. });
+            let following = self.ops[index + 1..].iter().filter(of_this);
+            let following = following.take_while(goes_on);
             for op in std::iter::once(first).chain(following) {
                 match &op.answered {
                     Some((_, answer)) if answer.is(status::SUCCESS) => told.extend(names(answer)),
@@ -207,12 +245,15 @@ impl Trace<'_> {
             let history = self.history[..answered.happened].iter().enumerate();
             let is_right = history.filter_map(taken).any(|taken| {
                 let earliest = first.sent.at.since(Time::ZERO);
-                let window = match first.who {
-                    0 => LISTING_WAITS + self.way_of(self.times[taken], first.sent.at),
-                    _ => Duration::ZERO,
+                let is_in_time = match (first.who, begins) {
+                    (0, Begins::AtFirst) => {
+                        let way = self.way_of(self.times[taken], first.sent.at);
+                        self.times[taken].since(Time::ZERO) + LISTING_WAITS + way >= earliest
+                    }
+                    _ => taken >= first.sent.happened,
                 };
                 self.names_at(taken) == Some(&told[..])
-                    && self.times[taken].since(Time::ZERO) + window >= earliest
+                    && is_in_time
                     && !self.misses_own(first, taken)
             });
             if !is_right {
@@ -227,7 +268,7 @@ impl Trace<'_> {
         let cuts = self.trouble.cuts.iter();
         let cuts = cuts.filter(|cut| from <= cut.end && cut.start <= to);
         let cut: Duration = cuts.map(|cut| cut.end.since(cut.start)).sum();
-        let slow = Duration::from_secs(u64::from(self.trouble.is_slow));
+        let slow = u32::from(self.trouble.is_slow) * SLOW;
         DELAY + slow + cut
     }
 
@@ -251,7 +292,7 @@ impl Trace<'_> {
             self.ops.iter().any(|op| {
                 let may_change = matches!(
                     op.asked,
-                    Asked::Open { .. } | Asked::Change | Asked::Close { .. }
+                    Asked::Open { .. } | Asked::Names | Asked::Close { .. }
                 );
                 let (Some((answered, _)), true) = (&op.answered, may_change) else {
                     return false;
@@ -319,9 +360,19 @@ impl<'a> Index<'a> {
             })
             .collect();
         written.sort_by_key(|write| write.done.unwrap_or(usize::MAX));
+        let own_oplocks = trace.ops.iter().filter_map(|op| {
+            let Asked::Open { has_oplock: true } = op.asked else {
+                return None;
+            };
+            let (_, answer) = op.answered.as_ref()?;
+            let opened = CreateAnswer::parse(&answer.body).ok();
+            opened.filter(|_| answer.is(status::SUCCESS))
+        });
+        let own_oplocks = own_oplocks.map(|opened| opened.file).collect();
         Self {
             trace,
             objects,
+            own_oplocks,
             contents,
             written,
         }
@@ -336,16 +387,18 @@ impl<'a> Index<'a> {
         })
     }
 
-    /// A file's logical contents; the server's, for who is beside it: that nothing is ahead of them
-    /// where it matters is seen to by [`Self::check_others`].
-    fn logical(&self, who: usize, object: u64, moment: usize) -> Vec<u8> {
+    /// A file's logical contents, as a question with this place may be told of them: a WRITE that was asked
+    /// behind it is not in them before it is done, though it was answered. The server's, for who is
+    /// beside it: that nothing is ahead of them where it matters is seen to by [`Self::check_others`].
+    fn logical(&self, who: usize, place: usize, object: u64, moment: usize) -> Vec<u8> {
         let versions = self.contents.get(&object).map_or(&[][..], |all| all);
         let last = versions.iter().rfind(|(from, _)| *from <= moment);
         let mut contents = last.map_or(Vec::new(), |(_, contents)| contents.to_vec());
         if who > 0 {
             return contents;
         }
-        for write in self.ahead(object, moment) {
+        let ahead = self.ahead(object, moment);
+        for write in ahead.filter(|write| write.place < place) {
             let end = write.offset + write.data.len();
             if contents.len() < end {
                 contents.resize(end, 0);
@@ -358,7 +411,7 @@ impl<'a> Index<'a> {
     /// Whether something holds of a file's logical contents at a moment of those.
     fn ever(
         &self,
-        who: usize,
+        (place, who): (usize, usize),
         file: FileId,
         moments: Range<usize>,
         holds: impl Fn(&[u8]) -> bool,
@@ -366,8 +419,21 @@ impl<'a> Index<'a> {
         let Some(object) = self.objects.get(&file) else {
             return false;
         };
-        let mut moments = (moments.start..=moments.end).rev();
-        moments.any(|moment| holds(&self.logical(who, *object, moment)))
+        // Those at which they may be others than before.
+        let versions = self.contents.get(object).map_or(&[][..], |all| all);
+        let versions = versions.iter().map(|(from, _)| *from);
+        let written = self.written.iter();
+        let written = written.filter(|write| self.objects.get(&write.file) == Some(object));
+        let written = written.flat_map(|write| [write.answered, write.done]);
+        let mut changes: Vec<usize> = versions
+            .chain(written.flatten())
+            .filter(|at| moments.start < *at && *at <= moments.end)
+            .chain([moments.start])
+            .collect();
+        changes.sort_unstable();
+        changes.dedup();
+        let mut changes = changes.into_iter().rev();
+        changes.any(|moment| holds(&self.logical(who, place, *object, moment)))
     }
 
     fn check(
@@ -395,7 +461,7 @@ impl<'a> Index<'a> {
                 };
                 count.reads += 1;
                 count.at_once += usize::from(op.who == 0 && took == Duration::ZERO);
-                let is_right = self.ever(op.who, *file, moments, |contents| {
+                let is_right = self.ever((place, op.who), *file, moments, |contents| {
                     let start = (*offset as usize).min(contents.len());
                     let end = (start + *length as usize).min(contents.len());
                     &contents[start..end] == got
@@ -414,7 +480,7 @@ impl<'a> Index<'a> {
                     return Ok(());
                 }
                 let told = u64::from_le_bytes(answer.body[8..16].try_into().unwrap());
-                match self.ever(op.who, *file, moments, |contents| {
+                match self.ever((place, op.who), *file, moments, |contents| {
                     contents.len() as u64 == told
                 }) {
                     true => Ok(()),
@@ -424,7 +490,7 @@ impl<'a> Index<'a> {
             Asked::Open { has_oplock } => {
                 count.opened_at_once += usize::from(op.who == 0 && took == Duration::ZERO);
                 if op.who > 0 {
-                    self.check_wait(op, answered.at, count)?;
+                    self.check_wait(op, answered, count)?;
                 }
                 if let (true, Ok(opened)) = (
                     answer.is(status::SUCCESS),
@@ -432,7 +498,7 @@ impl<'a> Index<'a> {
                 ) {
                     let told = opened.end_of_file;
                     let is_right = opened.is_directory()
-                        || self.ever(op.who, opened.file, moments.clone(), |contents| {
+                        || self.ever((place, op.who), opened.file, moments.clone(), |contents| {
                             contents.len() as u64 == told
                         });
                     if !is_right {
@@ -469,9 +535,11 @@ impl<'a> Index<'a> {
                 count.at_once += usize::from(op.who == 0 && took == Duration::ZERO);
                 Ok(())
             }
-            Asked::Flush { .. } | Asked::Close { .. } | Asked::Change | Asked::List { .. } => {
-                Ok(())
-            }
+            Asked::Flush { .. }
+            | Asked::Close { .. }
+            | Asked::Cut { .. }
+            | Asked::Names
+            | Asked::List { .. } => Ok(()),
         }
     }
 
@@ -480,30 +548,104 @@ impl<'a> Index<'a> {
         let within = |since: Option<Time>, span: Duration| {
             since.is_some_and(|since| since <= at && at.since(since) <= span)
         };
-        within(self.trace.trouble.far_died, FRESH_FOR)
-            || within(self.trace.trouble.disconnected, DELAY)
+        let trouble = self.trace.trouble;
+        let stops_after = match trouble.is_silence_told {
+            true => SILENT_FOR,
+            false => FRESH_FOR,
+        };
+        let slow = u32::from(trouble.is_slow) * SLOW;
+        within(trouble.far_died, stops_after) || within(trouble.disconnected, DELAY + slow)
     }
 
     /// Who opens a file beside the server waits for no longer than is said.
-    fn check_wait(&self, op: &Op, at: Time, count: &mut Count) -> Result<(), String> {
-        let trouble = self.trace.trouble;
-        let waited = at.since(op.sent.at);
+    fn check_wait(&self, op: &Op, answered: Moment, count: &mut Count) -> Result<(), String> {
+        let waited = answered.at.since(op.sent.at);
         count.waits += usize::from(waited > Duration::ZERO);
         count.longest_wait = count.longest_wait.max(waited);
-        let is_cut = trouble
-            .cuts
+        let mut on = BTreeSet::new();
+        for happened in &self.trace.history[op.sent.happened..answered.happened] {
+            if let Happened::Waits {
+                connection,
+                message_id,
+                on: files,
+            } = happened
+                && (*connection, *message_id) == (op.who, op.id)
+            {
+                on.extend(files);
+            }
+        }
+        let most = on
             .iter()
-            .any(|cut| cut.start <= at && op.sent.at <= cut.end);
-        let most = match (trouble.is_slow, is_cut || trouble.far_died.is_some()) {
-            // As long as servers wait for an oplock of a client's own.
-            (true, _) => Duration::from_secs(37),
-            (false, true) => CONFIRM_WITHIN,
-            (false, false) => 2 * DELAY,
-        };
+            .map(|file| self.comes_back_within(file, op.sent.at..answered.at));
+        let most: Duration = most.sum();
         match waited <= most + Duration::from_millis(1) {
             true => Ok(()),
-            false => Err(format!("waited for {waited:?}")),
+            false => Err(format!("waited for {waited:?}, of at most {most:?}")),
         }
+    }
+
+    /// After how long an oplock is given back that is wanted within this time.
+    fn comes_back_within(&self, file: &FileId, when: Range<Time>) -> Duration {
+        if self.own_oplocks.contains(file) {
+            return HOLDER_WAITS;
+        }
+        let trouble = self.trace.trouble;
+        let slow = u32::from(trouble.is_slow) + u32::from(trouble.holds_writes);
+        let mut cuts = trouble.cuts.iter();
+        let path = match cuts.any(|cut| cut.start <= when.end && when.start <= cut.end) {
+            true => BREAKER_WAITS,
+            false => 2 * DELAY,
+        };
+        path + slow * SLOW
+    }
+
+    /// What a client asks when a WRITE has been answered changes the file behind that.
+    fn check_order(&self) -> Result<(), String> {
+        for first in &self.written {
+            let (Some(told), Some(done)) = (first.answered, first.done) else {
+                continue;
+            };
+            if done <= told {
+                continue;
+            }
+            let object = self.objects.get(&first.file);
+            let end = first.offset + first.data.len();
+            for other in &self.written {
+                let overlaps = other.offset < end && first.offset < other.offset + other.data.len();
+                if overlaps
+                    && self.objects.get(&other.file) == object
+                    && told <= self.trace.ops[other.place].sent.happened
+                    && other.done.is_some_and(|other| other < done)
+                {
+                    return Err(format!(
+                        "done before one that it follows: {:?}",
+                        self.trace.ops[other.place]
+                    ));
+                }
+            }
+            for op in &self.trace.ops[first.place..] {
+                let Asked::Cut { file, end } = op.asked else {
+                    continue;
+                };
+                if op.who > 0 || op.sent.happened < told || self.objects.get(&file) != object {
+                    continue;
+                }
+                // Those like it that were asked before may have been done before.
+                let is_like = |other: &&Op| {
+                    matches!(other.asked, Asked::Cut { file: of, end: to } if (of, to) == (file, end))
+                        && other.sent.happened < told
+                };
+                let is_done = |happened: &&Happened| {
+                    matches!(happened, Happened::Cut { connection: 0, file: of, end: to }
+                        if (*of, *to) == (file, end))
+                };
+                let asked = self.trace.ops.iter().filter(is_like).count();
+                if self.trace.history[..done].iter().filter(is_done).count() > asked {
+                    return Err(format!("done before a WRITE that it follows: {op:?}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A client is not refused an open because of one that it was told is closed.

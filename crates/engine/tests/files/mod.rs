@@ -1,0 +1,214 @@
+//! A file share between two engines: its accelerators answer for each other as long as the link is heard,
+//! and what they have said before the server has it is told when one of them dies.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use accelerate::smb;
+use accelerate::smb::testing::{FileClient, FileServer, Question};
+use engine::{ConnectionId, Event, Policy};
+
+use super::world::{FAR, NEAR, Script, Setting, World};
+use super::{PATIENCE, random_bytes};
+
+const LENGTH: usize = 300_000;
+const BLOCK: u32 = 1_000;
+
+/// A client with a file of the server's open.
+struct Share {
+    world: World,
+    setting: Setting,
+    server: Rc<RefCell<FileServer>>,
+    client: FileClient,
+    connection: ConnectionId,
+    /// Bytes that the client has taken.
+    heard: usize,
+    /// Blocks that it has read.
+    read: u64,
+}
+
+impl Share {
+    fn new() -> Self {
+        let mut policy = Policy::default();
+        policy.accelerators.smb = smb::Settings::STRICT;
+        let setting = Setting {
+            policy: policy.clone(),
+            far_policy: policy,
+            ..Setting::default()
+        };
+        let contents = random_bytes(17, LENGTH).to_vec();
+        let server = Rc::new(RefCell::new(FileServer::new(contents)));
+        let mut world = World::new(setting.clone());
+        world.servers.insert(445, Script::Files(Rc::clone(&server)));
+        let connection = world.accept(445);
+        let mut share = Self {
+            world,
+            setting,
+            server,
+            client: FileClient::default(),
+            connection,
+            heard: 0,
+            read: 0,
+        };
+        for question in [
+            Question::Negotiate,
+            Question::SetUp,
+            Question::Connect,
+            Question::Open,
+        ] {
+            share.ask(question);
+        }
+        share
+    }
+
+    /// The answer, if it takes no time.
+    fn ask_at_once(&mut self, question: Question) -> Option<Vec<u8>> {
+        let bytes = self.client.ask(question);
+        self.world.send(self.connection, &bytes, false);
+        self.hear()
+    }
+
+    fn ask(&mut self, question: Question) -> Vec<u8> {
+        match self.ask_at_once(question) {
+            Some(answer) => answer,
+            None => self.wait(),
+        }
+    }
+
+    /// What is answered by now.
+    fn hear(&mut self) -> Option<Vec<u8>> {
+        let host = self.world.client_host(self.connection);
+        let bytes = host.received[self.heard..].to_vec();
+        self.heard += bytes.len();
+        self.client.hear(&bytes)
+    }
+
+    fn wait(&mut self) -> Vec<u8> {
+        loop {
+            let (connection, heard) = (self.connection, self.heard);
+            let comes = |world: &World| world.client_host(connection).received.len() > heard;
+            self.world.run_until(comes, PATIENCE);
+            if let Some(answer) = self.hear() {
+                return answer;
+            }
+        }
+    }
+
+    fn next_block(&mut self) -> Question {
+        let offset = self.read * u64::from(BLOCK);
+        self.read += 1;
+        Question::Read {
+            offset,
+            length: BLOCK,
+        }
+    }
+
+    fn last_block(&self) -> Vec<u8> {
+        let end = self.read as usize * BLOCK as usize;
+        self.server.borrow().contents()[end - BLOCK as usize..end].to_vec()
+    }
+
+    /// Reads until it is answered at once, and finds that it is so again and again.
+    fn settle(&mut self) {
+        for _ in 0..3 {
+            let question = self.next_block();
+            assert!(self.ask(question) == self.last_block());
+            self.world.run_for(Duration::from_secs(1));
+        }
+        assert!(self.reads_at_once());
+    }
+
+    fn reads_at_once(&mut self) -> bool {
+        let question = self.next_block();
+        let answer = self.ask_at_once(question);
+        let expected = self.last_block();
+        answer.is_some_and(|answer| answer == expected)
+    }
+}
+
+fn is_silent(event: &Event) -> bool {
+    matches!(event, Event::PeerSilent { .. })
+}
+
+#[test]
+fn nothing_is_answered_for_a_server_whose_link_has_broken() {
+    let mut share = Share::new();
+    share.settle();
+    // Its client's node hears of it; the server's does not, or is gone.
+    share.world.lose_link(NEAR);
+    assert!(!share.reads_at_once());
+    share.world.run_for(Duration::from_secs(1));
+    assert!(share.hear().is_none());
+    share.world.connect();
+    assert!(share.wait() == share.last_block());
+    share.settle();
+}
+
+#[test]
+fn nothing_is_answered_for_a_server_behind_a_link_that_is_silent() {
+    let mut share = Share::new();
+    share.settle();
+    share.world.set_blocked(true);
+    share.world.run_for(Duration::from_secs(1));
+    assert!(share.reads_at_once());
+    // Sooner than after the ten seconds for which what it heard last would do.
+    let falls_silent = |world: &World| world.nodes[NEAR].events.iter().any(is_silent);
+    share.world.run_until(falls_silent, Duration::from_secs(5));
+    assert!(!share.reads_at_once());
+    share.world.run_for(Duration::from_secs(1));
+    assert!(share.hear().is_none());
+    share.world.cut();
+    share.world.connect();
+    assert!(share.wait() == share.last_block());
+    share.settle();
+}
+
+#[test]
+fn what_was_answered_and_is_lost_with_the_servers_node_is_told_by_a_reset() {
+    let mut share = Share::new();
+    share.settle();
+    let before = share.server.borrow().contents().to_vec();
+    let write = |offset, byte| Question::Write {
+        offset,
+        data: vec![byte; 1_000],
+    };
+    share.ask(write(0, 1));
+    share.ask(Question::Flush);
+    assert!(share.ask_at_once(write(1_000, 2)).is_some());
+    let setting = share.setting.clone();
+    share.world.restart(FAR, &setting);
+    share.server.borrow_mut().disconnect();
+    share.world.connect();
+    let connection = share.connection;
+    let is_reset = |world: &World| world.client_host(connection).was_reset;
+    share.world.run_until(is_reset, PATIENCE);
+    // No end that could be taken for a good one.
+    assert!(!share.world.client_host(connection).peer_finished);
+    let server = share.server.borrow();
+    assert_eq!(server.contents()[..1_000], [1; 1_000]);
+    assert!(server.contents()[1_000..] == before[1_000..]);
+}
+
+#[test]
+fn what_was_flushed_outlives_the_clients_node_and_its_opens_end() {
+    let mut share = Share::new();
+    share.settle();
+    for (offset, byte) in [(0, 1), (1_000, 2)] {
+        let data = vec![byte; 1_000];
+        assert!(
+            share
+                .ask_at_once(Question::Write { offset, data })
+                .is_some()
+        );
+    }
+    share.ask(Question::Flush);
+    let setting = share.setting.clone();
+    share.world.restart(NEAR, &setting);
+    share.world.connect();
+    share.world.run_for(Duration::from_secs(1));
+    let server = share.server.borrow();
+    assert_eq!(server.open_count(), 0);
+    assert_eq!(server.contents()[..1_000], [1; 1_000]);
+    assert_eq!(server.contents()[1_000..2_000], [2; 1_000]);
+}
