@@ -121,11 +121,15 @@ pub enum LetGoReason {
     Gmac,
     /// A signature, or what encrypts a message, is not what it should be.
     Forged,
+    /// The content is signed or encrypted by a session of Kerberos, and no keytab was delegated.
+    NoKeytab,
+    /// The same, and no key of the keytab opens the client's ticket.
+    UnknownTicket,
 }
 
 impl LetGoReason {
     /// Every reason, in the order of its byte.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::NoAccelerator,
         Self::Encrypted,
         Self::Signed,
@@ -138,6 +142,8 @@ impl LetGoReason {
         Self::Mechanism,
         Self::Gmac,
         Self::Forged,
+        Self::NoKeytab,
+        Self::UnknownTicket,
     ];
 
     /// The byte that stands for it between nodes.
@@ -171,11 +177,17 @@ impl LetGoReason {
                 "the content is signed or encrypted, and not with the secret that was delegated"
             }
             Self::Mechanism => {
-                "the content is signed or encrypted, and its key was not agreed by NTLM version 2"
+                "the content is signed or encrypted, and its key was agreed in a way that is not followed"
             }
             Self::Gmac => "the content is signed by AES-GMAC, which the policy keeps from renewing",
             Self::Forged => {
                 "a signature or an encrypted message is not valid; it was not acted upon"
+            }
+            Self::NoKeytab => {
+                "the content is signed or encrypted by a Kerberos session, and no keytab was delegated"
+            }
+            Self::UnknownTicket => {
+                "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens"
             }
         }
     }
@@ -186,24 +198,30 @@ impl LetGoReason {
         match self {
             Self::NoAccelerator | Self::Violation => None,
             Self::Encrypted => Some(
-                "name an account file as smb_accounts in [policy] of the node beside the server, or leave encryption off for this share",
+                "name an account file as smb_accounts, or for Kerberos the service's keytab as smb_keytab, in [policy] of the node beside the server; or leave encryption off for this share",
             ),
             Self::Signed => Some(
-                "name an account file as smb_accounts in [policy] of the node beside the server",
+                "name an account file as smb_accounts, or for Kerberos the service's keytab as smb_keytab, in [policy] of the node beside the server",
             ),
             Self::UnknownAccount => Some(
                 "add the account to the file that smb_accounts names on the node beside the server",
             ),
             Self::WrongKey => Some(
-                "renew the account's secret in the file that smb_accounts names on the node beside the server",
+                "renew the account's secret in the file that smb_accounts names, or the service's in that of smb_keytab, on the node beside the server",
             ),
             Self::Mechanism => Some(
-                "keys of Kerberos sessions cannot be delegated yet; NTLM version 2 is followed",
+                "log in by Kerberos, with keys for AES or RC4, or by NTLM version 2; these are followed",
             ),
             Self::Gmac => Some(
                 "sign by AES-CMAC, or set smb_resign_gmac in [policy] of the node beside the server and accept what it risks",
             ),
             Self::Forged => Some("look for what alters messages on one of the LANs"),
+            Self::NoKeytab => Some(
+                "name the service's keytab as smb_keytab in [policy] of the node beside the server",
+            ),
+            Self::UnknownTicket => Some(
+                "add the service's present key to the keytab that smb_keytab names on the node beside the server",
+            ),
             Self::Unsupported => Some("a release that knows it"),
             Self::Limit => Some("raise the limit that the log names"),
             Self::Policy => Some("change [policy] in the configuration"),

@@ -257,6 +257,25 @@ pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
             .zip(sealed.into_iter().flatten())
             .map(|(name, bytes)| seed(name, bytes)),
     );
+    // What Kerberos says, in the clear and decrypted, and a keytab.
+    let names = [
+        "kerberos-token",
+        "kerberos-answer",
+        "kerberos-ap-req",
+        "kerberos-ap-rep",
+        "kerberos-ticket",
+        "kerberos-authenticator",
+        "kerberos-subkey",
+        "keytab",
+    ];
+    let said = smb::testing::kerberos_structures().into_iter();
+    let said = said.chain([smb::testing::keytab_file()]);
+    seeds.extend(
+        names
+            .into_iter()
+            .zip(said)
+            .map(|(name, bytes)| seed(name, bytes)),
+    );
     seeds
 }
 

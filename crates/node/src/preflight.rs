@@ -9,7 +9,7 @@ use accelerate::smb::Consistency;
 use crate::config::{InterceptMode, NodeConfig};
 use crate::identity::{Identity, IdentityError};
 use crate::pairing::Pins;
-use crate::{intercept, smb_accounts, sys, wan};
+use crate::{delegated, intercept, smb_keytab, sys, wan};
 
 /// What a node with this configuration would do, in some lines.
 #[must_use]
@@ -66,6 +66,13 @@ pub fn describe(config: &NodeConfig) -> String {
     );
     if let Some(path) = &config.smb_accounts {
         line("smb accounts", path.display().to_string());
+    }
+    if let Some(path) = &config.smb_keytab {
+        let keys = smb_keytab::load(path).map_or(String::new(), |keytab| {
+            let (keys, principals) = (keytab.keys(), keytab.principals().join(", "));
+            format!(", {keys} keys of {principals}")
+        });
+        line("smb keytab", format!("{}{keys}", path.display()));
     }
     line(
         "limits",
@@ -129,13 +136,19 @@ pub fn look(config: &NodeConfig) -> Vec<String> {
             controls.join(", ")
         ));
     }
-    if let Err(error) = smb_accounts::delegate(&mut config.clone()) {
+    if let Err(error) = delegated::delegate(&mut config.clone()) {
         problems.push(error.to_string());
     }
-    if config.smb_accounts.is_some()
-        && config.policy.accelerators.smb.consistency == Consistency::Off
-    {
-        problems.push("smb_accounts does nothing without smb = \"strict\" in [policy]".to_owned());
+    if config.policy.accelerators.smb.consistency == Consistency::Off {
+        let secrets = [
+            ("smb_accounts", &config.smb_accounts),
+            ("smb_keytab", &config.smb_keytab),
+        ];
+        for (setting, _) in secrets.into_iter().filter(|(_, path)| path.is_some()) {
+            problems.push(format!(
+                "{setting} does nothing without smb = \"strict\" in [policy]"
+            ));
+        }
     }
     if config.peers.is_empty() {
         problems.push("there is no [[peer]], so nothing will be accelerated".to_owned());

@@ -28,6 +28,7 @@ use crate::admin;
 use crate::clock::Alarm;
 use crate::config::{ConfigError, InterceptMode, NodeConfig};
 use crate::connections::Connections;
+use crate::delegated::{self, DelegatedError};
 use crate::dictionary_key::{self, DictionaryKeyError, Origin};
 use crate::disk::{self, DiskError, StateLock};
 use crate::event_loop::{EventLoop, Parts};
@@ -39,7 +40,7 @@ use crate::pairing::{Invitations, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
 use crate::service_manager;
-use crate::smb_accounts::{self, SmbAccountsError};
+use crate::smb_keytab::{self, Watch};
 use crate::sys;
 use crate::tls::Trust;
 use crate::wan::{self, LinkNumbers, Listening};
@@ -85,9 +86,9 @@ pub enum RunError {
     /// The dictionary's key cannot be used.
     #[error(transparent)]
     DictionaryKey(#[from] DictionaryKeyError),
-    /// The accounts for signed SMB sessions cannot be used.
+    /// The accounts or keys for signed SMB sessions cannot be used.
     #[error(transparent)]
-    SmbAccounts(#[from] SmbAccountsError),
+    Delegated(#[from] DelegatedError),
     /// A pin cannot be read.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -130,6 +131,21 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
+/// The configuration that holds, with the secrets that it names.
+struct Held {
+    config: NodeConfig,
+    watch: Watch,
+}
+
+impl Held {
+    fn new(config: NodeConfig) -> Self {
+        Self {
+            watch: Watch::new(config.smb_keytab.clone()),
+            config,
+        }
+    }
+}
+
 /// What was opened while all privileges were there.
 struct Opened {
     wan: Option<std::net::TcpListener>,
@@ -149,7 +165,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
     let _lock = StateLock::take(&config.state_directory)?;
     let dictionary_key = dictionary_key(&config)?;
-    smb_accounts::delegate(&mut config)?;
+    delegated::delegate(&mut config)?;
     let pins = Pins::new(&config.state_directory);
     pins.load()?;
     fit_flows_to_descriptors(&mut config);
@@ -329,6 +345,8 @@ impl Node {
         let mut hangup = listen(SignalKind::hangup())?;
         let mut stopping = false;
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
+        let mut look = tokio::time::interval(smb_keytab::LOOK_EVERY);
+        let mut held = Held::new(self.config.clone());
         let give_up = tokio::time::sleep(Duration::MAX);
         tokio::pin!(give_up);
         loop {
@@ -339,15 +357,15 @@ impl Node {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hangup.recv() => {
-                    self.reload(mailbox, changes).await;
+                    self.reload(mailbox, changes, &mut held).await;
                     continue;
                 }
                 () = reload.notified() => {
-                    self.reload(mailbox, changes).await;
+                    self.reload(mailbox, changes, &mut held).await;
                     continue;
                 }
                 () = paired.notified() => {
-                    self.reload(mailbox, changes).await;
+                    self.reload(mailbox, changes, &mut held).await;
                     continue;
                 }
                 _ = ping.tick() => {
@@ -355,6 +373,10 @@ impl Node {
                     if watchdog_ping.is_some() && mailbox.ask(crate::mailbox::Question::Status).await.is_some() {
                         service_manager::notify("WATCHDOG=1");
                     }
+                    continue;
+                }
+                _ = look.tick() => {
+                    self.look_at_keytab(mailbox, &mut held).await;
                     continue;
                 }
                 () = &mut give_up => {
@@ -376,7 +398,12 @@ impl Node {
     }
 
     /// Reads the configuration again; a wrong one changes nothing.
-    async fn reload(&self, mailbox: &Mailbox, changes: Option<&mpsc::UnboundedSender<Change>>) {
+    async fn reload(
+        &self,
+        mailbox: &Mailbox,
+        changes: Option<&mpsc::UnboundedSender<Change>>,
+        held: &mut Held,
+    ) {
         let mut config = match NodeConfig::load(&self.config.file) {
             Ok(config) => config,
             Err(error) => {
@@ -384,7 +411,7 @@ impl Node {
                 return;
             }
         };
-        if let Err(error) = smb_accounts::delegate(&mut config) {
+        if let Err(error) = delegated::delegate(&mut config) {
             tracing::error!(%error, "the configuration was not read again; the old one holds");
             return;
         }
@@ -395,8 +422,26 @@ impl Node {
         if let Some(changes) = changes {
             let _ = changes.send(Change::Configure(Box::new(config.clone())));
         }
+        *held = Held::new(config.clone());
         let _ = mailbox.send(Message::Reload(Box::new(config))).await;
         service_manager::notify("READY=1");
+    }
+
+    /// Reads the keytab again if it is another one; one that cannot be used changes nothing.
+    async fn look_at_keytab(&self, mailbox: &Mailbox, held: &mut Held) {
+        let keytab = &mut held.config.policy.accelerators.smb.keytab;
+        match held.watch.changed(keytab.as_deref()) {
+            None => {}
+            Some(Err(error)) => {
+                tracing::error!(%error, "the keytab was not read again; the keys that were there hold");
+            }
+            Some(Ok(new)) => {
+                tracing::info!(keys = new.keys(), "keytab read again");
+                *keytab = Some(new);
+                let config = Box::new(held.config.clone());
+                let _ = mailbox.send(Message::Reload(config)).await;
+            }
+        }
     }
 
     fn needs_restart(&self, new: &NodeConfig) -> Vec<&'static str> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::Accounts;
+use super::keys::{Accounts, Keytab};
 
 /// Which answers may be given in the server's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,6 +34,8 @@ pub struct Settings {
     pub consistency: Consistency,
     /// The accounts whose signed and encrypted sessions the half beside the server may work on.
     pub accounts: Option<Arc<Accounts>>,
+    /// The keys of the services beside that half whose sessions by Kerberos it may work on.
+    pub keytab: Option<Arc<Keytab>>,
     /// Sessions signed by AES-GMAC are worked on too, though a message that is signed again uses the
     /// client's nonce once more (docs/decisions/0059).
     pub may_resign_gmac: bool,
@@ -46,6 +48,7 @@ impl Settings {
     pub const STRICT: Self = Self {
         consistency: Consistency::Strict,
         accounts: None,
+        keytab: None,
         may_resign_gmac: false,
         may_store_decrypted: false,
     };

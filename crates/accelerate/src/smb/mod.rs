@@ -50,7 +50,7 @@ mod tests;
 mod wire;
 
 pub use config::{Consistency, Settings};
-pub use keys::{Accounts, AccountsError};
+pub use keys::{Accounts, AccountsError, Keytab, KeytabError};
 
 use far::Far;
 use near::Near;

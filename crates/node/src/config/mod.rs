@@ -67,8 +67,10 @@ pub struct NodeConfig {
     /// What is done with which flows.
     pub policy: engine::Policy,
     /// Where the accounts are whose signed SMB sessions may be worked on, if anywhere;
-    /// [`crate::smb_accounts`] reads them into `policy`.
+    /// [`crate::delegated`] reads them into `policy`.
     pub smb_accounts: Option<PathBuf>,
+    /// The same of the keys of services whose sessions by Kerberos may be worked on.
+    pub smb_keytab: Option<PathBuf>,
     /// Server ports that are never intercepted.
     pub bypass_ports: Vec<u16>,
     /// Where this node opens connections for its peers; empty means anywhere but itself.
@@ -265,6 +267,7 @@ fn check(
             never_store_ports: policy.never_store_ports,
         },
         smb_accounts: policy.smb_accounts,
+        smb_keytab: policy.smb_keytab,
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
     })
@@ -286,6 +289,7 @@ fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
                 },
             },
             accounts: None,
+            keytab: None,
             may_resign_gmac: policy.smb_resign_gmac,
             may_store_decrypted: policy.smb_store_decrypted,
         },

@@ -55,6 +55,7 @@ pub(super) const KEYS: &[&str] = &[
     "serve",
     "smb",
     "smb_accounts",
+    "smb_keytab",
     "smb_resign_gmac",
     "smb_store_decrypted",
     "smb_relaxed_staleness",
@@ -271,6 +272,7 @@ pub(super) struct PolicySection {
     pub(super) serve: Vec<Prefix>,
     pub(super) smb: SmbPolicy,
     pub(super) smb_accounts: Option<PathBuf>,
+    pub(super) smb_keytab: Option<PathBuf>,
     /// Off: what it risks is the operator's to weigh (docs/decisions/0059).
     pub(super) smb_resign_gmac: bool,
     pub(super) smb_store_decrypted: bool,

@@ -242,13 +242,13 @@ impl Held {
 impl Far {
     /// A half that has not started.
     pub(crate) fn new(settings: Settings, chance: Random) -> Self {
-        // Without accounts nothing encrypted is ever opened.
-        let splitter = match settings.accounts {
-            Some(_) => Splitter::taking_sealed,
-            None => Splitter::new,
+        // Without secrets nothing encrypted is ever opened.
+        let splitter = match settings.accounts.is_some() || settings.keytab.is_some() {
+            true => Splitter::taking_sealed,
+            false => Splitter::new,
         };
         Self {
-            set_ups: SetUps::new(settings.accounts.clone(), settings.may_resign_gmac),
+            set_ups: SetUps::new(&settings),
             sessions: Sessions::default(),
             chance,
             near_takes_keys: false,

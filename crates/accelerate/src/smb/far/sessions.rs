@@ -170,7 +170,7 @@ impl Sessions {
 
     fn why_not_opened(&self, session: u64) -> (LetGoReason, Option<String>) {
         match self.keyless.get(&session) {
-            Some(NoKey::Keyless | NoKey::NoAccounts | NoKey::Gmac(_)) | None => {
+            Some(NoKey::Keyless | NoKey::NoSecrets | NoKey::Gmac(_)) | None => {
                 (LetGoReason::Encrypted, None)
             }
             Some(no_key) => (no_key.reason(), no_key.account().map(str::to_owned)),

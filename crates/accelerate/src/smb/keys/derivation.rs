@@ -1,14 +1,49 @@
 //! From a session key to the keys that messages are signed and encrypted with ([MS-SMB2] §3.1.4.2, Generating
 //! Cryptographic Keys).
 
+use std::fmt;
+
 use hmac::digest::CtOutput;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use zeroize::Zeroizing;
 
 use super::preauth::PREAUTH_LENGTH;
 use super::sealing::{Cipher, SealingKey, SealingKeys};
 use super::signature::{Algorithm, SigningKey};
 use crate::smb::wire::set_up::dialect;
+
+/// What a client and a server have in common after the one has proved to the other who it is. It is overwritten
+/// when it is dropped, and shown by no `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct SessionKey(Zeroizing<Vec<u8>>);
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("SessionKey(not shown)")
+    }
+}
+
+impl SessionKey {
+    /// As the mechanism of authentication has it, which may be longer than what is signed with.
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(Zeroizing::new(bytes.to_vec()))
+    }
+
+    /// Session.SessionKey: its first 16 bytes, filled up with zeros ([MS-SMB2] §3.2.5.3.1,
+    /// Handling a New Authentication; §3.3.5.5.3, Handling GSS-API Authentication).
+    pub(crate) fn first(&self) -> Zeroizing<[u8; 16]> {
+        let mut first = Zeroizing::new([0; 16]);
+        let length = self.0.len().min(16);
+        first[..length].copy_from_slice(&self.0[..length]);
+        first
+    }
+
+    /// Session.FullSessionKey.
+    fn full(&self) -> &[u8] {
+        &self.0
+    }
+}
 
 /// The key for signing in a session of this dialect.
 pub(crate) fn signing_key(
@@ -28,15 +63,20 @@ pub(crate) fn signing_key(
     SigningKey::new(algorithm, key.expect("a block has 32 bytes"))
 }
 
-/// The keys for encrypting in a session of this dialect, which is one of SMB 3. Longer keys come from the
-/// same session key: NTLM's is no longer ([MS-SMB2] §3.2.5.3, Session.FullSessionKey).
+/// The keys for encrypting in a session of this dialect, which is one of SMB 3. Those of 256 bits come from
+/// all of the session key, the others from what is signed with ([MS-SMB2] §3.2.5.3.1, Session.FullSessionKey).
 pub(crate) fn sealing_keys(
     dialect: u16,
     cipher: Cipher,
-    session_key: &[u8; 16],
+    session_key: &SessionKey,
     preauth: &[u8; PREAUTH_LENGTH],
 ) -> SealingKeys {
     let length = cipher.key_length();
+    let first = session_key.first();
+    let session_key = match cipher {
+        Cipher::Aes128Ccm | Cipher::Aes128Gcm => &first[..],
+        Cipher::Aes256Ccm | Cipher::Aes256Gcm => session_key.full(),
+    };
     let (client, server) = match dialect {
         dialect::SMB_3_1_1.. => (
             derive(session_key, b"SMBC2SCipherKey\0", preauth, length),
@@ -56,7 +96,7 @@ pub(crate) fn sealing_keys(
 /// NIST SP 800-108 §5.1 (KDF in Counter Mode) with HMAC-SHA256 and a counter of 32 bits: the block
 /// whose first `length` bytes, of 32, are the output. It is overwritten when it is dropped.
 fn derive(
-    session_key: &[u8; 16],
+    session_key: &[u8],
     label: &[u8],
     context: &[u8],
     length: usize,
@@ -123,7 +163,7 @@ mod tests {
             ),
         ];
         for (dialect, cipher, session, preauth, client, server) in cases {
-            let session = hexadecimal(session).try_into().unwrap();
+            let session = SessionKey::new(&hexadecimal(session));
             let preauth = hexadecimal(&preauth).try_into().unwrap();
             let found = sealing_keys(dialect, cipher, &session, &preauth);
             assert!(found.client == SealingKey::new(cipher, &hexadecimal(client)));

@@ -1,15 +1,16 @@
 //! Delegated keys: what lets the accelerator work on sessions that are signed or encrypted.
 //!
-//! The operator gives the node beside the server the accounts of its users ([`Accounts`]). From an
-//! account and from the messages that pass while a session is set up, the far half derives the keys
-//! with which client and server sign and encrypt ([`SetUps`]), as the server does. Nothing is asked of either,
+//! The operator gives the node beside the server the accounts of its users ([`Accounts`]), or the server's
+//! own key of Kerberos ([`Keytab`]). From it and from the messages that pass while a session is set up, the far
+//! half derives the keys with which client and server sign and encrypt ([`SetUps`]), as the server does. Nothing is asked of either,
 //! and NEGOTIATE and SESSION_SETUP pass byte for byte, because keys of SMB 3.1.1 hang on every one
 //! of their bytes.
 //!
 //! ```text
 //!  NEGOTIATE ──► dialect, algorithm ────────────────────────────┐
 //!       └─ SHA-512 ─► SESSION_SETUP … ─ SHA-512 ─► context ──────┤
-//!  NTLM CHALLENGE, AUTHENTICATE + account ─► session key ────────┴─► signing key, sealing keys
+//!  NTLM CHALLENGE, AUTHENTICATE + account ─► session key ────────┤
+//!  Kerberos AP-REQ, AP-REP + keytab ───────► session key ────────┴─► signing key, sealing keys
 //!                                                                     │ proved by the server's
 //!  the last SESSION_SETUP answer, which the server has signed ────────┘ own signature
 //! ```
@@ -17,10 +18,12 @@
 //! trusted to have read tokens rightly: a reader that is led astray derives a key that proves
 //! nothing, and the session passes untouched.
 //!
-//! What it does not do yet: Kerberos (with the service's keytab), and NTLM before version 2.
+//! What it does not do: NTLM before version 2, Kerberos from user to user, and other mechanisms.
 
 mod accounts;
 mod derivation;
+mod kerberos;
+mod keytab;
 mod ntlm;
 mod preauth;
 mod sealing;
@@ -28,12 +31,17 @@ mod set_up;
 mod signature;
 
 pub use accounts::{Accounts, AccountsError};
+pub use keytab::{Keytab, KeytabError};
 pub(crate) use sealing::{CHANCE, Cipher, Sealer, SealingKey, SealingKeys};
 pub(crate) use set_up::{NoKey, Outcome, SetUps};
 pub(crate) use signature::{Algorithm, Authentic, Mac, SigningKey};
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use derivation::signing_key;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use kerberos::testing::Exchange;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use kerberos::{Encryption, read_all as read_kerberos};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use preauth::Preauth;
 #[cfg(any(test, feature = "testing"))]

@@ -2,11 +2,15 @@
 //!
 //! ```text
 //!  NEGOTIATE →  ← NEGOTIATE      what was agreed; the connection's hash
-//!  SESSION_SETUP →               the session's hash goes on from there
-//!  ← SESSION_SETUP (more)        the server's challenge
-//!  SESSION_SETUP →               the client's answer to it: whose account, which proof
-//!  ← SESSION_SETUP (success)     signed: this proves the key, or there is none
+//!  SESSION_SETUP →               the session's hash goes on from there; Kerberos: the client's ticket
+//!  ← SESSION_SETUP (more)        NTLM: the server's challenge
+//!  SESSION_SETUP →               NTLM: the client's answer to it: whose account, which proof
+//!  ← SESSION_SETUP (success)     Kerberos: the server's subkey; signed: this proves the key, or there is none
 //! ```
+//! Which way a session goes is read off its tokens: what its last request answers counts, so that a client
+//! which offers Kerberos and falls back to NTLM is followed, and so is SPNEGO that takes a leg more for the
+//! MIC over its mechanisms, with the ticket in one request and success after another.
+//!
 //! Of requests only what these steps need is kept, and of a few at a time: a session that is set up
 //! beside too many others goes without a key.
 
@@ -14,12 +18,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::accounts::Accounts;
-use super::derivation::{sealing_keys, signing_key};
+use super::derivation::{SessionKey, sealing_keys, signing_key};
+use super::kerberos::{self, Accepted, Refused};
+use super::keytab::Keytab;
 use super::ntlm::{Authenticate, Challenge, Derived};
 use super::preauth::Preauth;
 use super::sealing::{Cipher, SealingKeys};
 use super::signature::{Algorithm, SigningKey};
 use crate::LetGoReason;
+use crate::smb::config::Settings;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
 use crate::smb::wire::set_up::{
     NegotiateAnswer, SessionSetupAnswer, dialect, is_binding, security_token, session_setup_token,
@@ -32,19 +39,29 @@ const SET_UPS_MAX: usize = 16;
 /// sAMAccountName; [MS-NBTE] §2.2.1), those of others are told apart by as many.
 const SHOWN_MAX: usize = 40;
 
+/// The same of a principal of Kerberos, which has a host's name and a realm in it, and of how its ticket is
+/// encrypted.
+const SHOWN_PRINCIPAL_MAX: usize = 120;
+
 /// Why a session that signs or encrypts goes without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoKey {
     /// It signs nothing: its user is a guest or nobody.
     Keyless,
-    /// The node has no account file.
-    NoAccounts,
+    /// The node has neither an account file nor a keytab.
+    NoSecrets,
+    /// The session is of Kerberos and for this service, and the node has no keytab.
+    NoKeytab(String),
+    /// No key of the keytab opens this service's ticket.
+    UnknownTicket(String),
     /// This account is not in it.
     UnknownAccount(String),
     /// The account's secret is not the one that the client has.
     WrongSecret(String),
-    /// It was set up in a way that no key is derived from here: Kerberos, NTLM version 1.
+    /// It was set up in a way that no key is derived from here: NTLM version 1, from user to user, ...
     Mechanism,
+    /// ... or by a ticket that is encrypted in a way which is not known here.
+    Encryption(String),
     /// What was derived does not verify the server's last answer.
     Unproven(String),
     /// The key is there, and the policy does not allow to sign with it.
@@ -59,26 +76,42 @@ impl NoKey {
     /// For the operator, and the peer.
     pub(crate) fn reason(&self) -> LetGoReason {
         match self {
-            Self::Keyless | Self::NoAccounts => LetGoReason::Signed,
+            Self::Keyless | Self::NoSecrets => LetGoReason::Signed,
+            Self::NoKeytab(_) => LetGoReason::NoKeytab,
+            Self::UnknownTicket(_) => LetGoReason::UnknownTicket,
             Self::UnknownAccount(_) => LetGoReason::UnknownAccount,
             Self::WrongSecret(_) | Self::Unproven(_) => LetGoReason::WrongKey,
-            Self::Mechanism => LetGoReason::Mechanism,
+            Self::Mechanism | Self::Encryption(_) => LetGoReason::Mechanism,
             Self::Gmac(_) => LetGoReason::Gmac,
             Self::Channel => LetGoReason::Unsupported,
             Self::Limit => LetGoReason::Limit,
         }
     }
 
-    /// Whose session it is.
+    /// Whose session it is, or for which service.
     pub(crate) fn account(&self) -> Option<&str> {
         match self {
-            Self::UnknownAccount(account)
+            Self::NoKeytab(account)
+            | Self::UnknownTicket(account)
+            | Self::Encryption(account)
+            | Self::UnknownAccount(account)
             | Self::WrongSecret(account)
             | Self::Unproven(account)
             | Self::Gmac(account) => Some(account),
-            Self::Keyless | Self::NoAccounts | Self::Mechanism | Self::Channel | Self::Limit => {
-                None
-            }
+            Self::Keyless | Self::NoSecrets | Self::Mechanism | Self::Channel | Self::Limit => None,
+        }
+    }
+}
+
+impl From<&Refused> for NoKey {
+    fn from(refused: &Refused) -> Self {
+        let cut = |name: &str| cut(name, SHOWN_PRINCIPAL_MAX);
+        match refused {
+            Refused::NoKeytab(service) => Self::NoKeytab(cut(service)),
+            Refused::NoKey(ticket) => Self::UnknownTicket(cut(ticket)),
+            Refused::Encryption(ticket) => Self::Encryption(cut(ticket)),
+            Refused::Mechanism => Self::Mechanism,
+            Refused::Broken(whose) => Self::Unproven(cut(whose)),
         }
     }
 }
@@ -114,7 +147,25 @@ struct Asked {
     preauth: Preauth,
     challenge: Option<Challenge>,
     authenticate: Option<Authenticate>,
+    ticket: Ticket,
     is_binding: bool,
+}
+
+/// What came of a client's ticket, and the subkey of the server's, if either was there.
+#[derive(Debug, Default)]
+struct Ticket {
+    accepted: Option<Result<Accepted, Refused>>,
+    of_server: Option<SessionKey>,
+}
+
+impl Ticket {
+    /// Reads the server's token, if there was a ticket.
+    fn answered(&mut self, token: &[u8]) {
+        if let Some(Ok(accepted)) = &self.accepted {
+            let subkey = accepted.subkey_of_server(token);
+            self.of_server = subkey.or(self.of_server.take());
+        }
+    }
 }
 
 /// A session between two SESSION_SETUPs.
@@ -122,12 +173,14 @@ struct Asked {
 struct Half {
     preauth: Preauth,
     challenge: Option<Challenge>,
+    ticket: Ticket,
 }
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct SetUps {
     accounts: Option<Arc<Accounts>>,
+    keytab: Option<Arc<Keytab>>,
     may_sign_by_gmac: bool,
     connection: Preauth,
     agreed: Option<Agreed>,
@@ -136,10 +189,11 @@ pub(crate) struct SetUps {
 }
 
 impl SetUps {
-    pub(crate) fn new(accounts: Option<Arc<Accounts>>, may_sign_by_gmac: bool) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            accounts,
-            may_sign_by_gmac,
+            accounts: settings.accounts.clone(),
+            keytab: settings.keytab.clone(),
+            may_sign_by_gmac: settings.may_resign_gmac,
             connection: Preauth::NOTHING,
             agreed: None,
             asked: HashMap::new(),
@@ -164,12 +218,20 @@ impl SetUps {
                 if self.asked.len() >= SET_UPS_MAX {
                     return;
                 }
-                let before = half.as_ref().map_or(self.connection, |half| half.preauth);
+                let half = half.unwrap_or_else(|| Half::before(self.connection));
                 let token = session_setup_token(message).unwrap_or_default();
+                let ticket = match kerberos::accept(token, self.keytab.as_deref()) {
+                    None => half.ticket,
+                    accepted => Ticket {
+                        accepted,
+                        of_server: None,
+                    },
+                };
                 let asked = Asked {
-                    preauth: before.and(message),
-                    challenge: half.and_then(|half| half.challenge),
+                    preauth: half.preauth.and(message),
+                    challenge: half.challenge,
                     authenticate: Authenticate::find(token),
+                    ticket,
                     is_binding: is_binding(message),
                 };
                 self.asked.insert(header.message_id, asked);
@@ -187,12 +249,14 @@ impl SetUps {
                 None
             }
             (command::SESSION_SETUP, status::MORE_PROCESSING_REQUIRED) => {
-                let asked = self.asked.remove(&header.message_id)?;
+                let mut asked = self.asked.remove(&header.message_id)?;
                 if self.halves.len() < SET_UPS_MAX {
                     let token = security_token(message).unwrap_or_default();
+                    asked.ticket.answered(token);
                     let half = Half {
                         preauth: asked.preauth.and(message),
                         challenge: Challenge::find(token),
+                        ticket: asked.ticket,
                     };
                     self.halves.insert(header.session, half);
                 }
@@ -205,7 +269,7 @@ impl SetUps {
                 Some(match (is_keyless, asked) {
                     (true, _) => Outcome::NoKey(NoKey::Keyless),
                     (false, None) => Outcome::NoKey(NoKey::Limit),
-                    (false, Some(asked)) => self.find_key(&asked, header, message),
+                    (false, Some(asked)) => self.outcome(asked, header, message),
                 })
             }
             (command::SESSION_SETUP, _) => {
@@ -216,73 +280,124 @@ impl SetUps {
         }
     }
 
-    fn find_key(&self, asked: &Asked, header: &Header, message: &[u8]) -> Outcome {
-        let Some(accounts) = &self.accounts else {
-            return Outcome::NoKey(NoKey::NoAccounts);
+    fn outcome(&self, mut asked: Asked, header: &Header, message: &[u8]) -> Outcome {
+        let token = security_token(message).unwrap_or_default();
+        asked.ticket.answered(token);
+        match self.find_key(&asked, header, message) {
+            Ok(outcome) => outcome,
+            Err(no_key) => Outcome::NoKey(no_key),
+        }
+    }
+
+    fn find_key(&self, asked: &Asked, header: &Header, message: &[u8]) -> Result<Outcome, NoKey> {
+        if asked.is_binding && self.has_secrets() {
+            return Err(NoKey::Channel);
+        }
+        let (account, keys) = self.candidates(asked)?;
+        let agreed = self.agreed.ok_or(NoKey::Mechanism)?;
+        let (dialect, preauth) = (agreed.dialect, &asked.preauth.0);
+        let proved = keys
+            .iter()
+            .map(|key| {
+                let signing = signing_key(dialect, agreed.algorithm, &key.first(), preauth);
+                (key, signing)
+            })
+            .find(|(_, signing)| header.has(flag::SIGNED) && signing.verify(message).is_some());
+        let Some((session_key, key)) = proved else {
+            return Err(NoKey::Unproven(account));
         };
-        let (Some(authenticate), Some(challenge), Some(agreed)) =
-            (&asked.authenticate, &asked.challenge, self.agreed)
-        else {
-            return Outcome::NoKey(NoKey::Mechanism);
-        };
-        if asked.is_binding {
-            return Outcome::NoKey(NoKey::Channel);
+        let sealing = agreed
+            .cipher
+            .map(|cipher| sealing_keys(dialect, cipher, session_key, preauth));
+        let may_sign = key.algorithm() != Algorithm::AesGmac || self.may_sign_by_gmac;
+        match may_sign || sealing.is_some() {
+            false => Err(NoKey::Gmac(account)),
+            true => Ok(Outcome::Key {
+                key,
+                may_sign,
+                sealing,
+                account,
+            }),
+        }
+    }
+
+    /// The session keys that what was said may lead to, the likeliest first, and whose session it is.
+    fn candidates(&self, asked: &Asked) -> Result<(String, Vec<SessionKey>), NoKey> {
+        match (
+            &asked.authenticate,
+            &asked.challenge,
+            &asked.ticket.accepted,
+        ) {
+            (Some(authenticate), Some(challenge), _) => self.by_ntlm(authenticate, challenge),
+            (_, _, Some(Ok(accepted))) => {
+                let client = cut(&accepted.client, SHOWN_PRINCIPAL_MAX);
+                let keys = accepted.candidates(asked.ticket.of_server.as_ref());
+                Ok((client, keys))
+            }
+            (_, _, Some(Err(refused))) => Err(refused.into()),
+            (_, _, None) if self.has_secrets() => Err(NoKey::Mechanism),
+            (_, _, None) => Err(NoKey::NoSecrets),
+        }
+    }
+
+    fn has_secrets(&self) -> bool {
+        self.accounts.is_some() || self.keytab.is_some()
+    }
+
+    fn by_ntlm(
+        &self,
+        authenticate: &Authenticate,
+        challenge: &Challenge,
+    ) -> Result<(String, Vec<SessionKey>), NoKey> {
+        if !self.has_secrets() {
+            return Err(NoKey::NoSecrets);
         }
         if authenticate.is_anonymous() {
-            return Outcome::NoKey(NoKey::Keyless);
+            return Err(NoKey::Keyless);
         }
         if authenticate.is_version_1() {
-            return Outcome::NoKey(NoKey::Mechanism);
+            return Err(NoKey::Mechanism);
         }
-        let account = shown(&authenticate.domain(), &authenticate.user());
+        let (domain, user) = (authenticate.domain(), authenticate.user());
+        let account = shown(&domain, &user);
         let mut is_known = false;
-        for hash in accounts.find(&authenticate.domain(), &authenticate.user()) {
+        for hash in self.accounts.iter().flat_map(|of| of.find(&domain, &user)) {
             is_known = true;
-            let Derived::Keys(keys) = authenticate.derive(hash, challenge) else {
-                continue;
-            };
-            let proved = keys
-                .iter()
-                .map(|key| {
-                    let (dialect, preauth) = (agreed.dialect, &asked.preauth.0);
-                    let signing = signing_key(dialect, agreed.algorithm, key, preauth);
-                    (key, signing)
-                })
-                .find(|(_, signing)| header.has(flag::SIGNED) && signing.verify(message).is_some());
-            let Some((session_key, key)) = proved else {
-                return Outcome::NoKey(NoKey::Unproven(account));
-            };
-            let sealing = agreed
-                .cipher
-                .map(|cipher| sealing_keys(agreed.dialect, cipher, session_key, &asked.preauth.0));
-            let may_sign = key.algorithm() != Algorithm::AesGmac || self.may_sign_by_gmac;
-            return match may_sign || sealing.is_some() {
-                false => Outcome::NoKey(NoKey::Gmac(account)),
-                true => Outcome::Key {
-                    key,
-                    may_sign,
-                    sealing,
-                    account,
-                },
-            };
+            if let Derived::Keys(keys) = authenticate.derive(hash, challenge) {
+                let keys = keys.iter().map(|key| SessionKey::new(&key[..]));
+                return Ok((account, keys.collect()));
+            }
         }
-        Outcome::NoKey(match is_known {
+        Err(match is_known {
             true => NoKey::WrongSecret(account),
             false => NoKey::UnknownAccount(account),
         })
     }
 }
 
+impl Half {
+    /// Of a session that begins on this connection.
+    fn before(connection: Preauth) -> Self {
+        Self {
+            preauth: connection,
+            challenge: None,
+            ticket: Ticket::default(),
+        }
+    }
+}
+
 /// An account for people. Any host may have sent it, and has proved nothing.
 fn shown(domain: &str, user: &str) -> String {
-    let cut = |name: &str| {
-        let mut shown: String = name.chars().take(SHOWN_MAX).collect();
-        if shown.len() < name.len() {
-            shown.push('…');
-        }
-        vocab::printable(&shown)
-    };
-    format!("{}\\{}", cut(domain), cut(user))
+    format!("{}\\{}", cut(domain, SHOWN_MAX), cut(user, SHOWN_MAX))
+}
+
+/// So many characters of a name.
+fn cut(name: &str, count: usize) -> String {
+    let mut shown: String = name.chars().take(count).collect();
+    if shown.len() < name.len() {
+        shown.push('…');
+    }
+    vocab::printable(&shown)
 }
 
 fn agreed(message: &[u8]) -> Option<Agreed> {

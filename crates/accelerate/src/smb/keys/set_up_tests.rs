@@ -1,5 +1,10 @@
 //! Set-ups from both hosts' view, by every dialect, and what must not lead to a key.
 
+use super::super::kerberos::Encryption;
+use super::super::kerberos::testing::{
+    CLIENT_NAME, Exchange, SERVICE_NAME, first_token, mic_token,
+};
+use super::super::sealing::SealingKey;
 use super::super::testing::{authenticate, challenge, hexadecimal, log_in};
 use super::*;
 use crate::smb::wire::header::SIGNATURE_AT;
@@ -7,7 +12,22 @@ use crate::smb::wire::header::SIGNATURE_AT;
 const CHALLENGE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
 fn setups(accounts: &str) -> SetUps {
-    SetUps::new(Some(Arc::new(Accounts::parse(accounts).unwrap())), false)
+    SetUps::new(&with_accounts(accounts))
+}
+
+fn with_accounts(accounts: &str) -> Settings {
+    Settings {
+        accounts: Some(Arc::new(Accounts::parse(accounts).unwrap())),
+        ..Settings::STRICT
+    }
+}
+
+/// With the keytab of a service, and no accounts.
+fn with_keytab(exchange: &Exchange) -> SetUps {
+    SetUps::new(&Settings {
+        keytab: Some(Arc::new(exchange.keytab())),
+        ..Settings::STRICT
+    })
 }
 
 fn message(header: Header, body: &[u8]) -> Vec<u8> {
@@ -32,6 +52,15 @@ fn negotiate_answer(dialect: u16, algorithm: Option<u8>) -> Vec<u8> {
     message(answer_header(command::NEGOTIATE, 0, 0, 0), &body)
 }
 
+/// The same with a cipher alone.
+fn negotiate_answer_with_cipher(cipher: Cipher) -> Vec<u8> {
+    let mut answer = negotiate_answer(0x0311, Some(cipher.number()));
+    // The second context becomes one of the kind that ciphers are chosen in, and signing goes by CMAC.
+    let at = answer.len() - 12;
+    answer[at] = 2;
+    answer
+}
+
 fn set_up_request(id: u64, session: u64, token: &[u8]) -> Vec<u8> {
     let mut body = vec![0; 24];
     body[0] = 25;
@@ -54,7 +83,7 @@ fn set_up_answer(id: u64, status: u32, flags: u8, token: &[u8]) -> Vec<u8> {
 /// What passes while a session is set up: requests and answers, the last one to be signed.
 struct Conversation {
     said: Vec<Vec<u8>>,
-    session_key: [u8; 16],
+    session_key: Vec<u8>,
 }
 
 fn conversation(dialect: u16, algorithm: Option<u8>, exchanged: bool) -> Conversation {
@@ -69,18 +98,40 @@ fn conversation(dialect: u16, algorithm: Option<u8>, exchanged: bool) -> Convers
         set_up_request(2, 77, &[b"wrapping", &token[..]].concat()),
         set_up_answer(2, status::SUCCESS, 0, b"done"),
     ];
-    Conversation { said, session_key }
+    Conversation {
+        said,
+        session_key: session_key.to_vec(),
+    }
+}
+
+/// The same by Kerberos: one request and its answer.
+fn by_kerberos(dialect: u16, algorithm: Option<u8>, exchange: &Exchange) -> Conversation {
+    let said = vec![
+        message(Header::request(command::NEGOTIATE, 0, 0, 0), &[36; 36]),
+        negotiate_answer(dialect, algorithm),
+        set_up_request(1, 0, &exchange.token()),
+        set_up_answer(1, status::SUCCESS, 0, &exchange.answer()),
+    ];
+    Conversation {
+        said,
+        session_key: exchange.agreed(),
+    }
 }
 
 impl Conversation {
     /// Signs the last answer as a server does.
     fn signed(mut self, dialect: u16, algorithm: Algorithm) -> Self {
-        let preauth = self.said[..5]
-            .iter()
-            .fold(Preauth::NOTHING, |hash, message| hash.and(message));
-        let key = signing_key(dialect, algorithm, &self.session_key, &preauth.0);
+        let key = SessionKey::new(&self.session_key).first();
+        let key = signing_key(dialect, algorithm, &key, &self.preauth().0);
         key.sign(self.said.last_mut().unwrap(), []);
         self
+    }
+
+    /// The hash over all but the last answer.
+    fn preauth(&self) -> Preauth {
+        let (_, before) = self.said.split_last().unwrap();
+        let all = before.iter();
+        all.fold(Preauth::NOTHING, |hash, message| hash.and(message))
     }
 
     fn heard_by(&self, setups: &mut SetUps) -> Option<Outcome> {
@@ -122,6 +173,165 @@ fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
 }
 
 #[test]
+fn every_dialect_and_encryption_of_kerberos_comes_to_the_key_that_the_server_proves() {
+    let dialects = [
+        (0x0202, None, Algorithm::HmacSha256),
+        (0x0302, None, Algorithm::AesCmac),
+        (0x0311, Some(1), Algorithm::AesCmac),
+    ];
+    for (dialect, number, algorithm) in dialects {
+        for encryption in Encryption::ALL {
+            let mut exchange = Exchange::with(encryption);
+            for [of_client, of_server] in [[true, true], [true, false], [false, false]] {
+                exchange.subkey = of_client.then_some(0x33);
+                exchange.subkey_of_server = of_server.then_some(0x44);
+                let said = by_kerberos(dialect, number, &exchange).signed(dialect, algorithm);
+                let outcome = said.heard_by(&mut with_keytab(&exchange));
+                let Some(Outcome::Key { key, account, .. }) = outcome else {
+                    panic!("{dialect:#x} {encryption:?} {outcome:?}");
+                };
+                assert_eq!(account, CLIENT_NAME);
+                assert!(key.verify(said.said.last().unwrap()).is_some());
+            }
+        }
+    }
+}
+
+#[test]
+fn ciphers_of_256_bits_take_the_whole_key_of_kerberos_and_others_its_beginning() {
+    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    for cipher in Cipher::ALL {
+        let mut said = by_kerberos(0x0311, None, &exchange);
+        said.said[1] = negotiate_answer_with_cipher(cipher);
+        let said = said.signed(0x0311, Algorithm::AesCmac);
+        let outcome = said.heard_by(&mut with_keytab(&exchange));
+        let Some(Outcome::Key {
+            sealing: Some(sealing),
+            ..
+        }) = outcome
+        else {
+            panic!("{cipher:?} {outcome:?}");
+        };
+        // [MS-SMB2] §3.1.4.2 and NIST SP 800-108 §5.1, by hand.
+        let length = cipher.key_length();
+        let mut mac = <hmac::Hmac<sha2::Sha256> as hmac::KeyInit>::new_from_slice(
+            &exchange.agreed()[..length],
+        )
+        .unwrap();
+        let bits = (8 * length as u32).to_be_bytes();
+        let preauth = said.preauth().0;
+        for part in [
+            &[0, 0, 0, 1][..],
+            b"SMBC2SCipherKey\0",
+            &[0],
+            &preauth,
+            &bits,
+        ] {
+            hmac::Mac::update(&mut mac, part);
+        }
+        let block = hmac::Mac::finalize(mac).into_bytes();
+        assert!(sealing.client == SealingKey::new(cipher, &block[..length]));
+    }
+}
+
+#[test]
+fn a_leg_more_for_the_mic_keeps_the_ticket() {
+    let exchange = Exchange::with(Encryption::Aes128Sha2);
+    let more = status::MORE_PROCESSING_REQUIRED;
+    let mut said = by_kerberos(0x0311, None, &exchange);
+    said.said[3] = set_up_answer(1, more, 0, &exchange.answer());
+    said.said.push(set_up_request(2, 77, &mic_token()));
+    said.said
+        .push(set_up_answer(2, status::SUCCESS, 0, &mic_token()));
+    let said = said.signed(0x0311, Algorithm::AesCmac);
+    let outcome = said.heard_by(&mut with_keytab(&exchange));
+    assert!(matches!(outcome, Some(Outcome::Key { .. })), "{outcome:?}");
+}
+
+#[test]
+fn a_client_that_falls_back_from_kerberos_to_ntlm_is_followed() {
+    let exchange = Exchange::with(Encryption::Rc4);
+    let mut said = conversation(0x0311, None, true);
+    said.said[2] = set_up_request(1, 0, &exchange.token());
+    let said = said.signed(0x0311, Algorithm::AesCmac);
+    let outcome = said.heard_by(&mut setups("corp\\anna:password:secret"));
+    let Some(Outcome::Key { account, .. }) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(account, "CORP\\Anna");
+}
+
+#[test]
+fn a_session_of_kerberos_without_its_key_says_what_is_missing() {
+    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let said = by_kerberos(0x0311, None, &exchange).signed(0x0311, Algorithm::AesCmac);
+    let no_key = |setups: &mut SetUps| match said.heard_by(setups) {
+        Some(Outcome::NoKey(no_key)) => no_key,
+        other => panic!("{other:?}"),
+    };
+    let found = no_key(&mut setups("corp\\anna:password:secret"));
+    assert_eq!(found, NoKey::NoKeytab(SERVICE_NAME.to_owned()));
+    assert_eq!(found.reason(), LetGoReason::NoKeytab);
+    assert_eq!(found.account(), Some(SERVICE_NAME));
+
+    let renewed = Exchange {
+        version: 4,
+        service_key: 0x99,
+        ..exchange.clone()
+    };
+    let found = no_key(&mut with_keytab(&renewed));
+    let ticket = format!("{SERVICE_NAME}, key version 3, aes256-cts-hmac-sha1-96");
+    assert_eq!(found, NoKey::UnknownTicket(ticket));
+    assert_eq!(found.reason(), LetGoReason::UnknownTicket);
+
+    // NTLM needs an account, which a keytab is not.
+    let ntlm = conversation(0x0311, None, true).signed(0x0311, Algorithm::AesCmac);
+    let wanted = Outcome::NoKey(NoKey::UnknownAccount("CORP\\Anna".to_owned()));
+    assert_eq!(ntlm.heard_by(&mut with_keytab(&exchange)), Some(wanted));
+}
+
+#[test]
+fn a_ticket_that_the_server_does_not_prove_is_none() {
+    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let unproven = Some(Outcome::NoKey(NoKey::Unproven(CLIENT_NAME.to_owned())));
+    let unsigned = by_kerberos(0x0311, None, &exchange);
+    assert_eq!(unsigned.heard_by(&mut with_keytab(&exchange)), unproven);
+    // The server has another key than its token says.
+    let mut other = by_kerberos(0x0311, None, &exchange);
+    other.session_key[0] ^= 1;
+    let other = other.signed(0x0311, Algorithm::AesCmac);
+    assert_eq!(other.heard_by(&mut with_keytab(&exchange)), unproven);
+    for altered in 0..4 {
+        let mut said = by_kerberos(0x0311, None, &exchange).signed(0x0311, Algorithm::AesCmac);
+        let at = said.said[altered].len() - 1;
+        said.said[altered][at] ^= 1;
+        let outcome = said.heard_by(&mut with_keytab(&exchange));
+        assert!(!matches!(outcome, Some(Outcome::Key { .. })), "{altered}");
+    }
+}
+
+#[test]
+fn a_long_name_in_a_ticket_is_cut_before_it_is_shown() {
+    let exchange = Exchange::with(Encryption::Aes128Sha1);
+    let mut request = exchange.ap_req();
+    // No length changes: the realm's letters become line feeds.
+    for at in 0..request.len() - 12 {
+        if request[at..].starts_with(b"CORP.EXAMPLE") {
+            request[at] = b'\n';
+        }
+    }
+    let mut said = by_kerberos(0x0210, None, &exchange);
+    said.said[2] = set_up_request(1, 0, &first_token(&request));
+    let outcome = said.heard_by(&mut setups(""));
+    let shown = "cifs/files.corp.example@?ORP.EXAMPLE".to_owned();
+    assert_eq!(outcome, Some(Outcome::NoKey(NoKey::NoKeytab(shown))));
+    assert_eq!(
+        cut(&"x".repeat(200), SHOWN_PRINCIPAL_MAX).chars().count(),
+        121
+    );
+}
+
+#[test]
 fn without_the_right_secret_there_is_no_key_and_the_reason_names_the_account() {
     let whose = || "CORP\\Anna".to_owned();
     let cases = [
@@ -138,8 +348,8 @@ fn without_the_right_secret_there_is_no_key_and_the_reason_names_the_account() {
         assert_eq!(outcome, Some(Outcome::NoKey(wanted)));
     }
     let said = conversation(0x0210, None, true).signed(0x0210, Algorithm::HmacSha256);
-    let outcome = said.heard_by(&mut SetUps::new(None, false));
-    assert_eq!(outcome, Some(Outcome::NoKey(NoKey::NoAccounts)));
+    let outcome = said.heard_by(&mut SetUps::new(&Settings::STRICT));
+    assert_eq!(outcome, Some(Outcome::NoKey(NoKey::NoSecrets)));
 }
 
 #[test]
@@ -175,11 +385,14 @@ fn a_key_that_the_server_does_not_prove_is_none() {
 #[test]
 fn gmac_needs_the_policy_of_its_name() {
     let said = conversation(0x0311, Some(2), true).signed(0x0311, Algorithm::AesGmac);
-    let accounts = Accounts::parse("corp\\anna:password:secret").unwrap();
-    let mut without = SetUps::new(Some(Arc::new(accounts.clone())), false);
+    let settings = with_accounts("corp\\anna:password:secret");
+    let mut without = SetUps::new(&settings);
     let wanted = Outcome::NoKey(NoKey::Gmac("CORP\\Anna".to_owned()));
     assert_eq!(said.heard_by(&mut without), Some(wanted));
-    let mut with = SetUps::new(Some(Arc::new(accounts)), true);
+    let mut with = SetUps::new(&Settings {
+        may_resign_gmac: true,
+        ..settings
+    });
     assert!(matches!(
         said.heard_by(&mut with),
         Some(Outcome::Key { .. })
@@ -187,7 +400,7 @@ fn gmac_needs_the_policy_of_its_name() {
 }
 
 #[test]
-fn guests_kerberos_and_old_ntlm_have_no_key() {
+fn guests_strange_tokens_and_old_ntlm_have_no_key() {
     let accounts = "*\\anna:password:secret";
     let mut guest = conversation(0x0210, None, true);
     *guest.said.last_mut().unwrap() = set_up_answer(2, status::SUCCESS, 1, b"");

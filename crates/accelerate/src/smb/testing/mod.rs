@@ -21,7 +21,7 @@ pub(crate) mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::Algorithm;
+use super::keys::{Algorithm, Encryption, Exchange};
 use super::{Accounts, Consistency, Settings};
 use crate::Input;
 use messages::Create;
@@ -65,12 +65,35 @@ pub fn sealed_conversation() -> [Vec<Input>; 2] {
     told(world)
 }
 
-/// Everything switched on, and an account delegated.
+/// What a client and a server say to each other by Kerberos, each structure by itself: those that cross in the
+/// clear, and those that only the holders of a key can read. [`settings`] have the service's key.
+#[must_use]
+pub fn kerberos_structures() -> Vec<Vec<u8>> {
+    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    vec![
+        exchange.token(),
+        exchange.answer(),
+        exchange.ap_req(),
+        exchange.ap_rep(),
+        exchange.enc_ticket_part(),
+        exchange.authenticator(),
+        exchange.enc_ap_rep_part(),
+    ]
+}
+
+/// A keytab of its service.
+#[must_use]
+pub fn keytab_file() -> Vec<u8> {
+    Exchange::with(Encryption::Aes256Sha1).keytab_file()
+}
+
+/// Everything switched on, and an account and a service delegated.
 #[must_use]
 pub fn settings() -> Settings {
     let accounts = Accounts::parse("CORP\\anna:password:secret");
     Settings {
         accounts: Some(Arc::new(accounts.expect("it is one"))),
+        keytab: Some(Arc::new(Exchange::with(Encryption::Aes256Sha1).keytab())),
         may_resign_gmac: true,
         may_store_decrypted: true,
         consistency: Consistency::Relaxed {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::smb::frames::Frame;
-use crate::smb::keys::{Cipher, Outcome, SealingKey, SetUps};
+use crate::smb::keys::{Cipher, Keytab, Outcome, SealingKey, SetUps, read_kerberos};
 use crate::smb::sealed;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
@@ -53,6 +53,10 @@ pub fn structures(bytes: &[u8]) {
     }
     encrypted(bytes);
     set_up(bytes);
+    read_kerberos(bytes);
+    if let Ok(keytab) = Keytab::parse(bytes) {
+        assert!(keytab.keys() > 0 && keytab.principals().len() <= keytab.keys());
+    }
     stream(bytes);
 }
 
@@ -90,8 +94,7 @@ fn set_up(bytes: &[u8]) {
     let Ok(header) = Header::parse(bytes) else {
         return;
     };
-    let settings = super::settings();
-    let mut set_ups = SetUps::new(settings.accounts, settings.may_resign_gmac);
+    let mut set_ups = SetUps::new(&super::settings());
     for command in [command::NEGOTIATE, command::SESSION_SETUP] {
         let status = [0, status::MORE_PROCESSING_REQUIRED, 0];
         for status in status {

@@ -1,0 +1,329 @@
+//! Opening what Kerberos encrypts: AES with ciphertext stealing and HMAC-SHA1 (RFC 3961 §5.3 and RFC 3962)
+//! or HMAC-SHA2 (RFC 8009), and RC4 with HMAC-MD5 as older domains have it (RFC 4757).
+//!
+//! ```text
+//!  RFC 3961: AES-CTS(Ke, confounder ‖ text) ‖ HMAC(Ki, confounder ‖ text)   Ke, Ki = DK(key, usage ‖ AA, 55)
+//!  RFC 8009: C = AES-CTS(Ke, confounder ‖ text);  C ‖ HMAC(Ki, 0^16 ‖ C)
+//!  RFC 4757: checksum ‖ RC4(HMAC(K1, checksum), confounder ‖ text),  K1 = HMAC(key, usage)
+//! ```
+//! DES is not here: RFC 6649 and RFC 8429 took it, and DES3, out of use. Nothing is encrypted outside of
+//! tests. What comes out is overwritten when it is dropped, and so is every key.
+
+use std::fmt;
+
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt};
+use aes::{Aes128, Aes256};
+use cts::cipher::InnerIvInit;
+use cts::{CbcCs3, Decrypt};
+use hmac::digest::CtOutput;
+use hmac::{Hmac, KeyInit, Mac};
+use md5::Md5;
+use rc4::{Rc4, StreamCipher};
+use sha1::Sha1;
+use sha2::{Sha256, Sha384};
+use zeroize::Zeroizing;
+
+use super::n_fold::n_fold;
+
+/// Bytes of chance before every text that AES encrypts (RFC 3962 §6, RFC 8009 §5) ...
+const CONFOUNDER: usize = 16;
+/// ... and that RC4 does (RFC 4757 §5).
+const CONFOUNDER_RC4: usize = 8;
+/// Bytes of an HMAC-MD5.
+const CHECKSUM_RC4: usize = 16;
+/// What the usage is followed by for the key that encrypts, and for the one that authenticates (RFC 3961
+/// §5.3).
+const ENCRYPTS: u8 = 0xaa;
+const AUTHENTICATES: u8 = 0x55;
+
+/// How something is encrypted (Kerberos Encryption Type Numbers, IANA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Encryption {
+    Aes128Sha1,
+    Aes256Sha1,
+    Aes128Sha2,
+    Aes256Sha2,
+    Rc4,
+}
+
+impl Encryption {
+    /// Every one.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Aes128Sha1,
+        Self::Aes256Sha1,
+        Self::Aes128Sha2,
+        Self::Aes256Sha2,
+        Self::Rc4,
+    ];
+
+    /// IANA's number for it.
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Self::Aes128Sha1 => 17,
+            Self::Aes256Sha1 => 18,
+            Self::Aes128Sha2 => 19,
+            Self::Aes256Sha2 => 20,
+            Self::Rc4 => 23,
+        }
+    }
+
+    /// The one of this number.
+    pub(crate) fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.number() == number)
+    }
+
+    /// IANA's name, as `klist -e` shows it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Sha1 => "aes128-cts-hmac-sha1-96",
+            Self::Aes256Sha1 => "aes256-cts-hmac-sha1-96",
+            Self::Aes128Sha2 => "aes128-cts-hmac-sha256-128",
+            Self::Aes256Sha2 => "aes256-cts-hmac-sha384-192",
+            Self::Rc4 => "rc4-hmac",
+        }
+    }
+
+    /// Bytes of a key.
+    pub(crate) fn key_length(self) -> usize {
+        match self {
+            Self::Aes128Sha1 | Self::Aes128Sha2 | Self::Rc4 => 16,
+            Self::Aes256Sha1 | Self::Aes256Sha2 => 32,
+        }
+    }
+
+    /// Bytes of what authenticates a text.
+    fn tag_length(self) -> usize {
+        match self {
+            Self::Aes128Sha1 | Self::Aes256Sha1 => 12,
+            Self::Aes128Sha2 | Self::Rc4 => 16,
+            Self::Aes256Sha2 => 24,
+        }
+    }
+}
+
+/// A key of Kerberos. It is overwritten when it is dropped, and shown by no `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    encryption: Encryption,
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Key({}, not shown)", self.encryption.name())
+    }
+}
+
+impl Key {
+    /// Of these bytes, if the encryption is known and they are as many as it takes.
+    pub(crate) fn of(encryption: i64, bytes: &[u8]) -> Option<Self> {
+        let encryption = Encryption::from_number(encryption)?;
+        (bytes.len() == encryption.key_length()).then(|| Self {
+            encryption,
+            bytes: Zeroizing::new(bytes.to_vec()),
+        })
+    }
+
+    /// What it encrypts with.
+    pub(crate) fn encryption(&self) -> Encryption {
+        self.encryption
+    }
+
+    /// The key itself.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What was encrypted with this key for this use; `None` when something else was.
+    pub(crate) fn open(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let opened = match self.encryption {
+            Encryption::Aes128Sha1 => self.open_sha1::<Aes128>(usage, sealed),
+            Encryption::Aes256Sha1 => self.open_sha1::<Aes256>(usage, sealed),
+            Encryption::Aes128Sha2 => self.open_sha2::<Aes128, Hmac<Sha256>>(usage, sealed),
+            Encryption::Aes256Sha2 => self.open_sha2::<Aes256, Hmac<Sha384>>(usage, sealed),
+            Encryption::Rc4 => self.open_rc4(usage, sealed),
+        };
+        opened.filter(|text| !text.is_empty())
+    }
+
+    /// RFC 3961 §5.3 (Cryptosystem Profile Based on Simplified Profile), decryption.
+    fn open_sha1<C: Block>(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let at = sealed.len().checked_sub(self.encryption.tag_length())?;
+        let (ciphertext, tag) = sealed.split_at(at);
+        let text = unsteal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), ciphertext)?;
+        let authenticates = self.derive_sha1::<C>(usage, AUTHENTICATES);
+        let mac = mac::<Hmac<Sha1>>(&authenticates, &[&text]);
+        mac.verify_truncated_left(tag).ok()?;
+        without(text, CONFOUNDER)
+    }
+
+    /// RFC 3961 §5.1: DK, with random-to-key as AES has it, which changes nothing (RFC 3962 §6).
+    fn derive_sha1<C: Block>(&self, usage: u32, purpose: u8) -> Zeroizing<Vec<u8>> {
+        let cipher = C::new_from_slice(&self.bytes).expect("a key has its cipher's length");
+        let mut block = Zeroizing::new(n_fold(&constant(usage, purpose)));
+        let mut derived = Zeroizing::new(Vec::with_capacity(self.bytes.len()));
+        while derived.len() < self.bytes.len() {
+            C::encrypt(&cipher, &mut block);
+            derived.extend_from_slice(&*block);
+        }
+        derived
+    }
+
+    /// RFC 8009 §5 (Kerberos Algorithm Protocol Parameters), decryption.
+    fn open_sha2<C: Block, M: Mac + KeyInit>(
+        &self,
+        usage: u32,
+        sealed: &[u8],
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let tag_length = self.encryption.tag_length();
+        let at = sealed.len().checked_sub(tag_length)?;
+        let (ciphertext, tag) = sealed.split_at(at);
+        let authenticates = self.derive_sha2::<M>(usage, AUTHENTICATES, tag_length);
+        let mac = mac::<M>(&authenticates, &[&[0; 16], ciphertext]);
+        mac.verify_truncated_left(tag).ok()?;
+        let encrypts = self.derive_sha2::<M>(usage, ENCRYPTS, self.bytes.len());
+        without(unsteal::<C>(&encrypts, ciphertext)?, CONFOUNDER)
+    }
+
+    /// RFC 8009 §3: KDF-HMAC-SHA2, of which one block is always enough.
+    fn derive_sha2<M: Mac + KeyInit>(
+        &self,
+        usage: u32,
+        purpose: u8,
+        length: usize,
+    ) -> Zeroizing<Vec<u8>> {
+        let bits = 8 * length as u32;
+        let parts: [&[u8]; 4] = [
+            &1u32.to_be_bytes(),
+            &constant(usage, purpose),
+            &[0],
+            &bits.to_be_bytes(),
+        ];
+        let block: CtOutput<M> = mac::<M>(&self.bytes, &parts).finalize();
+        Zeroizing::new(block.as_bytes()[..length].to_vec())
+    }
+
+    /// RFC 4757 §5 (Encryption Types), DECRYPT.
+    fn open_rc4(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let (checksum, ciphertext) = sealed.split_at_checked(CHECKSUM_RC4)?;
+        let key = self.derive_rc4(usage);
+        let mut text = Zeroizing::new(ciphertext.to_vec());
+        rc4(key.as_bytes(), checksum, &mut text);
+        let mac = mac::<Hmac<Md5>>(key.as_bytes(), &[&text]);
+        mac.verify_truncated_left(checksum).ok()?;
+        without(text, CONFOUNDER_RC4)
+    }
+
+    fn derive_rc4(&self, usage: u32) -> CtOutput<Hmac<Md5>> {
+        mac::<Hmac<Md5>>(&self.bytes, &[&usage.to_le_bytes()]).finalize()
+    }
+}
+
+/// RC4 with the key of this checksum.
+fn rc4(key: &[u8], checksum: &[u8], text: &mut [u8]) {
+    let key = mac::<Hmac<Md5>>(key, &[checksum]).finalize();
+    let mut cipher =
+        <Rc4 as rc4::KeyInit>::new_from_slice(key.as_bytes()).expect("RC4 takes keys of 16 bytes");
+    cipher.apply_keystream(text);
+}
+
+/// What keys for one use and purpose are derived with (RFC 3961 §5.3, RFC 8009 §5).
+fn constant(usage: u32, purpose: u8) -> [u8; 5] {
+    let [a, b, c, d] = usage.to_be_bytes();
+    [a, b, c, d, purpose]
+}
+
+fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> M {
+    let mut mac = <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+/// AES in CBC with ciphertext stealing, the last two blocks always swapped, and no initial vector (RFC 3962
+/// §5, RFC 8009 §4).
+fn unsteal<C: Block>(key: &[u8], ciphertext: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
+    let mut text = Zeroizing::new(ciphertext.to_vec());
+    let mode = CbcCs3::inner_iv_init(cipher, &Default::default());
+    mode.decrypt(&mut text).ok()?;
+    Some(text)
+}
+
+/// The text behind its confounder.
+fn without(mut text: Zeroizing<Vec<u8>>, confounder: usize) -> Option<Zeroizing<Vec<u8>>> {
+    let length = text.len().checked_sub(confounder)?;
+    text.copy_within(confounder.., 0);
+    // What is cut off stays in the allocation, which is overwritten whole.
+    text.truncate(length);
+    Some(text)
+}
+
+/// AES with a key of one length.
+trait Block: BlockCipherEncrypt + BlockCipherDecrypt + KeyInit {
+    /// One block.
+    fn encrypt(&self, block: &mut [u8; 16]);
+}
+
+impl Block for Aes128 {
+    fn encrypt(&self, block: &mut [u8; 16]) {
+        self.encrypt_block(block.into());
+    }
+}
+
+impl Block for Aes256 {
+    fn encrypt(&self, block: &mut [u8; 16]) {
+        self.encrypt_block(block.into());
+    }
+}
+
+/// The other way, for those who write what is read here.
+#[cfg(any(test, feature = "testing"))]
+impl Key {
+    /// Encrypts a text for this use, behind a confounder of zeros.
+    pub(super) fn seal(&self, usage: u32, text: &[u8]) -> Vec<u8> {
+        match self.encryption {
+            Encryption::Aes128Sha1 => self.seal_sha1::<Aes128>(usage, text),
+            Encryption::Aes256Sha1 => self.seal_sha1::<Aes256>(usage, text),
+            Encryption::Aes128Sha2 => self.seal_sha2::<Aes128, Hmac<Sha256>>(usage, text),
+            Encryption::Aes256Sha2 => self.seal_sha2::<Aes256, Hmac<Sha384>>(usage, text),
+            Encryption::Rc4 => {
+                let mut whole = [&[0; CONFOUNDER_RC4], text].concat();
+                let key = self.derive_rc4(usage);
+                let checksum = mac::<Hmac<Md5>>(key.as_bytes(), &[&whole]).finalize();
+                rc4(key.as_bytes(), checksum.as_bytes(), &mut whole);
+                [checksum.as_bytes(), &whole[..]].concat()
+            }
+        }
+    }
+
+    fn seal_sha1<C: Block>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
+        let text = [&[0; CONFOUNDER], text].concat();
+        let sealed = steal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), &text);
+        let authenticates = self.derive_sha1::<C>(usage, AUTHENTICATES);
+        let tag = mac::<Hmac<Sha1>>(&authenticates, &[&text]).finalize();
+        [&sealed, &tag.as_bytes()[..self.encryption.tag_length()]].concat()
+    }
+
+    fn seal_sha2<C: Block, M: Mac + KeyInit>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
+        let text = [&[0; CONFOUNDER], text].concat();
+        let length = self.encryption.tag_length();
+        let encrypts = self.derive_sha2::<M>(usage, ENCRYPTS, self.bytes.len());
+        let sealed = steal::<C>(&encrypts, &text);
+        let authenticates = self.derive_sha2::<M>(usage, AUTHENTICATES, length);
+        let tag = mac::<M>(&authenticates, &[&[0; 16], &sealed]).finalize();
+        [&sealed, &tag.as_bytes()[..length]].concat()
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn steal<C: Block>(key: &[u8], text: &[u8]) -> Vec<u8> {
+    let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
+    let mut sealed = text.to_vec();
+    let mode = CbcCs3::inner_iv_init(cipher, &Default::default());
+    cts::Encrypt::encrypt(mode, &mut sealed).expect("a confounder fills a block");
+    sealed
+}
+
+#[cfg(test)]
+#[path = "encryption_tests.rs"]
+mod tests;

@@ -1,0 +1,158 @@
+//! The messages of RFC 4120 that a client and a server of a file share say to each other, and the
+//! structures that are encrypted in them; of each only what leads to keys, names and versions.
+
+use super::asn1::{Fields, application, first, inside, texts};
+
+/// The bit of ap-options that says that the ticket is encrypted with a session key (RFC 4120 §5.5.1,
+/// KRB_AP_REQ Definition): bit 1, counted from the most significant one.
+const USE_SESSION_KEY: u8 = 0x40;
+
+/// An EncryptionKey (RFC 4120 §5.2.9): its encryption type and its bytes.
+pub(super) type EncryptionKey<'a> = (i64, &'a [u8]);
+
+fn encryption_key(bytes: &[u8]) -> Option<EncryptionKey<'_>> {
+    let fields = Fields::of(bytes)?;
+    Some((fields.integer(0)?, fields.octets(1)?))
+}
+
+/// A key that may be left out.
+fn subkey<'a>(fields: &Fields<'a>, number: usize) -> Option<Option<EncryptionKey<'a>>> {
+    match fields.get(number) {
+        Some(bytes) => encryption_key(bytes).map(Some),
+        None => Some(None),
+    }
+}
+
+/// Something encrypted (RFC 4120 §5.2.9, EncryptedData).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EncryptedData<'a> {
+    pub(super) encryption: i64,
+    /// Which of a principal's keys it was encrypted with.
+    pub(super) version: Option<u32>,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> EncryptedData<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(bytes)?;
+        Some(Self {
+            encryption: fields.integer(0)?,
+            // MIT Kerberos writes numbers of 2^31 and more as negative ones.
+            version: fields.integer(1).map(|version| version as u32),
+            bytes: fields.octets(2)?,
+        })
+    }
+}
+
+/// A name within a realm (RFC 4120 §5.2.2 and §6.2): `cifs/files.corp.example`.
+fn principal(name: &[u8], realm: &str) -> Option<String> {
+    let parts = texts(Fields::of(name)?.get(1)?)?;
+    Some(format!("{}@{realm}", parts.join("/")))
+}
+
+/// What proves to a service who a client is (RFC 4120 §5.3, Tickets).
+#[derive(Clone, Debug)]
+pub(super) struct Ticket<'a> {
+    service: String,
+    pub(super) part: EncryptedData<'a>,
+}
+
+impl<'a> Ticket<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(inside(bytes, application(1))?)?;
+        Some(Self {
+            service: principal(fields.get(2)?, &fields.text(1)?)?,
+            part: EncryptedData::parse(fields.get(3)?)?,
+        })
+    }
+
+    /// Whom it is for, as it says itself: `cifs/files.corp.example@CORP.EXAMPLE`.
+    pub(super) fn service(&self) -> String {
+        self.service.clone()
+    }
+}
+
+/// A client's request (RFC 4120 §5.5.1).
+#[derive(Clone, Debug)]
+pub(super) struct ApReq<'a> {
+    pub(super) uses_session_key: bool,
+    pub(super) ticket: Ticket<'a>,
+    pub(super) authenticator: EncryptedData<'a>,
+}
+
+impl<'a> ApReq<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(inside(bytes, application(14))?)?;
+        let (_, options, _) = first(fields.get(2)?)?;
+        Some(Self {
+            // Before the bits stands how many of the last byte do not count.
+            uses_session_key: options.get(1)? & USE_SESSION_KEY != 0,
+            ticket: Ticket::parse(fields.get(3)?)?,
+            authenticator: EncryptedData::parse(fields.get(4)?)?,
+        })
+    }
+}
+
+/// The server's answer (RFC 4120 §5.5.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ApRep<'a> {
+    pub(super) part: EncryptedData<'a>,
+}
+
+impl<'a> ApRep<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(inside(bytes, application(15))?)?;
+        Some(Self {
+            part: EncryptedData::parse(fields.get(2)?)?,
+        })
+    }
+}
+
+/// What only the service can read of a ticket (RFC 4120 §5.3).
+pub(super) struct EncTicketPart<'a> {
+    pub(super) key: EncryptionKey<'a>,
+    client: String,
+}
+
+impl<'a> EncTicketPart<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(inside(bytes, application(3))?)?;
+        Some(Self {
+            key: encryption_key(fields.get(1)?)?,
+            client: principal(fields.get(3)?, &fields.text(2)?)?,
+        })
+    }
+
+    /// Whom it speaks for: `anna@CORP.EXAMPLE`.
+    pub(super) fn client(&self) -> String {
+        self.client.clone()
+    }
+}
+
+/// What shows that the client has the session key (RFC 4120 §5.5.1).
+pub(super) struct Authenticator<'a> {
+    pub(super) subkey: Option<EncryptionKey<'a>>,
+}
+
+impl<'a> Authenticator<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(inside(bytes, application(2))?)?;
+        Some(Self {
+            subkey: subkey(&fields, 6)?,
+        })
+    }
+}
+
+/// The same of the server (RFC 4120 §5.5.2).
+pub(super) struct EncApRepPart<'a> {
+    pub(super) subkey: Option<EncryptionKey<'a>>,
+}
+
+impl<'a> EncApRepPart<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let fields = Fields::of(inside(bytes, application(27))?)?;
+        Some(Self {
+            subkey: subkey(&fields, 2)?,
+        })
+    }
+}

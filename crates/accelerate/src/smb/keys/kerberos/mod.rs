@@ -1,0 +1,159 @@
+//! Kerberos as a listener needs it that has the service's keytab (RFC 4120, RFC 4121): from the tokens
+//! that a client and a server exchange to the key that both of them have afterwards.
+//!
+//! ```text
+//!  AP-REQ:  ticket ──── keytab ───────────────► session key, client
+//!           authenticator ── session key ─────► the client's subkey, if it chose one
+//!  AP-REP:  encrypted part ── session key ────► the server's subkey, if it chose one
+//! ```
+//! The server's subkey counts before the client's, and that before the session key ([MS-KILE] §3.1.1.2,
+//! Cryptographic Material; RFC 4121 §2, Key Derivation for Per-Message Tokens). Which of them a session has
+//! is not decided here: all are candidates, and the server's signature says which it is.
+//!
+//! Everything is read as it passes and nothing is kept but keys and names. What is not read: PACs,
+//! checksums, lifetimes and flags, which are for the server to judge.
+
+mod asn1;
+mod encryption;
+mod messages;
+mod n_fold;
+mod spnego;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
+pub(crate) use encryption::{Encryption, Key};
+use messages::{ApRep, ApReq, Authenticator, EncApRepPart, EncTicketPart};
+use spnego::Token;
+
+use super::derivation::SessionKey;
+use super::keytab::Keytab;
+
+/// What a key of Kerberos is used for (RFC 4120 §7.5.1, Key Usage Numbers).
+pub(super) mod usage {
+    /// A ticket's encrypted part, by the service's key.
+    pub(in super::super) const TICKET: u32 = 2;
+    /// The Authenticator of an AP-REQ, by the session key.
+    pub(in super::super) const AUTHENTICATOR: u32 = 11;
+    /// The encrypted part of an AP-REP, by the session key.
+    pub(in super::super) const AP_REP: u32 = 12;
+}
+
+/// Why nothing came of an AP-REQ. Each says which service it was for, as anybody may have sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no keytab.
+    NoKeytab(String),
+    /// No key of the keytab opens the ticket.
+    NoKey(String),
+    /// It is encrypted in a way that is not known here.
+    Encryption(String),
+    /// It is for a key that no keytab holds, or is no AP-REQ after all.
+    Mechanism,
+    /// The ticket opens, and what goes with it does not.
+    Broken(String),
+}
+
+/// A client that a ticket speaks for, and the keys that it brought.
+pub(crate) struct Accepted {
+    /// `anna@CORP.EXAMPLE`.
+    pub(crate) client: String,
+    session: Key,
+    subkey: Option<SessionKey>,
+}
+
+impl std::fmt::Debug for Accepted {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Accepted(of {}, keys not shown)", self.client)
+    }
+}
+
+/// Reads what a client sent, if it is an AP-REQ of Kerberos in SPNEGO's wrapping or in none.
+pub(crate) fn accept(token: &[u8], keytab: Option<&Keytab>) -> Option<Result<Accepted, Refused>> {
+    match spnego::find(token)? {
+        Token::ApReq(message) => Some(accepted(message, keytab)),
+        Token::OtherKerberos => Some(Err(Refused::Mechanism)),
+        Token::ApRep(_) => None,
+    }
+}
+
+fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<Accepted, Refused> {
+    let request = ApReq::parse(message).ok_or(Refused::Mechanism)?;
+    // The ticket is encrypted for a session of the service's own (RFC 4120 §2.6), whose key is in no file.
+    if request.uses_session_key {
+        return Err(Refused::Mechanism);
+    }
+    let service = request.ticket.service();
+    let sealed = &request.ticket.part;
+    let Some(encryption) = Encryption::from_number(sealed.encryption) else {
+        return Err(Refused::Encryption(format!(
+            "{service}, encryption type {}",
+            sealed.encryption
+        )));
+    };
+    let described = || match sealed.version {
+        Some(version) => format!("{service}, key version {version}, {}", encryption.name()),
+        None => format!("{service}, {}", encryption.name()),
+    };
+    let keytab = keytab.ok_or_else(|| Refused::NoKeytab(service.clone()))?;
+    let opened = keytab
+        .find(&service, sealed.version, encryption)
+        .find_map(|key| key.open(usage::TICKET, sealed.bytes))
+        .ok_or_else(|| Refused::NoKey(described()))?;
+    let ticket = EncTicketPart::parse(&opened).ok_or_else(|| Refused::Broken(described()))?;
+    let client = ticket.client();
+    // From here on the names are those of the one who issues tickets.
+    let broken = || Refused::Broken(client.clone());
+    let session = Key::of(ticket.key.0, ticket.key.1).ok_or_else(broken)?;
+    let opened = session
+        .open(usage::AUTHENTICATOR, request.authenticator.bytes)
+        .ok_or_else(broken)?;
+    let authenticator = Authenticator::parse(&opened).ok_or_else(broken)?;
+    Ok(Accepted {
+        subkey: authenticator.subkey.map(|key| SessionKey::new(key.1)),
+        client,
+        session,
+    })
+}
+
+impl Accepted {
+    /// The server's subkey, if its token holds an AP-REP with one.
+    pub(crate) fn subkey_of_server(&self, token: &[u8]) -> Option<SessionKey> {
+        let Token::ApRep(message) = spnego::find(token)? else {
+            return None;
+        };
+        let part = ApRep::parse(message)?.part;
+        let opened = self.session.open(usage::AP_REP, part.bytes)?;
+        let subkey = EncApRepPart::parse(&opened)?.subkey?;
+        Some(SessionKey::new(subkey.1))
+    }
+
+    /// The keys that the session may have, the likeliest first.
+    pub(crate) fn candidates(&self, of_server: Option<&SessionKey>) -> Vec<SessionKey> {
+        let session = SessionKey::new(self.session.bytes());
+        let subkeys = [of_server, self.subkey.as_ref()];
+        let subkeys = subkeys.into_iter().flatten().cloned();
+        subkeys.chain([session]).collect()
+    }
+}
+
+/// Reads any bytes as each of the structures, those that come encrypted as well.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn read_all(bytes: &[u8]) {
+    let _ = spnego::find(bytes);
+    let _ = ApReq::parse(bytes).map(|request| request.ticket.service());
+    let _ = ApRep::parse(bytes);
+    let _ = EncTicketPart::parse(bytes).map(|part| part.client());
+    let _ = Authenticator::parse(bytes);
+    let _ = EncApRepPart::parse(bytes);
+    for encryption in Encryption::ALL {
+        let key = Key::of(encryption.number(), &vec![0x5a; encryption.key_length()]);
+        let opened = key.expect("the length is right").open(usage::TICKET, bytes);
+        assert!(
+            opened.is_none(),
+            "{encryption:?} opened what it has not sealed"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! The keytab of the services beside this node whose signed and encrypted SMB sessions by Kerberos it may
+//! work on (`[policy] smb_keytab`).
+//!
+//! Whoever has it can be those services to anybody. It is read again when it changes, so that a service's
+//! new key is there by the time that its old tickets have run out; flows that exist keep the keys they began with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use accelerate::smb::{Keytab, KeytabError};
+use thiserror::Error;
+
+use crate::private_file::{self, PrivateFileError, Stamp};
+
+/// A longer file is taken for another one: 10,000 keys with long names fit.
+const BYTES_MAX: u64 = 8 << 20;
+
+/// How often the file is looked at. Clients get tickets for a new key as soon as the domain has it, while
+/// whoever renews a key writes the keytab first or at once.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Why the keytab cannot be used.
+#[derive(Debug, Error)]
+pub enum SmbKeytabError {
+    /// The file cannot be read, or others can.
+    #[error(transparent)]
+    File(#[from] PrivateFileError),
+    /// What is in it is wrong.
+    #[error("{}: {cause}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What.
+        cause: KeytabError,
+    },
+}
+
+/// Reads a keytab.
+///
+/// # Errors
+/// When the file cannot be read, is open to others, or holds no key that can be used.
+pub(crate) fn load(path: &Path) -> Result<Keytab, SmbKeytabError> {
+    let bytes = private_file::read(path, "smb_keytab", BYTES_MAX)?;
+    Keytab::parse(&bytes).map_err(|cause| SmbKeytabError::Content {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+/// Looks whether the keytab is another one than it was.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    path: Option<PathBuf>,
+    /// Of the file that was looked into last. None at first, because what was read before may have changed since.
+    seen: Option<Stamp>,
+}
+
+impl Watch {
+    /// Of this file, if there is one.
+    pub(crate) fn new(path: Option<PathBuf>) -> Self {
+        Self { path, seen: None }
+    }
+
+    /// The keys of the file, if they are others than these, or why they cannot be used; each once.
+    pub(crate) fn changed(
+        &mut self,
+        current: Option<&Keytab>,
+    ) -> Option<Result<Arc<Keytab>, SmbKeytabError>> {
+        let path = self.path.as_ref()?;
+        let stamp = Stamp::of(path);
+        if stamp == self.seen {
+            return None;
+        }
+        // Taken before the file is read: what changes meanwhile is read once more.
+        self.seen = stamp;
+        let keytab = load(path);
+        let is_current = keytab.as_ref().is_ok_and(|new| Some(new) == current);
+        (!is_current).then(|| keytab.map(Arc::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A keytab of MIT Kerberos's `ktutil` with one key for `cifs/a@B`, of 32 times this byte.
+    fn bytes(version: u8, byte: u8) -> Vec<u8> {
+        let mut entry = vec![0, 2, 0, 1, b'B', 0, 4];
+        entry.extend(b"cifs\0\x01a\0\0\0\x01\0\0\0\0");
+        entry.extend([version, 0, 18, 0, 32]);
+        entry.extend([byte; 32]);
+        let mut bytes = vec![5, 2, 0, 0, 0, entry.len() as u8];
+        bytes.extend(entry);
+        bytes
+    }
+
+    fn write(path: &Path, bytes: &[u8]) {
+        let new = path.with_extension("new");
+        fs::write(&new, bytes).unwrap();
+        fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
+        fs::rename(new, path).unwrap();
+    }
+
+    #[test]
+    fn a_keytab_is_read_again_when_it_was_replaced_and_only_then() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keytab");
+        write(&path, &bytes(1, 0xaa));
+        let first = load(&path).unwrap();
+        assert_eq!(first.principals(), ["cifs/a@B"]);
+        assert!(Watch::new(None).changed(Some(&first)).is_none());
+        let mut watch = Watch::new(Some(path.clone()));
+        assert!(watch.changed(Some(&first)).is_none());
+        write(&path, &bytes(2, 0xbb));
+        let second = watch.changed(Some(&first)).unwrap().unwrap();
+        assert!(*second != first);
+        assert!(watch.changed(Some(&second)).is_none());
+        // A file that cannot be used is told of once, and the next one is read.
+        fs::remove_file(&path).unwrap();
+        assert!(watch.changed(Some(&second)).unwrap().is_err());
+        assert!(watch.changed(Some(&second)).is_none());
+        write(&path, &bytes(3, 0xcc));
+        assert!(watch.changed(Some(&second)).unwrap().is_ok());
+        // What changed between the start and the first look is seen.
+        write(&path, &bytes(4, 0xdd));
+        let mut late = Watch::new(Some(path));
+        assert!(late.changed(Some(&second)).unwrap().is_ok());
+    }
+
+    #[test]
+    fn what_is_no_keytab_is_refused_with_its_name_and_without_its_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keytab");
+        for (bytes, wanted) in [
+            (b"secret".to_vec(), "does not begin"),
+            (bytes(1, b'#')[..20].to_vec(), "entry 1 is cut off"),
+        ] {
+            write(&path, &bytes);
+            let error = load(&path).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+            assert!(error.contains("/keytab: "), "{error}");
+            assert!(!error.contains("secret") && !error.contains('#'), "{error}");
+        }
+        write(&path, &bytes(1, 1));
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let error = load(&path).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+    }
+}
