@@ -32,6 +32,8 @@ TEST=(
     "iperf3:iperf3"
     "passt:pasta"             # a link around a command, without root
     "samba-testsuite:smbtorture"
+    "krb5-kdc:krb5kdc"        # tickets for SMB sessions
+    "krb5-admin-server:kadmin.local"
     "samba-vfs-modules:/usr/lib/$(uname -m)-linux-gnu/samba/vfs/full_audit.so"
     "smbnetfs:smbnetfs"       # clients of trunkline bench smb
     "python3-venv:ensurepip"
@@ -40,7 +42,8 @@ TEST=(
 PYTHON=(smbprotocol==1.17.0 pyspnego==0.12.4)
 PYTHON_HOME="${TRUNKLINE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/trunkline}/smb-clients"
 # What these packages would start on a machine with systemd.
-UNITS=(nginx.service vsftpd.service smbd.service nmbd.service samba-ad-dc.service iperf3.service)
+UNITS=(nginx.service vsftpd.service smbd.service nmbd.service samba-ad-dc.service iperf3.service
+    krb5-kdc.service krb5-admin-server.service)
 
 fail() {
     echo "install: $*" >&2

@@ -7,14 +7,15 @@
 //! ```
 //! [`Cell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
 //! lane's place, `server` its smbd with the account and the audit that prove whom the server saw,
-//! `clients` runs the client programs (`clients.py`), and [`torture`] holds the same pair of nodes
-//! to smbtorture.
+//! `clients` runs the client programs (`clients.py`), [`torture`] holds the same pair of nodes
+//! to smbtorture, and [`kerberos`] to a client that logs in by a ticket.
 //!
 //! A lane carries one flow at a time. Lanes whose flows cost next to no processor time (a T1, or a
 //! serial client that waits for a long path) run beside each other; the others run alone.
 
 mod cells;
 mod clients;
+pub mod kerberos;
 mod published;
 mod schedule;
 mod server;

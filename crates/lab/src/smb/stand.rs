@@ -451,9 +451,7 @@ impl Lane {
     /// # Errors
     /// When the node does not answer or has seen no such flow: it passed by.
     fn why(&self) -> Result<WhyAccelerated> {
-        let flow = self.flows_to_smbd()?.into_iter().max();
-        let flow = flow.context("no flow to smbd went through the near node")?;
-        self.why_of(flow)
+        newest_why(&self.nodes)
     }
 
     /// The same of all flows that the node still knows.
@@ -461,32 +459,9 @@ impl Lane {
     /// # Errors
     /// When the node does not answer.
     pub(super) fn all_whys(&self) -> Result<Vec<WhyAccelerated>> {
-        let flows = self.flows_to_smbd()?;
-        flows.into_iter().map(|flow| self.why_of(flow)).collect()
-    }
-
-    fn flows_to_smbd(&self) -> Result<Vec<u64>> {
-        let port = format!(":{SMB_PORT}");
-        let flows = self.nodes.flows(Site::Near)?;
-        Ok(flows
-            .iter()
-            .filter(|flow| {
-                flow["server"]
-                    .as_str()
-                    .is_some_and(|server| server.ends_with(&port))
-            })
-            .filter_map(|flow| flow["flow"].as_u64())
-            .collect())
-    }
-
-    fn why_of(&self, flow: u64) -> Result<WhyAccelerated> {
-        let why = self.nodes.why(Site::Near, flow)?;
-        let stages = why["stages"].as_array();
-        let stage = stages
-            .into_iter()
-            .flatten()
-            .find(|stage| stage["stage"] == "accelerate");
-        Ok(stage.map(WhyAccelerated::of).unwrap_or_default())
+        let flows = flows_to_smbd(&self.nodes)?;
+        let whys = flows.into_iter().map(|flow| why_of(&self.nodes, flow));
+        whys.collect()
     }
 
     /// The arguments with which smbtorture finds the shares that are made for it.
@@ -562,6 +537,40 @@ impl Lane {
         let _ = fs::remove_file(files.join(UPLOAD));
         remove_files(&files.join(SMALL_UPLOADS))
     }
+}
+
+/// What the near node's accelerate stage says of the newest flow to smbd.
+///
+/// # Errors
+/// When the node does not answer or has seen no such flow: it passed by.
+pub(super) fn newest_why(nodes: &Nodes) -> Result<WhyAccelerated> {
+    let flow = flows_to_smbd(nodes)?.into_iter().max();
+    let flow = flow.context("no flow to smbd went through the near node")?;
+    why_of(nodes, flow)
+}
+
+fn flows_to_smbd(nodes: &Nodes) -> Result<Vec<u64>> {
+    let port = format!(":{SMB_PORT}");
+    let flows = nodes.flows(Site::Near)?;
+    Ok(flows
+        .iter()
+        .filter(|flow| {
+            flow["server"]
+                .as_str()
+                .is_some_and(|server| server.ends_with(&port))
+        })
+        .filter_map(|flow| flow["flow"].as_u64())
+        .collect())
+}
+
+fn why_of(nodes: &Nodes, flow: u64) -> Result<WhyAccelerated> {
+    let why = nodes.why(Site::Near, flow)?;
+    let stages = why["stages"].as_array();
+    let stage = stages
+        .into_iter()
+        .flatten()
+        .find(|stage| stage["stage"] == "accelerate");
+    Ok(stage.map(WhyAccelerated::of).unwrap_or_default())
 }
 
 /// What the nodes are told of SMB.

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use lab::command;
 use lab::servers::Kind;
+use lab::smb::kerberos::{self, Stand};
 use lab::smb::torture::{self, Comparison, Session};
 use serde_json::Value;
 
@@ -100,6 +101,50 @@ fn the_slow_suites_of_smbtorture_pass_through() {
         Session::PlainOfNobody,
         torture::SLOW_LIMIT,
     );
+}
+
+#[test]
+fn sessions_by_kerberos_are_helped_with_the_services_keytab_and_pass_without_it() {
+    let Some(_turn) = turn("smb by Kerberos", &[Kind::Smb]) else {
+        return;
+    };
+    let programs = [("krb5kdc", "krb5-kdc"), ("smbclient", "smbclient")];
+    if !programs
+        .iter()
+        .all(|(program, package)| has(program, package))
+    {
+        return;
+    }
+    let mut stand = Stand::create(&environment()).expect("the realm and the lab stand");
+    for protection in kerberos::PROTECTIONS {
+        let transfer = stand.transfer(protection).expect("smbclient transfers");
+        let why = &transfer.accelerate;
+        assert!(transfer.is_identical, "{}", protection.name);
+        assert_eq!(why.did, "smb", "{}: {why:?}", protection.name);
+        assert!(why.answered > 0, "{}: {why:?}", protection.name);
+        assert_eq!(why.why_not, None, "{}", protection.name);
+    }
+    // A key that the node does not have yet, and then has.
+    stand.renew_keys().expect("the service gets new keys");
+    let protection = kerberos::PROTECTIONS[1];
+    let transfer = stand.transfer(protection).expect("smbclient transfers");
+    assert!(transfer.is_identical);
+    let why = &transfer.accelerate;
+    assert_eq!(why.answered, 0, "{why:?}");
+    let why_not = why.why_not.as_deref().expect("nothing was accelerated");
+    assert!(why_not.contains("no key of the keytab opens"), "{why_not}");
+    let remedy = why.remedy.as_deref().expect("something would help");
+    assert!(remedy.contains("smb_keytab"), "{remedy}");
+    stand.delegate_again().expect("the node reads its keytab");
+    for protection in [kerberos::PROTECTIONS[1], kerberos::PROTECTIONS[3]] {
+        let transfer = stand.transfer(protection).expect("smbclient transfers");
+        assert!(transfer.is_identical);
+        assert!(
+            transfer.accelerate.answered > 0,
+            "{:?}",
+            transfer.accelerate
+        );
+    }
 }
 
 /// The Python that scripts/install.sh makes, if it is there.

@@ -1,0 +1,417 @@
+//! Kerberos through a pair of nodes: a KDC, an smbd with a keytab, a stock smbclient with a ticket, and the node
+//! beside the server with a keytab of its own.
+//!
+//! ```text
+//!  smbclient ── near ══ link ══ far ── smbd, krb5kdc
+//!     ticket, AP-REQ          keytab    keytab
+//! ```
+//! Everything is the run's own: the realm, its database and its configuration (`KRB5_CONFIG`); nothing of the
+//! machine's Kerberos is read or written.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vocab::Random;
+
+use super::stand::{WhyAccelerated, newest_why};
+use crate::nodes::{Extras, Nodes};
+use crate::process::{Launch, Process};
+use crate::run::Run;
+use crate::servers::{SMB_PORT, smbd};
+use crate::topology::{LinkArguments, Offloads, Site, Topology};
+use crate::{Environment, command, kernel, wait};
+
+/// The realm, and the server's name in it.
+const REALM: &str = "LAB.TEST";
+const HOST: &str = "srv.lab.test";
+/// The principal that smbd is. Tickets for it are what the nodes look into.
+const SERVICE: &str = "cifs/srv.lab.test";
+/// Who logs in: a user that every Debian has, because smbd looks for one of the principal's name.
+const USER: &str = "daemon";
+const PASSWORD: &str = "correct-horse-2";
+/// The share.
+const SHARE: &str = "files";
+/// What is got from it, and what is put into it.
+const GOT: &str = "got.bin";
+const PUT: &str = "put.bin";
+const BYTES: usize = 1_000_000;
+
+/// A link on which a transfer takes half a second.
+const LINK: [&str; 6] = ["--rate", "100Mbit", "--delay", "5ms", "--queue", "250kB"];
+
+/// How long a server may take until it accepts connections.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long the node may take to notice that its keytab is another one: some times what it says.
+const REREAD_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a client of one transfer is told beyond who it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Protection {
+    /// For people.
+    pub name: &'static str,
+    /// Options of smbclient.
+    pub options: &'static [&'static str],
+}
+
+/// Signed by every algorithm, and encrypted with a key of either length.
+pub const PROTECTIONS: [Protection; 4] = [
+    Protection {
+        name: "signed by HMAC-SHA256",
+        options: &["--max-protocol=SMB2_10", "--client-protection=sign"],
+    },
+    Protection {
+        name: "signed by AES-CMAC",
+        options: &[
+            "--client-protection=sign",
+            "--option=clientsmb3signingalgorithms=AES-128-CMAC",
+        ],
+    },
+    Protection {
+        name: "encrypted by AES-128-GCM",
+        options: &["--client-protection=encrypt"],
+    },
+    Protection {
+        name: "encrypted by AES-256-GCM",
+        options: &[
+            "--client-protection=encrypt",
+            "--option=clientsmb3encryptionalgorithms=AES-256-GCM",
+        ],
+    },
+];
+
+/// How a file that went there and back fared.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    /// What arrived at the client, and at the server, is what was sent.
+    pub is_identical: bool,
+    /// What the near node says of the flow.
+    pub accelerate: WhyAccelerated,
+}
+
+/// A realm with a file server in it, at the far site, and a pair of nodes.
+pub struct Stand {
+    // In the order in which they have to go.
+    nodes: Nodes,
+    _emulator: Process,
+    _smbd: Process,
+    _kdc: Process,
+    topology: Topology,
+    logs: PathBuf,
+    /// What the realm's programs and smbd's are told through their environment.
+    environment: Vec<(&'static str, PathBuf)>,
+    home: PathBuf,
+    files: PathBuf,
+    random: Random,
+    _run: Run,
+}
+
+impl Stand {
+    /// Starts all of it. The node beside the server gets the service's first keys.
+    ///
+    /// # Errors
+    /// When something does not come up; the message shows the end of its log.
+    pub fn create(environment: &Environment) -> Result<Self> {
+        let run = Run::create(environment)?;
+        let logs = run.subdirectory("logs")?;
+        let home = run.subdirectory("realm")?;
+        let topology = Topology::create_with(&run, &[Site::Near, Site::Far], Offloads::Kept)?;
+        let environment = configure(&home)?;
+        let kdc = start_kdc(&run, &topology, &logs, &home, &environment)?;
+        let files = home.join(SHARE);
+        fs::create_dir_all(&files)?;
+        fs::set_permissions(&files, fs::Permissions::from_mode(0o777))?;
+        let smbd = start_smbd(&run, &topology, &logs, &home, &environment)?;
+        let words = LinkArguments(LINK.map(str::to_owned).to_vec());
+        let emulator = topology.start_emulator(&run, &logs, &words)?;
+        let mut nodes = Nodes::prepare(&run, &topology, &logs)?;
+        let keytab = home.join("node.keytab");
+        delegate(&home)?;
+        let extras = Extras {
+            node: vec!["grace = \"1s\"".to_owned()],
+            policy: vec![
+                "smb = \"strict\"".to_owned(),
+                format!("smb_keytab = \"{}\"", keytab.display()),
+            ],
+            ..Extras::default()
+        };
+        nodes.configure(&topology, &extras)?;
+        nodes.start(&run)?;
+        Ok(Self {
+            nodes,
+            _emulator: emulator,
+            _smbd: smbd,
+            _kdc: kdc,
+            topology,
+            logs,
+            environment,
+            home,
+            files,
+            random: Random::from_seed(u64::from(std::process::id())),
+            _run: run,
+        })
+    }
+
+    /// Gets a file of random bytes and puts another one, by a client that logs in by Kerberos and nothing else.
+    ///
+    /// # Errors
+    /// When the client fails, or the node knows no such flow.
+    pub fn transfer(&mut self, protection: Protection) -> Result<Transfer> {
+        let local = self.home.join("client");
+        fs::create_dir_all(&local)?;
+        let published = random_file(&mut self.random, &self.files.join(GOT))?;
+        let sent = random_file(&mut self.random, &local.join(PUT))?;
+        let mut client = command::new("smbclient");
+        client
+            .arg(format!("//{HOST}/{SHARE}"))
+            .args(["-I", &Site::Far.host_address().to_string()])
+            .args(["-U", &format!("{USER}@{REALM}%{PASSWORD}")])
+            .arg("--use-kerberos=required")
+            // Nothing of the machine's own configuration.
+            .arg(format!(
+                "--configfile={}",
+                self.home.join("client.conf").display()
+            ))
+            .args(protection.options)
+            .args(["-c", &format!("get {GOT}; put {PUT}; ls")])
+            .current_dir(&local)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let namespace = self.topology.namespace_file(Site::Near.host());
+        kernel::prepare_child(&mut client, Some(&namespace))?;
+        command::finish("smbclient", &mut client, None).with_context(|| {
+            format!(
+                "{}; the logs are in {}",
+                protection.name,
+                self.logs.display()
+            )
+        })?;
+        let is_identical =
+            fs::read(local.join(GOT))? == published && fs::read(self.files.join(PUT))? == sent;
+        fs::remove_file(self.files.join(PUT))?;
+        Ok(Transfer {
+            is_identical,
+            accelerate: newest_why(&self.nodes)?,
+        })
+    }
+
+    /// Gives the service new keys, of AES with HMAC-SHA2, which its own keytab has at once.
+    ///
+    /// # Errors
+    /// When the realm's programs fail.
+    pub fn renew_keys(&self) -> Result<()> {
+        let keytab = self.home.join("smbd.keytab").display().to_string();
+        let encryption = "aes256-cts-hmac-sha384-192:normal";
+        let query = format!("ktadd -k {keytab} -e {encryption} {SERVICE}");
+        kadmin(&self.environment, &query)
+    }
+
+    /// Hands the service's present keys to the node beside it, and waits until that has read them.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn delegate_again(&mut self) -> Result<()> {
+        let log = self.nodes.process(Site::Far)?.log().to_owned();
+        delegate(&self.home)?;
+        wait::until(REREAD_LIMIT, "the node to read its keytab again", || {
+            let text = fs::read_to_string(&log)?;
+            Ok(text.contains("keytab read again").then_some(()))
+        })
+    }
+
+    /// What the nodes have logged.
+    ///
+    /// # Errors
+    /// When a log cannot be read.
+    pub fn node_logs(&mut self) -> Result<String> {
+        let mut logs = String::new();
+        for site in [Site::Near, Site::Far] {
+            logs += &fs::read_to_string(self.nodes.process(site)?.log())?;
+        }
+        Ok(logs)
+    }
+}
+
+/// Writes the realm's configuration; what points to it.
+fn configure(home: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+    let kdc = Site::Far.host_address();
+    let krb5 = format!(
+        "[libdefaults]
+    default_realm = {REALM}
+    dns_lookup_kdc = false
+    dns_lookup_realm = false
+    dns_canonicalize_hostname = false
+    rdns = false
+[realms]
+    {REALM} = {{
+        kdc = {kdc}:88
+    }}
+[domain_realm]
+    .lab.test = {REALM}
+"
+    );
+    // Without a PAC smbd looks for a user of the principal's name.
+    let realm = format!(
+        "[kdcdefaults]
+    kdc_listen = {kdc}:88
+    kdc_tcp_listen = {kdc}:88
+[realms]
+    {REALM} = {{
+        database_name = {home}/principal
+        key_stash_file = {home}/stash
+        acl_file = {home}/acl
+        disable_pac = true
+        supported_enctypes = aes256-cts-hmac-sha1-96:normal
+    }}
+",
+        home = home.display()
+    );
+    let paths = [home.join("krb5.conf"), home.join("kdc.conf")];
+    for (path, text) in paths.iter().zip([krb5, realm]) {
+        fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    fs::write(home.join("client.conf"), "[global]\n")?;
+    let [krb5, kdc] = paths;
+    Ok(vec![
+        ("KRB5_CONFIG", krb5),
+        ("KRB5_KDC_PROFILE", kdc),
+        // Where smbd remembers requests that it has seen.
+        ("KRB5RCACHEDIR", home.to_owned()),
+    ])
+}
+
+fn kadmin(environment: &[(&'static str, PathBuf)], query: &str) -> Result<()> {
+    let mut kadmin = command::new("kadmin.local");
+    kadmin
+        .args(["-r", REALM, "-q", query])
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    command::finish("kadmin.local", &mut kadmin, None).map(drop)
+}
+
+/// Starts a program of the realm's, with its environment.
+fn start<A: AsRef<OsStr>>(
+    run: &Run,
+    launch: &Launch<'_>,
+    environment: &[(&'static str, PathBuf)],
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<Process> {
+    let program = command::find(&launch.program.display().to_string())
+        .with_context(|| format!("there is no {}", launch.program.display()))?;
+    let variables = environment
+        .iter()
+        .map(|(name, value)| format!("{name}={}", value.display()).into());
+    let arguments = arguments
+        .into_iter()
+        .map(|argument| argument.as_ref().to_owned());
+    let all = variables.chain([program.into_os_string()]).chain(arguments);
+    let launch = Launch {
+        program: Path::new("env"),
+        ..*launch
+    };
+    Process::start(run, &launch, all)
+}
+
+/// Makes the realm's database with both principals, and starts its KDC at the far site's host.
+fn start_kdc(
+    run: &Run,
+    topology: &Topology,
+    logs: &Path,
+    home: &Path,
+    environment: &[(&'static str, PathBuf)],
+) -> Result<Process> {
+    let mut create = command::new("kdb5_util");
+    create
+        .args(["create", "-s", "-r", REALM, "-P", "of-no-use"])
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    command::finish("kdb5_util", &mut create, None)?;
+    kadmin(environment, &format!("addprinc -pw {PASSWORD} {USER}"))?;
+    kadmin(environment, &format!("addprinc -randkey {SERVICE}"))?;
+    let keytab = home.join("smbd.keytab").display().to_string();
+    kadmin(environment, &format!("ktadd -k {keytab} {SERVICE}"))?;
+    let launch = Launch {
+        name: "krb5kdc",
+        namespace: &topology.namespace(Site::Far.host()),
+        program: Path::new("krb5kdc"),
+        logs,
+    };
+    let mut process = start(run, &launch, environment, ["-n", "-r", REALM])?;
+    wait_for_port(topology, &mut process, 88)?;
+    Ok(process)
+}
+
+fn start_smbd(
+    run: &Run,
+    topology: &Topology,
+    logs: &Path,
+    home: &Path,
+    environment: &[(&'static str, PathBuf)],
+) -> Result<Process> {
+    let site = Site::Far;
+    // READs of 64 KiB, of which there are many; and no guests, so that a session which was stripped of its identity is
+    // seen.
+    let configuration = format!(
+        "{global}    realm = {REALM}
+    kerberos method = dedicated keytab
+    dedicated keytab file = {keytab}
+    map to guest = Never
+    smb2 max read = 65536
+    smb2 max write = 65536
+    server signing = mandatory
+    log level = 1
+[{SHARE}]
+    path = {files}
+    read only = no
+",
+        global = smbd::global_section(&home.join("state"), site)?,
+        keytab = home.join("smbd.keytab").display(),
+        files = home.join(SHARE).display(),
+    );
+    let path = home.join("smb.conf");
+    fs::write(&path, configuration).with_context(|| format!("writing {}", path.display()))?;
+    let launch = Launch {
+        name: "smbd",
+        namespace: &topology.namespace(site.host()),
+        program: Path::new("smbd"),
+        logs,
+    };
+    let mut process = start(run, &launch, environment, smbd::arguments(&path))?;
+    wait_for_port(topology, &mut process, SMB_PORT)?;
+    Ok(process)
+}
+
+fn wait_for_port(topology: &Topology, process: &mut Process, port: u16) -> Result<()> {
+    let address = std::net::SocketAddr::from((Site::Far.host_address(), port));
+    let namespace = topology.namespace_file(Site::Far.host());
+    process.wait_ready(START_LIMIT, "to accept connections", || {
+        Ok(kernel::in_network_namespace(&namespace, || {
+            std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop)
+        })
+        .is_ok())
+    })
+}
+
+fn random_file(random: &mut Random, path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; BYTES];
+    random.fill(&mut bytes);
+    fs::write(path, &bytes).with_context(|| format!("writing {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    Ok(bytes)
+}
+
+/// Puts what is in smbd's keytab into the node's, at once, and open to nobody else at any time.
+fn delegate(home: &Path) -> Result<()> {
+    let keys = fs::read(home.join("smbd.keytab"))?;
+    let new = home.join("node.keytab.new");
+    fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?
+        .write_all(&keys)?;
+    fs::rename(&new, home.join("node.keytab"))?;
+    Ok(())
+}
