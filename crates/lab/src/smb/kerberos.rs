@@ -39,7 +39,7 @@ const SHARE: &str = "files";
 /// What is got from it, and what is put into it.
 const GOT: &str = "got.bin";
 const PUT: &str = "put.bin";
-const BYTES: usize = 1_000_000;
+const BYTES: usize = 500_000;
 
 /// A link on which a transfer takes half a second.
 const LINK: [&str; 6] = ["--rate", "100Mbit", "--delay", "5ms", "--queue", "250kB"];
@@ -72,15 +72,15 @@ pub const PROTECTIONS: [Protection; 4] = [
         ],
     },
     Protection {
-        name: "encrypted by AES-128-GCM",
-        options: &["--client-protection=encrypt"],
-    },
-    Protection {
         name: "encrypted by AES-256-GCM",
         options: &[
             "--client-protection=encrypt",
             "--option=clientsmb3encryptionalgorithms=AES-256-GCM",
         ],
+    },
+    Protection {
+        name: "encrypted by AES-128-GCM",
+        options: &["--client-protection=encrypt"],
     },
 ];
 
