@@ -284,6 +284,7 @@ pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
     vec![
         seed("conversation", turns(smb::testing::conversation())),
         seed("signed", turns(smb::testing::signed_conversation())),
+        seed("kerberos", turns(smb::testing::kerberos_conversation())),
         seed("sealed", turns(smb::testing::sealed_conversation())),
     ]
 }

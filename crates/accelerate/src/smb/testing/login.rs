@@ -1,11 +1,11 @@
-//! Users with passwords, on both sides: how a client logs in, and what a server makes of it.
+//! Users with passwords and with tickets, on both sides: how a client logs in, and what a server makes of it.
 //!
 //! Client and server come to their key by their own view of what was said; what passes between them
 //! need not be the same for both, and if it is not, their keys differ as real ones do.
 
 use super::seal::{End, Seal};
 use crate::smb::keys::testing::{challenge, log_in};
-use crate::smb::keys::{Algorithm, Preauth, SigningKey, signing_key};
+use crate::smb::keys::{Algorithm, Encryption, Exchange, Preauth, SigningKey, signing_key};
 use crate::smb::wire::header::{Header, command, flag};
 
 /// The server's challenge: always the same, because chance has no place in these tests.
@@ -15,20 +15,45 @@ const CHOSEN: [u8; 16] = [0xc5; 16];
 
 /// A user, as client and server know them.
 #[derive(Clone, Debug)]
-pub(crate) struct Login {
-    pub(crate) domain: &'static str,
-    pub(crate) user: &'static str,
-    pub(crate) password: &'static str,
+pub(crate) enum Login {
+    /// By NTLM, in two steps.
+    Password {
+        domain: &'static str,
+        user: &'static str,
+        password: &'static str,
+    },
+    /// By Kerberos, in one: the client and the service of [`exchange`].
+    Ticket,
 }
 
 /// Anna of CORP, whose password is "secret".
-pub(crate) const ANNA: Login = Login {
+pub(crate) const ANNA: Login = Login::Password {
     domain: "CORP",
     user: "anna",
     password: "secret",
 };
 
+/// What client and service of [`Login::Ticket`] have and choose.
+pub(crate) fn exchange() -> Exchange {
+    Exchange::with(Encryption::Aes256Sha1)
+}
+
+/// How a client proves who it is.
+pub(crate) struct Proof {
+    /// Its last token.
+    pub(crate) token: Vec<u8>,
+    /// What the server says to that.
+    pub(crate) answer: Vec<u8>,
+    /// What both sign with afterwards.
+    pub(crate) session_key: [u8; 16],
+}
+
 impl Login {
+    /// Whether there is a step before the proof.
+    pub(crate) fn has_two_steps(&self) -> bool {
+        matches!(self, Self::Password { .. })
+    }
+
     /// The first token, which says nothing.
     pub(crate) fn begins() -> Vec<u8> {
         b"wrapped NTLMSSP\0\x01\0\0\0".to_vec()
@@ -39,16 +64,31 @@ impl Login {
         [b"wrapped ", &challenge(CHALLENGE)[..]].concat()
     }
 
-    /// The client's answer to that, and the session key.
-    pub(crate) fn proves(&self) -> (Vec<u8>, [u8; 16]) {
-        let (token, key) = log_in(
-            self.domain,
-            self.user,
-            self.password,
-            CHALLENGE,
-            Some(CHOSEN),
-        );
-        ([b"wrapped ", &token[..]].concat(), key)
+    /// The client's answer to that, or its only token.
+    pub(crate) fn proves(&self) -> Proof {
+        match self {
+            Self::Password {
+                domain,
+                user,
+                password,
+            } => {
+                let (token, session_key) = log_in(domain, user, password, CHALLENGE, Some(CHOSEN));
+                Proof {
+                    token: [b"wrapped ", &token[..]].concat(),
+                    answer: b"welcome".to_vec(),
+                    session_key,
+                }
+            }
+            Self::Ticket => {
+                let exchange = exchange();
+                let agreed = exchange.agreed();
+                Proof {
+                    token: exchange.token(),
+                    answer: exchange.answer(),
+                    session_key: *agreed.first_chunk().expect("keys have 16 bytes or more"),
+                }
+            }
+        }
     }
 }
 

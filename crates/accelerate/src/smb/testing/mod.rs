@@ -21,7 +21,7 @@ pub(crate) mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::{Algorithm, Encryption, Exchange};
+use super::keys::Algorithm;
 use super::{Accounts, Consistency, Settings};
 use crate::Input;
 use messages::Create;
@@ -51,6 +51,19 @@ pub fn signed_conversation() -> [Vec<Input>; 2] {
     told(world)
 }
 
+/// The same by a client that has a ticket for the service whose keytab [`settings`] hold.
+#[must_use]
+pub fn kerberos_conversation() -> [Vec<Input>; 2] {
+    let mut world = World::with_settings(Duration::from_millis(10), settings());
+    world.server.dialect = 0x0311;
+    world.server.signing = Some(Signing {
+        login: login::Login::Ticket,
+        algorithm: Algorithm::AesCmac,
+        is_required: true,
+    });
+    told(world)
+}
+
 /// The same, and encrypted.
 #[must_use]
 pub fn sealed_conversation() -> [Vec<Input>; 2] {
@@ -69,7 +82,7 @@ pub fn sealed_conversation() -> [Vec<Input>; 2] {
 /// clear, and those that only the holders of a key can read. [`settings`] have the service's key.
 #[must_use]
 pub fn kerberos_structures() -> Vec<Vec<u8>> {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let exchange = login::exchange();
     vec![
         exchange.token(),
         exchange.answer(),
@@ -84,7 +97,7 @@ pub fn kerberos_structures() -> Vec<Vec<u8>> {
 /// A keytab of its service.
 #[must_use]
 pub fn keytab_file() -> Vec<u8> {
-    Exchange::with(Encryption::Aes256Sha1).keytab_file()
+    login::exchange().keytab_file()
 }
 
 /// Everything switched on, and an account and a service delegated.
@@ -93,7 +106,7 @@ pub fn settings() -> Settings {
     let accounts = Accounts::parse("CORP\\anna:password:secret");
     Settings {
         accounts: Some(Arc::new(accounts.expect("it is one"))),
-        keytab: Some(Arc::new(Exchange::with(Encryption::Aes256Sha1).keytab())),
+        keytab: Some(Arc::new(login::exchange().keytab())),
         may_resign_gmac: true,
         may_store_decrypted: true,
         consistency: Consistency::Relaxed {

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use vocab::Time;
 
-use super::login::{Heard, Login};
+use super::login::{Heard, Login, Proof};
 use super::seal::{End, Seal};
 use crate::smb::keys::{Algorithm, SigningKey};
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
@@ -670,7 +670,11 @@ impl Server {
             answer.credits = self.grant(connection, &header);
             return self.say(connection, &answer, &body(&Login::asks()));
         }
-        let (wanted, session_key) = signing.login.proves();
+        let Proof {
+            token: wanted,
+            answer,
+            session_key,
+        } = signing.login.proves();
         if token != wanted {
             return self.error(connection, &header, 0xc000_006d);
         }
@@ -682,7 +686,7 @@ impl Server {
                 .seal(End::Server, agreed, &session_key, header.session)
         });
         header.flags |= flag::SIGNED;
-        self.answer(connection, &header, &body(b"welcome"));
+        self.answer(connection, &header, &body(&answer));
         self.connections[connection].seal = seal;
     }
 

@@ -417,12 +417,15 @@ impl World {
 
     /// Proves to the server who client `who` is.
     fn log_in(&mut self, who: usize, signing: Signing) {
-        let answer = self.ask(who, &messages::session_setup_with(&Login::begins()));
-        self.clients[who].session = answer.header.session;
-        let (token, key) = signing.login.proves();
+        if signing.login.has_two_steps() {
+            let answer = self.ask(who, &messages::session_setup_with(&Login::begins()));
+            self.clients[who].session = answer.header.session;
+        }
+        let proof = signing.login.proves();
         self.clients[who].sealing = self.server.sealing;
-        self.clients[who].session_key = Some((signing, self.server.dialect, key));
-        let answer = self.ask(who, &messages::session_setup_with(&token));
+        self.clients[who].session_key = Some((signing, self.server.dialect, proof.session_key));
+        let answer = self.ask(who, &messages::session_setup_with(&proof.token));
+        self.clients[who].session = answer.header.session;
         assert_eq!(answer.header.status, status::SUCCESS);
         assert!(answer.header.has(flag::SIGNED));
     }

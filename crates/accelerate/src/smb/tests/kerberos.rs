@@ -1,0 +1,123 @@
+//! Sessions that are set up by Kerberos: helped with the service's keytab, signed and encrypted, and passed
+//! byte for byte without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::testing::login::{Login, exchange};
+use super::super::testing::messages;
+use super::super::testing::server::{Sealing, Signing};
+use super::super::testing::world::World;
+use super::super::{Accounts, Settings};
+use super::{DELAY, contents, open, read};
+use crate::smb::keys::{Algorithm, Exchange};
+use crate::{LetGoReason, LettingGo};
+
+const BLOCK: u32 = 60_000;
+
+/// Every dialect with what it signs by.
+const WAYS: [(u16, Algorithm); 3] = [
+    (0x0210, Algorithm::HmacSha256),
+    (0x0302, Algorithm::AesCmac),
+    (0x0311, Algorithm::AesCmac),
+];
+
+/// A world whose server takes the client's ticket, with the file "a", before anybody is connected.
+fn unconnected(settings: Settings, (dialect, algorithm): (u16, Algorithm), length: usize) -> World {
+    let mut world = World::with_settings(DELAY, settings);
+    world.server.dialect = dialect;
+    world.server.signing = Some(Signing {
+        login: Login::Ticket,
+        algorithm,
+        is_required: true,
+    });
+    world.server.files.insert("a".to_owned(), contents(length));
+    world
+}
+
+fn with_keytab(exchange: &Exchange) -> Settings {
+    Settings {
+        keytab: Some(Arc::new(exchange.keytab())),
+        ..Settings::STRICT
+    }
+}
+
+/// Reads the file and writes it again, block by block; the round trips that both took.
+fn read_and_write(world: &mut World, length: usize) -> [f64; 2] {
+    let file = open(world, 0);
+    let start = world.now;
+    let mut got = Vec::new();
+    while got.len() < length {
+        got.extend(read(world, 0, file, got.len() as u64, BLOCK));
+    }
+    assert!(got == contents(length), "the contents differ");
+    let reading = world.round_trips(start);
+    world.run_for(Duration::from_secs(1));
+    let start = world.now;
+    for (index, block) in got.chunks(BLOCK as usize).enumerate() {
+        let at = index as u64 * u64::from(BLOCK);
+        world.ask(0, &messages::write(file, at, block));
+    }
+    let writing = world.round_trips(start);
+    world.ask(0, &messages::close(file));
+    [reading, writing]
+}
+
+#[test]
+fn a_client_with_a_ticket_is_read_ahead_of_and_written_behind() {
+    let length = 20 * BLOCK as usize;
+    for (way, sealing) in [
+        (WAYS[0], None),
+        (WAYS[1], None),
+        (WAYS[2], None),
+        (WAYS[2], Some(Sealing::OfSessions(2))),
+    ] {
+        let mut world = unconnected(with_keytab(&exchange()), way, length);
+        world.server.credits_max = 64;
+        world.server.sealing = sealing;
+        world.set_up(0);
+        let [reading, writing] = read_and_write(&mut world, length);
+        // Without help each block costs one.
+        assert!(reading <= 8.01, "{way:x?} {sealing:?}: {reading}");
+        assert!(writing <= 1.01, "{way:x?} {sealing:?}: {writing}");
+        assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
+        assert_eq!(world.let_go, None);
+        assert!(world.server.files["a"] == contents(length));
+    }
+}
+
+#[test]
+fn without_the_services_key_a_session_with_a_ticket_passes_byte_for_byte() {
+    let accounts = Accounts::parse("*\\anna:password:secret").unwrap();
+    let with_accounts = Settings {
+        accounts: Some(Arc::new(accounts)),
+        ..Settings::STRICT
+    };
+    let renewed = Exchange {
+        service_key: 0x99,
+        ..exchange()
+    };
+    let cases = [
+        (with_accounts, LetGoReason::NoKeytab),
+        (with_keytab(&renewed), LetGoReason::UnknownTicket),
+    ];
+    for (settings, reason) in cases {
+        for way in WAYS {
+            let mut world = unconnected(settings.clone(), way, 50_000);
+            world.set_up(0);
+            let file = open(&mut world, 0);
+            assert_eq!(read(&mut world, 0, file, 0, 50_000), contents(50_000));
+            world.ask(0, &messages::close(file));
+            assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
+            assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
+            // The server says to a client beside it what it said to this one.
+            let mut direct = World::new(DELAY);
+            direct.server.dialect = way.0;
+            direct.server.signing = world.server.signing.clone();
+            direct.server.files.insert("a".to_owned(), contents(50_000));
+            direct.server.receive(0, &world.clients[0].sent);
+            assert!(direct.server.take(0) == world.clients[0].bytes);
+            assert_eq!(direct.server.refused, 0);
+        }
+    }
+}
