@@ -69,8 +69,7 @@ pub fn describe(config: &NodeConfig) -> String {
     }
     if let Some(path) = &config.smb_keytab {
         let keys = smb_keytab::load(path).map_or(String::new(), |keytab| {
-            let (keys, principals) = (keytab.keys(), keytab.principals().join(", "));
-            format!(", {keys} keys of {principals}")
+            format!(", with keys of {}", keytab.principals().join(", "))
         });
         line("smb keytab", format!("{}{keys}", path.display()));
     }
