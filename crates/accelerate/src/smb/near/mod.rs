@@ -101,9 +101,13 @@ impl Open {
             _ => None,
         };
         self.waiting.retain(|id| position(id).is_some());
+        // In the order in which they were asked.
         let waiting: Vec<u64> = self.waiting.iter().filter_map(position).collect();
-        self.earlier
-            .retain(|earlier| waiting.iter().any(|position| earlier.is_of(*position)));
+        self.earlier.retain(|earlier| {
+            let first = waiting.partition_point(|position| *position < earlier.from);
+            let first = waiting.get(first);
+            first.is_some_and(|position| earlier.is_of(*position))
+        });
     }
 
     /// What was read of its file at the time of this frame of the client's.

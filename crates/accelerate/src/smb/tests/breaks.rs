@@ -58,6 +58,32 @@ fn what_was_written_stands_at_the_server_before_the_breaker_sees_the_file() {
 }
 
 #[test]
+fn a_breaker_is_given_no_file_before_the_writes_that_wait_for_others() {
+    let mut world = world_with(100);
+    world.server.files.insert("b".to_owned(), contents(100));
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    let beside = world.create(0, &Create::open("b"));
+    read(&mut world, 0, file, 0, 10);
+    world.server.holds_writes = true;
+    world.ask(0, &messages::write(beside, 0, b"b"));
+    // It waits for the WRITE before it, and the WRITE behind it for both.
+    let flushed = world.send(0, &messages::flush(beside));
+    let early = world.ask(0, &messages::write(file, 0, b"early"));
+    assert_eq!(early.header.status, status::SUCCESS);
+    world.run_for(Duration::from_millis(60));
+    let wanted = world.send(other, &Create::open("a").request());
+    world.run_for(Duration::from_secs(1));
+    assert!(!world.clients[other].answered.contains_key(&wanted));
+    world.server.holds_writes = false;
+    world.server.do_held_writes();
+    let answer = world.wait(other, wanted);
+    let theirs = super::super::wire::create::CreateAnswer::parse(&answer.body).unwrap();
+    assert_eq!(read(&mut world, other, theirs.file, 0, 5), b"early");
+    assert_eq!(world.wait(0, flushed).header.status, status::SUCCESS);
+}
+
+#[test]
 fn a_break_at_every_moment_of_a_read_leaves_nothing_stale() {
     for moment in 0..60 {
         let mut world = world_with(300_000);

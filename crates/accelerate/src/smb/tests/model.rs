@@ -98,6 +98,8 @@ struct Run {
     scale: u64,
     /// Bytes of names that clients ask for.
     lists: u32,
+    /// The file that both mostly work on, if there is one.
+    favourite: Option<usize>,
     /// The client behind the halves often opens files one after the other to read them; the next.
     goes_through: Option<usize>,
 }
@@ -114,6 +116,7 @@ impl Run {
         world.piece = [usize::MAX, usize::MAX, 1_000, 77][random.below(4) as usize];
         let scale = [200, 2_000, 20_000][random.below(3) as usize];
         let lists = [16_384, 65_536][random.below(2) as usize];
+        let favourite = (random.below(2) == 0).then(|| random.below(3) as usize);
         let is_relaxed = consistency != Consistency::Strict;
         if random.below(4) == 0 {
             // More names than one answer holds.
@@ -160,6 +163,7 @@ impl Run {
             tag: 0,
             scale,
             lists,
+            favourite,
             goes_through: is_relaxed.then_some(0),
         }
     }
@@ -212,7 +216,10 @@ impl Run {
             return self.open_next(index);
         }
         let random = &mut self.random;
-        let name = NAMES[random.below(5) as usize];
+        let name = match self.favourite {
+            Some(index) if random.below(3) > 0 => NAMES[index],
+            _ => NAMES[random.below(5) as usize],
+        };
         let (is_for, access, options) = match random.below(10) {
             0 => (Use::Attributes, 0x80, 0x40),
             1 | 2 => (Use::Names, 0x1_0080, 0x40),
