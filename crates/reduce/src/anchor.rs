@@ -13,6 +13,8 @@ use simd::places;
 pub(crate) const WINDOW: usize = 32;
 /// Positions after an anchor where none is taken: bounds how many a constant run of bytes has.
 const LEAST_SPACING: usize = 16;
+/// Values that sixteen bits of a hash can have.
+const ALL: u64 = 1 << 16;
 
 /// A place in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,42 +25,77 @@ pub(crate) struct Anchor {
     pub(crate) hash: u64,
 }
 
-/// The anchors in these bytes, in order.
-pub(crate) fn anchors(bytes: &[u8]) -> Vec<Anchor> {
-    let mut found = Vec::with_capacity(bytes.len() / places::SPACING * 5 / 4 + 8);
+/// The anchors in these bytes, in order. Of data of which compression by itself makes an `expansion`th most
+/// are left out: there only longer repeats are worth a copy, and each anchor that is kept or looked for
+/// costs a miss of the processor's cache. Which ones stay is decided by half of their bytes, and what stays
+/// at one expansion stays at each lower one.
+pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<Anchor> {
+    let kept = match expansion {
+        0 | 1 => ALL,
+        2 | 3 => ALL / 3,
+        _ => ALL / 12,
+    };
     let marks = places::Kernel::detect().mark(bytes);
+    let chosen = list(&marks, bytes.len() / places::SPACING * 5 / 4 + 8);
+    let mut found = Vec::with_capacity(chosen.len() * kept as usize / ALL as usize + 8);
     let mut free = 0;
-    for (number, mut marks) in marks.into_iter().enumerate() {
-        while marks != 0 {
-            let at = 64 * number + marks.trailing_zeros() as usize;
-            marks &= marks - 1;
-            if at < free {
-                continue;
-            }
-            let Some(window) = bytes[at..].first_chunk() else {
-                return found;
-            };
-            found.push(Anchor {
-                at,
-                hash: hash_of(window),
-            });
-            free = at + LEAST_SPACING;
+    for at in chosen {
+        let at = at as usize;
+        if at < free {
+            continue;
+        }
+        let Some(window) = bytes[at..].first_chunk() else {
+            return found;
+        };
+        free = at + LEAST_SPACING;
+        let front = front_of(window);
+        if front >> 48 < kept {
+            let hash = hash_of(front, window);
+            found.push(Anchor { at, hash });
         }
     }
     found
 }
 
-/// Names a window by three products of 128 bits, folded, as wyhash does (Wang Yi, 2019): nothing
-/// depends on two windows never having the same name, so speed is all that is asked.
-fn hash_of(window: &[u8; WINDOW]) -> u64 {
+/// The positions that are marked. Of most words of marks there are one or two, so that two are listed
+/// whether they are there or not, without a branch.
+fn list(marks: &[u64], expected: usize) -> Vec<u32> {
+    let mut chosen = Vec::with_capacity(expected);
+    for (base, marks) in (0..).step_by(64).zip(marks) {
+        let mut marks = *marks;
+        let count = marks.count_ones() as usize;
+        let listed = chosen.len();
+        for _ in 0..count.max(2) {
+            chosen.push(base + marks.trailing_zeros());
+            marks &= marks.wrapping_sub(1);
+        }
+        chosen.truncate(listed + count);
+    }
+    chosen
+}
+
+/// Of a window's first half; with the second half it names the window, by three products of 128 bits, folded,
+/// as wyhash does (Wang Yi, 2019): nothing depends on two windows never having the same name, so speed is
+/// all that is asked.
+fn front_of(window: &[u8; WINDOW]) -> u64 {
+    fold(word(window, 0), word(window, 1))
+}
+
+/// Its highest bits are the front's, so that what is kept at some expansion has the same ones.
+fn hash_of(front: u64, window: &[u8; WINDOW]) -> u64 {
+    const HIGHEST: u64 = 0xf << 60;
+    let back = fold(word(window, 2), word(window, 3));
+    front & HIGHEST | fold(front ^ SECRETS[1], back ^ SECRETS[2]) & !HIGHEST
+}
+
+fn word(window: &[u8; WINDOW], index: usize) -> u64 {
     let (words, _) = window.as_chunks();
-    let word = |index: usize| u64::from_le_bytes(words[index]) ^ SECRETS[index];
-    let fold = |one: u64, other: u64| {
-        let product = u128::from(one) * u128::from(other);
-        product as u64 ^ (product >> 64) as u64
-    };
-    let (front, back) = (fold(word(0), word(1)), fold(word(2), word(3)));
-    fold(front ^ SECRETS[1], back ^ SECRETS[2])
+    u64::from_le_bytes(words[index]) ^ SECRETS[index]
+}
+
+fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// Odd and with as many ones as zeros, as wyhash asks of them; they are its own.
@@ -68,19 +105,6 @@ const SECRETS: [u64; 4] = [
     0x8ebc_6af0_9c88_c6e3,
     0x5899_65cc_7537_4cc3,
 ];
-
-/// Drops most anchors of data of which compression by itself makes an `expansion`th: there only
-/// longer repeats are worth a copy, and each anchor that is kept or looked for costs a miss of the
-/// processor's cache. Which ones stay is decided by their hashes, and what stays at one expansion
-/// stays at each lower one.
-pub(crate) fn thin_out(anchors: &mut Vec<Anchor>, expansion: usize) {
-    let kept = match expansion {
-        0 | 1 => return,
-        2 | 3 => 3,
-        _ => 12,
-    };
-    anchors.retain(|anchor| (anchor.hash >> 48).is_multiple_of(kept));
-}
 
 #[cfg(test)]
 mod tests {
@@ -92,11 +116,11 @@ mod tests {
     fn the_same_bytes_have_the_same_anchors_wherever_they_stand() {
         let mut data = vec![0; 60_000];
         Random::from_seed(1).fill(&mut data);
-        let whole = anchors(&data);
+        let whole = anchors(&data, 1);
         let mean = data.len() / whole.len();
         assert!((70..130).contains(&mean), "{mean}");
         for shift in [1, 7, 16, 1001] {
-            let shifted = anchors(&data[shift..]);
+            let shifted = anchors(&data[shift..], 1);
             let same = shifted.iter().filter(|anchor| {
                 let at = anchor.at + shift;
                 let hash = anchor.hash;
@@ -117,19 +141,32 @@ mod tests {
             text.extend_from_slice(words[random.below(8) as usize].as_bytes());
             text.extend_from_slice(format!(" {} ", random.below(5000)).as_bytes());
         }
-        let mean = text.len() / anchors(&text).len();
+        let mean = text.len() / anchors(&text, 1).len();
         assert!((30..200).contains(&mean), "{mean}");
     }
 
     #[test]
+    fn what_stays_at_one_expansion_stays_at_each_lower_one() {
+        let mut data = vec![0; 600_000];
+        Random::from_seed(3).fill(&mut data);
+        let kept = [1, 2, 3, 4, 9].map(|expansion| anchors(&data, expansion));
+        for pair in kept.windows(2) {
+            assert!(pair[1].iter().all(|anchor| pair[0].contains(anchor)));
+        }
+        let [all, third, _, twelfth, _] = kept.each_ref().map(Vec::len);
+        assert!((5..8).contains(&(2 * all / third)), "{third} of {all}");
+        assert!((9..16).contains(&(all / twelfth)), "{twelfth} of {all}");
+    }
+
+    #[test]
     fn constant_and_short_chunks_have_few() {
-        assert_eq!(anchors(&[0; 6400]), []);
+        assert_eq!(anchors(&[0; 6400], 1), []);
         for byte in 0..=255 {
-            assert!(anchors(&[byte; 6400]).len() <= 6400 / LEAST_SPACING);
+            assert!(anchors(&[byte; 6400], 1).len() <= 6400 / LEAST_SPACING);
         }
         for length in 0..100 {
             let data: Vec<u8> = (0..length).map(|index| (index * 7) as u8).collect();
-            let found = anchors(&data);
+            let found = anchors(&data, 1);
             assert!(found.iter().all(|anchor| anchor.at + WINDOW <= length));
         }
     }

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind};
 
-use crate::anchor::{anchors, thin_out};
+use crate::anchor::anchors;
 use crate::check::Span;
 use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
@@ -450,8 +450,7 @@ impl Decoder {
         let is_new = dictionary.length(fingerprint.key()) == 0;
         dictionary.insert(&fingerprint, chunk, self.previous);
         if is_new {
-            let mut anchors = anchors(chunk);
-            thin_out(&mut anchors, self.expansion);
+            let anchors = anchors(chunk, self.expansion);
             dictionary.add_anchors(fingerprint.key(), &anchors);
         }
         self.previous = fingerprint.key();

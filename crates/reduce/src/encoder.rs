@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
-use crate::anchor::{anchors, thin_out};
+use crate::anchor::anchors;
 use crate::chunker::Chunker;
 use crate::config::{
     BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MAX_RECORD_REPAIRS, MIN_CHUNK,
@@ -596,7 +596,7 @@ impl Encoder {
         let expansion = self.expansion / 16;
         let Matching { pieces, bases } =
             self.cursor
-                .search(&mut held, &rest, 0, &anchors(&rest), expansion);
+                .search(&mut held, &rest, 0, &anchors(&rest, 1), expansion);
         add_bases(dictionary, draft, &bases);
         for piece in pieces {
             let there = rest.split_to(piece.length());
@@ -713,8 +713,7 @@ impl Encoder {
         }
         self.reading = Reading::Nothing;
         let expansion = self.expansion / 16;
-        let mut anchors = anchors(&chunk.bytes);
-        thin_out(&mut anchors, expansion);
+        let anchors = anchors(&chunk.bytes, expansion);
         let Matching { pieces, bases } =
             self.cursor
                 .search(&mut held, &chunk.bytes, chunk.sent, &anchors, expansion);

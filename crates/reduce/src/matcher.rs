@@ -6,46 +6,32 @@
 //!  three tables of places, by the 4, 8 and 16 bytes that stand there
 //! ```
 //! Repeats in text begin where words do. So only there, at one byte in eight, is anything looked up and
-//! written down, and it is known ahead where that will be: a block is worked on in batches of a kibibyte,
+//! written down, and it is known ahead where that will be: a block is worked on in batches of half a kibibyte,
 //! and each in steps that are loops without branches that depend on data, in which the waits for
 //! memory overlap.
 //!
 //! 1. Where words begin (`simd::words`).
 //! 2. For each such place the best candidate: the latest place with the same 16 bytes, else 8, else 4,
-//!    by nine bits of their hash. Its bytes are fetched meanwhile.
-//! 3. How many bytes agree there (`simd::agreement`); those with less than [`LEAST_AGREEING`] are forgotten.
+//!    by nine bits of their hash. Its bytes are fetched meanwhile (`simd::repeats`).
+//! 3. A batch later, how many bytes agree there; those of which it is less than four are forgotten.
 //! 4. Which of them become sequences (`Choice`). A match that reaches further than the one before it
 //!    cuts that one short; one that agrees as far back takes its place.
 //!
 //! What it gives up: matches that begin within words, so nothing is gained on what has none
 //! ([`is_text`]), and the search for offsets that were used before, which zstd names by itself if they come up.
 
-use simd::agreement::{AHEAD, BEHIND, ahead, behind, fetch};
+use simd::agreement::ahead;
+use simd::repeats::{self, AHEAD, BEHIND, Batch, PLACE_BITS, Repeats, Tables};
 use simd::sequences::{MIN_MATCH, Sequence};
 use simd::words;
 
 use crate::config::WINDOW_LOG;
 
-/// Places in the tables by 4, 8 and 16 bytes, as powers of two. Together 512 KiB: they share a
-/// processor's own cache with what else is done for a record.
-const SHORT_LOG: u32 = 15;
-const LONG_LOG: u32 = 15;
-const LONGEST_LOG: u32 = 16;
-/// A table's entry: the place in the window, and above it bits of the hash.
-const PLACE: u32 = (1 << WINDOW_LOG) - 1;
-const TAG_BITS: u32 = 32 - WINDOW_LOG;
-/// Bytes that agree at a candidate at least.
-const LEAST_AGREEING: u32 = 4;
+const _: () = assert!(WINDOW_LOG <= PLACE_BITS, "a place fits in a table's entry");
+
 /// Bytes that count when a match is asked whether it reaches beyond the one before it: with more of them
 /// matches are cut short that would better go on.
 const NEAR: u32 = 16;
-/// Words of marks, of 64 bytes each, that are worked on together: what is known of their places stays in
-/// the nearest cache, and they are enough for the bytes of the first candidate to arrive.
-const BATCH: usize = 16;
-/// Beginnings of words among 64 bytes at most: nothing begins right behind a beginning.
-const MOST_IN_MARKS: usize = 32;
-/// Places that are listed at once, whether they are there or not.
-const AT_ONCE: usize = 12;
 /// Bytes that a further sequence has to cover, by the bits of its offset: one costs about as much as so many
 /// literals.
 const LEAST_GAIN: [(u32, i32); 3] = [(14, 4), (18, 5), (u32::BITS, 6)];
@@ -58,39 +44,15 @@ const OTHERS: usize = 8;
 const SPARSE: usize = 16;
 const DENSE: usize = 3;
 
-/// Odd and without pattern: the golden ratio, and the second constant of XXH64.
-const MULTIPLIER: u64 = 0x9e37_79b1_85eb_ca87;
-const OTHER_MULTIPLIER: u64 = 0xc2b2_ae3d_27d4_eb4f;
-
 /// What is remembered of one window.
 pub(crate) struct Matcher {
-    kernel: words::Kernel,
-    short: Box<[u32; 1 << SHORT_LOG]>,
-    long: Box<[u32; 1 << LONG_LOG]>,
-    longest: Box<[u32; 1 << LONGEST_LOG]>,
+    words: words::Kernel,
+    repeats: repeats::Kernel,
+    tables: Tables,
     marks: Vec<u64>,
     batch: Box<Batch>,
-    /// By the zeros before an offset.
+    /// By the bits of an offset.
     gains: [i32; 32],
-}
-
-/// The places of a batch.
-struct Batch {
-    /// With room for what is listed in vain.
-    places: [u32; BATCH * MOST_IN_MARKS + AT_ONCE],
-    /// Where the same bytes may stand; 0 for nowhere.
-    candidates: [u32; BATCH * MOST_IN_MARKS],
-    repeats: [Repeat; BATCH * MOST_IN_MARKS],
-    sequences: [Sequence; BATCH * MOST_IN_MARKS],
-}
-
-/// A place whose bytes stand elsewhere, too.
-#[derive(Clone, Copy, Default)]
-struct Repeat {
-    at: u32,
-    candidate: u32,
-    /// Bytes that agree, [`AHEAD`] at most.
-    ahead: u32,
 }
 
 /// What has been chosen so far.
@@ -107,31 +69,23 @@ struct Choice {
 impl Matcher {
     pub(crate) fn new() -> Self {
         let mut gains = [0; 32];
-        for (zeros, gain) in (0..).zip(&mut gains) {
-            let least = LEAST_GAIN.iter().find(|(below, _)| 31 - zeros < *below);
+        for (bits, gain) in (0..).zip(&mut gains) {
+            let least = LEAST_GAIN.iter().find(|(below, _)| bits < *below);
             *gain = least.map_or(0, |(_, least)| *least);
         }
         Self {
-            kernel: words::Kernel::detect(),
-            short: table(),
-            long: table(),
-            longest: table(),
+            words: words::Kernel::detect(),
+            repeats: repeats::Kernel::detect(),
+            tables: Tables::new(),
             marks: Vec::new(),
-            batch: Box::new(Batch {
-                places: [0; _],
-                candidates: [0; _],
-                repeats: [Repeat::default(); _],
-                sequences: [Sequence::last(0); _],
-            }),
+            batch: Batch::new(),
             gains,
         }
     }
 
     /// Forgets everything: a window begins.
     pub(crate) fn begin(&mut self) {
-        self.short.fill(0);
-        self.long.fill(0);
-        self.longest.fill(0);
+        self.tables.clear();
     }
 
     /// Adds the sequences of the block from `start` to the end of `history`, which is all of the
@@ -140,7 +94,7 @@ impl Matcher {
         debug_assert!(history.len() <= 1 << WINDOW_LOG);
         // Behind each place that is looked at stand as many bytes as are compared; before it, too.
         let readable = history.len().saturating_sub(AHEAD).max(start);
-        self.kernel.mark(&history[start..readable], &mut self.marks);
+        self.words.mark(&history[start..readable], &mut self.marks);
         if let Some(marks) = self.marks.first_mut() {
             *marks &= u64::MAX << BEHIND.saturating_sub(start);
         }
@@ -150,15 +104,13 @@ impl Matcher {
             end: start as i32,
             offset: 0,
         };
-        for number in (0..self.marks.len()).step_by(BATCH) {
-            let count = self.list(number, start + 64 * number);
-            self.look_up(history, count);
-            let count = self.compare(history, count);
-            let Batch {
-                repeats, sequences, ..
-            } = &mut *self.batch;
-            let count = choice.choose(history, &repeats[..count], &self.gains, sequences);
-            found.extend_from_slice(&self.batch.sequences[..count]);
+        // The last of them have their turn with none.
+        let batches = self.marks.chunks(repeats::WORDS).chain([&[][..]]);
+        for (number, marks) in batches.enumerate() {
+            let base = start + 64 * repeats::WORDS * number;
+            let (batch, tables) = (&mut self.batch, &mut self.tables);
+            let repeats = self.repeats.find(batch, tables, history, marks, base);
+            choice.choose(history, repeats, &self.gains, found);
         }
         if choice.offset != 0 {
             found.push(choice.sequence(choice.end));
@@ -168,96 +120,30 @@ impl Matcher {
             (history.len() - choice.done as usize) as u32,
         ));
     }
-
-    /// Lists the places of a batch; says how many there are.
-    fn list(&mut self, number: usize, base: usize) -> usize {
-        let places = &mut self.batch.places;
-        let mut count = 0;
-        let marks = self.marks[number..].iter().take(BATCH);
-        for (base, marks) in (base as u32..).step_by(64).zip(marks) {
-            let here = marks.count_ones() as usize;
-            let mut marks = *marks;
-            let mut listed = 0;
-            while listed < here {
-                for place in &mut places[count + listed..][..AT_ONCE] {
-                    *place = base + marks.trailing_zeros();
-                    marks &= marks.wrapping_sub(1);
-                }
-                listed += AT_ONCE;
-            }
-            count += here;
-        }
-        count
-    }
-
-    /// Finds the candidate of each place, and writes the place down.
-    fn look_up(&mut self, history: &[u8], count: usize) {
-        let places = &self.batch.places[..count];
-        for (at, candidate) in places.iter().zip(&mut self.batch.candidates) {
-            let at = *at;
-            let [front, back] = read(history, at as usize);
-            let short = (front << 32).wrapping_mul(MULTIPLIER);
-            let long = front.wrapping_mul(OTHER_MULTIPLIER);
-            let longest = back.rotate_left(29).wrapping_mul(MULTIPLIER);
-            let longest = front.wrapping_add(longest).wrapping_mul(OTHER_MULTIPLIER);
-            let short = exchange(&mut self.short, short, at);
-            let long = exchange(&mut self.long, long, at);
-            let longest = exchange(&mut self.longest, longest, at);
-            // Choices that the compiler makes without branches.
-            let mut best = if short.same { short.entry } else { 0 };
-            best = if long.same { long.entry } else { best };
-            best = if longest.same { longest.entry } else { best };
-            *candidate = best & PLACE;
-            // They may be in two lines of the cache.
-            fetch(history, *candidate as usize);
-            fetch(history, *candidate as usize + AHEAD - 1);
-        }
-    }
-
-    /// Finds out how well the candidates agree; says at how many places they do.
-    fn compare(&mut self, history: &[u8], count: usize) -> usize {
-        let batch = &mut *self.batch;
-        let mut repeats = 0;
-        let places = batch.places[..count].iter();
-        for (at, candidate) in places.zip(&batch.candidates) {
-            // Nowhere is compared as well, for nothing.
-            let (here, there) = (*at as usize, (*candidate as usize).max(BEHIND));
-            let ahead = ahead(history, here, there);
-            batch.repeats[repeats] = Repeat {
-                at: *at,
-                candidate: *candidate,
-                ahead,
-            };
-            let agrees = ahead >= LEAST_AGREEING && *candidate >= BEHIND as u32;
-            repeats += usize::from(agrees);
-        }
-        repeats
-    }
 }
 
 impl Choice {
-    /// Makes sequences of repeats; says how many.
+    /// Adds the sequences that repeats become.
     fn choose(
         &mut self,
         history: &[u8],
-        repeats: &[Repeat],
+        repeats: &Repeats,
         gains: &[i32; 32],
-        found: &mut [Sequence; BATCH * MOST_IN_MARKS],
-    ) -> usize {
-        let mut count = 0;
-        for repeat in repeats {
+        found: &mut Vec<Sequence>,
+    ) {
+        found.reserve(repeats.len());
+        for repeat in repeats.iter() {
             let at = repeat.at as i32;
             if at + repeat.ahead.min(NEAR) as i32 <= self.end + MIN_MATCH as i32 {
                 continue;
             }
-            let offset = (repeat.at - repeat.candidate) as i32;
+            let offset = repeat.offset as i32;
             let mut end = at + repeat.ahead as i32;
             if repeat.ahead == AHEAD as u32 {
                 end += agreeing_after(history, end as usize, offset as usize) as i32;
             }
-            let behind = behind(history, repeat.at as usize, repeat.candidate as usize);
-            let mut first = at - behind as i32;
-            if behind == BEHIND as u32 {
+            let mut first = at - repeat.behind as i32;
+            if repeat.behind == BEHIND as u32 {
                 let done = self.done as usize;
                 first -= agreeing_before(history, done, first as usize, offset as usize) as i32;
             }
@@ -270,18 +156,16 @@ impl Choice {
             let gain = end - begins.max(self.end);
             let any = self.offset != 0;
             let too_short = any && begins < self.start + MIN_MATCH as i32;
-            if gain < gains[offset.leading_zeros() as usize & 31] || too_short {
+            if gain < gains[repeat.offset.ilog2() as usize] || too_short {
                 continue;
             }
             if any {
                 let cut = self.end.min(begins);
-                found[count] = self.sequence(cut);
-                count += 1;
+                found.push(self.sequence(cut));
                 self.done = cut;
             }
             self.take(begins, end, offset);
         }
-        count
     }
 
     /// Makes this the match that may be cut short.
@@ -297,40 +181,6 @@ impl Choice {
             self.offset as u32,
         )
     }
-}
-
-/// What stood in a table.
-struct Exchanged {
-    entry: u32,
-    /// Whether it was of the same bytes, as far as can be known.
-    same: bool,
-}
-
-/// Writes a place into a table and takes out what was there before.
-fn exchange<const SIZE: usize>(table: &mut [u32; SIZE], hash: u64, at: u32) -> Exchanged {
-    let log = SIZE.ilog2();
-    let tag = (hash << log >> (64 - TAG_BITS)) as u32;
-    let written = tag << WINDOW_LOG | at;
-    let entry = &mut table[(hash >> (64 - log)) as usize];
-    let before = std::mem::replace(entry, written);
-    Exchanged {
-        entry: before,
-        same: before ^ written <= PLACE,
-    }
-}
-
-fn table<const SIZE: usize>() -> Box<[u32; SIZE]> {
-    let table = vec![0; SIZE].into_boxed_slice();
-    table.try_into().expect("it was made with this size")
-}
-
-/// The sixteen bytes at a place.
-fn read(history: &[u8], at: usize) -> [u64; 2] {
-    let bytes: &[u8; 16] = history[at..at + 16]
-        .first_chunk()
-        .expect("the slice is as long");
-    let (words, _) = bytes.as_chunks();
-    [0, 1].map(|word: usize| u64::from_le_bytes(words[word]))
 }
 
 /// How many bytes from `at` on agree with those `offset` further back.

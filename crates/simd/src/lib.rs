@@ -5,8 +5,8 @@
 //! is found out once, when the program runs, so one binary serves old and new processors. What is
 //! here now is [`gf256`], the arithmetic of forward error correction, [`blake3`], the hash of many short
 //! inputs at once, [`places`], the choice of positions by content, [`words`], the positions where words
-//! begin, and [`agreement`], how many bytes agree at two places. [`sequences`] is the part of zstd that is
-//! reached by pointers only.
+//! begin, [`repeats`], where what stands at some places stood before, and [`agreement`], how many bytes agree
+//! at two places. [`sequences`] is the part of zstd that is reached by pointers only.
 //!
 //! ```text
 //!  Kernel::detect() ─► GFNI + AVX-512 │ AVX2 │ NEON │ portable      same results, byte for byte
@@ -24,6 +24,7 @@ pub mod agreement;
 pub mod blake3;
 pub mod gf256;
 pub mod places;
+pub mod repeats;
 #[allow(unsafe_code)]
 pub mod sequences;
 mod vectors;

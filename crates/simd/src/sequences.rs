@@ -237,13 +237,13 @@ fn are_sound(sequences: &[Sequence], start: usize, length: usize) -> bool {
     let Some((last, others)) = sequences.split_last() else {
         return false;
     };
-    let mut at = start;
-    let sound = others.iter().all(|sequence| {
+    let (mut at, mut sound) = (start, true);
+    // Without a branch for each.
+    for sequence in others {
         at += sequence.literals();
-        let within = (1..=at).contains(&sequence.offset());
+        sound &= (sequence.offset().wrapping_sub(1) < at) & (sequence.length() >= MIN_MATCH);
         at += sequence.length();
-        within && sequence.length() >= MIN_MATCH
-    });
+    }
     sound && last.length() == 0 && last.offset() == 0 && at + last.literals() == start + length
 }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::anchor::{Anchor, WINDOW, anchors, thin_out};
+use crate::anchor::{Anchor, WINDOW, anchors};
 use crate::config::{MAX_CHUNK, MIN_CHUNK};
 use crate::dictionary::{Dictionary, Fetch, NO_KEY, PeerSlot, Ticket};
 use crate::fingerprint::Key;
@@ -263,14 +263,12 @@ impl Cursor {
             let Some(old) = held.bytes(key) else {
                 break;
             };
-            let mut start = anchors(&old[..old.len().min(SAMPLED)]);
-            thin_out(&mut start, expansion);
+            let start = anchors(&old[..old.len().min(SAMPLED)], expansion);
             let known = |anchor: &Anchor| {
                 held.dictionary.find_anchor(anchor.hash) == Some((key, anchor.at))
             };
             if !start.iter().any(known) {
-                let mut whole = anchors(&old);
-                thin_out(&mut whole, expansion);
+                let whole = anchors(&old, expansion);
                 held.dictionary.add_anchors(key, &whole);
             }
             key = held.dictionary.next(key);

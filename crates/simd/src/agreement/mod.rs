@@ -1,9 +1,9 @@
-//! How many bytes agree at two places, forwards and backwards.
+//! How many bytes agree from two places on.
 //!
 //! ```text
-//!  … x s e l f . n e x t ( ) ;     one
-//!  … y s e l f . n e w ( ) ; }     other
-//!        ◄ behind │ ahead ►        5 (of 16 at most), 2 (of 32 at most)
+//!  … s e l f . n e x t ( ) ;     one
+//!  … s e l f . n e w ( ) ; }     other
+//!              │ ahead ►         2 (of 32 at most)
 //! ```
 //! Compared are as many bytes as there may be answers, without a branch that depends on them.
 
@@ -15,16 +15,14 @@ mod tests;
 mod x86;
 
 #[cfg(not(target_arch = "x86_64"))]
-use portable::differing;
+pub(crate) use portable::differing;
 #[cfg(target_arch = "x86_64")]
-use x86::differing;
+pub(crate) use x86::differing;
 
 /// Bytes that are compared together.
 const LANES: usize = 16;
 /// Bytes that [`ahead`] compares.
 pub const AHEAD: usize = 2 * LANES;
-/// Bytes that [`behind`] compares.
-pub const BEHIND: usize = LANES;
 
 /// How many of the [`AHEAD`] bytes from these two places on agree before one differs.
 ///
@@ -43,17 +41,6 @@ pub fn ahead(bytes: &[u8], one: usize, other: usize) -> u32 {
     let low = differing(one, other);
     let high = differing(one_more, other_more);
     (u32::from(low) | u32::from(high) << LANES).trailing_zeros()
-}
-
-/// How many of the [`BEHIND`] bytes before these two places agree, from the last one backwards.
-///
-/// # Panics
-/// When there are not as many.
-#[inline]
-#[must_use]
-pub fn behind(bytes: &[u8], one: usize, other: usize) -> u32 {
-    let [one, other] = [one, other].map(|at| there(bytes, at.wrapping_sub(BEHIND)));
-    differing(one, other).leading_zeros()
 }
 
 /// Has the processor fetch the bytes at this place, which are about to be read. Does nothing where they

@@ -6,7 +6,7 @@ use super::LANES;
 
 /// A bit for each byte, the first one lowest: whether it differs.
 #[inline]
-pub(super) fn differing(one: &[u8; LANES], other: &[u8; LANES]) -> u16 {
+pub(crate) fn differing(one: &[u8; LANES], other: &[u8; LANES]) -> u16 {
     // SAFETY: both are as long as a vector, loads of this kind need no alignment, and every processor of
     // this architecture has the instructions.
     unsafe {

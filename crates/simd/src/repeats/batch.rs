@@ -1,0 +1,155 @@
+//! What is known of the places that are worked on.
+
+use super::{WORD, WORDS};
+
+/// Places that are worked on together at most: nothing is marked right behind a mark.
+pub(super) const MOST: usize = WORDS * WORD / 2;
+/// With room for what vectors list, look up and find in vain.
+pub(super) const ROOM: usize = MOST + 16;
+
+/// The places that are worked on.
+pub struct Batch {
+    /// Those that were looked up last, and those of the batch before.
+    listed: [Listed; 2],
+    last: usize,
+    short: Looked,
+    long: Looked,
+    longest: Looked,
+    /// For each place a bit for each byte that is compared: whether it differs.
+    differing: [u64; ROOM],
+    repeats: Repeats,
+}
+
+/// Places, and what is known of them.
+pub(super) struct Listed {
+    pub(super) count: usize,
+    /// Each is greater than the one before.
+    pub(super) places: [u32; ROOM],
+    /// Where the same bytes may stand; [`super::BEHIND`] for nowhere.
+    pub(super) candidates: [u32; ROOM],
+}
+
+/// For each place, which entry of a table is its, what is written there, and what was there before.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(super) struct Looked {
+    pub(super) slots: [u32; ROOM],
+    pub(super) entries: [u32; ROOM],
+    pub(super) before: [u32; ROOM],
+}
+
+/// Places whose bytes stand elsewhere, too, in their order.
+pub struct Repeats {
+    pub(super) count: usize,
+    pub(super) at: [u32; ROOM],
+    pub(super) offset: [u32; ROOM],
+    pub(super) ahead: [u32; ROOM],
+    pub(super) behind: [u32; ROOM],
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// The place.
+    pub at: u32,
+    /// How far before it the same bytes stand.
+    pub offset: u32,
+    /// Bytes from there on that agree, [`super::AHEAD`] at most.
+    pub ahead: u32,
+    /// Bytes before it that agree, [`super::BEHIND`] at most.
+    pub behind: u32,
+}
+
+/// The parts of a batch, for a step.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(super) struct Parts<'a> {
+    pub(super) now: &'a mut Listed,
+    pub(super) before: &'a Listed,
+    pub(super) short: &'a mut Looked,
+    pub(super) long: &'a mut Looked,
+    pub(super) longest: &'a mut Looked,
+    pub(super) differing: &'a mut [u64; ROOM],
+    pub(super) repeats: &'a mut Repeats,
+}
+
+impl Batch {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Box<Self> {
+        let listed = || Listed {
+            count: 0,
+            places: [0; _],
+            candidates: [0; _],
+        };
+        let looked = || Looked {
+            slots: [0; _],
+            entries: [0; _],
+            before: [0; _],
+        };
+        Box::new(Self {
+            listed: [listed(), listed()],
+            last: 0,
+            short: looked(),
+            long: looked(),
+            longest: looked(),
+            differing: [0; _],
+            repeats: Repeats {
+                count: 0,
+                at: [0; _],
+                offset: [0; _],
+                ahead: [0; _],
+                behind: [0; _],
+            },
+        })
+    }
+
+    /// What was looked up last becomes what is compared, and others are to be looked up.
+    pub(super) fn turn(&mut self) -> Parts<'_> {
+        self.last ^= 1;
+        let [one, other] = &mut self.listed;
+        let (now, before) = match self.last {
+            0 => (one, other),
+            _ => (other, one),
+        };
+        Parts {
+            now,
+            before,
+            short: &mut self.short,
+            long: &mut self.long,
+            longest: &mut self.longest,
+            differing: &mut self.differing,
+            repeats: &mut self.repeats,
+        }
+    }
+
+    pub(super) fn repeats(&self) -> &Repeats {
+        &self.repeats
+    }
+}
+
+impl Repeats {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Each of them.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = Repeat> {
+        let places = self.at[..self.count].iter().zip(&self.offset);
+        let lengths = self.ahead.iter().zip(&self.behind);
+        let each = places.zip(lengths);
+        each.map(|((at, offset), (ahead, behind))| Repeat {
+            at: *at,
+            offset: *offset,
+            ahead: *ahead,
+            behind: *behind,
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! The choice of a kernel.
+
+use super::batch::Batch;
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::x86::Avx512;
+use super::{PLACE_BITS, Repeats, Tables, WORDS};
+
+/// A way to find repeats; all find the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(Means);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Kernel {
+    /// The fastest kernel that this processor has.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(instructions) = Avx512::detect() {
+            return Self(Means::Avx512(instructions));
+        }
+        Self(Means::Portable)
+    }
+
+    /// Every kernel that this processor has, for tests and benchmarks.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        let mut kernels = vec![Self(Means::Portable), Self::detect()];
+        kernels.dedup();
+        kernels
+    }
+
+    /// Looks up the marked places of a text and writes them down for those to come: bit `p % 64` of word
+    /// `p / 64` of the marks is for the place `base + p`. Of two places one after the other, one may be
+    /// marked. `history` is all of the text that is known. Returns the repeats at the places that were handed in
+    /// before, in their order: hand in none to get the last.
+    ///
+    /// # Panics
+    /// When there are more than [`super::WORDS`] of marks, when `base` is far beyond the longest text, or for a place that does not have
+    /// [`super::BEHIND`] bytes before it and [`super::AHEAD`] bytes from there on.
+    pub fn find<'a>(
+        self,
+        batch: &'a mut Batch,
+        tables: &mut Tables,
+        history: &[u8],
+        marks: &[u64],
+        base: usize,
+    ) -> &'a Repeats {
+        assert!(marks.len() <= WORDS, "too many marks");
+        assert!(base <= 2 << PLACE_BITS, "a text is too long");
+        let parts = batch.turn();
+        match self.0 {
+            Means::Portable => portable::find(parts, tables, history, marks, base),
+            #[cfg(target_arch = "x86_64")]
+            Means::Avx512(instructions) => instructions.find(parts, tables, history, marks, base),
+        }
+        batch.repeats()
+    }
+}

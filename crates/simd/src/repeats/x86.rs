@@ -1,0 +1,317 @@
+//! The steps with AVX-512: eight or sixteen places at a time.
+
+use std::arch::x86_64::*;
+
+use super::batch::{Listed, Looked, MOST, Parts, ROOM, Repeats};
+use super::{
+    AHEAD, BEHIND, COMPARED, LEAST_AGREEING, LONG_LOG, LONGEST_LOG, MULTIPLIER, OTHER_MULTIPLIER,
+    PLACE, REST, SHORT_LOG, TURN, Tables, WORD,
+};
+
+/// A value exists only where the processor has AVX-512 F, BW, CD, DQ and VL, BMI1, BMI2 and POPCNT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Avx512(());
+
+impl Avx512 {
+    /// Asks the processor.
+    pub(super) fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("popcnt");
+        has.then_some(Self(()))
+    }
+
+    /// All steps.
+    pub(super) fn find(
+        self,
+        parts: Parts<'_>,
+        tables: &mut Tables,
+        history: &[u8],
+        marks: &[u64],
+        base: usize,
+    ) {
+        // SAFETY: the processor has the instructions, or there would be no value of this type.
+        unsafe { find(parts, tables, history, marks, base) }
+    }
+}
+
+/// All steps.
+///
+/// # Safety
+/// The processor has the instructions.
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
+unsafe fn find(parts: Parts<'_>, tables: &mut Tables, history: &[u8], marks: &[u64], base: usize) {
+    let Parts {
+        now,
+        before,
+        short,
+        long,
+        longest,
+        differing,
+        repeats,
+    } = parts;
+    now.count = list(marks, base as u32, &mut now.places);
+    check(now, history);
+    // SAFETY: all places were checked, and so many bytes are there.
+    unsafe { hash(now, history, short, long, longest) };
+    let count = now.count;
+    // SAFETY: the slots are `LOG` highest bits of something, so they are in the tables, which have
+    // as many entries.
+    unsafe {
+        for place in 0..count {
+            exchange(short, &mut tables.short, place);
+            exchange(long, &mut tables.long, place);
+            exchange(longest, &mut tables.longest, place);
+        }
+    }
+    choose(now, short, long, longest);
+    for candidate in &now.candidates[..count] {
+        let byte = history.as_ptr().wrapping_add(*candidate as usize - BEHIND);
+        // They may be in two lines of the cache.
+        _mm_prefetch::<_MM_HINT_T0>(byte.cast());
+        _mm_prefetch::<_MM_HINT_T0>(byte.wrapping_add(COMPARED - 1).cast());
+    }
+    check(before, history);
+    check_candidates(before, history);
+    // SAFETY: all places and candidates were checked, and so many bytes are before and behind them.
+    unsafe { compare(before, history, differing) };
+    gather(before, differing, repeats);
+}
+
+/// Lists the places that are marked, from `base` on; says how many there are.
+#[target_feature(enable = "avx512f,popcnt")]
+fn list(marks: &[u64], base: u32, places: &mut [u32; ROOM]) -> usize {
+    let mut count = 0;
+    let steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (base, marks) in (base..).step_by(WORD).zip(marks) {
+        for part in [0, 16, 32, 48] {
+            let here = (marks >> part) as u16;
+            let at = _mm512_add_epi32(steps, _mm512_set1_epi32((base + part).cast_signed()));
+            let listed = _mm512_maskz_compress_epi32(here, at);
+            let room: &mut [u32] = &mut places[count..count + 16];
+            // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
+            unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), listed) };
+            count += here.count_ones() as usize;
+        }
+    }
+    assert!(count <= MOST, "marks stand side by side");
+    count
+}
+
+/// Makes sure that there are bytes enough before and behind each place.
+fn check(listed: &Listed, history: &[u8]) {
+    let places = &listed.places[..listed.count];
+    // Each is greater than the one before.
+    for at in [places.first(), places.last()].into_iter().flatten() {
+        check_place(*at, history);
+    }
+}
+
+fn check_place(at: u32, history: &[u8]) {
+    let at = at as usize;
+    let is_there = at >= BEHIND && at + AHEAD <= history.len();
+    assert!(is_there, "as many bytes are there");
+}
+
+/// Makes sure that there are bytes enough behind each candidate; before it there are.
+fn check_candidates(listed: &Listed, history: &[u8]) {
+    let candidates = &listed.candidates[..listed.count];
+    let (least, most) = candidates
+        .iter()
+        .fold((u32::MAX, 0), |(least, most), candidate| {
+            (least.min(*candidate), most.max(*candidate))
+        });
+    if listed.count > 0 {
+        check_place(least, history);
+        check_place(most, history);
+    }
+}
+
+/// Makes slots and entries of the bytes at each place.
+///
+/// # Safety
+/// From each place on there are sixteen bytes.
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+unsafe fn hash(
+    listed: &Listed,
+    history: &[u8],
+    short: &mut Looked,
+    long: &mut Looked,
+    longest: &mut Looked,
+) {
+    let multiplier = _mm512_set1_epi64(MULTIPLIER.cast_signed());
+    let other_multiplier = _mm512_set1_epi64(OTHER_MULTIPLIER.cast_signed());
+    let low_multiplier = _mm256_set1_epi32(MULTIPLIER as i32);
+    for place in (0..listed.count).step_by(8) {
+        let left = (listed.count - place).min(8);
+        let mask = u8::MAX >> (8 - left);
+        let at: &[u32] = &listed.places[place..place + 8];
+        let zeros = _mm512_setzero_si512();
+        // SAFETY: eight places are read, and the bytes at those that count; none of these needs
+        // alignment.
+        let (at, front, back) = unsafe {
+            let at = _mm256_loadu_si256(at.as_ptr().cast());
+            let bytes = history.as_ptr();
+            let front = _mm512_mask_i32gather_epi64::<1>(zeros, mask, at, bytes.cast());
+            let behind = bytes.wrapping_add(8);
+            let back = _mm512_mask_i32gather_epi64::<1>(zeros, mask, at, behind.cast());
+            (at, front, back)
+        };
+        let hash = _mm256_mullo_epi32(_mm512_cvtepi64_epi32(front), low_multiplier);
+        write::<SHORT_LOG>(short, place, hash, at);
+        let high = |product| _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(product));
+        let hash = high(_mm512_mullo_epi64(front, other_multiplier));
+        write::<LONG_LOG>(long, place, hash, at);
+        let back = _mm512_mullo_epi64(_mm512_rol_epi64::<TURN>(back), multiplier);
+        let both = _mm512_add_epi64(front, back);
+        let hash = high(_mm512_mullo_epi64(both, other_multiplier));
+        write::<LONGEST_LOG>(longest, place, hash, at);
+    }
+}
+
+/// Of each hash, which is the upper half of one of 64 bits, the highest bits choose the slot, and the next
+/// ones stand above the place.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn write<const LOG: u32>(looked: &mut Looked, place: usize, hash: __m256i, at: __m256i) {
+    let slots: &mut [u32] = &mut looked.slots[place..place + 8];
+    let entries: &mut [u32] = &mut looked.entries[place..place + 8];
+    let slot = _mm256_srlv_epi32(hash, _mm256_set1_epi32((u32::BITS - LOG).cast_signed()));
+    let tag = _mm256_sllv_epi32(hash, _mm256_set1_epi32(LOG.cast_signed()));
+    let tag = _mm256_andnot_si256(_mm256_set1_epi32(PLACE.cast_signed()), tag);
+    // SAFETY: both are as long as a vector; stores of this kind need no alignment.
+    unsafe {
+        _mm256_storeu_si256(slots.as_mut_ptr().cast(), slot);
+        _mm256_storeu_si256(entries.as_mut_ptr().cast(), _mm256_or_si256(tag, at));
+    }
+}
+
+/// Writes a place into a table and takes out what was there before.
+///
+/// # Safety
+/// There is such a place, and its slot is in the table.
+#[inline(always)]
+unsafe fn exchange<const SIZE: usize>(looked: &mut Looked, table: &mut [u32; SIZE], place: usize) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let entry = table.get_unchecked_mut(*looked.slots.get_unchecked(place) as usize);
+        let before = std::mem::replace(entry, *looked.entries.get_unchecked(place));
+        *looked.before.get_unchecked_mut(place) = before;
+    }
+}
+
+/// Takes the candidate of the longest bytes, or the least that there may be for none.
+#[target_feature(enable = "avx512f")]
+fn choose(listed: &mut Listed, short: &Looked, long: &Looked, longest: &Looked) {
+    let mask = _mm512_set1_epi32(PLACE.cast_signed());
+    let least = _mm512_set1_epi32(BEHIND as i32);
+    for place in (0..listed.count).step_by(16) {
+        let mut best = _mm512_setzero_si512();
+        for looked in [short, long, longest] {
+            let before: &[u32] = &looked.before[place..place + 16];
+            let entries: &[u32] = &looked.entries[place..place + 16];
+            // SAFETY: both are as long as a vector; loads of this kind need no alignment.
+            let (before, entries) = unsafe {
+                let before = _mm512_loadu_si512(before.as_ptr().cast());
+                (before, _mm512_loadu_si512(entries.as_ptr().cast()))
+            };
+            // Whether it was of the same bytes, as far as can be known.
+            let same = _mm512_cmple_epu32_mask(_mm512_xor_si512(before, entries), mask);
+            best = _mm512_mask_mov_epi32(best, same, before);
+        }
+        let best = _mm512_max_epu32(_mm512_and_si512(best, mask), least);
+        let candidates: &mut [u32] = &mut listed.candidates[place..place + 16];
+        // SAFETY: it is as long as a vector; stores of this kind need no alignment.
+        unsafe { _mm512_storeu_si512(candidates.as_mut_ptr().cast(), best) };
+    }
+}
+
+/// Compares the bytes at each place and its candidate.
+///
+/// # Safety
+/// There are bytes enough before and behind each of them.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn compare(listed: &Listed, history: &[u8], differing: &mut [u64; ROOM]) {
+    const MASK: u64 = (1 << COMPARED) - 1;
+    let pairs = listed.places[..listed.count].iter().zip(&listed.candidates);
+    for ((at, candidate), differing) in pairs.zip(differing) {
+        let [one, other] = [at, candidate].map(|at| {
+            let from = history.as_ptr().wrapping_add(*at as usize - BEHIND);
+            // SAFETY: these bytes are there; no others are read, and loads of this kind need no alignment.
+            unsafe { _mm512_maskz_loadu_epi8(MASK, from.cast()) }
+        });
+        *differing = _mm512_cmpneq_epi8_mask(one, other);
+    }
+}
+
+/// Gathers the places at which enough bytes agree.
+#[target_feature(enable = "avx512f,avx512cd,avx512vl,popcnt")]
+fn gather(listed: &Listed, differing: &[u64; ROOM], repeats: &mut Repeats) {
+    let mut count = 0;
+    let mut place = 0;
+    let none = _mm256_setzero_si256();
+    let (mut last_offset, mut last_ahead, mut last_end) = (none, none, none);
+    while place < listed.count {
+        let left = (listed.count - place).min(8);
+        let differing: &[u64] = &differing[place..place + 8];
+        let at: &[u32] = &listed.places[place..place + 8];
+        let candidates: &[u32] = &listed.candidates[place..place + 8];
+        // SAFETY: all of them are as long as a vector; loads of this kind need no alignment.
+        let (differing, at, candidates) = unsafe {
+            (
+                _mm512_loadu_si512(differing.as_ptr().cast()),
+                _mm256_loadu_si256(at.as_ptr().cast()),
+                _mm256_loadu_si256(candidates.as_ptr().cast()),
+            )
+        };
+        // The lowest bit that differs, and the highest one.
+        let ahead = _mm512_or_si512(
+            _mm512_srli_epi64::<{ BEHIND as u32 }>(differing),
+            _mm512_set1_epi64(1 << AHEAD),
+        );
+        let lowest = _mm512_and_si512(ahead, _mm512_sub_epi64(_mm512_setzero_si512(), ahead));
+        let ahead = _mm512_sub_epi64(_mm512_set1_epi64(63), _mm512_lzcnt_epi64(lowest));
+        let ahead = _mm512_cvtepi64_epi32(ahead);
+        let behind = _mm512_or_si512(
+            _mm512_slli_epi64::<{ 64 - BEHIND as u32 }>(differing),
+            _mm512_set1_epi64(1 << (63 - BEHIND)),
+        );
+        let behind = _mm512_cvtepi64_epi32(_mm512_lzcnt_epi64(behind));
+        let agree = _mm256_set1_epi32(LEAST_AGREEING.cast_signed());
+        let nowhere = _mm256_set1_epi32(BEHIND as i32);
+        let offset = _mm256_sub_epi32(at, candidates);
+        let end = _mm256_add_epi32(at, ahead);
+        // Whether it is what is left of the one before.
+        let offset_before = _mm256_alignr_epi32::<7>(offset, last_offset);
+        let ahead_before = _mm256_alignr_epi32::<7>(ahead, last_ahead);
+        let end_before = _mm256_alignr_epi32::<7>(end, last_end);
+        (last_offset, last_ahead, last_end) = (offset, ahead, end);
+        let rest = _mm256_cmpeq_epi32_mask(offset, offset_before)
+            & _mm256_cmpeq_epi32_mask(end, end_before)
+            & _mm256_cmple_epi32_mask(ahead_before, _mm256_set1_epi32(REST as i32));
+        let found = _mm256_cmpge_epi32_mask(ahead, agree)
+            & _mm256_cmpgt_epi32_mask(candidates, nowhere)
+            & !rest
+            & u8::MAX >> (8 - left);
+        let parts = [
+            (&mut repeats.at, at),
+            (&mut repeats.offset, offset),
+            (&mut repeats.ahead, ahead),
+            (&mut repeats.behind, behind),
+        ];
+        for (out, part) in parts {
+            let room: &mut [u32] = &mut out[count..count + 8];
+            let packed = _mm256_maskz_compress_epi32(found, part);
+            // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
+            unsafe { _mm256_storeu_si256(room.as_mut_ptr().cast(), packed) };
+        }
+        count += found.count_ones() as usize;
+        place += 8;
+    }
+    repeats.count = count;
+}
