@@ -17,6 +17,7 @@
 //! docs/guides/diagnosis.md has the definitions, and how often the answers are right.
 
 mod bucket;
+mod edge;
 mod finding;
 mod line;
 mod observation;

@@ -15,6 +15,9 @@
 //! What a capture cannot show is not claimed: whether the test host was the limit, a black hole, or
 //! the other direction's rate.
 
+mod managed;
+mod policed;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -162,7 +165,9 @@ struct Seen {
     noise: f64,
     /// Bytes per second at which packets leave while others wait.
     waiting_rate: Option<f64>,
-    /// The same where it is highest, and what is lost counts as well: of a line before what drops.
+    /// The same where it is highest.
+    fastest_rate: Option<f64>,
+    /// ... and what is lost counts as well: of a line before what drops.
     line_rate: Option<f64>,
     /// That line, where it explains losses better than none.
     line: Option<f64>,
@@ -211,12 +216,13 @@ impl Seen {
             is_behind: stream.place == Place::Receiver,
             noise: noise(stream.place),
             waiting_rate: None,
+            fastest_rate: None,
             line_rate: None,
             line: None,
             early_line,
             passages,
         };
-        (seen.waiting_rate, seen.line_rate) = seen.find_waiting_rates();
+        (seen.waiting_rate, seen.fastest_rate, seen.line_rate) = seen.find_waiting_rates();
         seen
     }
 
@@ -226,7 +232,7 @@ impl Seen {
 
     /// The rate at which packets leave while others wait: the median of short runs, so that a pause
     /// in between does not count.
-    fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>) {
+    fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>, Option<f64>) {
         /// Packets in a run.
         const RUN: f64 = 20.0;
         // Where packets are lost, if they are: elsewhere they may wait for another line.
@@ -263,8 +269,12 @@ impl Seen {
             };
         }
         match behind.len() {
-            0 | 1 => (None, None),
-            _ => (quantile(&mut behind, 0.5), quantile(&mut before, 0.9)),
+            0 | 1 => (None, None, None),
+            _ => (
+                quantile(&mut behind, 0.5),
+                quantile(&mut behind, 0.9),
+                quantile(&mut before, 0.9),
+            ),
         }
     }
 
@@ -437,40 +447,6 @@ impl Seen {
         episodes
     }
 
-    /// Behind a policer the arrivals themselves tell its losses, to the packet; behind a queue they are
-    /// as even when it is full as when it is not.
-    fn policed_arrivals(&self) -> Option<Bucket> {
-        if !self.is_behind || self.lost < LEAST_LOSSES {
-            return None;
-        }
-        let mut arrived: Vec<Passage> = self
-            .passages
-            .iter()
-            .map(|passage| Passage {
-                sent: passage.seen,
-                ..*passage
-            })
-            .collect();
-        arrived.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        let scale = (self.rtt, self.packet);
-        let search =
-            |account: &dyn Fn(f64) -> Account| best_account(&arrived, None, 0, scale, account);
-        let from_start = search(&|rate| Account::from_start(&arrived, rate, None))?;
-        let account = search(&|rate| Account::followed(&arrived, rate, None, scale.1))
-            .filter(|better| better.explained > from_start.explained + EXPLAINS_MORE)
-            .unwrap_or(from_start);
-        let is_bucket =
-            account.explained > ARRIVALS_EXPLAIN && account.deficit > POLICED_PACKETS * self.packet;
-        is_bucket.then_some(Bucket {
-            rate: account.rate,
-            explained: account.explained,
-            deficit: account.deficit,
-            wait: 0.0,
-            at_top: 0.0,
-            top_wait: None,
-        })
-    }
-
     /// What drops packets, where there are enough losses to tell.
     fn losses_of(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
         let waiting = bucket.rate * bucket.wait;
@@ -497,7 +473,7 @@ impl Seen {
             }
             _ => waits_long,
         };
-        if waits {
+        if waits || (leaves_at_rate && self.drops_early()) {
             return self.full_queue(bucket, stream);
         }
         let bucket = self.policed_arrivals().unwrap_or(bucket);
@@ -526,17 +502,32 @@ impl Seen {
             );
             let sure = confidence(bucket.explained / EXPLAINED);
             let found = Finding::new(Cause::Policer, sure, evidence);
+            let edge = self
+                .edge(bucket.rate)
+                .filter(|(edge, more)| self.is_sharp(edge, *more));
+            let (rate, deficit) = match &edge {
+                Some((edge, _)) => (edge.rate, edge.full - 0.5 * self.packet),
+                None => (bucket.rate, bucket.deficit),
+            };
             let found = found.with(Parameters {
-                rate: Some(bitrate(bucket.rate)),
-                burst: Some(bytes(bucket.deficit + self.packet)),
+                rate: Some(bitrate(rate)),
+                burst: Some(bytes(deficit + self.packet)),
                 ..Parameters::default()
             });
-            return vec![found];
+            let mut findings = vec![found];
+            if let Some((edge, _)) = edge.filter(|_| bucket.explained > FULL_EXPLAINS) {
+                findings.extend(self.chance_far_from(&edge));
+            }
+            return findings;
         }
         if bucket.explained > EXPLAINED {
             return self.tiny_queue(bucket, stream);
         }
-        self.random_loss().into_iter().collect()
+        let hidden = self.policer_among_chance(bucket.rate);
+        match hidden.is_empty() {
+            true => self.random_loss().into_iter().collect(),
+            false => hidden,
+        }
     }
 
     /// Room from which on nothing drops or waits.
@@ -573,21 +564,27 @@ impl Seen {
         let is_its = |rate: &f64| *rate < FASTER_LINE * bucket.rate;
         let rate = waiting_rate.filter(is_its).unwrap_or(bucket.rate);
         let explained = self.explained(rate);
-        let is_full = explained > FULL_EXPLAINS;
+        let drops_early = self.drops_early();
+        let is_full = explained > FULL_EXPLAINS && !drops_early;
         let mut findings = Vec::new();
         findings.extend(match is_full || bucket.at_top > 0.5 {
-            true => self.burst_found(rate, self.burst_at_losses(rate)),
+            true => self
+                .burst_found(rate, self.burst_at_losses(rate), self.noise * rate)
+                .or_else(|| self.shaper(rate)),
             false => self.shaper(rate),
         });
         let is_shaped = !findings.is_empty();
+        // What waits behind a bucket has been let wait for other reasons, too.
+        let is_managed = drops_early && !is_shaped;
+        let is_full = is_full || (is_shaped && explained > FULL_EXPLAINS);
         let low = self.loss_below(0.3 * self.long_wait);
         let parameters = Parameters {
             rate: Some(bitrate(rate)),
             queue_delay: Some(seconds(self.long_wait)),
             ..Parameters::default()
         };
-        if bucket.at_top <= 0.5 && !is_full {
-            if low > 0.4 * self.loss() {
+        if is_managed || (bucket.at_top <= 0.5 && !is_full) {
+            if low > 0.4 * self.loss() && !is_managed {
                 findings.extend(self.random_loss());
             } else {
                 let evidence = format!(
@@ -648,7 +645,10 @@ impl Seen {
         if levels.len() < 10 {
             return None;
         }
-        self.burst_found(rate, quantile(&mut levels, 0.5)?)
+        let (low, high) = (quantile(&mut levels, 0.1)?, quantile(&mut levels, 0.9)?);
+        // How well waits are known shows in how far these are apart.
+        let noise = (high - low).min(self.noise * rate);
+        self.burst_found(rate, quantile(&mut levels, 0.5)?, noise)
     }
 
     /// What of the deficit did not wait, where packets are lost for the first time: later the rate's
@@ -667,8 +667,9 @@ impl Seen {
         quantile(&mut bursts, 0.5).unwrap_or_default()
     }
 
-    fn burst_found(&self, rate: f64, burst: f64) -> Option<Finding> {
-        let least = BURST_PACKETS * self.packet + 4.0 * self.noise * rate;
+    /// A burst that is more than no bucket would show; `noise` in bytes is how well it is known.
+    fn burst_found(&self, rate: f64, burst: f64, noise: f64) -> Option<Finding> {
+        let least = BURST_PACKETS * self.packet + 4.0 * noise;
         (burst > least).then(|| {
             let evidence = format!(
                 "{} bytes beyond {} pass without waiting, then packets wait up to {:.1} ms",
@@ -698,15 +699,21 @@ impl Seen {
     }
 
     fn random_loss(&self) -> Option<Finding> {
-        (self.lost >= 3 && self.loss() > LOSS_LEAST).then(|| {
+        self.random_loss_beside(0)
+    }
+
+    /// Losses by chance, where a bucket has made so many others.
+    fn random_loss_beside(&self, others: usize) -> Option<Finding> {
+        let lost = self.lost - others;
+        let loss = lost as f64 / (self.passages.len() - others) as f64;
+        (lost >= 3 && loss > LOSS_LEAST).then(|| {
             let evidence = format!(
-                "{} of {} packets were lost, and neither a queue nor a bucket explains when",
-                self.lost,
-                self.passages.len()
+                "{lost} of {} packets were lost, and neither a queue nor a bucket explains when",
+                self.passages.len() - others
             );
-            let sure = confidence(self.lost as f64 / 6.0).min(0.9);
+            let sure = confidence(lost as f64 / 6.0).min(0.9);
             Finding::new(Cause::RandomLoss, sure, evidence).with(Parameters {
-                loss: Probability::from_fraction(self.loss()),
+                loss: Probability::from_fraction(loss),
                 ..Parameters::default()
             })
         })

@@ -264,7 +264,60 @@ impl Half {
         } else {
             USUAL_PAYLOAD
         };
+        let agreed = agreed.or_else(|| self.common_payload());
         i64::from(agreed.unwrap_or(usual).min(usual.max(536))).max(LEAST_PAYLOAD)
+    }
+
+    /// The size of which nearly all payloads are multiples, where no handshake tells it and several segments
+    /// may have been captured as one.
+    fn common_payload(&self) -> Option<u32> {
+        /// Payloads that may be something else: the last one of a message, say.
+        const MOST_OTHERS: f64 = 0.1;
+        /// RFC 9293 §3.7.1: what every host takes.
+        const LEAST: u32 = 536;
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for event in &self.events {
+            if let What::Data { start, end, .. } = &event.what {
+                *counts.entry((end - start) as u32).or_default() += 1;
+            }
+        }
+        let all: usize = counts.values().sum();
+        let is_common = |size: &u32| {
+            let others = counts.iter().filter(|(payload, _)| *payload % size != 0);
+            others.map(|(_, count)| *count).sum::<usize>() as f64 <= MOST_OTHERS * all as f64
+        };
+        let whole = counts.range(LEAST..).map(|(size, _)| *size);
+        let parts = whole
+            .clone()
+            .flat_map(|size| [size / 2, size / 3].map(|part| (size, part)))
+            .filter(|(size, part)| *part >= LEAST && size % part == 0)
+            .map(|(_, part)| part);
+        let found = whole.chain(parts).find(is_common)?;
+        // Two of the usual size are no larger one.
+        Some(match found % USUAL_PAYLOAD {
+            0 => USUAL_PAYLOAD,
+            _ => found,
+        })
+    }
+
+    /// Whether the receiver answers every second segment (RFC 9293 §3.8.6.3), so that an answer to one is
+    /// a delayed one.
+    fn answers_pairs(&self, segment: i64) -> bool {
+        let (mut highest, mut to_one, mut to_more) = (None, 0, 0);
+        for event in &self.events {
+            let What::Ack { next, blocks, .. } = &event.what else {
+                continue;
+            };
+            let before = *highest.get_or_insert(*next);
+            if *next > before && blocks[0].is_none() {
+                match next - before > segment {
+                    true => to_more += 1,
+                    false => to_one += 1,
+                }
+            }
+            highest = Some(before.max(*next));
+        }
+        to_more > to_one
     }
 
     /// The least time from data to its acknowledgement, seen from here.
@@ -401,6 +454,7 @@ fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
     let mut waiting: BTreeMap<i64, Piece> = BTreeMap::new();
     let mut highest = i64::MIN;
     let mut had_blocks = false;
+    let answers_pairs = half.answers_pairs(segment);
     for event in &half.events {
         match &event.what {
             What::Data {
@@ -449,6 +503,7 @@ fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
             }
             What::Ack { next, blocks, .. } => {
                 let mut newest: Option<(f64, usize)> = None;
+                let mut settled = 0;
                 // Only what has just come tells a wait: the end of the first block, or what is
                 // acknowledged while nothing is missing. Other news may be old (RFC 2018 §4).
                 let first = blocks[0].map(|(_, end)| end);
@@ -457,6 +512,7 @@ fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
                     None => !had_blocks,
                 };
                 let mut settle = |piece: Piece| {
+                    settled += 1;
                     known[piece.passage] = true;
                     if piece.times == 1 {
                         if !is_new(piece.end) {
@@ -490,8 +546,10 @@ fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
                         }
                     }
                 }
+                // One that waited for a second segment tells of that and not of the path.
+                let is_delayed = answers_pairs && settled == 1 && first.is_none() && !had_blocks;
                 had_blocks = first.is_some();
-                if let Some((sent, passage)) = newest {
+                if let Some((sent, passage)) = newest.filter(|_| !is_delayed) {
                     passages[passage].fate = Fate::Passed(Some((event.at - sent - least).max(0.0)));
                 }
             }

@@ -1,0 +1,275 @@
+//! The edge of a bucket: between room for a packet and none lies one packet, wherever the losses are.
+//!
+//! ```text
+//!  deficit ▲      (nothing comes here)
+//!     full ┼ ─ ─ x ─ ─ ─ x x ─ ─ ─ ─ x ─ ─ ┐ a packet's length: what comes here is lost
+//!          ┼ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ┘
+//!          │  . . .  . x . .  . . . . . .     passes; what is lost here, is lost by chance
+//! ```
+//! At the bucket's own rate all losses that it makes lie in that window; at any other they are strewn, for the
+//! rate's error adds up since the bucket was last full. So the rate is the one at which a window one packet
+//! high tells losses from passes best, by the likelihood ratio of two shares. It is found to a part of a
+//! percent where the losses' distances differ, and a bucket is found among losses by chance that outnumber its
+//! own, for which no threshold on the deficit tells most.
+
+use super::bucket::deficits;
+use super::passage::{Fate, Passage};
+
+/// Bins of deficits in a packet.
+const BINS_IN_PACKET: f64 = 8.0;
+/// Bins at most: a bucket of 60 MB at 1,500 bytes a packet.
+const MOST_BINS: usize = 320_000;
+/// The first steps of the rate, and how many of the best are looked at closely.
+const STEP: f64 = 0.02;
+const PEAKS: usize = 3;
+/// How much finer each further step is, and how often.
+const FINER: f64 = 8.0;
+const TIMES_FINER: usize = 4;
+/// Rates are looked for up to this many times what passed between losses: a sender may leave most of the rate.
+const FASTEST: f64 = 128.0;
+/// The height of the window in packets.
+const WINDOW_PACKETS: f64 = 1.25;
+/// A bucket holds more packets than that: whatever is as low as a packet or two tells what came close upon
+/// another, and no bucket.
+const LEAST_PACKETS: f64 = 3.2;
+/// How many times faster than the bucket's rate a line may be at which packets reach it.
+const LINES: [f64; 5] = [4.0, 6.5, 10.0, 15.0, 23.0];
+/// Lines that are no faster than this are what drops.
+const FASTER_LINE: f64 = 1.8;
+/// What a line that is not known makes the rate look slower: by up to a quarter of it, at the slowest.
+const SLOWER: f64 = 0.7;
+
+/// A bucket by its edge.
+#[derive(Clone, Debug)]
+pub(super) struct Edge {
+    /// Bytes per second.
+    pub(super) rate: f64,
+    /// The line before it.
+    pub(super) line: Option<f64>,
+    /// The deficit at which there is no room at all, in bytes.
+    pub(super) full: f64,
+    /// Losses in the window, and passes.
+    pub(super) lost: usize,
+    pub(super) passed: usize,
+    /// By how much two shares explain losses better than one, in nats.
+    pub(super) evidence: f64,
+}
+
+/// The bucket whose edge tells losses best; `goodput` is what passed between them.
+///
+/// `is_before_line` where packets may have to wait for a line before they reach the bucket: they are known by
+/// when they were sent. `known` are such lines, should it be one of them.
+pub(super) fn edge(
+    passages: &[Passage],
+    goodput: f64,
+    is_before_line: bool,
+    known: &[f64],
+    packet: f64,
+) -> Option<Edge> {
+    let best_first = |a: &Edge, b: &Edge| b.evidence.total_cmp(&a.evidence);
+    let keep_peaks = |edges: &mut Vec<Edge>| {
+        edges.sort_by(best_first);
+        let mut peaks: Vec<Edge> = Vec::new();
+        for edge in edges.drain(..) {
+            // The neighbours of a peak are no peaks.
+            let is_near = |peak: &Edge| {
+                peak.line == edge.line && (peak.rate / edge.rate).ln().abs() < 1.5 * STEP
+            };
+            if peaks.len() < PEAKS && !peaks.iter().any(is_near) {
+                peaks.push(edge);
+            }
+        }
+        *edges = peaks;
+    };
+    let look =
+        |rate: f64, line: Option<f64>, step: f64| at_rate(passages, rate, line, packet, step);
+    let steps = ((FASTEST / 0.9).ln() / STEP) as i32;
+    let rates = || (0..steps).map(|step| goodput * 0.9 * (f64::from(step) * STEP).exp());
+    let mut edges: Vec<Edge> = rates().filter_map(|rate| look(rate, None, STEP)).collect();
+    keep_peaks(&mut edges);
+    for line in known {
+        let slower = rates().take_while(|rate| FASTER_LINE * rate < *line);
+        edges.extend(slower.filter_map(|rate| look(rate, Some(*line), STEP)));
+    }
+    keep_peaks(&mut edges);
+    if is_before_line {
+        let around = (SLOWER.recip().ln() / STEP) as i32;
+        let behind: Vec<Edge> = edges
+            .iter()
+            .filter(|edge| edge.line.is_none())
+            .flat_map(|edge| (0..around).map(|step| edge.rate * (f64::from(step) * STEP).exp()))
+            .flat_map(|rate| LINES.map(|times| (rate, times * rate)))
+            .filter_map(|(rate, line)| look(rate, Some(line), STEP))
+            .collect();
+        edges.extend(behind);
+        keep_peaks(&mut edges);
+    }
+    let mut step = STEP;
+    for _ in 0..TIMES_FINER {
+        let finer = step / FINER;
+        // Each step's neighbours are looked at as well.
+        let around = (-(FINER as i32)..=FINER as i32).map(|by| f64::from(by) * finer);
+        let near: Vec<Edge> = around
+            .flat_map(|by| {
+                edges
+                    .iter()
+                    .map(move |edge| (edge.rate * (1.0 + by), edge.line))
+            })
+            .filter_map(|(rate, line)| look(rate, line, finer))
+            .collect();
+        edges = near;
+        edges.sort_by(best_first);
+        edges.truncate(PEAKS);
+        step = finer;
+    }
+    edges.into_iter().next()
+}
+
+/// The best window at a rate that is known to within a share `step`.
+pub(super) fn at_rate(
+    passages: &[Passage],
+    rate: f64,
+    line: Option<f64>,
+    packet: f64,
+    step: f64,
+) -> Option<Edge> {
+    let found = deficits(passages, rate, line);
+    let highest = found.iter().copied().fold(0.0, f64::max);
+    let bin = f64::max(packet / BINS_IN_PACKET, highest / MOST_BINS as f64);
+    // Passes with a deficit of as many bins or more.
+    let mut passes = vec![0_u32; (highest / bin) as usize + 2];
+    let mut losses: Vec<f64> = Vec::new();
+    for (passage, found) in passages.iter().zip(&found) {
+        match passage.fate {
+            Fate::Lost => losses.push(*found),
+            Fate::Passed(_) => passes[(found / bin) as usize] += 1,
+        }
+    }
+    for index in (1..passes.len()).rev() {
+        passes[index - 1] += passes[index];
+    }
+    let all_passes = passes[0] as usize;
+    let above = |deficit: f64| match deficit {
+        ..0.0 => all_passes,
+        _ => passes[((deficit / bin).round() as usize).min(passes.len() - 1)] as usize,
+    };
+    losses.sort_unstable_by(|a, b| b.total_cmp(a));
+    let mut best: Option<Edge> = None;
+    let mut end = 0;
+    for (begin, full) in losses.iter().enumerate() {
+        if *full < LEAST_PACKETS * packet {
+            break;
+        }
+        // What is above one that was lost at the same deficit is in the same window.
+        if begin > 0 && losses[begin - 1] == *full {
+            continue;
+        }
+        let height = WINDOW_PACKETS * packet + step * full;
+        let bottom = full - height;
+        while losses.get(end).is_some_and(|deficit| *deficit >= bottom) {
+            end += 1;
+        }
+        let lost = end - begin;
+        let passed = above(bottom) - above(full + bin);
+        let evidence = evidence(lost, passed, losses.len(), all_passes);
+        if best.as_ref().is_none_or(|best| evidence > best.evidence) {
+            best = Some(Edge {
+                rate,
+                line,
+                full: *full,
+                lost,
+                passed,
+                evidence,
+            });
+        }
+    }
+    best
+}
+
+/// By how much two shares of losses, in the window and outside of it, explain them better than one share.
+/// Nothing speaks for a window in which fewer are lost than outside.
+fn evidence(lost: usize, passed: usize, all_lost: usize, all_passed: usize) -> f64 {
+    let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
+    let term = |part: f64, share: f64| if part > 0.0 { part * share.ln() } else { 0.0 };
+    let (lost, passed) = (lost as f64, passed as f64);
+    let (all_lost, all_passed) = (all_lost as f64, all_passed as f64);
+    let all = all_lost + all_passed;
+    let (within, beyond) = (lost + passed, all - lost - passed);
+    let inside = share(lost, within);
+    let outside = share(all_lost - lost, beyond);
+    if inside <= outside {
+        return 0.0;
+    }
+    let likelihood =
+        |lost: f64, passed: f64, share: f64| term(lost, share) + term(passed, 1.0 - share);
+    likelihood(lost, passed, inside) + likelihood(all_lost - lost, all_passed - passed, outside)
+        - likelihood(all_lost, all_passed, share(all_lost, all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vocab::Random;
+
+    /// Packets in flights of drawn sizes, 100 Mbit/s fast, that a policer of 8 Mbit/s and 45 kB lets pass or
+    /// not; besides, a share is lost by chance.
+    fn policed(chance: f64) -> Vec<Passage> {
+        let mut random = Random::from_seed(7);
+        let (mut room, mut at) = (45_000.0_f64, 0.0);
+        let mut passages = Vec::new();
+        while passages.len() < 6_000 {
+            at += 0.005 + 0.06 * random.next_f64();
+            for _ in 0..random.below(60) {
+                let gap = 1_500.0 / 12.5e6;
+                at += gap;
+                let last = passages.last().map_or(0.0, |last: &Passage| last.sent);
+                room = (room + 1e6 * (at - last)).min(45_000.0);
+                let is_lost = room < 1_500.0 || random.next_f64() < chance;
+                if !is_lost {
+                    room -= 1_500.0;
+                }
+                passages.push(Passage {
+                    sent: at,
+                    seen: at,
+                    bytes: 1_500.0,
+                    fate: match is_lost {
+                        true => Fate::Lost,
+                        false => Fate::Passed(None),
+                    },
+                });
+            }
+        }
+        passages
+    }
+
+    #[test]
+    fn the_rate_is_found_within_half_a_percent_though_little_of_it_was_used() {
+        let found = edge(&policed(0.0), 0.6e6, false, &[], 1_500.0).expect("losses");
+        assert!((found.rate / 1e6 - 1.0).abs() < 0.005, "{found:?}");
+        assert!((found.full / 45_000.0 - 1.0).abs() < 0.04, "{found:?}");
+        assert!(10 * found.passed < found.lost, "{found:?}");
+    }
+
+    #[test]
+    fn a_bucket_is_found_among_losses_by_chance() {
+        let found = edge(&policed(0.3), 0.6e6, false, &[], 1_500.0).expect("losses");
+        assert!((found.rate / 1e6 - 1.0).abs() < 0.01, "{found:?}");
+    }
+
+    #[test]
+    fn chance_alone_has_no_edge() {
+        let mut random = Random::from_seed(8);
+        let passages: Vec<Passage> = policed(0.0)
+            .into_iter()
+            .map(|passage| Passage {
+                fate: match random.next_f64() < 0.02 {
+                    true => Fate::Lost,
+                    false => Fate::Passed(None),
+                },
+                ..passage
+            })
+            .collect();
+        let found = edge(&passages, 0.6e6, false, &[], 1_500.0).expect("losses");
+        assert!(found.evidence < 15.0, "{found:?}");
+    }
+}
