@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::measure::steps::{Criteria, FRAME_MIN, Goal, ServicePlan, ThroughputPlan, Verdict};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use lab::kernel;
 use lab::turnup::{self, PORT, RunOptions};
@@ -53,6 +53,9 @@ struct Way {
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
+    /// Writes a page with plots to this file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 impl Way {
@@ -67,6 +70,15 @@ impl Way {
             congestion_control: String::new(),
             rest: self.rest,
         })
+    }
+
+    /// Writes the page, where one is asked for.
+    fn write_page(&self, page: impl FnOnce() -> Result<String>) -> Result<()> {
+        let Some(path) = &self.html else {
+            return Ok(());
+        };
+        std::fs::write(path, page()?)
+            .with_context(|| format!("{} cannot be written", path.display()))
     }
 }
 
@@ -149,6 +161,7 @@ impl ServiceTest {
         let stepped = turnup::service(&options, plan, &kernel::interrupted, &display);
         display.finish();
         let stepped = stepped?;
+        self.way.write_page(|| turnup::service_html(&stepped))?;
         print(match self.way.json {
             true => format!("{}\n", turnup::service_json(&stepped)),
             false => turnup::service_text(&stepped),
@@ -235,6 +248,7 @@ impl ThroughputTest {
         let stepped = turnup::throughput(&options, plan, &kernel::interrupted, &display);
         display.finish();
         let stepped = stepped?;
+        self.way.write_page(|| turnup::throughput_html(&stepped))?;
         print(match self.way.json {
             true => format!("{}\n", turnup::throughput_json(&stepped)),
             false => turnup::throughput_text(&stepped),

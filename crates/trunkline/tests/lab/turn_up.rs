@@ -528,9 +528,10 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
     let Some(_turn) = turn(name, &[Kind::Http]) else {
         return;
     };
-    if command::find("iperf3").is_none() {
-        return;
-    }
+    assert!(
+        command::find("iperf3").is_some(),
+        "iperf3 is missing: scripts/install.sh test installs it (package iperf3)"
+    );
     let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
     let _server = serve_iperf3(&lab);
     let host = Site::Far.host_address().to_string();

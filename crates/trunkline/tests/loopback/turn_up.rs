@@ -194,7 +194,10 @@ fn a_service_without_criteria_is_measured_and_not_judged() {
     let port = server.port.to_string();
     let common = ["service", "127.0.0.1", "--port", &port, "--direction=up"];
     let small = ["--cir=1Mbit", "--step=1s", "--rest=0", "--frame-sizes=512"];
-    let output = measure(&[&common[..], &small].concat(), KEY)
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("service.html");
+    let html = format!("--html={}", page.display());
+    let output = measure(&[&common[..], &small, &[html.as_str()]].concat(), KEY)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -208,6 +211,8 @@ fn a_service_without_criteria_is_measured_and_not_judged() {
         text.lines().all(|line| line.chars().count() <= 80),
         "{text}"
     );
+    let written = std::fs::read_to_string(&page).expect("the page is written");
+    assert!(written.contains("Information rate, up"), "{written}");
     let much = measure(&[&common[..], &["--cir=2Gbit"]].concat(), KEY);
     assert_refused(&{ much }.output().unwrap(), "start it with --max-rate");
     let tiny = measure(

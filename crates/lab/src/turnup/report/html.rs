@@ -16,16 +16,7 @@ use crate::turnup::client::{Finished, RawRun};
 /// # Errors
 /// When a plot cannot be drawn.
 pub fn html(finished: &Finished) -> Result<String> {
-    let mut out = String::new();
-    let title = "Turn-up test by RFC 6349";
-    write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n\
-         <p class=\"note\">{}</p>\n",
-        escape(&text::headline(finished))
-    )?;
+    let mut out = begin("Turn-up test by RFC 6349", &text::headline(finished))?;
     for direction in &finished.turn_up.profile().directions {
         write_direction(&mut out, finished, *direction)?;
     }
@@ -42,9 +33,37 @@ pub fn html(finished: &Finished) -> Result<String> {
         what the sender&rsquo;s kernel saw of it, and <b>ideal</b> follows from that: window × 8 / baseline \
         RTT, and no more than the bottleneck carries of payload (RFC 6349 §3.3.1, §4.1). Throughput is \
         without the run&rsquo;s start; TCP efficiency is over all bytes of the run, by the kernel&rsquo;s \
-        counters (RFC 6349 §4.2); the average RTT is of one sample a second (§4.3).</p>\n\
-        </body></html>\n";
+        counters (RFC 6349 §4.2); the average RTT is of one sample a second (§4.3).</p>\n";
+    Ok(end(out))
+}
+
+/// A page's beginning: its title, and below it the verdict.
+pub(super) fn begin(title: &str, headline: &str) -> Result<String> {
+    let mut out = String::new();
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n\
+         <p class=\"note\">{}</p>\n",
+        escape(headline)
+    )?;
     Ok(out)
+}
+
+/// The page, whole.
+pub(super) fn end(mut page: String) -> String {
+    page += "</body></html>\n";
+    page
+}
+
+/// Where a direction's charts begin.
+pub(super) fn heading(direction: Direction) -> String {
+    let name = match direction {
+        Direction::Up => "Up",
+        Direction::Down => "Down",
+    };
+    format!("<h2>{name}</h2>\n")
 }
 
 /// The chart that is left out where there is nothing in it.
@@ -56,7 +75,7 @@ type OfSecond = fn(&measure::run::Second) -> Option<f64>;
 fn write_direction(out: &mut String, finished: &Finished, direction: Direction) -> Result<()> {
     let known = finished.turn_up.known(direction);
     let name = direction.name();
-    writeln!(out, "<h2>{}</h2>", if name == "up" { "Up" } else { "Down" })?;
+    *out += &heading(direction);
     let streams: Vec<Series> = known
         .streams
         .iter()

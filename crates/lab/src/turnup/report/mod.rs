@@ -4,11 +4,13 @@ mod html;
 mod json;
 mod plots;
 mod steps;
+mod steps_html;
 mod text;
 
 pub use html::html;
 pub use json::json;
 pub use steps::{service_json, service_text, throughput_json, throughput_text};
+pub use steps_html::{service_html, throughput_html};
 pub use text::{headline, text};
 
 use measure::procedure::MtuOutcome;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use measure::steps::{Seen, Service, SizeResult, StepDone, StepVerdict, Throughput, Verdict};
+use measure::steps::{Part, Seen, Service, SizeResult, StepDone, StepVerdict, Throughput, Verdict};
 use measure::wire::Direction;
 use serde_json::{Value, json};
 use vocab::Bitrate;
@@ -72,12 +72,7 @@ fn write_service(out: &mut String, stepped: &Stepped<Service>) -> std::fmt::Resu
 }
 
 fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
-    use measure::steps::Part;
     let seen = &one.seen;
-    let received = match one.part {
-        Part::Excess | Part::Policing => seen.received_late,
-        Part::Committed(_) | Part::Performance => seen.received,
-    };
     let verdict = match &one.verdict {
         StepVerdict::Measured => "measured",
         StepVerdict::Passed => "passed",
@@ -89,12 +84,20 @@ fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
         "  {:<11} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7}  {verdict}",
         one.part.name(),
         mbit(Some(one.asked)),
-        mbit(received),
+        mbit(received(one)),
         format!("{:.4}", seen.loss_ratio() * 100.0),
         ms(seen.round_trip, 2),
         ms(seen.round_trip_max, 2),
         ms(seen.variation, 2),
     )
+}
+
+/// What arrived of a step: behind a bucket, once it was empty.
+pub(super) fn received(step: &StepDone) -> Option<Bitrate> {
+    match step.part {
+        Part::Excess | Part::Policing => step.seen.received_late,
+        Part::Committed(_) | Part::Performance => step.seen.received,
+    }
 }
 
 /// The report on throughput.

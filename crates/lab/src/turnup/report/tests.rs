@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use measure::procedure::{MtuOutcome, RttOutcome, StreamRecord};
+use measure::procedure::{MtuOutcome, RttOutcome, StreamPlan, StreamRecord};
 use measure::run;
+use measure::steps::{Criteria, Goal, Service, ServicePlan, Streams, Throughput, ThroughputPlan};
 use measure::tcp_info::TcpInfo;
 use measure::turn_up::{Profile, Task, Thresholds, TurnUp};
 use measure::wire::{Arrival, RunSample};
@@ -11,6 +12,7 @@ use vocab::{Bitrate, ByteCount};
 
 use super::*;
 use crate::turnup::client::{Finished, RawRun};
+use crate::turnup::steps::Stepped;
 
 /// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.
 fn finished() -> Finished {
@@ -170,11 +172,113 @@ fn the_document_has_the_names_that_were_promised() {
     );
 }
 
+/// What a line of 10 Mbit/s of IP packets, with a queue of no length, makes of a stream.
+fn carried(plan: StreamPlan) -> StreamRecord {
+    let gap = |rate: u64| u64::from(plan.ip_bytes) * 8_000_000_000 / rate;
+    let sent = plan.duration.as_nanos() as u64 / gap(plan.rate.bits_per_second());
+    let arrives = plan.rate.bits_per_second().min(10_000_000);
+    let arrivals = (0..sent * arrives / plan.rate.bits_per_second())
+        .map(|number| Arrival {
+            number: number * plan.rate.bits_per_second() / arrives,
+            sent_ns: number * gap(arrives),
+            arrived_ns: number * gap(arrives) + 20_000_000,
+        })
+        .collect();
+    StreamRecord {
+        plan,
+        sent,
+        arrivals,
+    }
+}
+
+fn stepped<T: Streams>(mut found: T) -> Stepped<T> {
+    while let Some((_, plan)) = found.next_stream() {
+        found.handle(&carried(plan));
+    }
+    Stepped {
+        found,
+        server: "192.0.2.1:6349".parse().unwrap(),
+        local: "192.0.2.2:40000".parse().unwrap(),
+        hosts: vec!["this host: <busy>".to_owned()],
+        took: Duration::from_secs(60),
+    }
+}
+
+const BASELINE: Option<Duration> = Some(Duration::from_millis(40));
+
+#[test]
+fn the_page_on_a_service_shows_what_arrived_beside_what_was_bought() {
+    let page = service_html(&stepped(Service::new(
+        ServicePlan {
+            directions: vec![Direction::Up],
+            committed: Bitrate::from_bits_per_second(8_000_000),
+            excess: Bitrate::from_bits_per_second(4_000_000),
+            frames: vec![512, 1_518],
+            step: Duration::from_secs(3),
+            performance: Duration::ZERO,
+            stream_max: Duration::from_secs(60),
+            criteria: Criteria {
+                loss_ratio_max: Some(0.001),
+                ..Criteria::default()
+            },
+        },
+        BASELINE,
+    )))
+    .unwrap();
+    for chart in [
+        "Information rate, up",
+        "Frame loss, up",
+        "Round trip of the mean frame, up",
+        "CIR + EIR",
+        "frames of 1518 bytes",
+    ] {
+        assert!(page.contains(chart), "{chart}");
+    }
+    assert!(page.contains("&lt;busy&gt;"));
+    assert_stands_alone(&page);
+}
+
+#[test]
+fn the_page_on_throughput_has_a_chart_for_each_thing_over_the_frame_size() {
+    let page = throughput_html(&stepped(Throughput::new(
+        ThroughputPlan {
+            directions: vec![Direction::Down],
+            frames: vec![512, 1_518],
+            max_rate: Bitrate::from_bits_per_second(100_000_000),
+            stream_max: Duration::from_secs(2),
+            goal: Goal {
+                loss_ratio: 0.0,
+                trial: Duration::from_secs(1),
+                duration_sum: Duration::from_secs(1),
+                exceed_ratio: 0.5,
+                width: 0.01,
+            },
+            is_whole: true,
+        },
+        BASELINE,
+    )))
+    .unwrap();
+    for chart in [
+        "Throughput, down",
+        "Delay at the load that is carried, down",
+        "Frame loss, down",
+        "not carried",
+    ] {
+        assert!(page.contains(chart), "{chart}");
+    }
+    assert_stands_alone(&page);
+}
+
 #[test]
 fn the_page_stands_alone() {
     let page = html(&finished()).unwrap();
     assert!(page.contains("&lt;4MiB&gt;"));
     assert!(page.matches("<svg").count() >= 5);
+    assert_stands_alone(&page);
+}
+
+fn assert_stands_alone(page: &str) {
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</body></html>\n"));
     for outside in ["http://", "https://", "<script", "<link", "url("] {
         let own = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!own.contains(outside), "{outside}");

@@ -1,0 +1,234 @@
+//! Pages on tests that are made of streams: verdict, plots over the offered load and over frame sizes, and
+//! the terminal's tables.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use measure::steps::{Part, Seen, Service, SizeResult, StepDone, Throughput};
+use measure::wire::Direction;
+use vocab::Bitrate;
+
+use super::html::{begin, end, heading};
+use super::plots::{Series, lines};
+use super::steps::{received, service_text, throughput_text};
+use crate::report::escape;
+use crate::turnup::steps::Stepped;
+
+/// The page on a service: what arrived, what was lost and what waited, against what was offered.
+///
+/// # Errors
+/// When a plot cannot be drawn.
+pub fn service_html(stepped: &Stepped<Service>) -> Result<String> {
+    let service = &stepped.found;
+    let text = service_text(stepped);
+    let mut out = begin("Service test by ITU-T Y.1564", &first_paragraph(&text))?;
+    for direction in &service.plan().directions {
+        write_service(&mut out, service, *direction)?;
+    }
+    write_text(&mut out, &text)?;
+    out += "<h2>How it was measured</h2>\n\
+        <p>UDP streams at a constant rate, each direction by itself: CIR in quarters, CIR + EIR, and a quarter \
+        above that. Of the last two the rate is read once buckets were empty. Rates count whole Ethernet \
+        frames. The round trip is the least of small probes and the mean frame&rsquo;s wait in the one \
+        direction that was loaded; the two clocks need not agree.</p>\n";
+    Ok(end(out))
+}
+
+fn write_service(out: &mut String, service: &Service, direction: Direction) -> Result<()> {
+    let name = direction.name();
+    // Performance repeats CIR for a long time; it is in the table.
+    let steps = |frame: u16| {
+        service.done().iter().filter(move |step| {
+            step.direction == direction
+                && step.frame == frame
+                && !matches!(step.part, Part::Performance)
+        })
+    };
+    let frames = &service.plan().frames;
+    let of_each = |of: &dyn Fn(&StepDone) -> Option<f64>| -> Vec<Series> {
+        let series = frames.iter().map(|frame| Series {
+            name: format!("frames of {frame} bytes"),
+            points: steps(*frame)
+                .filter_map(|step| Some((mbit(step.asked), of(step)?)))
+                .collect(),
+        });
+        series.filter(|one| !one.points.is_empty()).collect()
+    };
+    let mut arrived = of_each(&|step| received(step).map(mbit));
+    if arrived.is_empty() {
+        return Ok(());
+    }
+    out.push_str(&heading(direction));
+    let offered: Vec<f64> = frames
+        .iter()
+        .flat_map(|frame| steps(*frame))
+        .map(|step| mbit(step.asked))
+        .collect();
+    let plan = service.plan();
+    let most = offered.iter().copied().fold(0.0, f64::max);
+    let bought = mbit(plan.committed) + mbit(plan.excess);
+    arrived.push(Series {
+        name: "CIR + EIR".to_owned(),
+        points: vec![(0.0, bought), (most, bought)],
+    });
+    arrived.push(Series {
+        name: "all of it".to_owned(),
+        points: vec![(0.0, 0.0), (most, most)],
+    });
+    let x = "offered, Mbit/s of frames";
+    *out += &lines(
+        &format!("Information rate, {name}"),
+        x,
+        "arrived, Mbit/s of frames",
+        &arrived,
+    )?;
+    let lost = of_each(&|step| Some(100.0 * step.seen.loss_ratio()));
+    write_or_none(
+        out,
+        "Frame loss",
+        name,
+        "none at any step",
+        (x, "% of frames"),
+        &lost,
+    )?;
+    for (title, of) in ROUND_TRIPS {
+        let series = of_each(&|step| of(&step.seen));
+        if !series.is_empty() {
+            *out += &lines(&format!("{title}, {name}"), x, "ms", &series)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a chart shows of a stream.
+type OfStream = fn(&Seen) -> Option<f64>;
+
+const ROUND_TRIPS: [(&str, OfStream); 2] = [
+    ("Round trip of the mean frame", |seen| {
+        Some(seen.round_trip?.as_secs_f64() * 1e3)
+    }),
+    ("Frame delay variation", |seen| {
+        Some(seen.variation?.as_secs_f64() * 1e3)
+    }),
+];
+
+/// The page on throughput: both bounds and the round trip over the frame size, and loss over the offered load.
+///
+/// # Errors
+/// When a plot cannot be drawn.
+pub fn throughput_html(stepped: &Stepped<Throughput>) -> Result<String> {
+    let test = &stepped.found;
+    let text = throughput_text(stepped);
+    let mut out = begin("Throughput test after RFC 2544", &first_paragraph(&text))?;
+    for direction in &test.plan().directions {
+        let of_direction = test.done().iter().filter(|(of, _)| of == direction);
+        let mut sizes: Vec<&SizeResult> = of_direction.map(|(_, found)| found).collect();
+        sizes.sort_by_key(|found| found.frame);
+        write_sizes(&mut out, *direction, &sizes)?;
+    }
+    write_text(&mut out, &text)?;
+    out += "<h2>How it was measured</h2>\n\
+        <p>UDP streams at a constant rate, each direction by itself. A load is carried when the trials of it \
+        keep the stated goal, and the search ends with a load that is carried and one that is not (MLRsearch). \
+        Frame loss is measured from half above the throughput down in tenths (RFC 2544 §26.3), back-to-back \
+        bursts by RFC 9004. Rates count whole Ethernet frames. The round trip is the least of small probes and \
+        the mean frame&rsquo;s wait in the one direction that was loaded.</p>\n";
+    Ok(end(out))
+}
+
+fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) -> Result<()> {
+    let name = direction.name();
+    let over_sizes = |name: &str, of: &dyn Fn(&SizeResult) -> Option<f64>| Series {
+        name: name.to_owned(),
+        points: sizes
+            .iter()
+            .filter_map(|found| Some((f64::from(found.frame), of(found)?)))
+            .collect(),
+    };
+    let with_points = |series: Vec<Series>| -> Vec<Series> {
+        let all = series.into_iter();
+        all.filter(|one| !one.points.is_empty()).collect()
+    };
+    let x = "bytes of a frame";
+    let bounds = with_points(vec![
+        over_sizes("carried", &|found| found.lower.map(mbit)),
+        over_sizes("not carried", &|found| found.upper.map(mbit)),
+    ]);
+    if bounds.is_empty() {
+        return Ok(());
+    }
+    out.push_str(&heading(direction));
+    *out += &lines(
+        &format!("Throughput, {name}"),
+        x,
+        "Mbit/s of frames",
+        &bounds,
+    )?;
+    let trips = ROUND_TRIPS.map(|(title, of)| over_sizes(title, &|found| of(&found.at_lower?)));
+    let trips = with_points(trips.into());
+    if !trips.is_empty() {
+        let title = format!("Delay at the load that is carried, {name}");
+        *out += &lines(&title, x, "ms", &trips)?;
+    }
+    let losses = with_points(
+        sizes
+            .iter()
+            .map(|found| Series {
+                name: format!("frames of {} bytes", found.frame),
+                points: found
+                    .losses
+                    .iter()
+                    .rev()
+                    .map(|step| (step.percent as f64, 100.0 * step.seen.loss_ratio()))
+                    .collect(),
+            })
+            .collect(),
+    );
+    let axes = ("offered, % of the throughput", "% of frames");
+    write_or_none(out, "Frame loss", name, "none at any load", axes, &losses)?;
+    let buffers = with_points(vec![over_sizes("buffer", &|found| {
+        Some(found.back_to_back?.buffer_bytes / 1e3)
+    })]);
+    if !buffers.is_empty() {
+        let title = format!("What buffers hold (RFC 9004), {name}");
+        *out += &lines(&title, x, "kB of frames", &buffers)?;
+    }
+    Ok(())
+}
+
+/// A chart, or a sentence where all of it lies at zero.
+fn write_or_none(
+    out: &mut String,
+    title: &str,
+    direction: &str,
+    none: &str,
+    (x, y): (&str, &str),
+    series: &[Series],
+) -> Result<()> {
+    let mut points = series.iter().flat_map(|one| &one.points);
+    if series.is_empty() {
+        return Ok(());
+    }
+    if points.all(|point| point.1 == 0.0) {
+        writeln!(out, "<p>{title}, {direction}: {none}.</p>")?;
+        return Ok(());
+    }
+    *out += &lines(&format!("{title}, {direction}"), x, y, series)?;
+    Ok(())
+}
+
+fn write_text(out: &mut String, text: &str) -> Result<()> {
+    writeln!(out, "<h2>All figures</h2>\n<pre>{}</pre>", escape(text))?;
+    Ok(())
+}
+
+/// The verdict, which the terminal's report begins with, in one line.
+fn first_paragraph(text: &str) -> String {
+    let lines = text.lines().take_while(|line| !line.trim().is_empty());
+    let words = lines.flat_map(str::split_whitespace);
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn mbit(rate: Bitrate) -> f64 {
+    rate.bits_per_second() as f64 / 1e6
+}
