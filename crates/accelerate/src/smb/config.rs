@@ -27,6 +27,17 @@ impl Consistency {
     pub const STALENESS: Duration = Duration::from_secs(1);
 }
 
+/// What a client is told that asks over which addresses it could have further channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Channels {
+    /// What the server says. From then on nothing is answered here for that session.
+    #[default]
+    Several,
+    /// That there are none, where its session can be helped: all of it passes here then
+    /// (docs/decisions/0065).
+    One,
+}
+
 /// What the operator decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
@@ -41,6 +52,8 @@ pub struct Settings {
     pub may_resign_gmac: bool,
     /// What came encrypted and was opened may enter the dictionaries (docs/decisions/0062).
     pub may_store_decrypted: bool,
+    /// See [`Channels`].
+    pub channels: Channels,
 }
 
 impl Settings {
@@ -51,6 +64,7 @@ impl Settings {
         keytab: None,
         may_resign_gmac: false,
         may_store_decrypted: false,
+        channels: Channels::Several,
     };
 }
 

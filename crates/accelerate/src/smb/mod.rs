@@ -49,7 +49,7 @@ pub mod testing;
 mod tests;
 mod wire;
 
-pub use config::{Consistency, Settings};
+pub use config::{Channels, Consistency, Settings};
 pub use keys::{Accounts, AccountsError, Keytab, KeytabError};
 
 use far::Far;

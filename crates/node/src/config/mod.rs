@@ -25,7 +25,8 @@ use vocab::ByteCount;
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
-    FecMode, File, PeerSection, PolicySection, SmbPolicy, UdpCongestionControl, UdpMode, WanSection,
+    FecMode, File, PeerSection, PolicySection, SmbChannels, SmbPolicy, UdpCongestionControl,
+    UdpMode, WanSection,
 };
 
 /// For how long licences are used without word from the far node.
@@ -292,6 +293,10 @@ fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
             keytab: None,
             may_resign_gmac: policy.smb_resign_gmac,
             may_store_decrypted: policy.smb_store_decrypted,
+            channels: match policy.smb_channels {
+                SmbChannels::One => accelerate::smb::Channels::One,
+                SmbChannels::Several => accelerate::smb::Channels::Several,
+            },
         },
     }
 }

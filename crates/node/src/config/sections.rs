@@ -59,6 +59,7 @@ pub(super) const KEYS: &[&str] = &[
     "smb_resign_gmac",
     "smb_store_decrypted",
     "smb_relaxed_staleness",
+    "smb_channels",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -278,6 +279,18 @@ pub(super) struct PolicySection {
     pub(super) smb_store_decrypted: bool,
     /// With `smb = "relaxed"` alone.
     pub(super) smb_relaxed_staleness: Option<Spanned<Span>>,
+    pub(super) smb_channels: SmbChannels,
+}
+
+/// What a client is told that looks for further channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SmbChannels {
+    /// What the server says.
+    #[default]
+    Several,
+    /// That there are none.
+    One,
 }
 
 /// Which answers may be given in a file server's place.

@@ -144,6 +144,24 @@ fn a_missing_name_and_a_broken_file_are_located() {
 }
 
 #[test]
+fn clients_may_have_several_channels_unless_the_policy_says_one() {
+    let channels = |policy: &str| {
+        let config = parse(&format!("{SMALL}\n[policy]\nsmb = \"strict\"\n{policy}"));
+        config
+            .expect("a right file")
+            .policy
+            .accelerators
+            .smb
+            .channels
+    };
+    assert_eq!(channels(""), accelerate::smb::Channels::Several);
+    assert_eq!(
+        channels("smb_channels = \"one\""),
+        accelerate::smb::Channels::One
+    );
+}
+
+#[test]
 fn a_relaxed_policy_says_how_old_what_it_tells_may_be() {
     let staleness = |policy: &str| {
         let config = parse(&format!("{SMALL}\n[policy]\nsmb = \"relaxed\"\n{policy}"));

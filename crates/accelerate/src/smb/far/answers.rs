@@ -10,7 +10,7 @@ use super::{Far, Held, Outstanding, Purpose, Rest, State};
 use crate::LetGoReason;
 use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{Frame, Licence};
-use crate::smb::keys::SetUps;
+use crate::smb::keys::{NoKey, Outcome, SetUps};
 use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateAnswer, oplock_level};
 use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
 use crate::smb::wire::split::{Head, Piece};
@@ -77,7 +77,7 @@ impl Far {
 
     /// Whether an answer is gathered: a key comes out of it, or its signature is verified.
     fn must_be_whole(&self, header: &Header) -> bool {
-        let is_keyed = self.sessions.key(header.session).is_some();
+        let is_keyed = self.sessions.server_key(header.session).is_some();
         header.has(flag::FROM_SERVER)
             && header.message_id != header::UNASKED
             && (SetUps::wants(header) || is_keyed && header.has(flag::SIGNED))
@@ -91,7 +91,10 @@ impl Far {
         let header = held.head.header;
         // A set-up's last answer is signed with a key that was not known as the answer began.
         self.learn_keys(&held.head, &held.rest);
-        let key = self.sessions.key(header.session);
+        if self.state == State::Gone {
+            return;
+        }
+        let key = self.sessions.server_key(header.session);
         if let Some(key) = key.filter(|_| header.has(flag::SIGNED)) {
             let mut mac = key.begin(held.head.message());
             held.rest.iter().for_each(|(_, bytes)| mac.update(bytes));
@@ -120,9 +123,41 @@ impl Far {
         let mut joined = head.message().to_vec();
         rest.iter()
             .for_each(|(_, bytes)| joined.extend_from_slice(bytes));
-        if let Some(outcome) = self.set_ups.answer(&as_asked, &joined) {
-            let chance = self.draw();
-            self.sessions.insert(header.session, outcome, chance);
+        let mut passed = joined.clone();
+        header::set_message_id(&mut passed, as_asked.message_id);
+        let Some(outcome) = self.set_ups.answer(&as_asked, &joined, &passed) else {
+            return;
+        };
+        if let Some((reason, account)) = self.parts_the_hosts(header.session, &outcome) {
+            self.no_key_for = account;
+            return self.stop(reason);
+        }
+        let chance = self.draw();
+        self.sessions.insert(header.session, outcome, chance);
+    }
+
+    /// Why a session that was set up beside others, with other message ids at either end, leaves the hosts
+    /// with keys that nobody here can tell from each other.
+    fn parts_the_hosts(
+        &self,
+        session: u64,
+        outcome: &Outcome,
+    ) -> Option<(LetGoReason, Option<String>)> {
+        let is_alike = self.state != State::Engaged
+            || !self.connection.hashes_set_up()
+            || self.sessions.stands(session);
+        match outcome {
+            _ if is_alike => None,
+            // Nobody's sessions have none.
+            Outcome::NoKey(NoKey::Keyless) => None,
+            Outcome::NoKey(no_key) => Some((no_key.reason(), no_key.account().map(str::to_owned))),
+            Outcome::Key {
+                key,
+                may_sign: false,
+                account,
+                ..
+            } if key.differ() => Some((LetGoReason::Gmac, Some(account.clone()))),
+            Outcome::Key { .. } => None,
         }
     }
 
@@ -176,7 +211,7 @@ impl Far {
             self.connection.learn(&header, head.body());
             self.finished(now, &mut head, request);
         }
-        let key = self.sessions.key(header.session);
+        let key = self.sessions.client_key(header.session);
         let is_altered = self.state == State::Engaged && header.guard() == Guard::Signed;
         if let Some(key) = key.filter(|_| is_altered) {
             let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
@@ -210,7 +245,7 @@ impl Far {
                 // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): such go unsigned.
                 (Guard::Signed, _) if is_interim => true,
                 (Guard::Signed, Guard::Signed) => {
-                    is_its && self.sessions.key(header.session).is_some()
+                    is_its && self.sessions.server_key(header.session).is_some()
                 }
                 (Guard::Signed, Guard::Nothing) => false,
                 // Who proves again who they are is answered under a signature, while everything passes.

@@ -104,7 +104,7 @@ impl Connection {
     /// then must not be altered ([MS-SMB2] §3.2.5.3, pre-authentication integrity).
     pub(crate) fn hashes_set_up(&self) -> bool {
         self.negotiated
-            .is_none_or(|agreed| agreed.dialect >= dialect::SMB_3_0)
+            .is_none_or(|agreed| agreed.dialect >= dialect::SMB_3_1_1)
     }
 
     /// A session of this client's may get further channels.

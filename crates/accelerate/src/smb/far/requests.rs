@@ -3,12 +3,12 @@
 use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
-use super::connection::Asking;
+use super::connection::{Asking, asks_for_interfaces};
 use super::message::{Message, SAME_SESSION, Unverified};
 use super::open::{Grant, Open, Waiting};
 use super::read_ahead::Verdict;
 use super::{Far, Finish, Outstanding, Purpose, State};
-use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Channels, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::keys::SetUps;
 use crate::smb::listing::may_change_names;
@@ -16,6 +16,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
 use crate::smb::wire::set_info::{asks_for_position, set_position_body};
+use crate::smb::wire::set_up::is_binding;
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest};
@@ -70,15 +71,39 @@ impl Far {
             self.stop(reason);
             return;
         }
-        self.note_set_up(now, &message);
+        let refused = self.refused_channels(&message);
+        if refused.is_none() {
+            self.note_channels(now, &message);
+        }
+        self.note_set_up(&message);
         self.note_touches(&message);
         if let Some(message) = self.open_next(now, message)
+            && refused.is_none()
             && let Some(message) = self.answer_ahead(message)
             && let Some(message) = self.list_ahead(message)
         {
             self.enqueue(message);
         }
+        if let Some(header) = refused {
+            self.engage();
+            self.tell_sealing();
+            self.refuse(&header, status::NOT_SUPPORTED);
+        }
         self.pump(now);
+    }
+
+    /// A question for the server's interfaces that is answered here as a server does that has no further
+    /// channels ([MS-SMB2] §3.3.5.15.11, Handling a Query Network Interface Request): in a session
+    /// that can be helped, and would not be any more after it.
+    fn refused_channels(&self, message: &Message) -> Option<Header> {
+        let head = message.single()?;
+        let header = head.header;
+        let is_refused = self.settings.channels == Channels::One
+            && asks_for_interfaces(&header, head.body())
+            && self.sessions.is_keyed(header.session)
+            && !self.may_have_channels(header.session)
+            && self.may_answer(&header);
+        is_refused.then_some(header)
     }
 
     /// Why the client's message cannot be handled, if so.
@@ -92,16 +117,20 @@ impl Far {
             if header.has(flag::FROM_SERVER) {
                 return Some(LetGoReason::Violation);
             }
-            // Keys of SMB 3 come out of the very bytes of a session's set-up; with other message
-            // ids the two ends would derive different ones.
-            if self.state == State::Engaged
-                && (header.command == command::NEGOTIATE
-                    || header.command == command::SESSION_SETUP && self.connection.hashes_set_up())
-            {
+            // Keys of SMB 3.1.1 come out of the very bytes of a session's set-up; with other message
+            // ids the two ends derive different ones, which only who has their accounts can do, too.
+            let is_lost = match header.command {
+                command::NEGOTIATE => true,
+                command::SESSION_SETUP => {
+                    self.connection.hashes_set_up() && !self.can_follow(message)
+                }
+                _ => false,
+            };
+            if self.state == State::Engaged && is_lost {
                 return Some(LetGoReason::Unsupported);
             }
         }
-        match message.verify(|session| self.sessions.key(session)) {
+        match message.verify(|session| self.sessions.client_key(session)) {
             Ok(_) => None,
             Err(Unverified::Forged) => Some(LetGoReason::Forged),
             Err(Unverified::NoKey { session }) => {
@@ -112,8 +141,17 @@ impl Far {
         }
     }
 
-    /// What the frame says of the connection and its sessions.
-    fn note_set_up(&mut self, now: Time, message: &Message) {
+    /// Whether a session that is set up can be followed, so that its keys may be known. One that
+    /// stands keeps those that it has ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
+    fn can_follow(&self, message: &Message) -> bool {
+        let is_new = self.settings.accounts.is_some() || self.settings.keytab.is_some();
+        let session = message.single().map(|head| head.header.session);
+        session.is_some_and(|session| is_new || self.sessions.stands(session))
+            && message.joined().is_some_and(|joined| !is_binding(&joined))
+    }
+
+    /// The frame may ask for further channels.
+    fn note_channels(&mut self, now: Time, message: &Message) {
         for session in message.asks_for_interfaces() {
             self.connection.note_channels(session);
             for file in self.files() {
@@ -122,6 +160,10 @@ impl Far {
                 }
             }
         }
+    }
+
+    /// What the frame says of the connection and its sessions.
+    fn note_set_up(&mut self, message: &Message) {
         if let Some(header) = message.first().copied()
             && SetUps::wants(&header)
             && let Some(joined) = message.joined()
@@ -396,6 +438,8 @@ impl Far {
         let asking = self.judge_create(&message);
         let written = written_range(&message);
         let is_single = message.single().is_some();
+        let asked = message.first().copied();
+        let mut is_void = false;
         let (mut before, mut session) = (None, 0);
         for head in message.heads_mut() {
             let header = head.header;
@@ -403,18 +447,10 @@ impl Far {
                 session = header.session;
             }
             if header.command == command::CANCEL {
-                // It names a request under way and takes no id ([MS-SMB2] §3.2.4.24).
-                let meant = self
-                    .outstanding
-                    .iter()
-                    .find(|(_, request)| request.client_id == Some(header.message_id));
-                // What is answered already, or waits here, the server knows under no id, but it may
-                // know another request under the client's; what the client holds for done stays.
-                let id = meant
-                    .filter(|(_, request)| !request.is_early)
-                    .map_or(header::UNASKED, |(id, _)| *id);
+                let meant = self.cancelled(&header);
                 if self.state == State::Engaged {
-                    head.set_message_id(id);
+                    is_void |= meant.is_none();
+                    head.set_message_id(meant.unwrap_or(header::UNASKED));
                 }
                 continue;
             }
@@ -474,8 +510,16 @@ impl Far {
             };
             self.outstanding.insert(id, request);
         }
+        if is_void && message.single().is_some() {
+            return;
+        }
         if self.state == State::Engaged {
-            message.sign(|session| self.sessions.key(session));
+            message.sign(|session| self.sessions.server_key(session));
+            if let Some(header) = asked.filter(SetUps::wants)
+                && let Some(joined) = message.joined()
+            {
+                self.set_ups.sent(header.message_id, &joined);
+            }
             message.forget_raw();
             if let Some(session) = message.sealed_for() {
                 let frame: Vec<Bytes> = message.into_bytes().collect();
@@ -487,25 +531,35 @@ impl Far {
         }
     }
 
+    /// Under which id the server knows what a CANCEL means, if it does. A CANCEL names a request under way, and
+    /// takes no id itself ([MS-SMB2] §3.2.4.24, Application Requests Canceling an Operation).
+    fn cancelled(&self, header: &Header) -> Option<u64> {
+        let mut requests = self.outstanding.iter();
+        let meant = requests.find(|(_, request)| request.client_id == Some(header.message_id));
+        match meant {
+            // What the client holds for done stays.
+            Some((_, request)) if request.is_early => None,
+            Some((id, _)) => Some(*id),
+            // The async id says it, and clients may leave the other at 0. Samba's server does not verify
+            // a signature under the id of what nobody asked for.
+            None if header.has(flag::ASYNC) => Some(header.message_id),
+            // It is answered already, or waits here. Under the client's id the server may know another.
+            None => None,
+        }
+    }
+
     /// What a CREATE alone in its frame is for, if its open may be served.
     fn judge_create(&mut self, message: &Message) -> Option<Purpose> {
         let header = message.single()?.header;
-        let may_engage =
-            self.state == State::Engaged || self.ids.is_without_gap() && self.answers.at_boundary();
-        if header.command != command::CREATE || !may_engage || self.opens.len() >= OPENS_MAX {
+        if header.command != command::CREATE || self.opens.len() >= OPENS_MAX {
+            return None;
+        }
+        if !self.may_answer(&header) {
             return None;
         }
         let joined = message.joined()?;
         let request = CreateRequest::parse(&joined).ok()?;
         let is_keyed = self.sessions.is_keyed(header.session);
-        // What the near half answers must be signed there, or encrypted.
-        let near_can = match header.is_sealed {
-            true => self.near_takes_sealing && self.sessions.is_proved(header.session),
-            false => !is_keyed || self.near_takes_keys,
-        };
-        if !near_can {
-            return None;
-        }
         let asking = self.connection.judge(&header, &request, is_keyed);
         if asking == Asking::NotServed {
             return None;
@@ -523,13 +577,25 @@ impl Far {
         })
     }
 
+    /// Whether requests such as this one can be answered here, as far as the flow and the near half allow.
+    fn may_answer(&self, header: &Header) -> bool {
+        let may_engage =
+            self.state == State::Engaged || self.ids.is_without_gap() && self.answers.at_boundary();
+        // What the near half answers must be signed there, or encrypted.
+        let near_can = match header.is_sealed {
+            true => self.near_takes_sealing && self.sessions.is_proved(header.session),
+            false => !self.sessions.is_keyed(header.session) || self.near_takes_keys,
+        };
+        may_engage && near_can
+    }
+
     /// Sends a request of our own, signed or encrypted if its header says so.
     pub(super) fn send_own(&mut self, mut header: Header, body: &[u8], purpose: Purpose) {
         header.message_id = self.ids.take(header.charge());
         let mut bytes = frame_header(header::LENGTH + body.len()).to_vec();
         bytes.extend(header.emit());
         bytes.extend(body);
-        let key = self.sessions.key(header.session);
+        let key = self.sessions.server_key(header.session);
         if let Some(key) = key.filter(|_| header.has(flag::SIGNED)) {
             key.sign(&mut bytes[FRAME_HEADER..], []);
         }
@@ -659,13 +725,18 @@ impl Far {
         };
         open.queued_writes = open.queued_writes.saturating_sub(1);
         let header = head.header;
-        let mut refusal = header::error_answer(&header, status::UNEXPECTED_IO_ERROR);
-        let key = self.sessions.key(header.session);
-        if let Some(key) = key.filter(|_| header.guard() == Guard::Signed) {
+        self.refuse(&header, status::UNEXPECTED_IO_ERROR);
+        true
+    }
+
+    /// Answers a request in the server's place with an error.
+    fn refuse(&mut self, request: &Header, status: u32) {
+        let mut refusal = header::error_answer(request, status);
+        let key = self.sessions.client_key(request.session);
+        if let Some(key) = key.filter(|_| request.guard() == Guard::Signed) {
             key.sign(&mut refusal[FRAME_HEADER..], []);
         }
-        self.answer_here(&header, refusal.into());
-        true
+        self.answer_here(request, refusal.into());
     }
 }
 

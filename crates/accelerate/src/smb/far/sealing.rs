@@ -95,7 +95,9 @@ impl Far {
                         rest.push((kind, bytes));
                     }
                     self.learn_keys(&head, &rest);
-                    self.whole_answer(now, head, rest);
+                    if self.state != State::Gone {
+                        self.whole_answer(now, head, rest);
+                    }
                 }
                 Piece::End if self.state != State::Gone => self.answer_complete(),
                 Piece::Head(_) | Piece::Rest(..) | Piece::End | Piece::Sealed(_) => {}

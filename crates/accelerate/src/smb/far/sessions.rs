@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use crate::LetGoReason;
 use crate::smb::config::TREES_MAX;
 use crate::smb::keys::{
-    Algorithm, CHANCE, NoKey, Outcome, Sealer, SealingKey, SealingKeys, SigningKey,
+    Algorithm, CHANCE, Ends, NoKey, Outcome, Sealer, SealingKey, SealingKeys, SigningKey,
 };
 
 /// A session whose keys are known.
 #[derive(Debug)]
 struct Keyed {
-    key: SigningKey,
+    key: Ends<SigningKey>,
     /// The policy allows to sign with it.
     may_sign: bool,
     sealing: Option<Sealing>,
@@ -26,7 +26,7 @@ struct Keyed {
 /// How what is encrypted in a session is opened, and sealed again.
 #[derive(Debug)]
 struct Sealing {
-    keys: SealingKeys,
+    keys: Ends<SealingKeys>,
     /// Of what goes to the server in the client's place.
     sealer: Sealer,
     /// One of them has opened a message, which proves both: they follow from the same session key, and
@@ -54,8 +54,7 @@ impl Sessions {
     /// session's key ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
     pub(super) fn insert(&mut self, session: u64, outcome: Outcome, chance: [u8; CHANCE]) {
         let count = self.keyed.len() + self.keyless.len();
-        let stands = self.keyed.get(&session).is_some_and(|of| !of.has_ended);
-        if stands || count >= TREES_MAX {
+        if self.stands(session) || count >= TREES_MAX {
             return;
         }
         match outcome {
@@ -69,7 +68,7 @@ impl Sessions {
                     key,
                     may_sign,
                     sealing: sealing.map(|keys| Sealing {
-                        sealer: Sealer::new(keys.client.clone(), chance),
+                        sealer: Sealer::new(keys.at_server.client.clone(), chance),
                         keys,
                         is_proved: false,
                         is_told: false,
@@ -94,6 +93,11 @@ impl Sessions {
         }
     }
 
+    /// Whether the session's keys are known and it was not logged off.
+    pub(super) fn stands(&self, session: u64) -> bool {
+        self.keyed.get(&session).is_some_and(|of| !of.has_ended)
+    }
+
     /// Whether a session was logged off, and its key is still here.
     pub(super) fn has_ended(&self, session: u64) -> bool {
         self.keyed
@@ -113,27 +117,33 @@ impl Sessions {
         self.keyed.contains_key(&session)
     }
 
-    /// The key that the session's messages are signed with, where that is allowed.
-    pub(super) fn key(&self, session: u64) -> Option<&SigningKey> {
+    /// The key that the client signs the session's messages with, where that is allowed.
+    pub(super) fn client_key(&self, session: u64) -> Option<&SigningKey> {
         let keyed = self.keyed.get(&session).filter(|keyed| keyed.may_sign)?;
-        Some(&keyed.key)
+        Some(&keyed.key.at_client)
     }
 
-    /// The same, if the near half must be told of it first.
+    /// The same of the server.
+    pub(super) fn server_key(&self, session: u64) -> Option<&SigningKey> {
+        let keyed = self.keyed.get(&session).filter(|keyed| keyed.may_sign)?;
+        Some(&keyed.key.at_server)
+    }
+
+    /// The client's key, if the near half must be told of it first.
     pub(super) fn key_to_tell(&mut self, session: u64) -> Option<SigningKey> {
         let keyed = self
             .keyed
             .get_mut(&session)
             .filter(|keyed| keyed.may_sign)?;
         let is_told = std::mem::replace(&mut keyed.is_told, true);
-        (!is_told).then(|| keyed.key.clone())
+        (!is_told).then(|| keyed.key.at_client.clone())
     }
 
     /// Why nothing may be signed, and whose session it is.
     pub(super) fn why_no_key(&self, session: u64) -> (LetGoReason, Option<String>) {
         match (self.keyless.get(&session), self.keyed.get(&session)) {
             (Some(no_key), _) => (no_key.reason(), no_key.account().map(str::to_owned)),
-            (None, Some(keyed)) => match keyed.key.algorithm() {
+            (None, Some(keyed)) => match keyed.key.at_server.algorithm() {
                 Algorithm::AesGmac => (LetGoReason::Gmac, Some(keyed.account.clone())),
                 Algorithm::HmacSha256 | Algorithm::AesCmac => (LetGoReason::Signed, None),
             },
@@ -155,8 +165,8 @@ impl Sessions {
             return Err(self.why_not_opened(session));
         };
         let key: &SealingKey = match sender {
-            Sender::Client => &sealing.keys.client,
-            Sender::Server => &sealing.keys.server,
+            Sender::Client => &sealing.keys.at_client.client,
+            Sender::Server => &sealing.keys.at_server.server,
         };
         match key.open(message) {
             Some(plain) => {
@@ -200,7 +210,7 @@ impl Sessions {
             let sealing = keyed.sealing.as_mut();
             if let Some(sealing) = sealing.filter(|of| of.is_proved && !of.is_told) {
                 sealing.is_told = true;
-                untold.push((*session, sealing.keys.clone()));
+                untold.push((*session, sealing.keys.at_client.clone()));
             }
         }
         untold.sort_unstable_by_key(|(session, _)| *session);
@@ -213,11 +223,11 @@ impl Sessions {
         for keyed in self.keyed.values() {
             match &keyed.sealing {
                 Some(sealing) if sealing.is_proved => {
-                    let cipher = sealing.keys.client.cipher().name();
+                    let cipher = sealing.keys.at_server.client.cipher().name();
                     sealed.push(format!("{} ({cipher})", keyed.account));
                 }
                 _ if keyed.may_sign => {
-                    let algorithm = keyed.key.algorithm().name();
+                    let algorithm = keyed.key.at_server.algorithm().name();
                     signed.push(format!("{} ({algorithm})", keyed.account));
                 }
                 _ => {}

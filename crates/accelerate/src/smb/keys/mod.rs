@@ -4,7 +4,8 @@
 //! own key of Kerberos ([`Keytab`]). From it and from the messages that pass while a session is set up, the far
 //! half derives the keys with which client and server sign and encrypt ([`SetUps`]), as the server does. Nothing is asked of either,
 //! and NEGOTIATE and SESSION_SETUP pass byte for byte, because keys of SMB 3.1.1 hang on every one
-//! of their bytes.
+//! of their bytes. (A session that is set up beside one that is served has other message ids at either end,
+//! and so other keys; both are known here.)
 //!
 //! ```text
 //!  NEGOTIATE ──► dialect, algorithm ────────────────────────────┐
@@ -33,7 +34,7 @@ mod signature;
 pub use accounts::{Accounts, AccountsError};
 pub use keytab::{Keytab, KeytabError};
 pub(crate) use sealing::{CHANCE, Cipher, Sealer, SealingKey, SealingKeys};
-pub(crate) use set_up::{NoKey, Outcome, SetUps};
+pub(crate) use set_up::{Ends, NoKey, Outcome, SetUps};
 pub(crate) use signature::{Algorithm, Authentic, Mac, SigningKey};
 
 #[cfg(any(test, feature = "testing"))]

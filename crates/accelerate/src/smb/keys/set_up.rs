@@ -11,6 +11,10 @@
 //! which offers Kerberos and falls back to NTLM is followed, and so is SPNEGO that takes a leg more for the
 //! MIC over its mechanisms, with the ticket in one request and success after another.
 //!
+//! The hosts may have heard different bytes: once a node has renumbered what passes, the set-up of a
+//! further session has other message ids at each end. In SMB 3.1.1 its keys differ, then, too, and both are
+//! derived ([`Ends`]).
+//!
 //! Of requests only what these steps need is kept, and of a few at a time: a session that is set up
 //! beside too many others goes without a key.
 
@@ -121,16 +125,30 @@ impl From<&Refused> for NoKey {
 pub(crate) enum Outcome {
     /// With keys that the server has proved, by its signature.
     Key {
-        key: SigningKey,
+        key: Ends<SigningKey>,
         /// The policy allows to sign with it.
         may_sign: bool,
         /// Those for encryption, if a cipher was agreed.
-        sealing: Option<SealingKeys>,
+        sealing: Option<Ends<SealingKeys>>,
         /// Whose they are.
         account: String,
     },
     /// Without.
     NoKey(NoKey),
+}
+
+/// What each of the two hosts has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends<T> {
+    pub(crate) at_client: T,
+    pub(crate) at_server: T,
+}
+
+impl<T: PartialEq> Ends<T> {
+    /// Whether it is not the same.
+    pub(crate) fn differ(&self) -> bool {
+        self.at_client != self.at_server
+    }
 }
 
 /// What was agreed, as far as keys depend on it.
@@ -144,7 +162,9 @@ struct Agreed {
 /// A SESSION_SETUP under way.
 #[derive(Debug)]
 struct Asked {
-    preauth: Preauth,
+    /// Before and with this request.
+    before: Ends<Preauth>,
+    preauth: Ends<Preauth>,
     challenge: Option<Challenge>,
     authenticate: Option<Authenticate>,
     ticket: Ticket,
@@ -171,7 +191,7 @@ impl Ticket {
 /// A session between two SESSION_SETUPs.
 #[derive(Debug)]
 struct Half {
-    preauth: Preauth,
+    preauth: Ends<Preauth>,
     challenge: Option<Challenge>,
     ticket: Ticket,
 }
@@ -206,7 +226,7 @@ impl SetUps {
         matches!(header.command, command::NEGOTIATE | command::SESSION_SETUP)
     }
 
-    /// A request, without its frame.
+    /// A request, without its frame, as the client has sent it.
     pub(crate) fn request(&mut self, header: &Header, message: &[u8]) {
         match header.command {
             command::NEGOTIATE => {
@@ -228,7 +248,8 @@ impl SetUps {
                     },
                 };
                 let asked = Asked {
-                    preauth: half.preauth.and(message),
+                    before: half.preauth,
+                    preauth: half.preauth.and(message, message),
                     challenge: half.challenge,
                     authenticate: Authenticate::find(token),
                     ticket,
@@ -240,8 +261,21 @@ impl SetUps {
         }
     }
 
-    /// An answer, without its frame; what became of a session, if its set-up ends with it.
-    pub(crate) fn answer(&mut self, header: &Header, message: &[u8]) -> Option<Outcome> {
+    /// The same request, which the client knows under this id, as the server gets it.
+    pub(crate) fn sent(&mut self, message_id: u64, message: &[u8]) {
+        if let Some(asked) = self.asked.get_mut(&message_id) {
+            asked.preauth.at_server = asked.before.at_server.and(message);
+        }
+    }
+
+    /// An answer, without its frame, as the server has sent it and as the client gets it; what became of a
+    /// session, if its set-up ends with it.
+    pub(crate) fn answer(
+        &mut self,
+        header: &Header,
+        message: &[u8],
+        passed: &[u8],
+    ) -> Option<Outcome> {
         match (header.command, header.status) {
             (command::NEGOTIATE, status::SUCCESS) => {
                 self.connection = self.connection.and(message);
@@ -254,7 +288,7 @@ impl SetUps {
                     let token = security_token(message).unwrap_or_default();
                     asked.ticket.answered(token);
                     let half = Half {
-                        preauth: asked.preauth.and(message),
+                        preauth: asked.preauth.and(passed, message),
                         challenge: Challenge::find(token),
                         ticket: asked.ticket,
                     };
@@ -295,21 +329,26 @@ impl SetUps {
         }
         let (account, keys) = self.candidates(asked)?;
         let agreed = self.agreed.ok_or(NoKey::Mechanism)?;
-        let (dialect, preauth) = (agreed.dialect, &asked.preauth.0);
+        let (dialect, preauth) = (agreed.dialect, asked.preauth);
         let proved = keys
             .iter()
             .map(|key| {
-                let signing = signing_key(dialect, agreed.algorithm, &key.first(), preauth);
+                let signing = preauth.map(|preauth| {
+                    signing_key(dialect, agreed.algorithm, &key.first(), &preauth.0)
+                });
                 (key, signing)
             })
-            .find(|(_, signing)| header.has(flag::SIGNED) && signing.verify(message).is_some());
+            .find(|(_, signing)| {
+                header.has(flag::SIGNED) && signing.at_server.verify(message).is_some()
+            });
         let Some((session_key, key)) = proved else {
             return Err(NoKey::Unproven(account));
         };
-        let sealing = agreed
-            .cipher
-            .map(|cipher| sealing_keys(dialect, cipher, session_key, preauth));
-        let may_sign = key.algorithm() != Algorithm::AesGmac || self.may_sign_by_gmac;
+        let sealing = agreed.cipher.map(|cipher| {
+            preauth.map(|preauth| sealing_keys(dialect, cipher, session_key, &preauth.0))
+        });
+        let is_gmac = key.at_server.algorithm() == Algorithm::AesGmac;
+        let may_sign = !is_gmac || self.may_sign_by_gmac;
         match may_sign || sealing.is_some() {
             false => Err(NoKey::Gmac(account)),
             true => Ok(Outcome::Key {
@@ -379,9 +418,30 @@ impl Half {
     /// Of a session that begins on this connection.
     fn before(connection: Preauth) -> Self {
         Self {
-            preauth: connection,
+            preauth: Ends {
+                at_client: connection,
+                at_server: connection,
+            },
             challenge: None,
             ticket: Ticket::default(),
+        }
+    }
+}
+
+impl Ends<Preauth> {
+    /// With a message more, as client and server have it.
+    fn and(self, at_client: &[u8], at_server: &[u8]) -> Self {
+        Self {
+            at_client: self.at_client.and(at_client),
+            at_server: self.at_server.and(at_server),
+        }
+    }
+
+    /// What follows from it at each end.
+    fn map<T>(&self, follow: impl Fn(&Preauth) -> T) -> Ends<T> {
+        Ends {
+            at_client: follow(&self.at_client),
+            at_server: follow(&self.at_server),
         }
     }
 }

@@ -94,25 +94,47 @@ impl Login {
 
 /// One end's view of what was said before its session stood.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard(Preauth);
+pub(crate) struct Heard {
+    connection: Preauth,
+    session: Preauth,
+}
 
 impl Heard {
-    pub(crate) const NOTHING: Self = Self(Preauth::NOTHING);
+    pub(crate) const NOTHING: Self = Self {
+        connection: Preauth::NOTHING,
+        session: Preauth::NOTHING,
+    };
 
     /// With a message more, if it counts.
     pub(crate) fn and(self, header: &Header, message: &[u8]) -> Self {
         let is_last = header.has(flag::FROM_SERVER)
             && header.command == command::SESSION_SETUP
             && header.status == 0;
+        let connection = self.connection;
         match header.command {
-            command::NEGOTIATE | command::SESSION_SETUP if !is_last => Self(self.0.and(message)),
+            command::NEGOTIATE => {
+                let both = connection.and(message);
+                Self {
+                    connection: both,
+                    session: both,
+                }
+            }
+            // A session begins.
+            command::SESSION_SETUP if header.session == 0 => Self {
+                connection,
+                session: connection.and(message),
+            },
+            command::SESSION_SETUP if !is_last => Self {
+                connection,
+                session: self.session.and(message),
+            },
             _ => self,
         }
     }
 
     /// The key of a session that was set up so.
     pub(crate) fn key(self, dialect: u16, algorithm: Algorithm, key: &[u8; 16]) -> SigningKey {
-        signing_key(dialect, algorithm, key, &self.0.0)
+        signing_key(dialect, algorithm, key, &self.session.0)
     }
 
     /// How a session that was set up so is encrypted.
@@ -123,6 +145,6 @@ impl Heard {
         key: &[u8; 16],
         session: u64,
     ) -> Seal {
-        Seal::new(end, dialect, cipher, key, &self.0.0, session)
+        Seal::new(end, dialect, cipher, key, &self.session.0, session)
     }
 }

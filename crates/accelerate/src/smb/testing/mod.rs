@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::Algorithm;
-use super::{Accounts, Consistency, Settings};
+use super::{Accounts, Channels, Consistency, Settings};
 use crate::Input;
 use messages::Create;
 use server::{Sealing, Signing};
@@ -109,6 +109,7 @@ pub fn settings() -> Settings {
         keytab: Some(Arc::new(login::exchange().keytab())),
         may_resign_gmac: true,
         may_store_decrypted: true,
+        channels: Channels::One,
         consistency: Consistency::Relaxed {
             staleness: Consistency::STALENESS,
         },

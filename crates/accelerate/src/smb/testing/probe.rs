@@ -104,7 +104,7 @@ fn set_up(bytes: &[u8]) {
                 ..header
             };
             set_ups.request(&header, bytes);
-            let outcome = set_ups.answer(&header, bytes);
+            let outcome = set_ups.answer(&header, bytes, bytes);
             assert!(!matches!(outcome, Some(Outcome::Key { .. })));
         }
     }

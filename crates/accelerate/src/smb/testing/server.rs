@@ -68,6 +68,8 @@ struct Connection {
     is_gone: bool,
     /// How it encrypts, if it does.
     pub(super) seal: Option<Seal>,
+    /// Sessions that were set up over it by users.
+    sessions: u64,
 }
 
 /// How a server's sessions are signed.
@@ -285,6 +287,7 @@ impl Server {
             key: None,
             is_gone: false,
             seal: None,
+            sessions: 0,
         });
         self.connections.len() - 1
     }
@@ -408,6 +411,11 @@ impl Server {
         self.log.push((connection, *header));
         self.connections[connection].heard =
             self.connections[connection].heard.and(header, message);
+        if header.command == command::SESSION_SETUP && header.session == 0 {
+            // Its client has done with the session before, if there was one.
+            let from = &mut self.connections[connection];
+            (from.key, from.seal) = (None, None);
+        }
         if !self.is_vouched_for(connection, header, message) {
             self.refused += 1;
             self.error(connection, header, ACCESS_DENIED);
@@ -640,6 +648,8 @@ impl Server {
             return header.is_sealed;
         }
         match header.has(flag::SIGNED) {
+            // As Samba's does.
+            true if header.message_id == UNASKED => false,
             true => key.verify(message).is_some(),
             // SMB 3.1.1 wants at least every TREE_CONNECT signed.
             false => {
@@ -653,7 +663,11 @@ impl Server {
     fn log_in(&mut self, connection: usize, header: &Header, token: &[u8]) {
         let signing = self.signing.clone().expect("sessions are signed");
         let mut header = *header;
-        header.session = 77 + connection as u64;
+        if header.session == 0 {
+            let to = &mut self.connections[connection];
+            header.session = 77 + connection as u64 + 1_000 * to.sessions;
+            to.sessions += 1;
+        }
         // [MS-SMB2] §2.2.6 (SMB2_SESSION_FLAG_ENCRYPT_DATA).
         let session_flags = match self.sealing {
             Some(Sealing::OfSessions(_)) => 4,
@@ -668,6 +682,8 @@ impl Server {
         if token == Login::begins() {
             let mut answer = header.answer(status::MORE_PROCESSING_REQUIRED);
             answer.credits = self.grant(connection, &header);
+            // Only who proves again who they are can have signed it.
+            answer.flags |= header.flags & flag::SIGNED;
             return self.say(connection, &answer, &body(&Login::asks()));
         }
         let Proof {
@@ -677,6 +693,10 @@ impl Server {
         } = signing.login.proves();
         if token != wanted {
             return self.error(connection, &header, 0xc000_006d);
+        }
+        if self.connections[connection].key.is_some() {
+            // [MS-SMB2] §3.3.5.5.3: the session keeps its keys.
+            return self.answer(connection, &header, &body(b"welcome back"));
         }
         let to = &mut self.connections[connection];
         to.key = Some(to.heard.key(self.dialect, signing.algorithm, &session_key));

@@ -3,13 +3,15 @@
 //! Only the path takes time, so what a user waits for, in round trips, is the time it took divided
 //! by the round trip. The halves are run as an engine runs them, letting go included.
 
+mod users;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use vocab::{Random, Segment, SegmentKind, Time};
 
-use super::login::{Heard, Login};
+use super::login::Heard;
 use super::messages::{self, Create, Request, frame};
 use super::seal::{End, Seal};
 use super::server::{Sealing, Server, Signing};
@@ -403,33 +405,6 @@ impl World {
         self.clients[who].tree = answer.header.tree;
     }
 
-    /// The same, as far as its session.
-    pub(crate) fn sign_in(&mut self, who: usize) {
-        self.ask(who, &messages::negotiate());
-        match self.server.signing.clone() {
-            None => {
-                let answer = self.ask(who, &messages::session_setup());
-                self.clients[who].session = answer.header.session;
-            }
-            Some(signing) => self.log_in(who, signing),
-        }
-    }
-
-    /// Proves to the server who client `who` is.
-    fn log_in(&mut self, who: usize, signing: Signing) {
-        if signing.login.has_two_steps() {
-            let answer = self.ask(who, &messages::session_setup_with(&Login::begins()));
-            self.clients[who].session = answer.header.session;
-        }
-        let proof = signing.login.proves();
-        self.clients[who].sealing = self.server.sealing;
-        self.clients[who].session_key = Some((signing, self.server.dialect, proof.session_key));
-        let answer = self.ask(who, &messages::session_setup_with(&proof.token));
-        self.clients[who].session = answer.header.session;
-        assert_eq!(answer.header.status, status::SUCCESS);
-        assert!(answer.header.has(flag::SIGNED));
-    }
-
     /// Opens a file.
     pub(crate) fn create(&mut self, who: usize, create: &Create<'_>) -> FileId {
         self.created(who, create).file
@@ -457,6 +432,22 @@ impl World {
         let (ids, bytes) = self.clients[who].frame(requests);
         self.send_bytes(who, &bytes);
         ids
+    }
+
+    /// Cancels the request that was last said to be pending, by the async id that it was told.
+    pub(crate) fn cancel_by_async_id(&mut self, who: usize) {
+        let client = &mut self.clients[who];
+        let interim = client.interim.pop().expect("something is pending");
+        let header = Header {
+            command: command::CANCEL,
+            flags: flag::ASYNC,
+            status: 0,
+            message_id: 0,
+            signature: [0; 16],
+            ..interim.header
+        };
+        let bytes = client.protect(frame(&[(header, &messages::cancel().body)]));
+        self.send_bytes(who, &bytes);
     }
 
     /// Cancels a request under way, by its own id.

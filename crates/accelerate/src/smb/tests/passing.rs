@@ -101,13 +101,8 @@ fn pending_requests_pass_and_can_be_cancelled_either_way() {
         assert_eq!(interim.header.message_id, id);
         assert!(interim.header.has(flag::ASYNC));
         if by_async_id {
-            let mut header = interim.header;
-            header.command = 0x0c;
-            header.flags = flag::ASYNC;
-            header.status = 0;
-            header.message_id = 0;
-            let body = messages::cancel().body;
-            world.send_bytes(0, &frame(&[(header, &body)]));
+            world.clients[0].interim.push(interim);
+            world.cancel_by_async_id(0);
         } else {
             world.cancel(0, id);
         }

@@ -1,16 +1,19 @@
 //! Files that are opened ahead of a client that goes through them: what it waits for, and that nobody
 //! is shown or refused what would not be so without us.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::config::{FRESH_FOR, OPENS_AHEAD_MAX};
+use super::super::testing::login::ANNA;
 use super::super::testing::messages::{self, Create};
-use super::super::testing::server::{FULL, NO_SUCH_FILE};
+use super::super::testing::server::{FULL, NO_SUCH_FILE, Signing};
 use super::super::testing::world::World;
 use super::super::wire::FileId;
 use super::super::wire::header::{command, status};
-use super::super::{Consistency, Settings};
+use super::super::{Accounts, Consistency, Settings};
 use super::{DELAY, contents};
+use crate::smb::keys::Algorithm;
 
 const STALENESS: Duration = Duration::from_secs(1);
 const LENGTH: usize = 10_000;
@@ -36,13 +39,22 @@ fn world_with(files: usize) -> World {
 
 fn world_of(files: usize, settings: Settings) -> World {
     let mut world = World::with_settings(DELAY, settings);
+    fill(&mut world, files);
+    world.set_up(0);
+    list(&mut world);
+    world
+}
+
+fn fill(world: &mut World, files: usize) {
     for index in 0..files {
         let mut of = contents(LENGTH);
         of[..8].copy_from_slice(&(index as u64).to_le_bytes());
         world.server.files.insert(name(index), of);
     }
     world.server.credits_max = 512;
-    world.set_up(0);
+}
+
+fn list(world: &mut World) {
     let directory = world.create(0, &Create::directory(""));
     loop {
         let mut list = messages::list(directory, 0, 65_536);
@@ -52,7 +64,6 @@ fn world_of(files: usize, settings: Settings) -> World {
         }
     }
     world.ask(0, &messages::close(directory));
-    world
 }
 
 fn to_read(name: &str) -> Create<'_> {
@@ -96,6 +107,37 @@ fn a_thousand_small_files_wait_for_a_fifth_of_a_round_trip_each_at_most() {
     assert_eq!(world.server.count(0, command::CREATE), 1_001);
     assert_eq!(world.server.open_count(), 0);
     assert!(world.let_go.is_none());
+}
+
+#[test]
+fn so_they_do_where_the_key_of_a_session_is_known_and_little_is_signed() {
+    for signs_little in [false, true] {
+        let accounts = Accounts::parse("CORP\\anna:password:secret").expect("it is one");
+        let settings = Settings {
+            accounts: Some(Arc::new(accounts)),
+            consistency: Consistency::Relaxed {
+                staleness: STALENESS,
+            },
+            ..Settings::STRICT
+        };
+        let mut world = World::with_settings(DELAY, settings);
+        world.server.dialect = 0x0311;
+        world.server.signing = Some(Signing {
+            login: ANNA,
+            algorithm: Algorithm::AesCmac,
+            is_required: !signs_little,
+        });
+        fill(&mut world, 200);
+        world.set_up(0);
+        world.clients[0].signs_little = signs_little;
+        list(&mut world);
+        let start = world.now;
+        read_all(&mut world, 0..200);
+        let each = world.round_trips(start) / 200.0;
+        assert!(each <= 0.1, "{each}");
+        assert!(world.let_go.is_none());
+        assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
+    }
 }
 
 #[test]

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::testing::login::ANNA;
+use super::super::testing::login::{ANNA, Login};
 use super::super::testing::messages::{self, Create};
 use super::super::testing::server::{DISK_FULL, Signing};
 use super::super::testing::world::World;
 use super::super::wire::FileId;
 use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{command, flag, status};
-use super::super::{Accounts, Settings};
+use super::super::{Accounts, Channels, Settings};
 use super::{DELAY, contents, open, read};
 use crate::smb::keys::Algorithm;
 use crate::{LetGoReason, LettingGo};
@@ -142,10 +142,17 @@ fn compounds_pending_requests_cancels_and_breaks_stay_signed() {
             assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
         }
         // One that is pending until it is cancelled.
-        let id = world.send(0, &messages::change_notify(file));
-        world.run_for(Duration::from_millis(200));
-        world.cancel(0, id);
-        world.wait(0, id);
+        for by_async_id in [false, true] {
+            let id = world.send(0, &messages::change_notify(file));
+            world.run_for(Duration::from_millis(200));
+            match by_async_id {
+                true => world.cancel_by_async_id(0),
+                false => world.cancel(0, id),
+            }
+            world.wait(0, id);
+            // Nobody knows any more what this one means.
+            world.cancel(0, id);
+        }
         // Another client takes the file: WRITEs are drained, and the oplock goes back signed.
         world.ask(0, &messages::write(file, 0, b"before"));
         let other = world.beside();
@@ -360,10 +367,109 @@ fn answers_behind_a_logoff_are_verified() {
 }
 
 #[test]
-fn a_client_that_looks_for_further_channels_is_not_served_any_more() {
+fn who_proves_again_who_they_are_goes_on_being_served() {
+    for way in WAYS {
+        let mut world = world_of(way, 300_000);
+        let file = open(&mut world, 0);
+        read(&mut world, 0, file, 0, 10_000);
+        world.prove_again(0);
+        let start = world.now;
+        assert_eq!(
+            read(&mut world, 0, file, 10_000, 10_000),
+            contents(300_000)[10_000..20_000]
+        );
+        assert!(world.round_trips(start) < 0.5, "{way:x?}: read ahead");
+        world.ask(0, &messages::write(file, 0, b"again"));
+        world.ask(0, &messages::close(file));
+        assert_eq!(world.server.files["a"][..5], *b"again");
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn a_session_that_is_set_up_beside_one_that_is_served_is_served_too() {
+    for way in WAYS {
+        let mut world = world_of(way, 300_000);
+        for _ in 0..3 {
+            let file = open(&mut world, 0);
+            read(&mut world, 0, file, 0, 10_000);
+            world.run_for(Duration::from_secs(1));
+            let start = world.now;
+            for block in 1..4 {
+                read(&mut world, 0, file, block * 10_000, 10_000);
+            }
+            assert!(world.round_trips(start) < 0.5, "{way:x?}: read ahead");
+            world.ask(0, &messages::write(file, 0, b"each"));
+            world.ask(0, &messages::close(file));
+            world.run_for(Duration::from_secs(1));
+            world.set_up_another(0);
+        }
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
     let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
+    world.set_up(0);
+    open(&mut world, 0);
+    world.server.signing.as_mut().unwrap().login = Login::Password {
+        domain: "CORP",
+        user: "berta",
+        password: "secret",
+    };
+    world.leave_session(0);
+    world.send(0, &messages::session_setup_with(&Login::begins()));
+    world.run_for(Duration::from_secs(1));
+    let token = world.server.signing.clone().unwrap().login.proves().token;
+    world.clients[0].session = 1_077;
+    world.send(0, &messages::session_setup_with(&token));
+    world.run_for(Duration::from_secs(1));
+    let reason = LetGoReason::UnknownAccount;
+    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+    assert_eq!(world.no_key_for.as_deref(), Some("CORP\\berta"));
+}
+
+/// A server with several channels, which clients may be told of.
+fn several_channels(channels: Channels) -> World {
+    let server = unconnected("", WAYS[3], 300_000).server;
+    let settings = Settings {
+        channels,
+        ..settings("*\\anna:password:secret")
+    };
+    let mut world = World::with_settings(DELAY, settings);
+    world.server = server;
     world.server.capabilities = 8;
     world.set_up(0);
+    world
+}
+
+#[test]
+fn a_client_that_looks_for_further_channels_hears_that_there_are_none() {
+    for looks_first in [false, true] {
+        let mut world = several_channels(Channels::One);
+        let refused = |world: &mut World| {
+            let answer = world.ask(0, &messages::query_interfaces());
+            assert_eq!(answer.header.status, status::NOT_SUPPORTED);
+        };
+        if looks_first {
+            refused(&mut world);
+        }
+        let file = open(&mut world, 0);
+        refused(&mut world);
+        for block in 0..3 {
+            read(&mut world, 0, file, block * 10_000, 10_000);
+        }
+        assert_eq!(world.server.count(0, command::READ), 1, "read ahead");
+        assert_eq!(world.server.count(0, command::IOCTL), 0);
+        assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 0);
+        assert_all_signed(&world);
+    }
+}
+
+#[test]
+fn a_client_that_looks_for_further_channels_is_not_served_any_more_where_it_may_have_them() {
+    let mut world = several_channels(Channels::Several);
     let file = open(&mut world, 0);
     for block in 0..3 {
         read(&mut world, 0, file, block * 10_000, 10_000);
@@ -382,9 +488,7 @@ fn a_client_that_looks_for_further_channels_is_not_served_any_more() {
 
 /// A world whose client may get further channels, and with the file "b" in another's hands.
 fn with_channels() -> (World, usize, FileId) {
-    let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
-    world.server.capabilities = 8;
-    world.set_up(0);
+    let mut world = several_channels(Channels::Several);
     let other = world.beside();
     let batch = Create {
         oplock: 9,

@@ -57,6 +57,8 @@ pub(crate) mod status {
     /// A session's set-up goes on.
     pub(crate) const MORE_PROCESSING_REQUIRED: u32 = 0xc000_0016;
     pub(crate) const END_OF_FILE: u32 = 0xc000_0011;
+    /// The server does not do what it is asked for.
+    pub(crate) const NOT_SUPPORTED: u32 = 0xc000_00bb;
     /// The server knows the session no more.
     pub(crate) const USER_SESSION_DELETED: u32 = 0xc000_0203;
     /// The session must be set up again.
