@@ -82,7 +82,7 @@ impl BenchSmb {
         let document_modes = match (all || has("documents"), self.full) {
             (false, _) => vec![],
             (true, false) => vec![Mode::Baseline, Mode::Application],
-            (true, true) => Mode::ALL.to_vec(),
+            (true, true) => vec![Mode::Baseline, Mode::Tcp, Mode::Application],
         };
         Choice {
             cells,
@@ -302,7 +302,7 @@ fn answers(text: &mut String, cells: &[CellResult]) {
     let mut known = Vec::new();
     for result in cells
         .iter()
-        .filter(|result| result.cell.mode == Mode::Application)
+        .filter(|result| result.cell.mode.consistency().is_some())
     {
         let Some(why) = &result.accelerate else {
             continue;
@@ -320,7 +320,23 @@ fn answers(text: &mut String, cells: &[CellResult]) {
         }
     }
     for (answer, count) in known {
-        let _ = writeln!(text, "\nMode application, {count} cells: {answer}");
+        let _ = writeln!(text, "\nWith the accelerator, {count} cells: {answer}");
+    }
+    for result in cells {
+        let Some(freshness) = &result.freshness else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "\n{}: {} changes by a second client, {} of {} files told with outdated times, by \
+             {:.0} ms at most (allowed: {:.0})",
+            result.cell.name(),
+            freshness.changes,
+            freshness.outdated_times,
+            freshness.files,
+            freshness.oldest_time_ms,
+            freshness.bound_ms,
+        );
     }
 }
 

@@ -74,6 +74,8 @@ pub enum Mode {
     Tcp,
     /// Both nodes, with it, and with the account's key where the session is protected.
     Application,
+    /// The same under the policy `relaxed` in place of `strict`.
+    Relaxed,
 }
 
 /// The published report's delays, each way, in milliseconds.
@@ -226,6 +228,17 @@ impl Protection {
         }
     }
 
+    /// What makes Samba's own clients and smbtorture protect a session so.
+    pub(super) const fn stock_options(self) -> &'static [&'static str] {
+        match self {
+            Self::Off => &["--client-protection=off"],
+            Self::Hmac => &["--max-protocol=SMB2_10", "--client-protection=sign"],
+            Self::Cmac => &["--max-protocol=SMB3_02", "--client-protection=sign"],
+            Self::Gmac => &["--client-protection=sign"],
+            Self::Encrypted => &["--client-protection=encrypt"],
+        }
+    }
+
     /// `off`, `on` or `encrypted`.
     #[must_use]
     pub const fn signing(self) -> &'static str {
@@ -239,15 +252,36 @@ impl Protection {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Baseline, Self::Tcp, Self::Application];
+    pub const ALL: [Self; 4] = [Self::Baseline, Self::Tcp, Self::Application, Self::Relaxed];
 
-    /// The name in results.
+    /// The name in those of cells.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Baseline => "baseline",
             Self::Tcp => "tcp",
             Self::Application => "application",
+            Self::Relaxed => "relaxed",
+        }
+    }
+
+    /// What of Trunkline takes part, in results.
+    #[must_use]
+    pub const fn stage(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Tcp => "tcp",
+            Self::Application | Self::Relaxed => "application",
+        }
+    }
+
+    /// The policy under which SMB is accelerated, if it is.
+    #[must_use]
+    pub const fn consistency(self) -> Option<&'static str> {
+        match self {
+            Self::Baseline | Self::Tcp => None,
+            Self::Application => Some("strict"),
+            Self::Relaxed => Some("relaxed"),
         }
     }
 }
@@ -278,19 +312,29 @@ impl Cell {
                 for mode in Mode::ALL {
                     for client in Client::ALL {
                         for protection in Protection::ALL {
-                            cells.push(Self {
+                            let cell = Self {
                                 client,
                                 link,
                                 one_way_delay_ms,
                                 protection,
                                 mode,
-                            });
+                            };
+                            if cell.is_of_its_own() {
+                                cells.push(cell);
+                            }
                         }
                     }
                 }
             }
         }
         cells
+    }
+
+    /// Whether it differs from all others: `relaxed` alters what is done with small files that are
+    /// read, of sessions that are not encrypted.
+    fn is_of_its_own(&self) -> bool {
+        self.mode != Mode::Relaxed
+            || self.client == Client::SmallRead && self.protection != Protection::Encrypted
     }
 
     /// A name for a person and for `--cells`.
@@ -335,13 +379,16 @@ impl Cell {
             (LinkKind::Oc1, Mode::Baseline | Mode::Tcp) => {
                 self.client.is_serial() && self.one_way_delay_ms >= 30
             }
-            (LinkKind::Oc1, Mode::Application) => false,
+            (LinkKind::Oc1, Mode::Application | Mode::Relaxed) => false,
         }
     }
 
-    /// Whether a second client writes beside it: in half of the cells, spread over all kinds.
+    /// Whether a second client writes beside it, and what: in half of the cells, spread over all kinds.
     #[must_use]
-    pub(super) fn has_writer_beside(&self) -> bool {
+    pub(super) fn beside(&self) -> Beside {
+        if self.mode == Mode::Relaxed {
+            return Beside::ChangesItsFiles;
+        }
         let client = Client::ALL.iter().position(|each| *each == self.client);
         let delay = DELAYS_MS
             .iter()
@@ -350,26 +397,39 @@ impl Cell {
             .iter()
             .position(|each| *each == self.protection);
         let link = usize::from(self.link == LinkKind::Oc1);
-        (client.unwrap_or_default()
+        let sum = client.unwrap_or_default()
             + delay.unwrap_or_default()
             + protection.unwrap_or_default()
-            + link)
-            % 2
-            == 1
+            + link;
+        match sum % 2 {
+            0 => Beside::Nobody,
+            _ => Beside::Writes,
+        }
     }
+}
+
+/// What a second client does beside a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nobody,
+    /// It writes files of its own.
+    Writes,
+    /// It changes files that the first is about to read.
+    ChangesItsFiles,
 }
 
 impl Serialize for Cell {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut fields = serializer.serialize_struct("Cell", 7)?;
+        let mut fields = serializer.serialize_struct("Cell", 8)?;
         fields.serialize_field("client", self.client.name())?;
         fields.serialize_field("operation", self.client.operation())?;
         fields.serialize_field("link", self.link.name())?;
         fields.serialize_field("one_way_delay_ms", &self.one_way_delay_ms)?;
         fields.serialize_field("signing", self.protection.signing())?;
         fields.serialize_field("algorithm", self.protection.name())?;
-        fields.serialize_field("mode", self.mode.name())?;
+        fields.serialize_field("mode", self.mode.stage())?;
+        fields.serialize_field("consistency", &self.mode.consistency())?;
         fields.end()
     }
 }
@@ -404,9 +464,40 @@ mod tests {
                 .into_iter()
                 .filter(|cell| cell.client == client)
                 .collect();
-            let beside = cells.iter().filter(|cell| cell.has_writer_beside());
+            let beside = cells.iter().filter(|cell| cell.beside() == Beside::Writes);
             assert_eq!(beside.count() * 2, cells.len());
         }
+    }
+
+    #[test]
+    fn small_files_are_read_under_both_policies_and_nothing_else_is() {
+        let relaxed: Vec<Cell> = Cell::of_default()
+            .into_iter()
+            .filter(|cell| cell.mode == Mode::Relaxed)
+            .collect();
+        let names: Vec<String> = relaxed.iter().map(Cell::name).collect();
+        assert_eq!(
+            names,
+            [
+                "small-files-read/OC-1/100ms/off/relaxed",
+                "small-files-read/OC-1/100ms/hmac/relaxed"
+            ]
+        );
+        assert!(!relaxed[0].is_chosen_by("small-files-read+application"));
+        let strict = Cell {
+            mode: Mode::Application,
+            ..relaxed[0]
+        };
+        let value = |cell: &Cell| serde_json::to_value(cell).expect("a cell is plain data");
+        for (cell, consistency) in [(&relaxed[0], "relaxed"), (&strict, "strict")] {
+            assert_eq!(value(cell)["mode"], "application");
+            assert_eq!(value(cell)["consistency"], consistency);
+        }
+        let baseline = Cell {
+            mode: Mode::Baseline,
+            ..strict
+        };
+        assert!(value(&baseline)["consistency"].is_null());
     }
 
     #[test]

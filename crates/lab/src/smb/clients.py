@@ -9,9 +9,13 @@ Seconds run from the first READ or WRITE to the last byte, on a monotonic clock;
 the last byte is there when the CLOSE is answered. Stock clients that do not say when they sent
 their first READ (smbclient, smbnetfs) are timed from the command to its end.
 
-serial-get, serial-put, small-read, small-write, open, save and beside are smbprotocol with one
+serial-get, serial-put, small-read, small-write, office, beside and change are smbprotocol with one
 request in flight, and smbprotocol checks every signature with its own code. smbclient is driven
 through a pseudo-terminal, prompt by prompt; smbnetfs in a mount namespace of its own.
+
+With "watch", a directory of this machine's, small-read writes down there how far it has come, and change
+alters files that it will come to: every twentieth, in turn its time, again and again, or its contents, once.
+Either tells a version. Both leave their moments there, which the bench compares.
 """
 
 import hashlib
@@ -21,6 +25,7 @@ import pty
 import random
 import re
 import select
+import struct
 import subprocess
 import sys
 import threading
@@ -92,6 +97,8 @@ class Session:
             | FilePipePrinterAccessMask.GENERIC_WRITE,
             "rename": FilePipePrinterAccessMask.DELETE
             | FilePipePrinterAccessMask.FILE_READ_ATTRIBUTES,
+            "attributes": FilePipePrinterAccessMask.FILE_WRITE_ATTRIBUTES
+            | FilePipePrinterAccessMask.FILE_READ_ATTRIBUTES,
         }
         dispositions = {
             "open": CreateDisposition.FILE_OPEN,
@@ -132,6 +139,20 @@ class Session:
             pass
         self.close(handle)
         return sorted(name for name in names if name not in (".", ".."))
+
+    def set_info(self, file, info):
+        from smbprotocol.open import SMB2SetInfoRequest
+
+        request = SMB2SetInfoRequest()
+        request["info_type"] = info.INFO_TYPE
+        request["file_info_class"] = info.INFO_CLASS
+        request["file_id"] = file.file_id
+        request["buffer"] = info
+        self.connection.receive(
+            self.connection.send(
+                request, self.tree.session.session_id, self.tree.tree_connect_id
+            )
+        )
 
     def report(self, **more):
         more.update(opens=self.opens, closes=self.closes)
@@ -211,20 +232,118 @@ def small_read(order):
     session = Session(order)
     names = session.list(order["path"])[: order["files"]]
     assert len(names) == order["files"], f"{len(names)} files"
+    watched = WatchedFiles(order, names) if "watch" in order else None
     contents = []
     began = time.monotonic()
-    for name in names:
+    for place, name in enumerate(names):
+        if watched:
+            watched.come_to(place)
+        asked = time.monotonic()
         file = session.open(f"{order['path']}\\{name}", "read", "open")
+        opened = time.monotonic()
         contents.append(file.read(0, file.end_of_file))
+        if watched:
+            watched.told(name, file.last_write_time, contents[-1], (asked, opened))
         session.close(file)
     seconds = time.monotonic() - began
+    if watched:
+        watched.leave("told")
+    kept = [
+        (name, content)
+        for name, content in zip(names, contents)
+        if not watched or name not in watched.kinds
+    ]
     return session.report(
         bytes=sum(map(len, contents)),
         seconds=seconds,
         requests=3 * len(names),
         files=len(names),
-        is_identical=are_on_disk(order, names, contents),
+        is_identical=are_on_disk(order, *zip(*kept)),
     )
+
+
+class WatchedFiles:
+    """Files that a second client changes while the first reads them, and what each has to say."""
+
+    # Of the clock that files have: version 0, and a second for each further one.
+    FIRST = 1_500_000_000
+    EVERY = 20
+    # How far before the reader times are changed, as many as are opened ahead of it at most, and contents,
+    # which are open ahead by then.
+    TIMES_BEFORE = 64
+    CONTENTS_BEFORE = 12
+
+    def __init__(self, order, names):
+        self.directory = order["watch"]
+        self.bytes = order["file_bytes"]
+        self.names = names[:: self.EVERY]
+        self.kinds = {
+            name: ("time", "contents")[place % 2] for place, name in enumerate(self.names)
+        }
+        self.lines = []
+        self.place = os.open(
+            os.path.join(self.directory, "place"), os.O_RDWR | os.O_CREAT, 0o600
+        )
+
+    def come_to(self, place):
+        os.pwrite(self.place, struct.pack("<Q", place), 0)
+
+    def ahead(self, versions):
+        """Files that the reader will come to soon."""
+        place = struct.unpack("<Q", os.pread(self.place, 8, 0) or bytes(8))[0]
+        near = []
+        for index, name in enumerate(self.names):
+            before = index * self.EVERY - place
+            match self.kinds[name]:
+                case "time" if 0 < before <= self.TIMES_BEFORE:
+                    near.append(name)
+                # Whoever has it open ahead gives it back for this, once for each file however slow all is.
+                case "contents" if 0 < before <= self.CONTENTS_BEFORE and versions[name] == 0:
+                    near.append(name)
+        return near
+
+    def told(self, name, time_told, content, moments):
+        kind = self.kinds.get(name)
+        if kind is None:
+            return
+        asked, opened = moments
+        if kind == "time":
+            version = int(time_told.timestamp()) - self.FIRST
+            self.note(name, version, asked=asked, answered=opened)
+            return
+        # A READ may meet a WRITE; the oldest part counts.
+        assert len(content) == self.bytes, f"{name} holds {len(content)} bytes"
+        version = min(set(struct.unpack(f"<{self.bytes // 8}Q", content)))
+        self.note(name, version, asked=opened, answered=time.monotonic())
+
+    def change(self, session, path, version):
+        """Makes a file say this version."""
+        from smbprotocol.file_info import FileBasicInformation
+
+        name = path.rsplit("\\", 1)[1]
+        began = time.monotonic()
+        if self.kinds[name] == "time":
+            file = session.open(path, "attributes", "open")
+            info = FileBasicInformation()
+            for field in ("creation_time", "last_access_time", "change_time"):
+                info[field] = 0
+            # In units of 100 ns since 1601.
+            info["last_write_time"] = (self.FIRST + version + 11_644_473_600) * 10**7
+            session.set_info(file, info)
+        else:
+            file = session.open(path, "write", "open")
+            file.write(struct.pack("<Q", version) * (self.bytes // 8), 0)
+        ended = time.monotonic()
+        session.close(file)
+        self.note(name, version, began=began, ended=ended)
+
+    def note(self, name, version, **moments):
+        line = {"file": name, "kind": self.kinds[name], "version": version, **moments}
+        self.lines.append(json.dumps(line) + "\n")
+
+    def leave(self, name):
+        with open(os.path.join(self.directory, name), "w") as file:
+            file.writelines(self.lines)
 
 
 def small_write(order):
@@ -287,7 +406,7 @@ def office(order):
     """Opens a document, then saves it: a temporary file in small WRITEs, its first piece again,
     FLUSH, CLOSE, and a rename over the document."""
     from smbprotocol.file_info import FileRenameInformation
-    from smbprotocol.open import LockFlags, SMB2SetInfoRequest
+    from smbprotocol.open import LockFlags
 
     session = Session(order)
     path = order["path"]
@@ -312,15 +431,7 @@ def office(order):
     rename = FileRenameInformation()
     rename["replace_if_exists"] = True
     rename["file_name"] = path
-    request = SMB2SetInfoRequest()
-    request["info_type"] = FileRenameInformation.INFO_TYPE
-    request["file_info_class"] = FileRenameInformation.INFO_CLASS
-    request["file_id"] = target.file_id
-    request["buffer"] = rename
-    tree = session.tree
-    session.connection.receive(
-        session.connection.send(request, tree.session.session_id, tree.tree_connect_id)
-    )
+    session.set_info(target, rename)
     session.close(target)
     save_seconds = time.monotonic() - began
     with open(order["truth"], "rb") as truth:
@@ -348,6 +459,29 @@ def beside(order):
         session.close(file)
         count += 1
     result, leave = session.report(writes=count, bytes=10_000 * count)
+    leave()
+    return result, lambda: None
+
+
+def change(order):
+    """Changes files that a reader is about to come to, until its standard input ends."""
+    session = Session(order)
+    names = session.list(order["path"])[: order["files"]]
+    watched = WatchedFiles(order, names)
+    versions = dict.fromkeys(watched.names, 0)
+    for name in watched.names:
+        watched.change(session, f"{order['path']}\\{name}", 0)
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    print("changing", flush=True)
+    # Several while the reader goes through as many files as are opened ahead of it.
+    while not over.wait(0.02):
+        for name in watched.ahead(versions):
+            versions[name] += 1
+            watched.change(session, f"{order['path']}\\{name}", versions[name])
+    watched.leave("changes")
+    count = sum(versions.values())
+    result, leave = session.report(writes=count)
     leave()
     return result, lambda: None
 
@@ -540,6 +674,7 @@ DOINGS = {
     "small-write": small_write,
     "office": office,
     "beside": beside,
+    "change": change,
     "smbclient": smbclient_get,
     "smbclient-put": smbclient_put,
     "listing": listing,

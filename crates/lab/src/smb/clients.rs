@@ -101,16 +101,15 @@ impl Clients {
     ///
     /// # Errors
     /// When it does not begin.
-    pub(super) fn write_beside(&self, place: &Place<'_>) -> Result<Beside> {
-        let order = place.order("beside", "hmac", "beside");
-        let (mut command, log) = self.command(place, &order)?;
+    pub(super) fn write_beside(&self, place: &Place<'_>, order: &Value) -> Result<SecondClient> {
+        let (mut command, log) = self.command(place, order)?;
         let child = command.stdin(Stdio::piped()).spawn()?;
         let mut running = Running {
             child,
             output: place.output(),
         };
         running.wait_for_a_line("the second client", &log)?;
-        Ok(Beside(running))
+        Ok(SecondClient(running))
     }
 
     fn command(&self, place: &Place<'_>, order: &Value) -> Result<(Command, PathBuf)> {
@@ -208,9 +207,9 @@ impl Drop for Running {
 
 /// The second client; dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Beside(Running);
+pub(super) struct SecondClient(Running);
 
-impl Beside {
+impl SecondClient {
     /// Ends it, and says how often it has written.
     ///
     /// # Errors

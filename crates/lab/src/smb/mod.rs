@@ -7,7 +7,8 @@
 //! ```
 //! [`Cell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
 //! lane's place, `server` its smbd with the account and the audit that prove whom the server saw,
-//! `clients` runs the client programs (`clients.py`), [`torture`] holds the same pair of nodes
+//! `clients` runs the client programs (`clients.py`), `freshness` judges what they were told while
+//! another changed it, [`protected`] tries every protection, [`torture`] holds the same pair of nodes
 //! to smbtorture, and [`kerberos`] to a client that logs in by a ticket.
 //!
 //! A lane carries one flow at a time. Lanes whose flows cost next to no processor time (a T1, or a
@@ -15,7 +16,9 @@
 
 mod cells;
 mod clients;
+mod freshness;
 pub mod kerberos;
+pub mod protected;
 mod published;
 mod schedule;
 mod server;
@@ -24,6 +27,7 @@ pub mod torture;
 
 pub use cells::{Cell, Client, LinkKind, Mode, Protection};
 pub use clients::Clients;
+pub use freshness::Freshness;
 pub use published::{PublishedDocument, PublishedRate, documents, rates};
 pub use schedule::{Choice, NotMeasured, Report, measure};
 pub use stand::{CellResult, Document, DocumentTimes, WhyAccelerated};

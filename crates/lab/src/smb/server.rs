@@ -25,10 +25,17 @@ pub(super) const USER: &str = "alice";
 pub(super) const PASSWORD: &str = "correct-horse-1";
 /// The share of the bench.
 pub(super) const SHARE: &str = "files";
-/// The share that smbtorture works in.
-pub(super) const TORTURE_SHARE: &str = "tort";
-/// Its second one, without named streams.
-pub(super) const TORTURE_PLAIN_SHARE: &str = "tortplain";
+/// The same files, in a share that wants each message encrypted.
+pub(super) const ENCRYPTED_SHARE: &str = "encrypted";
+
+/// How many suites of smbtorture may run at a time: each has shares of its own, because suites use the
+/// same names.
+pub(super) const TORTURE_LANES: usize = 4;
+
+/// The share that smbtorture works in, and its second one, without named streams.
+pub(super) fn torture_shares(lane: usize) -> [String; 2] {
+    [format!("tort{lane}"), format!("tortplain{lane}")]
+}
 
 /// The user that the account is mapped to: base-passwd has had it for ever, and it owns nothing.
 const UNIX_USER: &str = "daemon";
@@ -64,15 +71,10 @@ impl Server {
     pub(super) fn start(run: &Run, topology: &Topology, logs: &Path) -> Result<Self> {
         let site = Site::Far;
         let home = run.subdirectory("smb-server")?;
-        let shares = [SHARE, TORTURE_SHARE, TORTURE_PLAIN_SHARE].map(|name| home.join(name));
-        for share in &shares {
-            fs::create_dir_all(share)?;
-            fs::set_permissions(share, fs::Permissions::from_mode(0o777))?;
-        }
+        let files = directory(&home, SHARE)?;
         let map = home.join("users");
         fs::write(&map, format!("{UNIX_USER} = {USER}\n"))?;
-        let [files, torture, plain] = &shares;
-        let configuration = format!(
+        let mut configuration = format!(
             "{global}    username map = {map}
     map to guest = Never
     log level = 1 full_audit:1
@@ -85,8 +87,20 @@ impl Server {
     full_audit:success = create_file close
     full_audit:failure = none
     full_audit:log_secdesc = false
-[{TORTURE_SHARE}]
-    path = {torture}
+[{ENCRYPTED_SHARE}]
+    path = {files}
+    read only = no
+    smb encrypt = required
+",
+            global = smbd::global_section(&home.join("state"), site)?,
+            map = map.display(),
+            files = files.display(),
+        );
+        for lane in 0..TORTURE_LANES {
+            let [torture, plain] = torture_shares(lane);
+            configuration += &format!(
+                "[{torture}]
+    path = {torture_path}
     read only = no
     guest ok = yes
     force user = {UNIX_USER}
@@ -96,18 +110,16 @@ impl Server {
     kernel oplocks = no
     posix locking = no
     durable handles = yes
-[{TORTURE_PLAIN_SHARE}]
-    path = {plain}
+[{plain}]
+    path = {plain_path}
     read only = no
     guest ok = yes
     force user = {UNIX_USER}
 ",
-            global = smbd::global_section(&home.join("state"), site)?,
-            map = map.display(),
-            files = files.display(),
-            torture = torture.display(),
-            plain = plain.display(),
-        );
+                torture_path = directory(&home, &torture)?.display(),
+                plain_path = directory(&home, &plain)?.display(),
+            );
+        }
         let path = home.join("smb.conf");
         fs::write(&path, configuration).with_context(|| format!("writing {}", path.display()))?;
         let configuration = path.display().to_string();
@@ -132,10 +144,7 @@ impl Server {
             })
             .is_ok())
         })?;
-        Ok(Self {
-            files: files.clone(),
-            process,
-        })
+        Ok(Self { files, process })
     }
 
     /// What the bench's share holds, on this machine's disk.
@@ -178,6 +187,14 @@ impl Server {
         let bytes = fs::read(self.process.log()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
+}
+
+/// Makes a directory that any account may write in.
+fn directory(home: &Path, name: &str) -> Result<PathBuf> {
+    let path = home.join(name);
+    fs::create_dir_all(&path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+    Ok(path)
 }
 
 /// Reads the audit's lines about the client's host: `audit|alice|198.18.1.2|close|ok|name`.

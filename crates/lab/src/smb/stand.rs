@@ -10,16 +10,19 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vocab::Random;
 
-use super::cells::{Cell, Client, LinkKind, Mode, Protection, SMALL_FILE_BYTES, SMALL_FILES};
-use super::clients::{Clients, Place};
-use super::server::{PASSWORD, Server, TORTURE_PLAIN_SHARE, TORTURE_SHARE, USER};
-use crate::Environment;
+use super::cells::{
+    Beside, Cell, Client, LinkKind, Mode, Protection, SMALL_FILE_BYTES, SMALL_FILES,
+};
+use super::clients::{Clients, Place, SecondClient};
+use super::freshness::Freshness;
+use super::server::{PASSWORD, Server, USER, torture_shares};
 use crate::host::ProcessorTime;
 use crate::kernel::Signal;
 use crate::nodes::{Extras, Nodes};
@@ -27,6 +30,7 @@ use crate::process::Process;
 use crate::run::Run;
 use crate::servers::SMB_PORT;
 use crate::topology::{LinkArguments, Offloads, Site, Topology};
+use crate::{Environment, command, kernel};
 
 /// One READ or WRITE of the serial clients: what Windows XP's Explorer asks for at once.
 const SERIAL_BLOCK: usize = 61_440;
@@ -35,6 +39,10 @@ const LARGE_BLOCK: usize = 1 << 20;
 
 /// How much of the line's time bulk data take that make a path known, each way.
 const WARM_UP_SECONDS: u64 = 4;
+
+/// How old the times of a file may be as it is opened under the policy `relaxed`: what nodes do by
+/// themselves.
+const STALENESS_MS: u32 = 1_000;
 
 /// Files of the share.
 const BULK: &str = "bulk.bin";
@@ -89,6 +97,8 @@ pub struct CellResult {
     pub server_saw_closes: usize,
     /// How often a second client has written beside it.
     pub writes_beside: Option<u64>,
+    /// How old what the client was told was, where the second one changed what it read.
+    pub freshness: Option<Freshness>,
     /// What the near node says of the flow; none without nodes.
     pub accelerate: Option<WhyAccelerated>,
     /// The share of time in which this machine's processors were busy, in percent.
@@ -169,14 +179,22 @@ impl Lane {
             fs::create_dir_all(&path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
+        lane.publish_small()?;
+        Ok(lane)
+    }
+
+    /// Fills the directory of small files, which the account may change.
+    fn publish_small(&self) -> Result<()> {
         let mut random = Random::from_seed(u64::from(std::process::id()));
         let mut content = vec![0; SMALL_FILE_BYTES];
         for number in 0..SMALL_FILES {
             random.fill(&mut content);
             let name = format!("{SMALL}/file-{number:04}.bin");
-            fs::write(lane.server.files().join(name), &content)?;
+            let path = self.server.files().join(name);
+            fs::write(&path, &content)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         }
-        Ok(lane)
+        Ok(())
     }
 
     /// Puts a link between the sites in place of the one before, and takes the nodes away.
@@ -240,7 +258,7 @@ impl Lane {
     pub(super) fn start_nodes_alone(&mut self, mode: Mode) -> Result<()> {
         self.nodes.stop()?;
         let mut policy = policy(mode);
-        if self.is_key_delegated && mode == Mode::Application {
+        if self.is_key_delegated && mode.consistency().is_some() {
             policy.extend(self.delegated()?);
         }
         let extras = Extras {
@@ -303,10 +321,7 @@ impl Lane {
             self.nodes.empty_dictionaries()?;
         }
         let order = self.order(cell, seconds, files)?;
-        let beside = match cell.has_writer_beside() {
-            true => Some(self.clients()?.write_beside(&self.place(Site::Far))?),
-            false => None,
-        };
+        let beside = self.start_beside(cell, files)?;
         let mark = self.server.mark();
         let load_average = load_average();
         let before = ProcessorTime::now()?;
@@ -317,13 +332,18 @@ impl Lane {
                 Ok((busy, self.server.account(mark, outcome.closes)?))
             })
             .with_context(|| format!("in {}", cell.name()))?;
-        let writes_beside = beside.map(super::clients::Beside::finish).transpose()?;
+        let writes_beside = beside.map(SecondClient::finish).transpose()?;
         self.check()?;
         let accelerate = match cell.mode {
             Mode::Baseline => None,
-            Mode::Tcp | Mode::Application => Some(self.why()?),
+            Mode::Tcp | Mode::Application | Mode::Relaxed => Some(self.why()?),
         };
         let mut faults = Vec::new();
+        let freshness = match cell.beside() {
+            Beside::Nobody | Beside::Writes => None,
+            Beside::ChangesItsFiles => Some(self.freshness()?),
+        };
+        faults.extend(freshness.iter().flat_map(Freshness::faults));
         if !outcome.is_identical {
             faults.push("what arrived is not what was sent".to_owned());
         }
@@ -359,11 +379,45 @@ impl Lane {
             server_saw_opens: witness.opens,
             server_saw_closes: witness.closes,
             writes_beside,
+            freshness,
             accelerate,
             cpu_busy_percent,
             load_average,
             faults,
         })
+    }
+
+    /// Starts the second client of a cell, if it has one.
+    fn start_beside(&self, cell: &Cell, files: usize) -> Result<Option<SecondClient>> {
+        let place = self.place(Site::Far);
+        let order = match cell.beside() {
+            Beside::Nobody => return Ok(None),
+            Beside::Writes => place.order("beside", Protection::Hmac.name(), "beside"),
+            Beside::ChangesItsFiles => {
+                let watch = self.watch();
+                let _ = fs::remove_dir_all(&watch);
+                fs::create_dir_all(&watch)?;
+                let mut order = place.order("change", Protection::Hmac.name(), SMALL);
+                order["files"] = json!(files);
+                order["file_bytes"] = json!(SMALL_FILE_BYTES);
+                order["watch"] = json!(watch);
+                order
+            }
+        };
+        Ok(Some(self.clients()?.write_beside(&place, &order)?))
+    }
+
+    /// What two clients that watched the same files say, which then are as they were again.
+    fn freshness(&self) -> Result<Freshness> {
+        let (changes, told) = (self.watch().join("changes"), self.watch().join("told"));
+        let found = Freshness::of(&changes, &told, f64::from(STALENESS_MS))?;
+        self.publish_small()?;
+        Ok(found)
+    }
+
+    /// Where two clients write down what they did to the same files.
+    fn watch(&self) -> PathBuf {
+        self.directory.join("watch")
     }
 
     /// What the client of a cell is told.
@@ -389,6 +443,9 @@ impl Lane {
         order["file_bytes"] = json!(SMALL_FILE_BYTES);
         order["truth"] = json!(self.server.files().join(path));
         order["local"] = json!(self.directory.join("fetched.bin"));
+        if cell.beside() == Beside::ChangesItsFiles {
+            order["watch"] = json!(self.watch());
+        }
         let home = self.directory.join("home");
         fs::create_dir_all(&home)?;
         order["home"] = json!(home);
@@ -411,7 +468,7 @@ impl Lane {
         }
         let caches: &[&'static str] = match mode {
             Mode::Baseline => &["none"],
-            Mode::Tcp | Mode::Application => &["cold", "warm"],
+            Mode::Tcp | Mode::Application | Mode::Relaxed => &["cold", "warm"],
         };
         let mut times = Vec::new();
         for cache in caches {
@@ -431,7 +488,7 @@ impl Lane {
             );
             let accelerate = match mode {
                 Mode::Baseline => None,
-                Mode::Tcp | Mode::Application => Some(self.why()?),
+                Mode::Tcp | Mode::Application | Mode::Relaxed => Some(self.why()?),
             };
             times.push(DocumentTimes {
                 file: document.file.clone(),
@@ -450,7 +507,7 @@ impl Lane {
     ///
     /// # Errors
     /// When the node does not answer or has seen no such flow: it passed by.
-    fn why(&self) -> Result<WhyAccelerated> {
+    pub(super) fn why(&self) -> Result<WhyAccelerated> {
         newest_why(&self.nodes)
     }
 
@@ -464,17 +521,31 @@ impl Lane {
         whys.collect()
     }
 
-    /// The arguments with which smbtorture finds the shares that are made for it.
-    pub(super) fn torture_arguments() -> Vec<String> {
-        vec![
-            format!("//{}/{TORTURE_SHARE}", Site::Far.host_address()),
-            format!("--option=torture:share2={TORTURE_PLAIN_SHARE}"),
+    /// The arguments with which smbtorture finds shares that are made for it.
+    pub(super) fn torture_arguments(lane: usize) -> [String; 2] {
+        let [share, plain] = torture_shares(lane);
+        [
+            format!("//{}/{share}", Site::Far.host_address()),
+            format!("--option=torture:share2={plain}"),
         ]
     }
 
-    /// The lane's network.
-    pub(super) fn topology(&self) -> &Topology {
-        &self.topology
+    /// A program that will run in the client's namespace, in the directory for what clients leave.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub(super) fn at_the_client(&self, program: &str) -> Result<Command> {
+        let mut command = command::new(program);
+        command.current_dir(&self.directory);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let namespace = self.topology.namespace_file(Site::Near.host());
+        kernel::prepare_child(&mut command, Some(&namespace))?;
+        Ok(command)
+    }
+
+    /// The bench's share, on this machine's disk.
+    pub(super) fn files(&self) -> &Path {
+        self.server.files()
     }
 
     /// Where its processes log to.
@@ -512,8 +583,19 @@ impl Lane {
         }
     }
 
+    /// Puts so many random bytes where bulk clients look for them.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(super) fn publish_bulk(&self, bytes: u64) -> Result<()> {
+        self.publish(BULK, bytes, 1)
+    }
+
     /// Puts random bytes into the share.
-    fn publish(&self, name: &str, bytes: u64, seed: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Self::publish_bulk`].
+    pub(super) fn publish(&self, name: &str, bytes: u64, seed: u64) -> Result<()> {
         use std::io::Write;
         let path = self.server.files().join(name);
         let mut file =
@@ -575,11 +657,11 @@ fn why_of(nodes: &Nodes, flow: u64) -> Result<WhyAccelerated> {
 
 /// What the nodes are told of SMB.
 fn policy(mode: Mode) -> Vec<String> {
-    let smb = match mode {
-        Mode::Baseline | Mode::Tcp => "off",
-        Mode::Application => "strict",
-    };
-    vec![format!("smb = \"{smb}\"")]
+    let mut lines = vec![format!("smb = \"{}\"", mode.consistency().unwrap_or("off"))];
+    if mode == Mode::Relaxed {
+        lines.push(format!("smb_relaxed_staleness = \"{STALENESS_MS}ms\""));
+    }
+    lines
 }
 
 impl WhyAccelerated {
@@ -648,6 +730,7 @@ pub(super) fn result_of(cell: Cell, outcome: &super::clients::Outcome) -> CellRe
         server_saw_opens: outcome.opens,
         server_saw_closes: outcome.closes,
         writes_beside: None,
+        freshness: None,
         accelerate: None,
         cpu_busy_percent: 0.0,
         load_average: 0.0,

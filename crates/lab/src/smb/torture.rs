@@ -4,19 +4,21 @@
 //!  smbtorture ── near ══ link ══ far ── smbd          through, and at the same time
 //!  smbtorture ─────────── link ──────── smbd          direct, in a lab of its own
 //! ```
-//! Suites run one by one, because the whole of `smb2` hangs at suites that hold a handle for ever.
-//! A suite that exceeds its time is ended, and what it had not reported by then counts as not run.
+//! Each suite is a run of its own, because the whole of `smb2` hangs at suites that hold a handle for
+//! ever, and a few run at a time, each in shares of its own. A suite that exceeds its time is ended, and
+//! what it had not reported by then counts as not run.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Stdio;
+use std::sync::Mutex;
+use std::thread;
 use std::time::Duration;
 
-use super::cells::Mode;
-use super::server::{PASSWORD, USER};
+use super::cells::{Mode, Protection};
+use super::server::{PASSWORD, TORTURE_LANES, USER};
 use super::stand::{Lane, WhyAccelerated};
-use crate::topology::Site;
-use crate::{Environment, command, kernel, wait};
+use crate::{Environment, wait};
 use anyhow::{Context, Result};
 
 /// The suites of `smb2` that take half a minute together on a LAN.
@@ -62,7 +64,7 @@ const COMPOUND_WITHOUT_KEY: [&str; 14] = [
 pub fn quick(session: Session) -> Vec<&'static str> {
     let compound: &[&str] = match session {
         Session::PlainOfNobody | Session::Nobody => &COMPOUND_WITHOUT_KEY,
-        Session::Account => &["compound"],
+        Session::Account | Session::Delegated(_) => &["compound"],
     };
     let others = QUICK.iter().filter(|suite| **suite != "compound");
     others.chain(compound).copied().collect()
@@ -72,7 +74,7 @@ pub fn quick(session: Session) -> Vec<&'static str> {
 pub const SLOW: [&str; 6] = ["lease", "oplock", "notify", "replay", "create", "dir"];
 
 /// A LAN's worth of a link: suites that wait for timeouts of their own need no other.
-const LINK: [&str; 6] = ["--rate", "1Gbit", "--delay", "500us", "--queue", "1MB"];
+pub(super) const LINK: [&str; 6] = ["--rate", "1Gbit", "--delay", "500us", "--queue", "1MB"];
 
 /// How long a suite of [`QUICK`] may take, some thirty times what it takes on a LAN.
 pub const QUICK_LIMIT: Duration = Duration::from_secs(120);
@@ -92,6 +94,8 @@ pub enum Session {
     Nobody,
     /// The bench's account, by the newest dialect, with what both sides sign by themselves.
     Account,
+    /// The bench's account, whose key the nodes have.
+    Delegated(Protection),
 }
 
 impl Session {
@@ -100,9 +104,23 @@ impl Session {
         let words: &[&str] = match self {
             Self::PlainOfNobody => &["-U", "%", "--max-protocol=SMB2_10"],
             Self::Nobody => &["-U", "%"],
-            Self::Account => &["-U", &account],
+            Self::Account | Self::Delegated(_) => &["-U", &account],
         };
-        words.iter().map(|word| (*word).to_owned()).collect()
+        let of_protection: &[&str] = match self {
+            Self::PlainOfNobody | Self::Nobody | Self::Account => &[],
+            Self::Delegated(protection) => protection.stock_options(),
+        };
+        let words = words.iter().chain(of_protection);
+        words.map(|word| (*word).to_owned()).collect()
+    }
+
+    /// Whether requests of such a session can be answered on the client's side of the WAN.
+    #[must_use]
+    pub fn is_accelerated(self) -> bool {
+        match self {
+            Self::PlainOfNobody | Self::Nobody | Self::Delegated(_) => true,
+            Self::Account => false,
+        }
     }
 }
 
@@ -164,12 +182,13 @@ pub fn compare(
     session: Session,
     limit: Duration,
 ) -> Result<Comparison> {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let direct = scope.spawn(|| {
             let mut lane = stand(environment)?;
             run_all(&mut lane, suites, session, limit)
         });
         let mut lane = stand(environment)?;
+        lane.delegate_key(matches!(session, Session::Delegated(_)));
         lane.start_nodes_alone(Mode::Application)?;
         let through = run_all(&mut lane, suites, session, limit)?;
         let accelerate = lane.all_whys()?;
@@ -190,33 +209,55 @@ fn stand(environment: &Environment) -> Result<Lane> {
     Ok(lane)
 }
 
+/// Runs suites, as many at a time as there are shares for them.
 fn run_all(
     lane: &mut Lane,
     suites: &[&str],
     session: Session,
     limit: Duration,
 ) -> Result<Verdicts> {
+    let left = Mutex::new(suites.iter());
+    let next = || left.lock().unwrap_or_else(|lock| lock.into_inner()).next();
+    let work = |share: usize, lane: &Lane| -> Result<Verdicts> {
+        let mut verdicts = Verdicts::new();
+        while let Some(suite) = next() {
+            verdicts.extend(run(lane, share, suite, session, limit)?);
+        }
+        Ok(verdicts)
+    };
     let mut verdicts = Verdicts::new();
-    for suite in suites {
-        verdicts.extend(run(lane, suite, session, limit)?);
-    }
+    thread::scope(|scope| -> Result<()> {
+        let shared: &Lane = lane;
+        let work = &work;
+        let threads: Vec<_> = (0..TORTURE_LANES)
+            .map(|share| scope.spawn(move || work(share, shared)))
+            .collect();
+        for thread in threads {
+            let joined = thread.join();
+            verdicts.extend(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(())
+    })?;
+    lane.check()?;
     Ok(verdicts)
 }
 
-fn run(lane: &mut Lane, suite: &str, session: Session, limit: Duration) -> Result<Verdicts> {
+fn run(
+    lane: &Lane,
+    share: usize,
+    suite: &str,
+    session: Session,
+    limit: Duration,
+) -> Result<Verdicts> {
     let log = lane.logs().join(format!("smbtorture-{suite}.log"));
-    let mut smbtorture = command::new("smbtorture");
+    let mut smbtorture = lane.at_the_client("smbtorture")?;
     smbtorture
-        .args(Lane::torture_arguments())
+        .args(Lane::torture_arguments(share))
         .args(session.options())
         .arg(format!("smb2.{suite}"))
-        .current_dir(lane.directory())
         .stdin(Stdio::null())
         .stdout(fs::File::create(&log)?)
         .stderr(Stdio::null());
-    std::os::unix::process::CommandExt::process_group(&mut smbtorture, 0);
-    let namespace = lane.topology().namespace_file(Site::Near.host());
-    kernel::prepare_child(&mut smbtorture, Some(&namespace))?;
     let mut child = smbtorture.spawn().context("starting smbtorture")?;
     let ended = wait::until(limit, suite, || Ok(child.try_wait()?));
     if ended.is_err() {
@@ -224,7 +265,6 @@ fn run(lane: &mut Lane, suite: &str, session: Session, limit: Duration) -> Resul
         let _ = child.wait();
         wait::not_interrupted()?;
     }
-    lane.check()?;
     let text = fs::read(&log)?;
     Ok(verdicts(suite, &String::from_utf8_lossy(&text)))
 }

@@ -1,0 +1,216 @@
+//! How old what a client was told of files was, while a second client changed these.
+//!
+//! ```text
+//!  reader   opens file 10, 20, ... ── asked ─ opened ─ READ answered ──► what it was told, and when
+//!  changer  before the reader is there: a new time, or new contents  ──► what it changed, and when
+//! ```
+//! Both write their moments down by the machine's one monotonic clock. What was told of a file is out of
+//! date once the change that replaced it has been answered; it was so old as the time from that answer
+//! to the question. A change that was under way while the question was asked says nothing.
+//!
+//! Times are told with an open and count from the moment in which the open was asked for. Contents
+//! count from the answer to the open, behind which the client asked for them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Freshness {
+    /// Changes that the second client made while the first read.
+    pub changes: usize,
+    /// Files among those read that it changed at some time.
+    pub files: usize,
+    /// Of these, how many times were told that were out of date as they were asked for.
+    pub outdated_times: usize,
+    /// How old the oldest of them was.
+    pub oldest_time_ms: f64,
+    /// How many contents were so; must be none.
+    pub outdated_contents: usize,
+    /// What the nodes' policy allows times to be.
+    pub bound_ms: f64,
+}
+
+/// What a file holds that is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Time,
+    Contents,
+}
+
+/// A line of the second client's: the version that stands from now on, and the seconds in which it
+/// was asked for and answered.
+#[derive(Clone, Debug, Deserialize)]
+struct Change {
+    file: String,
+    kind: Kind,
+    version: u64,
+    began: f64,
+    ended: f64,
+}
+
+/// A line of the first client's.
+#[derive(Clone, Debug, Deserialize)]
+struct Told {
+    file: String,
+    kind: Kind,
+    /// The oldest one of which anything was told.
+    version: u64,
+    asked: f64,
+    answered: f64,
+}
+
+impl Freshness {
+    /// Reads what both clients wrote down.
+    ///
+    /// # Errors
+    /// When that is not what they write, or a version was told that nobody has made.
+    pub(super) fn of(changer: &Path, reader: &Path, bound_ms: f64) -> Result<Self> {
+        Self::judge(&lines(changer)?, &lines(reader)?, bound_ms)
+    }
+
+    fn judge(changes: &[Change], told: &[Told], bound_ms: f64) -> Result<Self> {
+        let mut versions: HashMap<(&str, Kind, u64), &Change> = HashMap::new();
+        for change in changes {
+            versions.insert((&change.file, change.kind, change.version), change);
+        }
+        let mut found = Self {
+            files: told.len(),
+            bound_ms,
+            ..Self::default()
+        };
+        let began = told.iter().map(|told| told.asked).fold(f64::MAX, f64::min);
+        let ended = told.iter().map(|told| told.answered).fold(0.0, f64::max);
+        found.changes = changes
+            .iter()
+            .filter(|change| change.ended >= began && change.began <= ended)
+            .count();
+        for told in told {
+            let of = |version| versions.get(&(&told.file[..], told.kind, version));
+            let made = of(told.version)
+                .with_context(|| format!("{} was told as nobody left it: {told:?}", told.file))?;
+            ensure!(
+                made.began <= told.answered,
+                "{} was told before it was made: {told:?}",
+                told.file
+            );
+            let Some(next) = of(told.version + 1) else {
+                continue;
+            };
+            let age_ms = (told.asked - next.ended) * 1e3;
+            match told.kind {
+                _ if age_ms <= 0.0 => {}
+                Kind::Time => {
+                    found.outdated_times += 1;
+                    found.oldest_time_ms = found.oldest_time_ms.max(age_ms);
+                }
+                Kind::Contents => found.outdated_contents += 1,
+            }
+        }
+        Ok(found)
+    }
+
+    /// What was wrong, in sentences.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.outdated_contents > 0 {
+            faults.push(format!(
+                "{} files were read as they had been before they were changed",
+                self.outdated_contents
+            ));
+        }
+        if self.oldest_time_ms > self.bound_ms {
+            faults.push(format!(
+                "a file's times were {:.0} ms old, where the policy allows {:.0} ms",
+                self.oldest_time_ms, self.bound_ms
+            ));
+        }
+        if self.changes == 0 {
+            faults.push("the second client changed nothing".to_owned());
+        }
+        faults
+    }
+}
+
+fn lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    text.lines()
+        .map(|line| {
+            serde_json::from_str(line).with_context(|| format!("{} holds {line}", path.display()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(kind: Kind, version: u64, began: f64, ended: f64) -> Change {
+        Change {
+            file: "a".to_owned(),
+            kind,
+            version,
+            began,
+            ended,
+        }
+    }
+
+    fn told(kind: Kind, version: u64, asked: f64, answered: f64) -> Told {
+        Told {
+            file: "a".to_owned(),
+            kind,
+            version,
+            asked,
+            answered,
+        }
+    }
+
+    fn judge(changes: &[Change], told: &[Told]) -> Freshness {
+        Freshness::judge(changes, told, 1_000.0).expect("versions that were made")
+    }
+
+    #[test]
+    fn what_was_replaced_before_the_question_is_as_old_as_that() {
+        let changes = [
+            change(Kind::Time, 0, 0.0, 0.1),
+            change(Kind::Time, 1, 5.0, 5.25),
+        ];
+        let found = judge(&changes, &[told(Kind::Time, 0, 6.0, 6.1)]);
+        assert_eq!(found.outdated_times, 1);
+        assert!((found.oldest_time_ms - 750.0).abs() < 1e-6);
+        assert!(
+            found
+                .faults()
+                .contains(&"the second client changed nothing".to_owned())
+        );
+        let late = judge(&changes, &[told(Kind::Time, 0, 6.5, 6.6)]);
+        assert!(late.faults().iter().any(|fault| fault.contains("1250 ms")));
+    }
+
+    #[test]
+    fn contents_that_were_replaced_before_are_a_fault_and_a_change_under_way_is_none() {
+        let changes = [
+            change(Kind::Contents, 0, 0.0, 0.1),
+            change(Kind::Contents, 1, 5.0, 6.0),
+        ];
+        let under_way = judge(&changes, &[told(Kind::Contents, 0, 5.5, 5.6)]);
+        assert_eq!(under_way.faults(), Vec::<String>::new());
+        assert_eq!(under_way.changes, 1);
+        let late = judge(&changes, &[told(Kind::Contents, 0, 6.1, 6.2)]);
+        assert_eq!(late.outdated_contents, 1);
+        assert_eq!(late.faults().len(), 2);
+    }
+
+    #[test]
+    fn a_version_that_nobody_made_is_an_error() {
+        let changes = [change(Kind::Time, 0, 0.0, 0.1)];
+        let judge = |told| Freshness::judge(&changes, &[told], 1_000.0);
+        assert!(judge(told(Kind::Time, 1, 1.0, 1.1)).is_err());
+        assert!(judge(told(Kind::Contents, 0, 1.0, 1.1)).is_err());
+    }
+}
