@@ -76,6 +76,8 @@ pub(super) struct Saved {
     window: u64,
     /// Packets of the episode that still count as lost.
     lost: u64,
+    /// Bytes delivered until then.
+    delivered: u64,
 }
 
 impl LossRound {
@@ -318,8 +320,8 @@ impl Bbr {
         self.in_flight_short_term = u64::MAX;
     }
 
-    /// A packet declared lost has arrived after all; when all of an episode's have, the model is
-    /// what it was before ("Handling a Spurious Loss Recovery").
+    /// A packet declared lost has arrived after all; when of an episode's no more are left than the path
+    /// loses anyway, the model is what it was before ("Handling a Spurious Loss Recovery").
     pub(super) fn take_back_loss(&mut self, now: Time, packet: &LostPacket) {
         self.sampler.spurious_loss(now, packet);
         self.floor.spurious(packet.state.epoch);
@@ -328,10 +330,13 @@ impl Bbr {
             return;
         }
         self.saved.lost -= 1;
-        if self.saved.lost > 0 {
+        let passed = self.sampler.delivered() - self.saved.delivered;
+        let chance = self.floor.floor() * self.packets(passed);
+        if self.saved.lost as f64 > chance {
             return;
         }
         let saved = self.saved;
+        self.saved.lost = 0;
         self.saved.state = None;
         self.loss_round.has_loss = false;
         self.window = self.window.max(saved.window);
@@ -359,6 +364,7 @@ impl Bbr {
             in_flight_long_term: self.in_flight_long_term,
             window: self.window,
             lost: 0,
+            delivered: self.sampler.delivered(),
         };
     }
 

@@ -100,11 +100,21 @@ impl Bbr {
     fn window_bound(&self) -> u64 {
         let bound = match self.state {
             State::Startup => return u64::MAX,
-            State::Drain { .. } | State::Down | State::Refill => self.in_flight_long_term,
-            State::Up => self.in_flight_long_term.min(self.in_flight_while_probing()),
+            State::Drain { .. } | State::Down | State::Refill => self.long_term_bound(),
+            State::Up => self.long_term_bound().min(self.in_flight_while_probing()),
             State::Cruise | State::ProbeRtt { .. } => self.in_flight_with_headroom(),
         };
         bound.min(self.in_flight_short_term)
+    }
+
+    /// The bound that losses while probing have set. Where packets overtake each other slow ones pass for
+    /// lost ones, and the bound is no less than the path may hold.
+    pub(super) fn long_term_bound(&self) -> u64 {
+        if self.round_trips.is_reordering() {
+            self.in_flight_long_term.max(self.in_flight_carried())
+        } else {
+            self.in_flight_long_term
+        }
     }
 
     /// "QuantizationBudget".

@@ -114,6 +114,8 @@ pub(super) struct Bbr {
     aggregation: Aggregation,
     full_pipe: FullPipe,
     resume: Option<Resume>,
+    /// The round in which losses ended start-up.
+    startup_lost_in_round: Option<u64>,
     cycle: Cycle,
     loss_round: LossRound,
     saved: Saved,
@@ -156,6 +158,7 @@ impl Bbr {
             aggregation: Aggregation::new(now),
             full_pipe: FullPipe::default(),
             resume: None,
+            startup_lost_in_round: None,
             cycle: Cycle::new(now),
             loss_round: LossRound::new(now),
             saved: Saved::default(),
@@ -338,7 +341,14 @@ impl Controller for Bbr {
         {
             self.begin_startup(rtt);
         }
+        let was_reordering = self.round_trips.is_reordering();
         self.round_trips.update(now, event.rtt, event.reordering);
+        if !was_reordering && self.round_trips.is_reordering() {
+            self.doubt_startups_end();
+        }
+        let acked = event.acked.iter().map(|packet| packet.sent_at);
+        let lost = event.lost.iter().map(|packet| packet.sent_at);
+        self.round_trips.left(now, acked.chain(lost));
         for packet in event.spurious {
             self.take_back_loss(now, packet);
         }

@@ -147,7 +147,7 @@ impl Bbr {
         // The window that losses have closed would keep the probe from being one; what it lets out
         // at once is paced.
         let filled = self.in_flight_for(1.0, self.rate_max());
-        self.window = self.window.max(filled.min(self.in_flight_long_term));
+        self.window = self.window.max(filled.min(self.long_term_bound()));
         self.cycle.up_rounds = 0;
         self.cycle.up_acked = 0;
         self.cycle.was_precautionary = false;
@@ -222,16 +222,21 @@ impl Bbr {
 
     /// "InflightWithHeadroom".
     pub(super) fn in_flight_with_headroom(&self) -> u64 {
-        let bound = self.in_flight_long_term;
+        let bound = self.long_term_bound();
         if bound == u64::MAX {
             return bound;
         }
         let headroom = ((bound as f64 * HEADROOM) as u64).max(self.config.packet_bytes);
-        let carried = self.in_flight_for(1.0, self.rate()).min(bound);
+        let carried = self.in_flight_carried().min(bound);
         bound
             .saturating_sub(headroom)
             .max(carried)
             .max(self.window_min())
+    }
+
+    /// What the path itself holds, without a queue.
+    pub(super) fn in_flight_carried(&self) -> u64 {
+        self.in_flight_for(self.round_trips.doubt(), self.rate())
     }
 
     /// The most in flight while probing: as much more than at its beginning as the gain puts on
@@ -274,7 +279,7 @@ impl Bbr {
 
     /// "IsTimeToGoDown".
     fn is_time_to_go_down(&mut self, in_flight: u64, sample: &RateSample) -> bool {
-        if self.cycle.was_too_high && in_flight >= self.in_flight_long_term {
+        if self.cycle.was_too_high && in_flight >= self.long_term_bound() {
             self.cycle.was_precautionary = true;
             return true;
         }
@@ -284,7 +289,7 @@ impl Bbr {
             self.cycle.lossy_probes = 0;
             return true;
         }
-        if self.is_window_limited() && self.window >= self.in_flight_long_term {
+        if self.is_window_limited() && self.window >= self.long_term_bound() {
             self.full_pipe.restart(sample.rate.unwrap_or(0.0));
             return false;
         }

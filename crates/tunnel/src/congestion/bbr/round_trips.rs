@@ -8,8 +8,8 @@
 //! nine seconds, little before it expires. What is not sent meanwhile is theirs for seconds.
 //!
 //! Where packets overtake each other the minimum is the luck of one packet. What must be in flight
-//! then follows the spread of the round-trip times: minimum plus `reordering`
-//! (docs/decisions/0029).
+//! then follows from how long packets stay there on average, between the minimum plus half the spread
+//! of the round-trip times (`reordering`) and the minimum plus all of it (docs/decisions/0029).
 
 use std::time::Duration;
 
@@ -35,6 +35,9 @@ const DEEP_QUEUE: f64 = 1.02;
 /// left before the window and arrived within it, or the other way round, is then a few per cent.
 const WINDOW_FLIGHTS: u32 = 2;
 
+/// Where packets overtake each other the base is known no better than this.
+const BASE_DOUBT: f64 = 1.3;
+
 /// A queue shorter than this is noise of the hosts at both ends.
 const NOISE: Duration = Duration::from_millis(2);
 
@@ -51,6 +54,69 @@ pub(super) struct RoundTrips {
     bin_at: Time,
     bin: Option<Duration>,
     last_bin: Option<Duration>,
+    stays: Stays,
+}
+
+/// How long packets count as in flight, on average: by Little's law what must be in flight is the rate
+/// times that. Those that are lost count too, from when they were sent to when that was found out.
+///
+/// A queue makes all of them longer. So the least average of the last five to ten seconds counts, each
+/// over a round of packets, as the minimum does for a single packet's round-trip time.
+#[derive(Clone, Copy, Debug)]
+struct Stays {
+    /// The average under way.
+    began_at: Time,
+    sum: Duration,
+    count: u32,
+    /// The least of the present span of [`STAYS_SPAN`] and of the one before it.
+    span_at: Time,
+    least: Option<Duration>,
+    last_least: Option<Duration>,
+}
+
+/// See [`Stays`]: half of what a minimum is believed for.
+const STAYS_SPAN: Duration = Duration::from_secs(5);
+
+/// Fewer packets make no average.
+const STAYS_PACKETS: u32 = 64;
+
+impl Stays {
+    fn new(now: Time) -> Self {
+        Self {
+            began_at: now,
+            sum: Duration::ZERO,
+            count: 0,
+            span_at: now,
+            least: None,
+            last_least: None,
+        }
+    }
+
+    fn least(&self) -> Option<Duration> {
+        match (self.least, self.last_least) {
+            (Some(least), Some(last)) => Some(least.min(last)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn add(&mut self, now: Time, sent: impl Iterator<Item = Time>, bin: Duration) {
+        for sent_at in sent {
+            self.sum += now.since(sent_at);
+            self.count += 1;
+        }
+        if self.count < STAYS_PACKETS || now < self.began_at + bin {
+            return;
+        }
+        if now > self.span_at + STAYS_SPAN {
+            self.last_least = self.least.take();
+            self.span_at = now;
+        }
+        let average = self.sum / self.count;
+        self.least = Some(self.least.map_or(average, |least| least.min(average)));
+        self.began_at = now;
+        self.sum = Duration::ZERO;
+        self.count = 0;
+    }
 }
 
 impl RoundTrips {
@@ -65,6 +131,7 @@ impl RoundTrips {
             bin_at: now,
             bin: None,
             last_bin: None,
+            stays: Stays::new(now),
         }
     }
 
@@ -75,12 +142,34 @@ impl RoundTrips {
 
     /// The time for which data must be in flight for the path to be full.
     pub(super) fn base(&self) -> Option<Duration> {
-        self.minimum.map(|minimum| minimum + self.spread / 2)
+        let minimum = self.minimum?;
+        if !self.is_reordering() {
+            return Some(minimum);
+        }
+        let least = minimum + self.spread / 2;
+        let usual = self.stays.least().unwrap_or(least);
+        Some(usual.clamp(least, minimum + self.spread))
+    }
+
+    /// Takes note of packets that have left the path, acknowledged or lost.
+    pub(super) fn left(&mut self, now: Time, packets: impl Iterator<Item = Time>) {
+        let bin = self.minimum.unwrap_or_default() + self.spread;
+        self.stays.add(now, packets, bin);
     }
 
     /// Whether packets overtake each other, so that a queue of less than their spread is not seen.
     pub(super) fn is_reordering(&self) -> bool {
         !self.spread.is_zero()
+    }
+
+    /// By how much more than the base the path may hold: where packets overtake each other the least of
+    /// many averages is below what they usually take.
+    pub(super) fn doubt(&self) -> f64 {
+        if self.is_reordering() {
+            BASE_DOUBT
+        } else {
+            1.0
+        }
     }
 
     /// The intervals over which a delivery rate may be taken.
@@ -267,6 +356,24 @@ mod tests {
         assert_eq!(times.base(), millis(95));
         times.update(at(1), millis(20), None);
         assert_eq!(times.base(), millis(20));
+    }
+
+    #[test]
+    fn the_base_of_a_path_that_reorders_is_the_least_average_of_late() {
+        let mut times = RoundTrips::new(at(0));
+        // A round each 100 ms: first packets that take 120 ms, then some that wait in a queue.
+        for tick in 10..200 {
+            let now = at(100 * tick);
+            times.update(now, millis(20), millis(150));
+            let took = if tick < 30 { 120 } else { 140 };
+            let sent = Time::ZERO + now.since(at(took));
+            times.left(now, std::iter::repeat_n(sent, 100));
+            let expected = if tick < 11 || tick < 80 { 120 } else { 140 };
+            if !(11..80).contains(&tick) && !(150..).contains(&tick) {
+                continue;
+            }
+            assert_eq!(times.base(), millis(expected), "at tick {tick}");
+        }
     }
 
     #[test]

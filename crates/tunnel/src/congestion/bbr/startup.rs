@@ -41,6 +41,14 @@ const PLATEAU_ROUNDS: u32 = 3;
 /// As many where a queue has built meanwhile, half a round-trip time long.
 const PLATEAU_ROUNDS_WITH_QUEUE: u32 = 2;
 
+/// Rounds without growth from which on losses end start-up where packets overtake each other: a rate is
+/// taken over several rounds there, and one of them shows little of a doubling.
+const SLOWING_ROUNDS_REORDERING: u32 = 2;
+
+/// A start-up that losses ended is taken up again when within so many rounds packets turn out to
+/// overtake each other: before that is known three later ones make a packet count as lost.
+const DOUBTED_ROUNDS: u64 = 8;
+
 /// A queue this long, as a share of the round-trip time, is start-up's doing.
 const STARTUP_QUEUE: f64 = 0.5;
 
@@ -171,8 +179,13 @@ impl Bbr {
             self.full_pipe.is_slowing = !is_alone;
             return;
         }
-        self.full_pipe.is_slowing = true;
         self.full_pipe.rounds += 1;
+        let slowing = if self.round_trips.is_reordering() {
+            SLOWING_ROUNDS_REORDERING
+        } else {
+            1
+        };
+        self.full_pipe.is_slowing |= self.full_pipe.rounds >= slowing;
         if self.full_pipe.rounds >= PLATEAU_ROUNDS {
             self.full_pipe.is_now = true;
             self.full_pipe.is_reached = true;
@@ -200,6 +213,7 @@ impl Bbr {
         if loses {
             // "Exiting Startup Based on Packet Loss".
             self.saved.state = Some(State::Startup);
+            self.startup_lost_in_round = Some(self.rounds.count);
             let delivered = self.loss_round.in_flight_latest;
             self.in_flight_long_term = self.bdp(1.0, self.rate_max()).max(delivered);
         }
@@ -214,6 +228,20 @@ impl Bbr {
             }
             self.enter_drain();
         }
+    }
+
+    /// Packets overtake each other, as is known from here on. What ended start-up a few rounds ago may
+    /// have been those that came late, so it goes on.
+    pub(super) fn doubt_startups_end(&mut self) {
+        let ended = self.startup_lost_in_round.take();
+        if ended.is_none_or(|round| self.rounds.count > round + DOUBTED_ROUNDS) {
+            return;
+        }
+        self.full_pipe = FullPipe::default();
+        self.reset_short_term();
+        self.in_flight_long_term = u64::MAX;
+        self.floor.forget();
+        self.enter(State::Startup);
     }
 
     /// "Drain".
