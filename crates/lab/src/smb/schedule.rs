@@ -266,7 +266,15 @@ fn weight(job: &Job, choice: &Choice, group: &Group) -> f64 {
             let work = match cell.client {
                 client if client.is_bulk() => span(job, cell.link),
                 Client::Listing => 8.0 * rtt,
-                client => files(client, choice.is_full) as f64 * (3.0 * rtt + 0.01),
+                client => {
+                    // What the modes are held to is 0.2 and 2.1 at most.
+                    let round_trips = match cell.mode {
+                        Mode::Relaxed => 1.0,
+                        Mode::Application => 2.2,
+                        Mode::Baseline | Mode::Tcp => 3.0,
+                    };
+                    files(client, choice.is_full) as f64 * (round_trips * rtt + 0.01)
+                }
             };
             work + 10.0 * rtt + 3.0
         }
