@@ -15,6 +15,7 @@ use vocab::Time;
 use super::super::event::{AckedPacket, Event, LostPacket, SendState};
 use super::super::sample::RateSample;
 use super::loss_floor::Losses;
+use super::startup::FullPipe;
 use super::{Bbr, QUEUE_SHARE, State};
 
 /// Least share that stays at a reaction (BBR.Beta, as CUBIC's).
@@ -340,7 +341,9 @@ impl Bbr {
         self.saved.state = None;
         self.loss_round.has_loss = false;
         self.window = self.window.max(saved.window);
-        self.full_pipe.restart(0.0);
+        if saved.lost == 0 || saved.state.is_some() {
+            self.full_pipe.restart(0.0);
+        }
         self.rate_short_term = self.rate_short_term.max(saved.rate_short_term);
         self.in_flight_short_term = self.in_flight_short_term.max(saved.in_flight_short_term);
         self.in_flight_long_term = self.in_flight_long_term.max(saved.in_flight_long_term);
@@ -349,7 +352,9 @@ impl Bbr {
             return;
         }
         if saved.state == Some(State::Startup) {
-            self.full_pipe.is_reached = false;
+            // Else the round that has ended it would end it again.
+            self.full_pipe = FullPipe::default();
+            self.loss_round.was_excessive = false;
             self.enter(State::Startup);
         } else {
             self.start_refill();

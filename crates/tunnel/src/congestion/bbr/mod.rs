@@ -116,6 +116,8 @@ pub(super) struct Bbr {
     resume: Option<Resume>,
     /// The round in which losses ended start-up.
     startup_lost_in_round: Option<u64>,
+    /// Whether start-up has been taken up again since packets turned out to overtake each other.
+    is_startup_doubted: bool,
     cycle: Cycle,
     loss_round: LossRound,
     saved: Saved,
@@ -159,6 +161,7 @@ impl Bbr {
             full_pipe: FullPipe::default(),
             resume: None,
             startup_lost_in_round: None,
+            is_startup_doubted: false,
             cycle: Cycle::new(now),
             loss_round: LossRound::new(now),
             saved: Saved::default(),

@@ -38,6 +38,9 @@ const WINDOW_FLIGHTS: u32 = 2;
 /// Where packets overtake each other the base is known no better than this.
 const BASE_DOUBT: f64 = 1.3;
 
+/// A spread of more than one part in so many of the minimum is wide.
+const WIDE_SPREAD: u32 = 8;
+
 /// A queue shorter than this is noise of the hosts at both ends.
 const NOISE: Duration = Duration::from_millis(2);
 
@@ -165,11 +168,20 @@ impl RoundTrips {
     /// By how much more than the base the path may hold: where packets overtake each other the least of
     /// many averages is below what they usually take.
     pub(super) fn doubt(&self) -> f64 {
-        if self.is_reordering() {
-            BASE_DOUBT
-        } else {
-            1.0
+        match (self.minimum, self.base()) {
+            // The path cannot hold more than its slowest packets make.
+            (Some(minimum), Some(base)) if self.is_reordering() => {
+                let most = (minimum + self.spread).as_secs_f64() / base.as_secs_f64().max(1e-6);
+                BASE_DOUBT.min(most)
+            }
+            _ => 1.0,
         }
+    }
+
+    /// Whether packets overtake each other by so much that rates are taken over several rounds.
+    pub(super) fn is_spread_wide(&self) -> bool {
+        self.minimum
+            .is_some_and(|minimum| self.spread > minimum / WIDE_SPREAD)
     }
 
     /// The intervals over which a delivery rate may be taken.

@@ -180,7 +180,7 @@ impl Bbr {
             return;
         }
         self.full_pipe.rounds += 1;
-        let slowing = if self.round_trips.is_reordering() {
+        let slowing = if self.round_trips.is_spread_wide() {
             SLOWING_ROUNDS_REORDERING
         } else {
             1
@@ -221,6 +221,9 @@ impl Bbr {
             self.full_pipe.is_reached = true;
         }
         if self.full_pipe.is_reached {
+            if !loses {
+                self.startup_lost_in_round = None;
+            }
             self.cycle.built_queue =
                 self.round_trips.queue() > FLOOR_QUEUE || self.round_trips.is_reordering();
             if !self.cycle.built_queue {
@@ -231,12 +234,18 @@ impl Bbr {
     }
 
     /// Packets overtake each other, as is known from here on. What ended start-up a few rounds ago may
-    /// have been those that came late, so it goes on.
+    /// have been those that came late, so it goes on: once in a connection, as on some paths reordering
+    /// comes and goes.
     pub(super) fn doubt_startups_end(&mut self) {
         let ended = self.startup_lost_in_round.take();
-        if ended.is_none_or(|round| self.rounds.count > round + DOUBTED_ROUNDS) {
+        if self.is_startup_doubted
+            || ended.is_none_or(|round| self.rounds.count > round + DOUBTED_ROUNDS)
+            || matches!(self.state, State::ProbeRtt { .. })
+        {
             return;
         }
+        self.is_startup_doubted = true;
+        self.cycle.is_probe_sample = false;
         self.full_pipe = FullPipe::default();
         self.reset_short_term();
         self.in_flight_long_term = u64::MAX;
