@@ -12,6 +12,7 @@
 //! one bottleneck. Super-segments are cut into segments. Sequence numbers wrap, and a capture may begin
 //! and end anywhere.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
@@ -273,26 +274,22 @@ impl Half {
     fn common_payload(&self) -> Option<u32> {
         /// Payloads that may be something else: the last one of a message, say.
         const MOST_OTHERS: f64 = 0.1;
-        /// RFC 9293 §3.7.1: what every host takes.
-        const LEAST: u32 = 536;
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for event in &self.events {
             if let What::Data { start, end, .. } = &event.what {
                 *counts.entry((end - start) as u32).or_default() += 1;
             }
         }
-        let all: usize = counts.values().sum();
+        let most_others = MOST_OTHERS * counts.values().sum::<usize>() as f64;
         let is_common = |size: &u32| {
             let others = counts.iter().filter(|(payload, _)| *payload % size != 0);
-            others.map(|(_, count)| *count).sum::<usize>() as f64 <= MOST_OTHERS * all as f64
+            let mut sums = others.scan(0, |sum, (_, count)| {
+                *sum += count;
+                Some(*sum)
+            });
+            sums.all(|sum: usize| sum as f64 <= most_others)
         };
-        let whole = counts.range(LEAST..).map(|(size, _)| *size);
-        let parts = whole
-            .clone()
-            .flat_map(|size| [size / 2, size / 3].map(|part| (size, part)))
-            .filter(|(size, part)| *part >= LEAST && size % part == 0)
-            .map(|(_, part)| part);
-        let found = whole.chain(parts).find(is_common)?;
+        let found = likely_payloads(&counts).into_iter().find(is_common)?;
         // Two of the usual size are no larger one.
         Some(match found % USUAL_PAYLOAD {
             0 => USUAL_PAYLOAD,
@@ -378,6 +375,32 @@ impl Half {
         }
         least
     }
+}
+
+/// Sizes that the payload of one segment may be, the likely ones first: what was captured most often, in order
+/// of size, then halves and thirds of it.
+fn likely_payloads(counts: &BTreeMap<u32, usize>) -> Vec<u32> {
+    /// RFC 9293 §3.7.1: what every host takes.
+    const LEAST: u32 = 536;
+    /// Each is held against all sizes, and a capture may have any number of those.
+    const MOST_WHOLE: usize = 32;
+    let mut whole: Vec<(u32, usize)> = counts
+        .range(LEAST..)
+        .map(|(size, count)| (*size, *count))
+        .collect();
+    // Of equally many the smaller: a larger one may be several of it.
+    whole.sort_by_key(|(size, count)| (Reverse(*count), *size));
+    whole.truncate(MOST_WHOLE);
+    let mut likely: Vec<u32> = whole.into_iter().map(|(size, _)| size).collect();
+    likely.sort_unstable();
+    let parts: Vec<u32> = likely
+        .iter()
+        .flat_map(|size| [2, 3].map(|parts| (size % parts, size / parts)))
+        .filter(|(rest, part)| *rest == 0 && *part >= LEAST)
+        .map(|(_, part)| part)
+        .collect();
+    likely.extend(parts);
+    likely
 }
 
 impl Stream {
@@ -712,4 +735,45 @@ fn window(half: &Half) -> Option<f64> {
         })
         .collect();
     quantile(&mut windows, 0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payloads(sizes: impl IntoIterator<Item = i64>) -> Half {
+        let data = sizes.into_iter().map(|size| Event {
+            at: 0.0,
+            what: What::Data {
+                start: 0,
+                end: size,
+                header: 40,
+                stamps: None,
+            },
+        });
+        Half {
+            events: data.collect(),
+            ..Half::default()
+        }
+    }
+
+    #[test]
+    fn sixty_thousand_sizes_leave_few_to_be_looked_at() {
+        let counts: BTreeMap<u32, usize> = (1..=60_000).map(|size| (size, 1)).collect();
+        let likely = likely_payloads(&counts);
+        assert!((1..=96).contains(&likely.len()), "{}", likely.len());
+        assert_eq!(payloads(1..=60_000).common_payload(), None);
+    }
+
+    #[test]
+    fn the_common_size_is_found_among_many_others() {
+        // The last ones of messages, and one, two or three segments captured as one.
+        let rest = (537..1_037).chain(5_001..5_501);
+        let many = (0..12_000).map(|number| 1_400 * (1 + number % 3));
+        assert_eq!(payloads(many.chain(rest)).common_payload(), Some(1_400));
+        assert_eq!(payloads([2_800; 50]).common_payload(), Some(2_800));
+        // Never captured by itself.
+        let pairs = (0..60).map(|number| 1_400 * (2 + number % 2));
+        assert_eq!(payloads(pairs).common_payload(), Some(1_400));
+    }
 }
