@@ -285,17 +285,18 @@ impl Run {
         let finished = test(&options, self.profile(), &kernel::interrupted, &display);
         display.finish();
         let finished = finished?;
-        if let Some(path) = &self.html {
-            let page = turnup::html(&finished)?;
-            std::fs::write(path, page)
-                .with_context(|| format!("{} cannot be written", path.display()))?;
-        }
         let mut out = Output::new();
         match self.json {
             true => writeln!(out, "{}", turnup::json(&finished))?,
             false => write!(out, "{}", turnup::text(&finished))?,
         }
         out.flush()?;
+        // Behind the report: a page that cannot be written must not take the result with it.
+        if let Some(path) = &self.html {
+            let page = turnup::html(&finished)?;
+            std::fs::write(path, page)
+                .with_context(|| format!("{} cannot be written", path.display()))?;
+        }
         Ok(match finished.turn_up.verdict() {
             Verdict::Passed(_) => 0,
             Verdict::Failed(_) => 1,

@@ -72,7 +72,8 @@ impl Way {
         })
     }
 
-    /// Writes the page, where one is asked for.
+    /// Writes the page, where one is asked for. The report is printed before: a page that cannot be written must
+    /// not take the result with it.
     fn write_page(&self, page: impl FnOnce() -> Result<String>) -> Result<()> {
         let Some(path) = &self.html else {
             return Ok(());
@@ -161,11 +162,11 @@ impl ServiceTest {
         let stepped = turnup::service(&options, plan, &kernel::interrupted, &display);
         display.finish();
         let stepped = stepped?;
-        self.way.write_page(|| turnup::service_html(&stepped))?;
         print(match self.way.json {
             true => format!("{}\n", turnup::service_json(&stepped)),
             false => turnup::service_text(&stepped),
         })?;
+        self.way.write_page(|| turnup::service_html(&stepped))?;
         Ok(match stepped.found.verdict() {
             Verdict::Passed(_) => 0,
             Verdict::Failed(_) => 1,
@@ -248,11 +249,11 @@ impl ThroughputTest {
         let stepped = turnup::throughput(&options, plan, &kernel::interrupted, &display);
         display.finish();
         let stepped = stepped?;
-        self.way.write_page(|| turnup::throughput_html(&stepped))?;
         print(match self.way.json {
             true => format!("{}\n", turnup::throughput_json(&stepped)),
             false => turnup::throughput_text(&stepped),
         })?;
+        self.way.write_page(|| turnup::throughput_html(&stepped))?;
         let test = &stepped.found;
         let is_found = test.done().iter().all(|(_, size)| size.lower.is_some());
         Ok(match is_found && test.given_up().is_none() {
