@@ -30,26 +30,30 @@ pub fn service_html(stepped: &Stepped<Service>) -> Result<String> {
         <p>UDP streams at a constant rate, each direction by itself: CIR in quarters, CIR + EIR, and a quarter \
         above that. Of the last two the rate is read once buckets were empty. Rates count whole Ethernet \
         frames. The round trip is the least of small probes and the mean frame&rsquo;s wait in the one \
-        direction that was loaded; the two clocks need not agree.</p>\n";
+        direction that was loaded; the two clocks need not agree. Steps whose rate the sender did not keep are in \
+        no plot.</p>\n";
     Ok(end(out))
 }
 
 fn write_service(out: &mut String, service: &Service, direction: Direction) -> Result<()> {
     let name = direction.name();
-    // Performance repeats CIR for a long time; it is in the table.
+    // Performance repeats CIR for a long time, and a rate that the sender did not keep tells nothing of the path;
+    // both are in the table.
     let steps = |frame: u16| {
         service.done().iter().filter(move |step| {
             step.direction == direction
                 && step.frame == frame
                 && !matches!(step.part, Part::Performance)
+                && step.seen.is_kept
         })
     };
+    let offered = |step: &StepDone| mbit(step.seen.offered.unwrap_or(step.asked));
     let frames = &service.plan().frames;
     let of_each = |of: &dyn Fn(&StepDone) -> Option<f64>| -> Vec<Series> {
         let series = frames.iter().map(|frame| Series {
             name: format!("frames of {frame} bytes"),
             points: steps(*frame)
-                .filter_map(|step| Some((mbit(step.asked), of(step)?)))
+                .filter_map(|step| Some((offered(step), of(step)?)))
                 .collect(),
         });
         series.filter(|one| !one.points.is_empty()).collect()
@@ -59,13 +63,12 @@ fn write_service(out: &mut String, service: &Service, direction: Direction) -> R
         return Ok(());
     }
     out.push_str(&heading(direction));
-    let offered: Vec<f64> = frames
+    let plan = service.plan();
+    let most = frames
         .iter()
         .flat_map(|frame| steps(*frame))
-        .map(|step| mbit(step.asked))
-        .collect();
-    let plan = service.plan();
-    let most = offered.iter().copied().fold(0.0, f64::max);
+        .map(offered)
+        .fold(0.0, f64::max);
     let bought = mbit(plan.committed) + mbit(plan.excess);
     arrived.push(Series {
         name: "CIR + EIR".to_owned(),
@@ -82,7 +85,7 @@ fn write_service(out: &mut String, service: &Service, direction: Direction) -> R
         "arrived, Mbit/s of frames",
         &arrived,
     )?;
-    let lost = of_each(&|step| Some(100.0 * step.seen.loss_ratio()));
+    let lost = of_each(&|step| loss_percent(&step.seen));
     write_or_none(
         out,
         "Frame loss",
@@ -98,6 +101,11 @@ fn write_service(out: &mut String, service: &Service, direction: Direction) -> R
         }
     }
     Ok(())
+}
+
+/// Frame loss; none where nothing was sent.
+fn loss_percent(seen: &Seen) -> Option<f64> {
+    (seen.sent > 0).then(|| 100.0 * seen.loss_ratio())
 }
 
 /// What a chart shows of a stream.
@@ -132,7 +140,8 @@ pub fn throughput_html(stepped: &Stepped<Throughput>) -> Result<String> {
         keep the stated goal, and the search ends with a load that is carried and one that is not (MLRsearch). \
         Frame loss is measured from half above the throughput down in tenths (RFC 2544 §26.3), back-to-back \
         bursts by RFC 9004. Rates count whole Ethernet frames. The round trip is the least of small probes and \
-        the mean frame&rsquo;s wait in the one direction that was loaded.</p>\n";
+        the mean frame&rsquo;s wait in the one direction that was loaded. Loads that the sender did not keep are in \
+        no plot.</p>\n";
     Ok(end(out))
 }
 
@@ -179,7 +188,12 @@ fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) ->
                     .losses
                     .iter()
                     .rev()
-                    .map(|step| (step.percent as f64, 100.0 * step.seen.loss_ratio()))
+                    .filter(|step| step.seen.is_kept)
+                    .filter_map(|step| {
+                        let offered = share_percent(step.seen.offered, found.upper);
+                        let offered = offered.unwrap_or(step.percent as f64);
+                        Some((offered, loss_percent(&step.seen)?))
+                    })
                     .collect(),
             })
             .collect(),
@@ -194,6 +208,11 @@ fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) ->
         *out += &lines(&title, x, "kB of frames", &buffers)?;
     }
     Ok(())
+}
+
+fn share_percent(part: Option<Bitrate>, of: Option<Bitrate>) -> Option<f64> {
+    let of = of.filter(|of| of.bits_per_second() > 0)?;
+    Some(100.0 * mbit(part?) / mbit(of))
 }
 
 /// A chart, or a sentence where all of it lies at zero.

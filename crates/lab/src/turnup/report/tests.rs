@@ -191,9 +191,13 @@ fn carried(plan: StreamPlan) -> StreamRecord {
     }
 }
 
-fn stepped<T: Streams>(mut found: T) -> Stepped<T> {
+fn stepped<T: Streams>(found: T) -> Stepped<T> {
+    stepped_by(found, carried)
+}
+
+fn stepped_by<T: Streams>(mut found: T, carry: fn(StreamPlan) -> StreamRecord) -> Stepped<T> {
     while let Some((_, plan)) = found.next_stream() {
-        found.handle(&carried(plan));
+        found.handle(&carry(plan));
     }
     Stepped {
         found,
@@ -236,6 +240,52 @@ fn the_page_on_a_service_shows_what_arrived_beside_what_was_bought() {
     }
     assert!(page.contains("&lt;busy&gt;"));
     assert_stands_alone(&page);
+}
+
+/// A sender that keeps 6.5 Mbit/s at most, and of whose frames every other is lost where it was asked for more.
+fn held_back(plan: StreamPlan) -> StreamRecord {
+    const MOST: u64 = 6_500_000;
+    let asked = plan.rate.bits_per_second();
+    let gap = u64::from(plan.ip_bytes) * 8_000_000_000 / asked.min(MOST);
+    let sent = plan.duration.as_nanos() as u64 / gap;
+    let arrivals = (0..sent)
+        .filter(|number| asked <= MOST || number % 2 == 0)
+        .map(|number| Arrival {
+            number,
+            sent_ns: number * gap,
+            arrived_ns: number * gap + 20_000_000,
+        })
+        .collect();
+    StreamRecord {
+        plan,
+        sent,
+        arrivals,
+    }
+}
+
+#[test]
+fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
+    let page = service_html(&stepped_by(
+        Service::new(
+            ServicePlan {
+                directions: vec![Direction::Up],
+                committed: Bitrate::from_bits_per_second(8_000_000),
+                excess: Bitrate::default(),
+                frames: vec![1_518],
+                step: Duration::from_secs(3),
+                performance: Duration::ZERO,
+                stream_max: Duration::from_secs(60),
+                criteria: Criteria::default(),
+            },
+            BASELINE,
+        ),
+        held_back,
+    ))
+    .unwrap();
+    assert!(page.contains("Information rate, up"));
+    // The table has it.
+    assert!(page.contains("not kept"));
+    assert!(page.contains("Frame loss, up: none at any step."));
 }
 
 #[test]
