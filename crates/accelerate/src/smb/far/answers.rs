@@ -211,11 +211,20 @@ impl Far {
             self.connection.learn(&header, head.body());
             self.finished(now, &mut head, request);
         }
-        let key = self.sessions.client_key(header.session);
-        let is_altered = self.state == State::Engaged && header.guard() == Guard::Signed;
-        if let Some(key) = key.filter(|_| is_altered) {
-            let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
-            key.sign(head.message_mut(), rest);
+        if self.state == State::Engaged && header.guard() == Guard::Signed {
+            match self.sessions.client_key(header.session) {
+                Some(key) => {
+                    let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
+                    key.sign(head.message_mut(), rest);
+                }
+                // The last answer of a set-up that led to no key: its client would take it for forged.
+                None if client_id != header.message_id => {
+                    let (reason, account) = self.sessions.why_no_key(header.session);
+                    self.no_key_for = account;
+                    return self.stop(reason);
+                }
+                None => {}
+            }
         }
         if header.command == command::LOGOFF && header.status == status::SUCCESS {
             self.sessions.end(header.session);

@@ -19,8 +19,8 @@ const MAGIC: [u8; 2] = [5, 2];
 /// Keys of one file: those of a few hundred services with all their versions.
 const KEYS_MAX: usize = 10_000;
 
-/// Keys that are tried on one ticket: a file that holds more of one encryption names its services, and those of
-/// the ticket's come first. Each costs a pass over the ticket, which has 64 KiB at most.
+/// Different keys that are tried on one ticket: a file that holds more of one encryption names its services, and
+/// those of the ticket's come first. Each costs a pass over the ticket, which has 64 KiB at most.
 const TRIES_MAX: usize = 16;
 
 /// What is wrong with a keytab.
@@ -117,9 +117,9 @@ impl Keytab {
         principals
     }
 
-    /// Keys that may open a ticket, the likeliest first: those of the service that it names, of the
-    /// version that it names. Others are tried as well, because a host has one key for all the names it is known
-    /// by, and versions are written into keytabs by hand.
+    /// Keys that may open a ticket, each once and the likeliest first: those of the service that it names, then
+    /// those of its host, and of each the version that it names. Others are tried as well, because a host has one
+    /// key for all the names it is known by, and versions are written into keytabs by hand.
     pub(super) fn find(
         &self,
         service: &str,
@@ -133,16 +133,36 @@ impl Keytab {
             .collect();
         // Older keytabs have the lowest eight bits of a version alone.
         let is_version = |of: u32| version.is_some_and(|it| of == it || of == it & 0xff);
-        fit.sort_by_key(|entry| {
+        fit.sort_by_cached_key(|entry| {
             let is_service = entry.principal.eq_ignore_ascii_case(service);
+            let is_host = host(service)
+                .zip(host(&entry.principal))
+                .is_some_and(|(of, it)| of.eq_ignore_ascii_case(it));
             (
                 !is_service,
+                !is_host,
                 !is_version(entry.version),
                 u32::MAX - entry.version,
             )
         });
-        fit.into_iter().take(TRIES_MAX).map(|entry| &entry.key)
+        let mut keys: Vec<&Key> = Vec::new();
+        for Entry { key, .. } in fit {
+            if keys.len() == TRIES_MAX {
+                break;
+            }
+            // `net ads keytab` writes a host's one key under each of its names.
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys.into_iter()
     }
+}
+
+/// The host of a service's principal: `files` of `cifs/files@CORP.EXAMPLE`.
+fn host(principal: &str) -> Option<&str> {
+    let (name, _realm) = principal.rsplit_once('@')?;
+    name.split('/').nth(1)
 }
 
 /// The rest of an entry.
@@ -282,9 +302,37 @@ mod tests {
 
     #[test]
     fn few_keys_are_tried_however_many_there_are() {
-        let entries: Vec<Vec<u8>> = (0..200).map(|at| aes(&["a"], at, 1)).collect();
+        let entries: Vec<Vec<u8>> = (0..200u8)
+            .map(|at| aes(&["a"], u32::from(at), at))
+            .collect();
         let keytab = Keytab::parse(&keytab(&entries)).unwrap();
         assert_eq!(tried(&keytab, "b@C", None).len(), TRIES_MAX);
+    }
+
+    #[test]
+    fn one_key_under_many_names_is_tried_once_and_leaves_room_for_other_hosts() {
+        let hosts = ["files1", "files2", "files3", "files4"];
+        let of_host = |(at, host): (usize, &&str)| {
+            let services = [
+                "host",
+                "RestrictedKrbHost",
+                "HTTP",
+                "nfs",
+                "MSServerCluster",
+            ];
+            // The last host's versions are the lowest, so that by them alone it would come last.
+            services.map(|service| aes(&[service, host], 9 - at as u32, at as u8 + 1))
+        };
+        let entries: Vec<Vec<u8>> = hosts.iter().enumerate().flat_map(of_host).collect();
+        assert!(entries.len() > TRIES_MAX);
+        let keytab = Keytab::parse(&keytab(&entries)).unwrap();
+        let service = "cifs/FILES4@CORP.EXAMPLE";
+        assert_eq!(tried(&keytab, service, Some(9)), [4, 1, 2, 3]);
+        // By a name that the file has not.
+        let service = "cifs/alias@CORP.EXAMPLE";
+        assert_eq!(tried(&keytab, service, None), [1, 2, 3, 4]);
+        // Principals without a host are not each other's.
+        assert_eq!(tried(&keytab, "alias@CORP.EXAMPLE", None), [1, 2, 3, 4]);
     }
 
     #[test]

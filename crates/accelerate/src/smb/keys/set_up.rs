@@ -306,6 +306,8 @@ impl SetUps {
                     (false, Some(asked)) => self.outcome(asked, header, message),
                 })
             }
+            // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): the answer is still to come.
+            (command::SESSION_SETUP, status::PENDING) if header.has(flag::ASYNC) => None,
             (command::SESSION_SETUP, _) => {
                 self.asked.remove(&header.message_id);
                 None

@@ -175,6 +175,31 @@ fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
 }
 
 #[test]
+fn an_interim_answer_leaves_the_set_up_as_it_was() {
+    let said = conversation(0x0302, None, true).signed(0x0302, Algorithm::AesCmac);
+    let mut setups = setups("corp\\anna:password:secret");
+    let mut outcome = None;
+    for message in &said.said {
+        let header = Header::parse(message).unwrap();
+        if header.has(flag::FROM_SERVER) {
+            if header.command == command::SESSION_SETUP {
+                let interim = Header {
+                    flags: flag::FROM_SERVER | flag::ASYNC,
+                    status: status::PENDING,
+                    ..header
+                };
+                let bytes = self::message(interim, &[9, 0, 0, 0, 0, 0, 0, 0, 0]);
+                assert_eq!(setups.answer(&interim, &bytes, &bytes), None);
+            }
+            outcome = setups.answer(&header, message, message);
+        } else {
+            setups.request(&header, message);
+        }
+    }
+    assert!(matches!(outcome, Some(Outcome::Key { .. })), "{outcome:?}");
+}
+
+#[test]
 fn every_dialect_and_encryption_of_kerberos_comes_to_the_key_that_the_server_proves() {
     let dialects = [
         (0x0202, None, Algorithm::HmacSha256),

@@ -410,24 +410,27 @@ fn a_session_that_is_set_up_beside_one_that_is_served_is_served_too() {
 
 #[test]
 fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
-    let mut world = unconnected("*\\anna:password:secret", WAYS[3], 300_000);
-    world.set_up(0);
-    open(&mut world, 0);
-    world.server.signing.as_mut().unwrap().login = Login::Password {
-        domain: "CORP",
-        user: "berta",
-        password: "secret",
-    };
-    world.leave_session(0);
-    world.send(0, &messages::session_setup_with(&Login::begins()));
-    world.run_for(Duration::from_secs(1));
-    let token = world.server.signing.clone().unwrap().login.proves().token;
-    world.clients[0].session = 1_077;
-    world.send(0, &messages::session_setup_with(&token));
-    world.run_for(Duration::from_secs(1));
-    let reason = LetGoReason::UnknownAccount;
-    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
-    assert_eq!(world.no_key_for.as_deref(), Some("CORP\\berta"));
+    for way in WAYS {
+        let mut world = unconnected("*\\anna:password:secret", way, 300_000);
+        world.set_up(0);
+        open(&mut world, 0);
+        world.server.signing.as_mut().unwrap().login = Login::Password {
+            domain: "CORP",
+            user: "berta",
+            password: "secret",
+        };
+        world.leave_session(0);
+        world.send(0, &messages::session_setup_with(&Login::begins()));
+        world.run_for(Duration::from_secs(1));
+        let token = world.server.signing.clone().unwrap().login.proves().token;
+        world.clients[0].session = 1_077;
+        world.send(0, &messages::session_setup_with(&token));
+        world.run_for(Duration::from_secs(1));
+        let reason = LetGoReason::UnknownAccount;
+        assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
+        assert_eq!(world.no_key_for.as_deref(), Some("CORP\\berta"));
+        assert_eq!(world.clients[0].forged, 0, "{way:x?}");
+    }
 }
 
 /// A server with several channels, which clients may be told of.
