@@ -197,18 +197,14 @@ fn python() -> Option<PathBuf> {
     python.exists().then_some(python)
 }
 
-#[test]
-fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
-    let Some(_turn) = turn("bench smb", &[Kind::Smb]) else {
-        return;
-    };
+/// The cells of these names, measured, all of them; `None` without the Python that their clients need.
+fn bench(names: &str) -> Option<Vec<Value>> {
     let Some(python) = python() else {
         eprintln!("not run: no Python with smbprotocol (scripts/install.sh test)");
-        return;
+        return None;
     };
     let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
-        .args(["bench", "smb", "--json", "--cells"])
-        .arg("listing/OC-1/30ms/off/baseline,listing/OC-1/30ms/off/application")
+        .args(["bench", "smb", "--json", "--cells", names])
         .env("TRUNKLINE_SMB_PYTHON", python)
         .output()
         .expect("the program starts");
@@ -216,7 +212,18 @@ fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
     assert!(output.status.success(), "{errors}");
     let document: Value = serde_json::from_slice(&output.stdout).expect("it writes JSON");
     assert_eq!(document["not_measured"], Value::Array(vec![]), "{errors}");
-    let cells = document["figures"]["cells"].as_array().expect("cells");
+    document["figures"]["cells"].as_array().cloned()
+}
+
+#[test]
+fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
+    let Some(_turn) = turn("bench smb", &[Kind::Smb]) else {
+        return;
+    };
+    let Some(cells) = bench("listing/OC-1/30ms/off/baseline,listing/OC-1/30ms/off/application")
+    else {
+        return;
+    };
     let [baseline, application] = &cells[..] else {
         panic!("{} cells", cells.len());
     };
@@ -243,21 +250,10 @@ fn small_files_are_opened_ahead_under_relaxed_while_another_client_changes_them(
     let Some(_turn) = turn("bench smb, relaxed", &[Kind::Smb]) else {
         return;
     };
-    let Some(python) = python() else {
-        eprintln!("not run: no Python with smbprotocol (scripts/install.sh test)");
+    let Some(cells) = bench("small-files-read/OC-1/30ms/off/relaxed") else {
         return;
     };
-    let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
-        .args(["bench", "smb", "--json", "--cells"])
-        .arg("small-files-read/OC-1/30ms/off/relaxed")
-        .env("TRUNKLINE_SMB_PYTHON", python)
-        .output()
-        .expect("the program starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let document: Value = serde_json::from_slice(&output.stdout).expect("it writes JSON");
-    assert_eq!(document["not_measured"], Value::Array(vec![]), "{errors}");
-    let cell = &document["figures"]["cells"][0];
+    let cell = &cells[0];
     assert_eq!(cell["mode"], "application");
     assert_eq!(cell["consistency"], "relaxed");
     assert_eq!(cell["faults"], Value::Array(vec![]), "{cell}");

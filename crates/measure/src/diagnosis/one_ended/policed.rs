@@ -1,5 +1,7 @@
 //! A policer by its edge: its rate, its losses among others by chance, and theirs beside its own.
 
+use std::borrow::Cow;
+
 use vocab::Probability;
 
 use super::super::bucket::{Account, best_account, deficits, goodput};
@@ -25,17 +27,18 @@ impl Seen {
         arrived
     }
 
+    /// The passages as the bucket saw them.
+    fn at_bucket(&self) -> Cow<'_, [Passage]> {
+        match self.is_behind {
+            true => Cow::Owned(self.arrivals()),
+            false => Cow::Borrowed(&self.passages),
+        }
+    }
+
     /// The bucket whose edge tells the losses best, and how much its evidence exceeds that of the edge at
     /// another rate.
     pub(super) fn edge(&self, other: f64) -> Option<(Edge, f64)> {
-        let arrivals;
-        let passages = match self.is_behind {
-            true => {
-                arrivals = self.arrivals();
-                &arrivals
-            }
-            false => &self.passages,
-        };
+        let passages = &*self.at_bucket();
         let known = match self.is_behind {
             true => Vec::new(),
             false => [self.line, self.line_rate].into_iter().flatten().collect(),
@@ -137,14 +140,7 @@ impl Seen {
         /// Losses, and the share of what finds so much room, below which an error of the level may be why.
         const LEAST_LOSSES: usize = 20;
         const LEAST_LOSS: f64 = 0.003;
-        let arrivals;
-        let passages = match self.is_behind {
-            true => {
-                arrivals = self.arrivals();
-                &arrivals
-            }
-            false => &self.passages,
-        };
+        let passages = &*self.at_bucket();
         let found = deficits(passages, edge.rate, edge.line);
         let far = passages.iter().zip(found);
         let far = far.filter(|(_, deficit)| *deficit < FAR_SHARE * edge.full);
