@@ -3,6 +3,7 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer
+//!                 FileSystem
 //!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
 //! A frame is the content of one frame segment. Numbers are never used again.
@@ -43,6 +44,7 @@ const SEALED: u8 = 20;
 const AGAIN_SEALED: u8 = 21;
 const OFFER: u8 = 22;
 const TOOK: u8 = 23;
+const FILE_SYSTEM: u8 = 24;
 
 /// What [`Frame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
 pub(crate) const TAKES_KEYS: u8 = 2;
@@ -155,6 +157,13 @@ pub(crate) enum Frame {
     },
     /// The client was given this open, with the frame before this.
     Took { file: FileId },
+    /// What the server says of the file system that this open lies in, in this class: at most 255 bytes.
+    FileSystem {
+        file: FileId,
+        position: u64,
+        class: u8,
+        answer: Bytes,
+    },
 }
 
 impl Frame {
@@ -261,6 +270,18 @@ impl Frame {
                 .u16(answer.len() as u16)
                 .bytes(&answer),
             Frame::Took { file } => writer.u8(TOOK).bytes(&file.0),
+            Frame::FileSystem {
+                file,
+                position,
+                class,
+                answer,
+            } => writer
+                .u8(FILE_SYSTEM)
+                .bytes(&file.0)
+                .u64(position)
+                .u8(class)
+                .u8(answer.len() as u8)
+                .bytes(&answer),
         };
         Segment::frame(writer.finish())
     }
@@ -393,6 +414,16 @@ impl Frame {
             TOOK => Frame::Took {
                 file: file(&mut reader)?,
             },
+            FILE_SYSTEM => {
+                let (file, position) = (file(&mut reader)?, reader.u64()?);
+                let (class, length) = (reader.u8()?, usize::from(reader.u8()?));
+                Frame::FileSystem {
+                    file,
+                    position,
+                    class,
+                    answer: Bytes::copy_from_slice(reader.bytes(length)?),
+                }
+            }
             _ => return Ok(None),
         };
         Ok(Some(frame))
@@ -407,6 +438,12 @@ mod tests {
         let file = FileId([5; 16]);
         vec![
             Frame::Took { file },
+            Frame::FileSystem {
+                file,
+                position: 4,
+                class: 3,
+                answer: Bytes::from_static(b"space"),
+            },
             Frame::Offer {
                 file,
                 position: 3,

@@ -3,6 +3,7 @@
 mod breaks;
 mod closing;
 mod ends;
+mod file_system;
 mod kerberos;
 mod letting_go;
 mod listing;

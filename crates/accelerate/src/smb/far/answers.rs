@@ -364,6 +364,7 @@ impl Far {
             Purpose::Plain
             | Purpose::Ahead { .. }
             | Purpose::ListsAhead(_)
+            | Purpose::AsksFileSystem { .. }
             | Purpose::OpensAhead(_)
             | Purpose::ClosesAhead(_)
             | Purpose::Own => {}
@@ -446,6 +447,9 @@ impl Far {
             read_max: 0,
             write_max: 0,
         }));
+        if answer.is_directory() && !may_list {
+            self.ask_file_system(file);
+        }
     }
 
     /// The server has opened a file that is not served. If the client has an oplock of its own, its
@@ -547,6 +551,11 @@ impl Far {
             _ if is_interim => {}
             Purpose::OpensAhead(number) => return self.opened_ahead(now, head, number),
             Purpose::ClosesAhead(file) => return self.forget_open(file),
+            Purpose::AsksFileSystem {
+                file,
+                class,
+                position,
+            } => return self.told_file_system(head, file, class, position),
             _ => {}
         }
         if let Purpose::ListsAhead(file) = request.purpose {

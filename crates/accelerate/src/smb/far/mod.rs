@@ -29,6 +29,7 @@
 
 mod answers;
 mod connection;
+mod file_system;
 mod ids;
 mod listing;
 pub(crate) mod message;
@@ -111,6 +112,12 @@ enum Purpose {
     Lists(FileId),
     /// Our own request for such.
     ListsAhead(FileId),
+    /// Our own question about the file system that this open lies in.
+    AsksFileSystem {
+        file: FileId,
+        class: u8,
+        position: u64,
+    },
     /// Our own CREATE, by its number.
     OpensAhead(u64),
     /// Our own CLOSE of an open that is nobody's.
@@ -221,6 +228,7 @@ pub(crate) struct Far {
     early: usize,
     /// What is asked of a directory as it is opened.
     usual_listing: listing::Usual,
+    usual_file_system: file_system::Usual,
     /// The answer to a request of our own for names, as far as it has come.
     gathered: Vec<u8>,
     /// Requests for names that wait for what is read ahead.
@@ -281,6 +289,7 @@ impl Far {
             ahead_credits: 0,
             early: 0,
             usual_listing: listing::Usual::default(),
+            usual_file_system: file_system::Usual::default(),
             gathered: Vec::new(),
             lists_waiting: 0,
             opens_ahead: open_ahead::OpensAhead::default(),

@@ -77,6 +77,7 @@ impl Far {
         }
         self.note_set_up(&message);
         self.note_touches(&message);
+        self.note_file_system(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
             && let Some(message) = self.answer_ahead(message)

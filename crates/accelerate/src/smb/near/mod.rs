@@ -18,6 +18,7 @@
 //! data is lost, and nobody must take it for kept.
 
 mod contents;
+mod file_system;
 mod freshness;
 mod listing;
 mod offers;
@@ -35,11 +36,13 @@ use super::frames::{Frame, Licence, TAKES_OFFERS, VERSION};
 use super::keys::{Mac, Sealer, SealingKey, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Header;
+use super::wire::query_info::FileSystemQuestion;
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use contents::{BYTES_MAX, Contents};
+use file_system::Told;
 use freshness::Freshness;
 use listing::{Coming, Listing};
 use offers::Offers;
@@ -73,6 +76,7 @@ struct Open {
     /// Something was changed through it: what comes of that its CLOSE tells.
     is_changed: bool,
     listing: Listing,
+    file_system: Option<Told>,
 }
 
 impl Open {
@@ -171,7 +175,13 @@ enum Pending {
         is_servers: bool,
     },
     /// Another request.
-    Asks { file: FileId },
+    Asks {
+        file: FileId,
+        /// One that what comes ahead may answer.
+        file_system: Option<(Header, FileSystemQuestion)>,
+        /// The client has its answer from here.
+        is_answered: bool,
+    },
     /// A CREATE whose answer the client has from here.
     Opens,
     /// A TREE_DISCONNECT or LOGOFF, with which the opens of a tree or session end.
@@ -238,6 +248,7 @@ enum Passing {
     /// A CLOSE that asks for nothing, and whether it may be answered here.
     Close(Header, bool),
     Lists(Header, QueryDirectoryRequest),
+    FileSystem(Header, FileSystemQuestion),
     /// A CREATE, and its body.
     Opens(Header, Vec<u8>),
 }
@@ -419,6 +430,20 @@ impl Near {
                 }
                 self.tell_far(Frame::Revoked { file });
             }
+            Some(Frame::FileSystem {
+                file,
+                position,
+                class,
+                answer,
+            }) => {
+                let told = Told {
+                    class,
+                    position,
+                    answer,
+                    at: now,
+                };
+                self.told_file_system(now, file, told);
+            }
             Some(Frame::Heard { number }) => self.fresh.heard(number),
             Some(Frame::Key { session, key }) => {
                 if self.keys.len() >= TREES_MAX {
@@ -468,6 +493,7 @@ impl Near {
             lost: None,
             is_changed: false,
             listing: Listing::default(),
+            file_system: None,
         };
         self.opens.insert(licence.file, open);
     }
@@ -666,6 +692,10 @@ fn passing(head: &Head) -> Option<Passing> {
         command::QUERY_DIRECTORY => {
             let request = QueryDirectoryRequest::parse(head.body()).ok()?;
             Some(Passing::Lists(head.header, request))
+        }
+        command::QUERY_INFO => {
+            let question = FileSystemQuestion::parse(head.body()).ok()??;
+            Some(Passing::FileSystem(head.header, question))
         }
         _ => None,
     }

@@ -106,10 +106,22 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Write { .. }
-            | Pending::Reports { .. }
-            | Pending::Close { .. }
-            | Pending::Asks { .. }
+            Pending::Asks {
+                is_answered: true, ..
+            } => {
+                if !is_interim {
+                    self.pending.remove(&header.message_id);
+                }
+                self.keep_back(&head);
+            }
+            Pending::Asks { .. } if is_interim => {
+                // The client was told to wait for the server.
+                if let Pending::Asks { file_system, .. } = pending {
+                    *file_system = None;
+                }
+                self.pass(head.bytes.freeze());
+            }
+            Pending::Write { .. } | Pending::Reports { .. } | Pending::Close { .. }
                 if is_interim =>
             {
                 self.pass(head.bytes.freeze());

@@ -219,9 +219,14 @@ impl Near {
             Pending::Write { file: of, .. }
             | Pending::Reports { file: of }
             | Pending::Close { file: of, .. }
-            | Pending::Asks { file: of } => of == file,
+            | Pending::Asks {
+                file: of,
+                is_answered: false,
+                ..
+            } => of == file,
             Pending::Read { .. }
             | Pending::Lists { .. }
+            | Pending::Asks { .. }
             | Pending::Ends { .. }
             | Pending::Opens => false,
         };
@@ -274,7 +279,11 @@ impl Near {
             // It works on no open, and is noted once it is answered.
             (Some(Passing::Opens(..)), _) => return,
             (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports { file },
-            (None, Touch::Asks(_)) => Pending::Asks { file },
+            (Some(Passing::FileSystem(..)), _) | (None, Touch::Asks(_)) => Pending::Asks {
+                file,
+                file_system: None,
+                is_answered: false,
+            },
             (None, _) => return,
         };
         self.pending.insert(head.header.message_id, pending);
@@ -293,6 +302,7 @@ impl Near {
                 | Passing::Write(header, ..)
                 | Passing::Close(header, _)
                 | Passing::Lists(header, _)
+                | Passing::FileSystem(header, _)
                 | Passing::Opens(header, _),
             ) => header,
             None => return,
@@ -317,6 +327,9 @@ impl Near {
             Some(Passing::Close(header, true)) => self.answer_close(&header),
             Some(Passing::Close(_, false)) => {}
             Some(Passing::Lists(header, request)) => self.lists(&header, &request),
+            Some(Passing::FileSystem(header, question)) => {
+                self.asks_file_system(now, &header, &question);
+            }
             Some(Passing::Opens(header, body)) => self.answer_open(now, &header, &body),
             None => {}
         }

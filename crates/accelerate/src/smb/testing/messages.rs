@@ -4,6 +4,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::header::{Header, LENGTH, command};
 use crate::smb::wire::oplock::OplockBreak;
+use crate::smb::wire::query_info::FileSystemQuestion;
 use crate::smb::wire::split::frame_header;
 use crate::smb::wire::transfer::ReadRequest;
 
@@ -280,6 +281,16 @@ pub(crate) fn query_length(file: FileId) -> Request {
     let mut request = query_position(file);
     request.body[3] = 5;
     request
+}
+
+/// QUERY_INFO of the file system, in this class.
+pub(crate) fn query_file_system(file: FileId, class: u8) -> Request {
+    let question = FileSystemQuestion {
+        class,
+        length: 65_535,
+        file,
+    };
+    Request::new(command::QUERY_INFO, question.emit().to_vec())
 }
 
 /// QUERY_INFO of where the last READ ended.

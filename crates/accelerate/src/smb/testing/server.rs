@@ -19,6 +19,7 @@ use crate::smb::keys::{Algorithm, SigningKey};
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
 use crate::smb::wire::oplock::OplockBreak;
+use crate::smb::wire::query_info;
 use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter, frame_header};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest, read_answer_body, write_answer_body};
 use crate::smb::wire::{FileId, array, u8_at, u16_at, u32_at, u64_at};
@@ -130,6 +131,9 @@ pub(crate) struct Server {
     pub(crate) disk: usize,
     /// What each answer gives at most.
     pub(crate) credits_max: u16,
+    /// Questions about the file system, and how long their answers are.
+    pub(crate) file_system_questions: usize,
+    pub(crate) file_system_bytes: usize,
     /// Every request: connection and header.
     pub(crate) log: Vec<(usize, Header)>,
     connections: Vec<Connection>,
@@ -177,6 +181,8 @@ impl Server {
             dialect: 0x0210,
             disk: usize::MAX,
             credits_max: 64,
+            file_system_questions: 0,
+            file_system_bytes: 24,
             log: Vec::new(),
             connections: Vec::new(),
             opens: BTreeMap::new(),
@@ -532,6 +538,15 @@ impl Server {
             command::QUERY_DIRECTORY => {
                 self.list(connection, header, body, file(8));
                 return Some(file(8));
+            }
+            command::QUERY_INFO if body[2] == 2 => {
+                self.open(connection, header, file(24));
+                self.file_system_questions += 1;
+                let used: u64 = self.files.values().map(|file| file.len() as u64).sum();
+                let mut found = used.to_le_bytes().to_vec();
+                found.resize(self.file_system_bytes, body[3]);
+                self.answer(connection, header, &query_info::answer_body(&found));
+                return Some(file(24));
             }
             command::QUERY_INFO => {
                 let name = self.open(connection, header, file(24));

@@ -13,6 +13,7 @@
 //! | `transfer` | READ and WRITE |
 //! | `directory` | QUERY_DIRECTORY |
 //! | `oplock` | OPLOCK_BREAK |
+//! | `query_info` | QUERY_INFO of a file system |
 //! | `set_info` | QUERY_INFO and SET_INFO of a position |
 //! | `lock` | whether a LOCK keeps its own holder from writing |
 //! | `transform` | the header before an encrypted message |
@@ -25,6 +26,7 @@ pub(crate) mod directory;
 pub(crate) mod header;
 pub(crate) mod lock;
 pub(crate) mod oplock;
+pub(crate) mod query_info;
 pub(crate) mod set_info;
 pub(crate) mod set_up;
 pub(crate) mod split;

@@ -1,0 +1,107 @@
+//! What clients ask about a share's file system, asked ahead of them as they open a directory of it.
+//!
+//! A stock client that has listed a directory opens the share's root for its attributes and asks how
+//! much room is left. The answer is sent to the near half with the open, and is given there if the
+//! client asks for it at once; the client's own question still goes to the server, so that the two
+//! halves need not agree on what has become of an answer (docs/decisions/0066).
+
+use super::{Far, Finish, Purpose};
+use crate::smb::frames::Frame;
+use crate::smb::wire::FileId;
+use crate::smb::wire::header::{command, status};
+use crate::smb::wire::query_info::{FileSystemQuestion, information};
+use crate::smb::wire::split::Head;
+
+use super::message::Message;
+
+/// FileFsSizeInformation ([MS-FSCC] §2.5.8), which a stock smbclient asks for.
+const SIZE: u8 = 3;
+
+/// Bytes of an answer of ours: more than the fixed classes have, and no more than the head of a
+/// message holds.
+const ANSWER_MAX: u32 = 80;
+
+/// What is guessed of a directory that is opened for its attributes: what the client asked last.
+#[derive(Debug)]
+pub(crate) struct Usual {
+    class: u8,
+    /// Such a question followed the last directory that was opened so.
+    is_wanted: bool,
+}
+
+impl Default for Usual {
+    fn default() -> Self {
+        Self {
+            class: SIZE,
+            is_wanted: true,
+        }
+    }
+}
+
+impl Far {
+    /// What the client asks is what it will probably ask again.
+    pub(super) fn note_file_system(&mut self, message: &Message) {
+        if let Some(head) = message.single()
+            && head.header.command == command::QUERY_INFO
+            && let Ok(Some(question)) = FileSystemQuestion::parse(head.body())
+        {
+            self.usual_file_system = Usual {
+                class: question.class,
+                is_wanted: true,
+            };
+        }
+    }
+
+    /// A directory was opened for its attributes.
+    pub(super) fn ask_file_system(&mut self, file: FileId) {
+        let usual = &mut self.usual_file_system;
+        if !std::mem::replace(&mut usual.is_wanted, false) {
+            return;
+        }
+        let question = FileSystemQuestion {
+            class: usual.class,
+            length: ANSWER_MAX,
+            file,
+        };
+        // What the client asked for before must be in what it is told.
+        let mut requests = self.outstanding.values();
+        let is_idle = self.queue.is_empty() && !requests.any(|request| request.changes_names);
+        let Some(open) = self.opens.get(&file).filter(|_| is_idle) else {
+            return;
+        };
+        if self.client_finish != Finish::Open || !self.ids.can_take(1) {
+            return;
+        }
+        let mut header = open.request(command::QUERY_INFO);
+        let is_large = self
+            .connection
+            .negotiated()
+            .is_some_and(|agreed| agreed.is_large_mtu());
+        header.credit_charge = u16::from(is_large);
+        header.credits = 1;
+        let purpose = Purpose::AsksFileSystem {
+            file,
+            class: question.class,
+            position: self.position,
+        };
+        self.send_own(header, &question.emit(), purpose);
+    }
+
+    /// The server has answered it.
+    pub(super) fn told_file_system(&mut self, head: &Head, file: FileId, class: u8, position: u64) {
+        if head.header.status != status::SUCCESS {
+            return;
+        }
+        // One that is longer than asked for, or makes no sense, the client's own question will meet.
+        if let Ok(answer) = information(head.body())
+            && answer.len() <= ANSWER_MAX as usize
+        {
+            self.tell_near(Frame::FileSystem {
+                file,
+                position,
+                class,
+                answer: answer.to_vec().into(),
+            });
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What came ahead about a share's file system, and the question that it answers. The server answers
+//! that too, and is not heard (`replies`).
+
+use bytes::Bytes;
+use vocab::Time;
+
+use super::{Near, Pending};
+use crate::smb::config::LISTING_WAITS;
+use crate::smb::wire::FileId;
+use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::query_info::{FileSystemQuestion, answer_body};
+use crate::smb::wire::split::frame_header;
+
+/// What the server said as an open was made.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) class: u8,
+    /// The client's frames that had come before the server was asked.
+    pub(super) position: u64,
+    pub(super) answer: Bytes,
+    pub(super) at: Time,
+}
+
+impl Near {
+    /// It has come ahead.
+    pub(super) fn told_file_system(&mut self, now: Time, file: FileId, told: Told) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.file_system = Some(told);
+        let mut pending = self.pending.values();
+        let asked = pending.find_map(|pending| match pending {
+            Pending::Asks {
+                file_system: Some((header, question)),
+                is_answered: false,
+                ..
+            } if question.file == file => Some((*header, *question)),
+            _ => None,
+        });
+        if let Some((header, question)) = asked {
+            self.answer_file_system(now, &header, &question);
+        }
+    }
+
+    /// The client's question has passed.
+    pub(super) fn asks_file_system(
+        &mut self,
+        now: Time,
+        header: &Header,
+        question: &FileSystemQuestion,
+    ) {
+        if let Some(Pending::Asks { file_system, .. }) = self.pending.get_mut(&header.message_id) {
+            *file_system = Some((*header, *question));
+            self.answer_file_system(now, header, question);
+        }
+    }
+
+    /// Answers the question, if what came ahead does.
+    fn answer_file_system(&mut self, now: Time, header: &Header, question: &FileSystemQuestion) {
+        if self.serves(now, question.file, header).is_none() {
+            return;
+        }
+        let names_changed_at = self.names_changed_at;
+        let Some(open) = self.opens.get_mut(&question.file) else {
+            return;
+        };
+        let answers = |told: &mut Told| {
+            told.class == question.class
+                && told.answer.len() <= question.length as usize
+                && now.since(told.at) <= LISTING_WAITS
+                && names_changed_at <= told.position
+        };
+        let Some(told) = open.file_system.take_if(answers) else {
+            return;
+        };
+        let Some(Pending::Asks { is_answered, .. }) = self.pending.get_mut(&header.message_id)
+        else {
+            return;
+        };
+        *is_answered = true;
+        self.answered += 1;
+        let body = answer_body(&told.answer);
+        let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
+        answer.extend(header.answer(status::SUCCESS).emit());
+        answer.extend(body);
+        self.give(header, answer, Vec::new());
+    }
+}
