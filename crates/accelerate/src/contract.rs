@@ -125,11 +125,13 @@ pub enum LetGoReason {
     NoKeytab,
     /// The same, and no key of the keytab opens the client's ticket.
     UnknownTicket,
+    /// The connection is signed as SMB 1 does it.
+    SignedBySmb1,
 }
 
 impl LetGoReason {
     /// Every reason, in the order of its byte.
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::NoAccelerator,
         Self::Encrypted,
         Self::Signed,
@@ -144,6 +146,7 @@ impl LetGoReason {
         Self::Forged,
         Self::NoKeytab,
         Self::UnknownTicket,
+        Self::SignedBySmb1,
     ];
 
     /// The byte that stands for it between nodes.
@@ -189,6 +192,9 @@ impl LetGoReason {
             Self::UnknownTicket => {
                 "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens"
             }
+            Self::SignedBySmb1 => {
+                "the content is signed by SMB 1, whose signatures leave no room for further messages"
+            }
         }
     }
 
@@ -221,6 +227,9 @@ impl LetGoReason {
             ),
             Self::UnknownTicket => Some(
                 "add the service's present key to the keytab that smb_keytab names on the node beside the server",
+            ),
+            Self::SignedBySmb1 => Some(
+                "speak SMB 2 or 3 on both hosts, or let neither of them demand signatures of SMB 1",
             ),
             Self::Unsupported => Some("a release that knows it"),
             Self::Limit => Some("raise the limit that the log names"),

@@ -64,6 +64,11 @@ pub(crate) fn smb_structures(bytes: &[u8]) {
     smb::testing::structures(bytes);
 }
 
+/// Bytes as every structure of SMB 1.
+pub(crate) fn smb1_structures(bytes: &[u8]) {
+    smb::testing::smb1_structures(bytes);
+}
+
 /// Both halves of the SMB accelerator back to back, between a client and a server that may say
 /// anything. However that ends, nothing panics and nothing goes round in a circle.
 pub(crate) fn smb_pair(bytes: &[u8]) {
@@ -169,6 +174,7 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
     let far = [&[0, 1, 2][..], &request, &[6, 0], &answer, &[5]].concat();
     let released = [&[0, 0, 4][..], &released, &[0], &request].concat();
     let [smb_near, smb_far] = smb::testing::conversation();
+    let [smb1_near, smb1_far] = smb::testing::smb1_conversation();
     let [signed_near, signed_far] = smb::testing::signed_conversation();
     let [sealed_near, sealed_far] = smb::testing::sealed_conversation();
     vec![
@@ -177,6 +183,8 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
         seed("released", released),
         seed("smb-near", [&[1, 0][..], &scripted(&smb_near)].concat()),
         seed("smb-far", [&[1, 1][..], &scripted(&smb_far)].concat()),
+        seed("smb1-near", [&[1, 0][..], &scripted(&smb1_near)].concat()),
+        seed("smb1-far", [&[1, 1][..], &scripted(&smb1_far)].concat()),
         seed(
             "smb-signed-near",
             [&[1, 0][..], &scripted(&signed_near)].concat(),
@@ -279,9 +287,37 @@ pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
     seeds
 }
 
+/// Good inputs for [`smb1_structures`]: what both hosts say, in the stream's order.
+pub(crate) fn smb1_structures_seeds() -> Vec<Seed> {
+    let [near, far] = smb::testing::smb1_conversation();
+    let names = ["asked", "answered", "asked-close", "answered-close"];
+    let whole = |inputs: &[Input]| -> Vec<u8> {
+        let bytes = inputs.iter().filter_map(|input| match input {
+            Input::Lan(bytes) => Some(bytes.to_vec()),
+            _ => None,
+        });
+        bytes.flatten().collect()
+    };
+    // The last message of each by itself, without its frame.
+    let last = |inputs: &[Input]| -> Vec<u8> {
+        let bytes = inputs.iter().filter_map(|input| match input {
+            Input::Lan(bytes) => bytes.get(4..).map(<[u8]>::to_vec),
+            _ => None,
+        });
+        bytes.last().unwrap_or_default()
+    };
+    let said = [whole(&near), whole(&far), last(&near), last(&far)];
+    names
+        .into_iter()
+        .zip(said)
+        .map(|(name, bytes)| seed(name, bytes))
+        .collect()
+}
+
 /// Good inputs for [`smb_pair`].
 pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
     vec![
+        seed("smb1", turns(smb::testing::smb1_conversation())),
         seed("conversation", turns(smb::testing::conversation())),
         seed("signed", turns(smb::testing::signed_conversation())),
         seed("kerberos", turns(smb::testing::kerberos_conversation())),

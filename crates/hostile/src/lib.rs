@@ -80,6 +80,11 @@ pub const ENTRIES: &[Entry] = &[
         seeds: accelerator::smb_structures_seeds,
     },
     Entry {
+        name: "accelerate_smb1_structures",
+        run: accelerator::smb1_structures,
+        seeds: accelerator::smb1_structures_seeds,
+    },
+    Entry {
         name: "accelerate_smb_pair",
         run: accelerator::smb_pair,
         seeds: accelerator::smb_pair_seeds,

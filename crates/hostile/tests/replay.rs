@@ -45,6 +45,7 @@ replays! {
     accelerate_first_bytes,
     accelerate_halves,
     accelerate_smb_structures,
+    accelerate_smb1_structures,
     accelerate_smb_pair,
     tunnel_frame,
     tunnel_session,

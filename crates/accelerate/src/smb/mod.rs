@@ -27,13 +27,15 @@
 //! sessions and shares that are encrypted: both halves decrypt, messages cross between them in the
 //! clear within the tunnel, and leave encrypted exactly where they came so (docs/decisions/0062).
 //!
-//! It lets go, while it has altered nothing, of what is signed or encrypted without a key, compressed,
-//! SMB1 or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
+//! It lets go, while it has altered nothing, of what is signed or encrypted without a key, compressed
+//! or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
 //! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
 //!
 //! Under the policy `relaxed`, files of a directory are opened ahead as well (docs/decisions/0061).
 //!
-//! What it does not do yet: leases as licences, SMB1.
+//! Flows of SMB 1 are helped, too, by halves of their own (`nt1`).
+//!
+//! What it does not do yet: leases as licences.
 
 mod config;
 mod far;
@@ -41,6 +43,7 @@ mod frames;
 mod keys;
 mod listing;
 mod near;
+pub(crate) mod nt1;
 mod offer;
 mod sealed;
 #[cfg(any(test, feature = "testing"))]
@@ -54,6 +57,7 @@ pub use keys::{Accounts, AccountsError, Keytab, KeytabError};
 
 use far::Far;
 use near::Near;
+use nt1::choice::{Choice, Other};
 
 use vocab::Random;
 
@@ -62,8 +66,12 @@ use crate::{Accelerator, Half};
 /// One half, for one flow, with chance that no other flow has.
 #[must_use]
 pub fn build(half: Half, settings: Settings, chance: Random) -> Box<dyn Accelerator> {
-    match half {
-        Half::Near => Box::new(Near::new()),
-        Half::Far => Box::new(Far::new(settings, chance)),
-    }
+    let choice = match half {
+        Half::Near => Choice::new(Box::new(Near::new()), Other::Near),
+        Half::Far => {
+            let other = Other::Far(settings.clone());
+            Choice::new(Box::new(Far::new(settings, chance)), other)
+        }
+    };
+    Box::new(choice)
 }

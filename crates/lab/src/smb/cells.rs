@@ -39,6 +39,10 @@ pub enum Client {
     SmallWrite,
     /// A stock smbclient's `ls` of 1,000 names.
     Listing,
+    /// A stock smbclient's `get` by NT1, serial because the server takes one request at a time.
+    Nt1Get,
+    /// The same with `put`.
+    Nt1Put,
 }
 
 /// A line of the published report.
@@ -92,7 +96,7 @@ pub(super) const SMALL_FILES_OF_DEFAULT: usize = 100;
 
 impl Client {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::SerialGet,
         Self::SerialPut,
         Self::Smbclient,
@@ -101,6 +105,8 @@ impl Client {
         Self::SmallRead,
         Self::SmallWrite,
         Self::Listing,
+        Self::Nt1Get,
+        Self::Nt1Put,
     ];
 
     /// The name in results.
@@ -114,6 +120,7 @@ impl Client {
             Self::Smbnetfs => "smbnetfs",
             Self::SmallRead | Self::SmallWrite => "small-files",
             Self::Listing => "listing",
+            Self::Nt1Get | Self::Nt1Put => "nt1",
         }
     }
 
@@ -125,8 +132,9 @@ impl Client {
             | Self::Smbclient
             | Self::Smbprotocol
             | Self::Smbnetfs
+            | Self::Nt1Get
             | Self::SmallRead => "read",
-            Self::SerialPut | Self::SmallWrite => "write",
+            Self::SerialPut | Self::Nt1Put | Self::SmallWrite => "write",
             Self::Listing => "list",
         }
     }
@@ -139,15 +147,27 @@ impl Client {
             | Self::SerialPut
             | Self::Smbclient
             | Self::Smbprotocol
-            | Self::Smbnetfs => true,
+            | Self::Smbnetfs
+            | Self::Nt1Get
+            | Self::Nt1Put => true,
             Self::SmallRead | Self::SmallWrite | Self::Listing => false,
         }
+    }
+
+    /// Whether it speaks SMB 1.
+    pub(super) const fn is_of_nt1(self) -> bool {
+        matches!(self, Self::Nt1Get | Self::Nt1Put)
     }
 
     /// Whether it waits for each answer before it asks again, with little asked for at once.
     const fn is_serial(self) -> bool {
         match self {
-            Self::SerialGet | Self::SerialPut | Self::SmallRead | Self::SmallWrite => true,
+            Self::SerialGet
+            | Self::SerialPut
+            | Self::Nt1Get
+            | Self::Nt1Put
+            | Self::SmallRead
+            | Self::SmallWrite => true,
             Self::Smbclient | Self::Smbprotocol | Self::Smbnetfs | Self::Listing => false,
         }
     }
@@ -297,6 +317,7 @@ impl Cell {
                 let is_there =
                     is_serial_bulk || (cell.link == LinkKind::Oc1 && cell.one_way_delay_ms == 100);
                 is_there
+                    && !cell.client.is_of_nt1()
                     && matches!(cell.protection, Protection::Off | Protection::Hmac)
                     && cell.mode != Mode::Tcp
             })
@@ -331,8 +352,11 @@ impl Cell {
     }
 
     /// Whether it differs from all others: `relaxed` alters what is done with small files that are
-    /// read, of sessions that are not encrypted.
+    /// read, of sessions that are not encrypted; sessions of SMB 1 are not protected.
     fn is_of_its_own(&self) -> bool {
+        if self.client.is_of_nt1() && self.protection != Protection::Off {
+            return false;
+        }
         self.mode != Mode::Relaxed
             || self.client == Client::SmallRead && self.protection != Protection::Encrypted
     }
@@ -341,7 +365,7 @@ impl Cell {
     #[must_use]
     pub fn name(&self) -> String {
         let client = match self.client {
-            Client::SmallRead | Client::SmallWrite => {
+            Client::SmallRead | Client::SmallWrite | Client::Nt1Get | Client::Nt1Put => {
                 format!("{}-{}", self.client.name(), self.client.operation())
             }
             _ => self.client.name().to_owned(),

@@ -497,6 +497,7 @@ class Smbclient:
             "gmac": ["-m", "SMB3_11", "--client-protection=sign"],
             "encrypted": ["-m", "SMB3_11", "--client-protection=encrypt"],
         }[order["protection"]]
+        options = order.get("options", options)
         arguments = [
             "smbclient",
             f"//{order['server']}/{order['share']}",

@@ -4,6 +4,8 @@
 //! keeps its password in the run's own directory. The bench's share refuses guests, so that a session
 //! that was stripped of its identity is seen; smbtorture's shares take them, as the same user. The audit (vfs_full_audit(8)) writes a line for each file that
 //! was opened or closed, with the session's account and the client's address as smbd sees them.
+//! It takes one request of SMB 1 at a time (`max mux`), which makes a stock smbclient that speaks it as serial
+//! as the clients of its day; SMB 2 knows credits instead.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,6 +79,7 @@ impl Server {
         let mut configuration = format!(
             "{global}    username map = {map}
     map to guest = Never
+    max mux = 1
     log level = 1 full_audit:1
 [{SHARE}]
     path = {files}

@@ -50,6 +50,10 @@ const WARM_UP: &str = "warm-up.bin";
 /// What is put to make it known: bytes of its own, for those that were got are in the dictionaries.
 const WARM_UP_PUT: &str = "warm-up-put.bin";
 const UPLOAD: &str = "upload.bin";
+/// What clients of SMB 1 get and put: a third of the bulk, for they take all of it, and ten minutes for that
+/// without nodes.
+const NT1: &str = "nt1.bin";
+const NT1_SHARE: u64 = 3;
 const SMALL: &str = "small";
 const SMALL_UPLOADS: &str = "small-uploads";
 const DOCUMENTS: &str = "documents";
@@ -208,6 +212,7 @@ impl Lane {
             // With headers the line takes longer than its span for so much: no file ends early.
             let bulk = bytes_per_second * link.span().as_secs();
             self.publish(BULK, bulk, 1)?;
+            self.publish(NT1, bulk / NT1_SHARE, 5)?;
             for (name, seed) in [(WARM_UP, 2), (WARM_UP_PUT, 4)] {
                 self.publish(name, bytes_per_second * WARM_UP_SECONDS, seed)?;
             }
@@ -430,9 +435,18 @@ impl Lane {
             Client::SmallRead => ("small-read", SMALL),
             Client::SmallWrite => ("small-write", SMALL_UPLOADS),
             Client::Listing => ("listing", SMALL),
+            Client::Nt1Get => ("smbclient", NT1),
+            Client::Nt1Put => ("smbclient-put", UPLOAD),
         };
         let place = self.place(Site::Near);
         let mut order = place.order(doing, cell.protection.name(), path);
+        if cell.client.is_of_nt1() {
+            order["options"] = json!(super::nt1::OPTIONS);
+        }
+        if cell.client == Client::Nt1Put {
+            let local = self.directory.join("fetched.bin");
+            fs::copy(self.server.files().join(NT1), local)?;
+        }
         order["block"] = json!(match cell.client {
             Client::Smbprotocol => LARGE_BLOCK,
             _ => SERIAL_BLOCK,
@@ -535,10 +549,18 @@ impl Lane {
     /// # Errors
     /// When the namespace cannot be entered.
     pub(super) fn at_the_client(&self, program: &str) -> Result<Command> {
+        self.at(Site::Near, program)
+    }
+
+    /// The same in the namespace of a site's host.
+    ///
+    /// # Errors
+    /// As [`Self::at_the_client`].
+    pub(super) fn at(&self, site: Site, program: &str) -> Result<Command> {
         let mut command = command::new(program);
         command.current_dir(&self.directory);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let namespace = self.topology.namespace_file(Site::Near.host());
+        let namespace = self.topology.namespace_file(site.host());
         kernel::prepare_child(&mut command, Some(&namespace))?;
         Ok(command)
     }

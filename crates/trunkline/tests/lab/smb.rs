@@ -7,7 +7,7 @@ use lab::command;
 use lab::servers::Kind;
 use lab::smb::kerberos::{self, Stand};
 use lab::smb::torture::{self, Comparison, Session};
-use lab::smb::{Clients, Protection, protected};
+use lab::smb::{Clients, Protection, nt1, protected};
 use serde_json::Value;
 
 use crate::setting::{environment, turn};
@@ -121,6 +121,21 @@ fn stock_clients_are_answered_here_in_sessions_of_every_algorithm_and_cipher() {
         assert_eq!(exchange.accelerate.did, "smb", "{exchange:?}");
         assert!(exchange.accelerate.answered > 0, "{exchange:?}");
     }
+}
+
+#[test]
+fn a_stock_client_of_smb1_is_answered_here_and_its_open_file_can_be_read_beside_the_server() {
+    let Some(_turn) = turn("smb by NT1", &[Kind::Smb]) else {
+        return;
+    };
+    if !has("smbclient", "smbclient") {
+        return;
+    }
+    let exchange = nt1::exchange(&environment()).expect("both clients do their work");
+    assert!(exchange.is_identical, "{exchange:?}");
+    assert_eq!(exchange.accelerate.did, "smb", "{exchange:?}");
+    assert!(exchange.accelerate.answered > 0, "{exchange:?}");
+    assert_eq!(exchange.accelerate.why_not, None, "{exchange:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX};
 
 /// More than the far half may have sent; at this much it does not keep to its own limit, and
 /// everything is dropped.
-pub(super) const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
+pub(crate) const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
 
 /// What answers a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]

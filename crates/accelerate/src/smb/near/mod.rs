@@ -17,9 +17,9 @@
 //! A WRITE that then fails is reported with every further WRITE, FLUSH and CLOSE of its open: the
 //! data is lost, and nobody must take it for kept.
 
-mod contents;
+pub(crate) mod contents;
 mod file_system;
-mod freshness;
+pub(crate) mod freshness;
 mod listing;
 mod offers;
 mod replies;

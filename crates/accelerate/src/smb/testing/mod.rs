@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::Algorithm;
-use super::{Accounts, Channels, Consistency, Settings};
+use super::{Accounts, Channels, Consistency, Settings, nt1};
 use crate::Input;
 use messages::Create;
 use server::{Sealing, Signing};
@@ -36,6 +36,20 @@ pub use probe::structures;
 #[must_use]
 pub fn conversation() -> [Vec<Input>; 2] {
     told(World::with_settings(Duration::from_millis(10), settings()))
+}
+
+/// The same by a client of SMB 1.
+#[must_use]
+pub fn smb1_conversation() -> [Vec<Input>; 2] {
+    nt1::testing::conversation()
+}
+
+/// Reads bytes as every structure of SMB 1: as a stream of frames, and as one message.
+///
+/// # Panics
+/// When something is read from outside of them, or reads back other than it was.
+pub fn smb1_structures(bytes: &[u8]) {
+    nt1::testing::structures(bytes);
 }
 
 /// The same by SMB 3.1.1 and signed by a user whose account [`settings`] hold.

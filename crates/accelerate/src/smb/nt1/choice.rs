@@ -1,0 +1,192 @@
+//! Which of the two, SMB 1 or SMB 2, a flow speaks.
+//!
+//! ```text
+//!                  the client begins with SMB 2, or says more before it is answered
+//!   Deciding ──┬──────────────────────────────────────────────────────────────────► SMB 2
+//!              ├── its one message of SMB 1 is answered in SMB 2 ─────────────────► SMB 2
+//!              └── it is answered in SMB 1 ───────────────────────────────────────► SMB 1
+//! ```
+//! A client that speaks both offers dialects of both in a NEGOTIATE of SMB 1 ([MS-SMB2] §3.3.5.3.1), and the
+//! server's answer tells. While it is not known, everything goes through the half for SMB 2, which passes
+//! that one message as it came. Both halves see the same answer behind the same message, and so agree; the
+//! near half says so, too, and without its word the far half serves nothing.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use vocab::{SegmentKind, Time};
+
+use super::wire::header::MAGIC;
+use super::wire::split::{FRAME_HEADER, Splitter};
+use super::{far, near};
+use crate::smb::config::{Consistency, Settings};
+use crate::{Accelerator, Input, Output};
+
+/// What has to be seen of a frame to know whose it is.
+const LOOK: usize = FRAME_HEADER + MAGIC.len();
+
+/// A half for SMB 1, from where the other was.
+#[derive(Clone, Debug)]
+pub(crate) enum Other {
+    Near,
+    Far(Settings),
+}
+
+/// What has been seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The client's bytes, as long as they may be one message of SMB 1.
+    asked: Splitter,
+    /// One has been there whole, and nothing behind it.
+    has_asked: bool,
+    /// The beginning of what the server says.
+    answered: Vec<u8>,
+}
+
+/// See the head of this file.
+pub(crate) struct Choice {
+    running: Box<dyn Accelerator>,
+    /// `None` once it is known.
+    seen: Option<Seen>,
+    other: Other,
+    /// What the half for SMB 2 had still to say.
+    outputs: VecDeque<Output>,
+}
+
+impl Choice {
+    /// A half for SMB 2, in whose place one for SMB 1 may come.
+    pub(crate) fn new(running: Box<dyn Accelerator>, other: Other) -> Self {
+        let is_off =
+            matches!(&other, Other::Far(settings) if settings.consistency == Consistency::Off);
+        Self {
+            running,
+            seen: (!is_off).then(Seen::default),
+            other,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Bytes of the client's.
+    fn asked(&mut self, bytes: &[u8]) {
+        let Some(seen) = &mut self.seen else {
+            return;
+        };
+        seen.asked.push(bytes);
+        let held = seen.asked.held();
+        let is_strange = match seen.asked.next() {
+            _ if seen.has_asked => held > 0,
+            Ok(Some(_)) => {
+                seen.has_asked = true;
+                seen.asked.held() > 0
+            }
+            Ok(None) => false,
+            // SMB 2 among them.
+            Err(_) => true,
+        };
+        if is_strange {
+            self.seen = None;
+        }
+    }
+
+    /// Bytes of the server's, before they are given to the half that runs; whether they are answers in SMB 1.
+    fn is_answered_in_smb1(&mut self, bytes: &[u8]) -> bool {
+        let Some(seen) = &mut self.seen else {
+            return false;
+        };
+        let missing = LOOK.saturating_sub(seen.answered.len());
+        seen.answered
+            .extend_from_slice(&bytes[..missing.min(bytes.len())]);
+        if seen.answered.len() < LOOK {
+            return false;
+        }
+        let is_smb1 = seen.has_asked && seen.answered[FRAME_HEADER..] == MAGIC;
+        self.seen = None;
+        is_smb1
+    }
+
+    /// What the server has said before it was known whose it is.
+    fn early_answer(&self) -> Bytes {
+        let seen = self.seen.as_ref();
+        seen.map_or_else(Bytes::new, |seen| Bytes::copy_from_slice(&seen.answered))
+    }
+
+    fn change(&mut self, to: Box<dyn Accelerator>) {
+        while let Some(output) = self.running.poll_output() {
+            self.outputs.push_back(output);
+        }
+        self.running = to;
+    }
+
+    /// The server's bytes at the far half: kept until it is known for whom they are.
+    fn far_answer(&mut self, now: Time, settings: Settings, bytes: Bytes) {
+        let early = self.early_answer();
+        if self.is_answered_in_smb1(&bytes) {
+            self.change(Box::new(far::Far::new(settings)));
+        } else if self.seen.is_some() {
+            return;
+        }
+        if !early.is_empty() {
+            self.running.handle(now, Input::Lan(early));
+        }
+        self.running.handle(now, Input::Lan(bytes));
+    }
+}
+
+impl Accelerator for Choice {
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.seen.is_none() {
+            return self.running.handle(now, input);
+        }
+        let other = self.other.clone();
+        match (other, &input) {
+            (Other::Near, Input::Lan(bytes)) => self.asked(bytes),
+            (Other::Far(_), Input::Wan(segment)) if segment.kind != SegmentKind::Frame => {
+                self.asked(&segment.bytes);
+            }
+            (Other::Near, Input::Wan(segment))
+                if segment.kind != SegmentKind::Frame
+                    && self.is_answered_in_smb1(&segment.bytes) =>
+            {
+                // As it came, like all before it.
+                self.running.handle(now, input);
+                return self.change(Box::new(near::Near::new()));
+            }
+            (Other::Far(settings), Input::Lan(bytes)) => {
+                return self.far_answer(now, settings, bytes.clone());
+            }
+            (Other::Far(_), Input::LanFinished) => {
+                let early = self.early_answer();
+                self.seen = None;
+                if !early.is_empty() {
+                    self.running.handle(now, Input::Lan(early));
+                }
+            }
+            _ => {}
+        }
+        self.running.handle(now, input);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs
+            .pop_front()
+            .or_else(|| self.running.poll_output())
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.running.poll_timeout()
+    }
+
+    fn buffered(&self) -> usize {
+        let seen = self.seen.as_ref();
+        let held = seen.map_or(0, |seen| seen.asked.held() + seen.answered.len());
+        held + self.running.buffered()
+    }
+
+    fn answered(&self) -> u64 {
+        self.running.answered()
+    }
+
+    fn note(&self) -> Option<String> {
+        self.running.note()
+    }
+}

@@ -1,0 +1,293 @@
+//! What the server says: answers to the client's requests and to our own, and breaks.
+
+use bytes::BytesMut;
+use vocab::{SegmentKind, Time};
+
+use super::super::frames::{Frame, Licence};
+use super::super::wire::create::{CreateAnswer, hide_oplock};
+use super::super::wire::header::{self, Header, UNASKED, command};
+use super::super::wire::negotiate::NegotiateAnswer;
+use super::super::wire::oplock::broken;
+use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
+use super::super::wire::transfer::read_data;
+use super::{Far, Open, Outstanding, Purpose, State};
+use crate::LetGoReason;
+use crate::smb::far::read_ahead::ReadAhead;
+
+impl Far {
+    /// Bytes of the server's.
+    pub(super) fn answer_bytes(&mut self, now: Time, bytes: &[u8]) {
+        self.answers.push(bytes);
+        while self.state != State::Gone {
+            match self.answers.next() {
+                Ok(Some(split::Frame::KeepAlive(frame))) => {
+                    self.send_client(SegmentKind::Control, frame.freeze());
+                }
+                Ok(Some(split::Frame::Message(header, frame))) => {
+                    self.answer(now, &header, frame);
+                    self.pump(now);
+                }
+                Ok(None) => return,
+                Err(unread) => self.stop_unread(unread),
+            }
+        }
+    }
+
+    /// A message of the server's.
+    fn answer(&mut self, now: Time, header: &Header, mut frame: BytesMut) {
+        if header.is_signed() {
+            if self.state == State::Watching {
+                self.pass(header, frame);
+            }
+            return self.stop(LetGoReason::SignedBySmb1);
+        }
+        if header.command == command::NEGOTIATE && self.state == State::Watching {
+            return self.negotiated(header, frame);
+        }
+        if header.mid == UNASKED && !self.outstanding.contains_key(&UNASKED) {
+            let file = broken(header, split::message(&frame));
+            if file.is_none_or(|file| self.break_of(now, file)) {
+                self.pass(header, frame);
+            }
+            return;
+        }
+        let Some(outstanding) = self.outstanding.get_mut(&header.mid) else {
+            return match self.state {
+                State::Watching => self.pass(header, frame),
+                State::Engaged | State::Gone => self.stop(LetGoReason::Violation),
+            };
+        };
+        let is_last = match header.command {
+            command::TRANSACTION | command::TRANSACTION_2 | command::NT_TRANSACT => {
+                outstanding.progress.is_last(header, split::message(&frame))
+            }
+            _ => {
+                outstanding.answers -= 1;
+                outstanding.answers == 0
+            }
+        };
+        let outstanding = *outstanding;
+        if is_last {
+            self.outstanding.remove(&header.mid);
+        }
+        let Some((asked, position)) = outstanding.client else {
+            return self.own_answered(&outstanding, header, frame);
+        };
+        header::set_mid(message_mut(&mut frame), asked.mid);
+        if is_last {
+            self.learn(&outstanding, header, &mut frame);
+        }
+        if self.state == State::Engaged {
+            self.tell_near(&Frame::Reply { position });
+        }
+        self.pass(header, frame);
+        if let Purpose::Closes(file) = outstanding.purpose
+            && is_last
+        {
+            self.closed(now, file, header.status == 0);
+        }
+    }
+
+    /// The answer to NEGOTIATE, which says how the connection is spoken.
+    fn negotiated(&mut self, header: &Header, frame: BytesMut) {
+        let agreed = NegotiateAnswer::parse(split::message(&frame)).ok();
+        self.agreed = agreed.filter(|agreed| agreed.knows_nt());
+        self.pass(header, frame);
+        match self.agreed {
+            Some(agreed) if agreed.requires_signatures => self.stop(LetGoReason::SignedBySmb1),
+            Some(_) => {}
+            None => self.stop(LetGoReason::Unsupported),
+        }
+    }
+
+    /// Passes a message on to the client: a READ's data as payload.
+    fn pass(&mut self, header: &Header, frame: BytesMut) {
+        let data = match header.command {
+            command::READ => read_data(split::message(&frame)).ok(),
+            _ => None,
+        };
+        let (at, length) = data.unwrap_or((frame.len(), 0));
+        for (kind, bytes) in in_runs(frame.freeze(), at + FRAME_HEADER, length) {
+            self.send_client(kind, bytes);
+        }
+    }
+
+    /// What the answer to a request of the client's tells.
+    fn learn(&mut self, outstanding: &Outstanding, header: &Header, frame: &mut BytesMut) {
+        let is_done = header.status == 0;
+        self.early -= usize::from(outstanding.is_early);
+        match outstanding.purpose {
+            Purpose::Create {
+                is_ours,
+                may_read,
+                may_write,
+            } if is_done => self.opened(outstanding, [is_ours, may_read, may_write], frame),
+            Purpose::Reads { read, serial } => {
+                let count = read_data(split::message(frame)).map_or(0, |(_, count)| count);
+                let open = self.opens.get_mut(&read.file);
+                if let Some(open) = open.filter(|open| open.serial == serial) {
+                    open.reading = open.reading.saturating_sub(1);
+                    if is_done {
+                        open.note_read(read, count as u32);
+                    }
+                }
+            }
+            Purpose::Changes { file, .. } => {
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.changing = open.changing.saturating_sub(1);
+                    open.writing = open
+                        .writing
+                        .saturating_sub(usize::from(outstanding.is_awaited));
+                    if let Some(start) = outstanding.written_at {
+                        open.written.remove(&start);
+                    }
+                }
+            }
+            Purpose::Ends { tree, user } if is_done => {
+                let is_meant = |like: &Header| {
+                    tree.is_none_or(|tree| tree == like.tree)
+                        && user.is_none_or(|user| user == like.user)
+                };
+                self.opens.retain(|_, open| !is_meant(&open.like));
+                self.forget_gone();
+            }
+            Purpose::Create { .. }
+            | Purpose::Ends { .. }
+            | Purpose::Plain
+            | Purpose::Closes(_)
+            | Purpose::Ahead { .. }
+            | Purpose::Moves { .. } => {}
+        }
+    }
+
+    /// A file was opened that may be served.
+    fn opened(
+        &mut self,
+        outstanding: &Outstanding,
+        [is_ours, may_read, may_write]: [bool; 3],
+        frame: &mut BytesMut,
+    ) {
+        let (Ok(answer), Some((asked, _)), Some(agreed)) = (
+            CreateAnswer::parse(split::message(frame)),
+            outstanding.client,
+            self.agreed,
+        ) else {
+            return;
+        };
+        if is_ours {
+            hide_oplock(message_mut(frame));
+        }
+        // One whose oplock is not exclusive is remembered where the client does not know of it: its break
+        // must not reach the client.
+        let is_licence = answer.is_exclusive() && answer.is_file();
+        let is_hidden = is_ours && answer.has_oplock();
+        if !(is_licence || is_hidden) {
+            self.opens.remove(&answer.file);
+            return self.forget_gone();
+        }
+        self.next_serial += 1;
+        let mut open = Open::new(self.next_serial, asked, is_ours);
+        if is_licence {
+            open.may_write = may_write;
+            open.reads = may_read.then(|| ReadAhead::new(answer.size, agreed.read_max()));
+            self.tell_near(&Frame::Licence(Licence {
+                file: answer.file,
+                user: asked.user,
+                tree: asked.tree,
+                may_read,
+                may_write,
+            }));
+            self.tell_near(&Frame::EndOfFile {
+                file: answer.file,
+                position: self.position,
+                offset: answer.size,
+            });
+            self.reading.retain(|file| *file != answer.file);
+            self.reading.push_back(answer.file);
+        } else {
+            open.grant = crate::smb::far::open::Grant::Given;
+        }
+        self.opens.insert(answer.file, open);
+    }
+
+    /// An open was closed, or could not be.
+    fn closed(&mut self, now: Time, file: u16, is_gone: bool) {
+        if is_gone {
+            self.opens.remove(&file);
+            return self.forget_gone();
+        }
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.is_closing = false;
+            // The near half has ended it.
+            open.reads = None;
+            self.broken(now, file);
+        }
+    }
+
+    /// Drops what is remembered of opens that are no more.
+    fn forget_gone(&mut self) {
+        let opens = &self.opens;
+        self.breaking.retain(|file| opens.contains_key(file));
+        self.reading.retain(|file| opens.contains_key(file));
+    }
+
+    /// The server has answered a request of our own.
+    fn own_answered(&mut self, outstanding: &Outstanding, header: &Header, frame: BytesMut) {
+        self.own = self.own.saturating_sub(1);
+        let (file, serial) = match outstanding.purpose {
+            Purpose::Ahead { file, serial, .. } | Purpose::Moves { file, serial } => (file, serial),
+            _ => return,
+        };
+        let open = self.opens.get_mut(&file);
+        let mut open = open.filter(|open| open.serial == serial);
+        if let Some(open) = &mut open {
+            open.reading = open.reading.saturating_sub(1);
+        }
+        let Purpose::Ahead {
+            offset,
+            length,
+            position,
+            at,
+            ..
+        } = outstanding.purpose
+        else {
+            return;
+        };
+        let data = match header.status {
+            0 => read_data(split::message(&frame)).ok(),
+            _ => None,
+        };
+        // More than was asked for is no answer to it.
+        let data = data.filter(|(_, count)| *count as u64 <= u64::from(length));
+        let reads = open.and_then(|open| open.reads.as_mut());
+        let reads = reads.filter(|reads| reads.awaits(offset, length));
+        let Some(reads) = reads else {
+            return self.pace.answered(at, u64::from(length), 0);
+        };
+        let Some((data_at, count)) = data else {
+            self.pace.answered(at, u64::from(length), 0);
+            return self.forget_ahead(file);
+        };
+        // A server may give less than it is asked for without being at the file's end.
+        let is_whole = count as u64 == u64::from(length);
+        if is_whole {
+            reads.sent(offset, length, length);
+        }
+        self.pace.answered(at, u64::from(length), count as u64);
+        if count > 0 {
+            self.tell_near(&Frame::Ahead {
+                file,
+                position,
+                offset,
+                length: count as u32,
+            });
+            let data_at = data_at + FRAME_HEADER;
+            let payload = frame.freeze().slice(data_at..data_at + count);
+            self.send_client(SegmentKind::Payload, payload);
+        }
+        match is_whole {
+            true => self.judge_waiting(file),
+            false => self.forget_ahead(file),
+        }
+    }
+}

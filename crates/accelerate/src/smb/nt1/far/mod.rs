@@ -1,0 +1,328 @@
+//! The far half for SMB 1: the server's client.
+//!
+//! It gathers each message of both hosts, learns from what passes, and asks the server for an exclusive
+//! oplock with every open that it may serve. Under such an oplock it reads ahead, tells the near half
+//! what it may answer, and sees to it that nothing is given back to the server before the near half has
+//! stopped. The rules are those of SMB 2 (docs/decisions/0044); what differs is said here.
+//!
+//! ```text
+//!              signed, raw, limit ──► LetGo: bytes pass for ever
+//!   Watching ─┤
+//!              an open may be served ──► Engaged ── the same ──► Close
+//! ```
+//! - **Multiplex ids.** A client that is answered early uses its id again while the server still works on
+//!   the request that had it, so once Engaged requests get ids of ours, of those that are free, and answers
+//!   are given the client's back. Which of the client's requests an answer belongs to is said to the near
+//!   half by its position.
+//! - **MaxMpxCount** bounds what is under way to the server, ours and the client's together; a client that
+//!   is answered early may ask for more, and that waits here.
+//! - **Signatures** are numbered through the connection and leave no room for a request of ours. What is
+//!   signed passes.
+//! - A message that holds a chain of commands, or one that is not known, ends all licences of the flow.
+//!
+//! Requests reach the server in the client's order. One waits, with all behind it, while the server takes no
+//! more, while WRITEs are under way that the client may hold for done (only further WRITEs pass then), or
+//! while a position must be put where the client's own READs would have left it.
+
+mod answers;
+mod open;
+mod oplocks;
+mod requests;
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use vocab::{Segment, SegmentKind, Time};
+
+use super::frames::{Frame, VERSION};
+use super::wire::header::Header;
+use super::wire::negotiate::NegotiateAnswer;
+use super::wire::split::{self, Splitter, Unread};
+use super::wire::transaction::Progress;
+use super::wire::transfer::ReadRequest;
+use crate::smb::config::Settings;
+use crate::smb::far::pace::Pace;
+use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use open::Open;
+
+/// Where the half stands; see the drawing above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Watching,
+    Engaged,
+    /// It has let go or closed; the engine drops it.
+    Gone,
+}
+
+/// Where the end of the client's stream stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    Open,
+    Wanted,
+    Done,
+}
+
+/// A message of the client's, in its frame.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    position: u64,
+    header: Header,
+    frame: BytesMut,
+}
+
+impl Request {
+    fn message(&self) -> &[u8] {
+        split::message(&self.frame)
+    }
+}
+
+/// What a request under way was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Plain,
+    /// The client's READ of an open that is served.
+    Reads {
+        read: ReadRequest,
+        serial: u64,
+    },
+    /// To open a file that may be served.
+    Create {
+        is_ours: bool,
+        may_read: bool,
+        may_write: bool,
+    },
+    /// It may change this open's file.
+    Changes {
+        file: u16,
+        is_write: bool,
+    },
+    /// It ends this open.
+    Closes(u16),
+    /// It ends the opens of a tree, or of a user.
+    Ends {
+        tree: Option<u16>,
+        user: Option<u16>,
+    },
+    /// Our own READ.
+    Ahead {
+        file: u16,
+        serial: u64,
+        offset: u64,
+        length: u32,
+        position: u64,
+        at: Time,
+    },
+    /// Our own READ that puts an open's position where the client's would be.
+    Moves {
+        file: u16,
+        serial: u64,
+    },
+}
+
+/// A request under way, by its multiplex id at the server.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    /// The client's header, and its place among the client's messages; `None` for our own.
+    client: Option<(Header, u64)>,
+    purpose: Purpose,
+    /// Answers that are still to come.
+    answers: u16,
+    progress: Progress,
+    /// A WRITE that the client may hold for done.
+    is_early: bool,
+    /// A WRITE behind which an oplock is given back, see [`Open::writing`].
+    is_awaited: bool,
+    /// Where such a WRITE begins, if it stands among [`Open::written`].
+    written_at: Option<u64>,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Far {
+    settings: Settings,
+    state: State,
+    outputs: VecDeque<Output>,
+    agreed: Option<NegotiateAnswer>,
+    near_speaks: bool,
+
+    requests: Splitter,
+    /// The message in hand, so that letting go passes it on.
+    in_hand: BytesMut,
+    /// Messages of the client's, up to the last one gathered.
+    position: u64,
+    queue: VecDeque<Request>,
+    queue_bytes: usize,
+
+    answers: Splitter,
+    outstanding: HashMap<u16, Outstanding>,
+    next_mid: u16,
+    opens: HashMap<u16, Open>,
+    next_serial: u64,
+    /// The opens whose oplocks the server wants back.
+    breaking: Vec<u16>,
+    /// The opens that are read ahead for, the one that was read last at the end.
+    reading: VecDeque<u16>,
+    pace: Pace,
+    /// READs of ours under way.
+    own: usize,
+    /// WRITEs under way that the client may hold for done.
+    early: usize,
+    client_finish: Finish,
+}
+
+impl Far {
+    /// A half for a flow on which the client's first message, and nothing more, has passed.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Watching,
+            outputs: VecDeque::new(),
+            agreed: None,
+            near_speaks: false,
+            requests: Splitter::default(),
+            in_hand: BytesMut::new(),
+            position: 1,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            answers: Splitter::default(),
+            outstanding: HashMap::new(),
+            next_mid: 1,
+            opens: HashMap::new(),
+            next_serial: 0,
+            breaking: Vec::new(),
+            reading: VecDeque::new(),
+            pace: Pace::new(),
+            own: 0,
+            early: 0,
+            client_finish: Finish::Open,
+        }
+    }
+
+    fn tell_near(&mut self, frame: &Frame) {
+        self.outputs.push_back(Output::ToWan(frame.emit()));
+    }
+
+    fn send_server(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.outputs.push_back(Output::ToLan(bytes));
+        }
+    }
+
+    fn send_client(&mut self, kind: SegmentKind, bytes: Bytes) {
+        if !bytes.is_empty() {
+            let segment = Segment { kind, bytes };
+            self.outputs.push_back(Output::ToWan(segment));
+        }
+    }
+
+    /// Stops, in the form that is safe where the half stands.
+    fn stop(&mut self, reason: LetGoReason) {
+        let letting_go = match self.state {
+            State::Watching => {
+                let in_hand = std::mem::take(&mut self.in_hand);
+                self.send_server(in_hand.freeze());
+                let held = self.requests.give_back();
+                self.send_server(held);
+                let held = self.answers.give_back();
+                self.send_client(SegmentKind::Payload, held);
+                LettingGo::LetGo { reason }
+            }
+            State::Engaged => LettingGo::Close { reason },
+            State::Gone => return,
+        };
+        self.state = State::Gone;
+        self.outputs.push_back(Output::LettingGo(letting_go));
+    }
+
+    fn stop_unread(&mut self, unread: Unread) {
+        self.stop(match unread {
+            Unread::Foreign => LetGoReason::Unsupported,
+            Unread::TooLong => LetGoReason::Limit,
+        });
+    }
+
+    /// From here on hosts' messages are altered.
+    fn engage(&mut self) {
+        if self.state == State::Watching {
+            self.state = State::Engaged;
+            self.tell_near(&Frame::Engaged { version: VERSION });
+        }
+    }
+
+    fn frame(&mut self, now: Time, bytes: &[u8]) {
+        match Frame::parse(bytes) {
+            Ok(Some(Frame::Speaks { version })) => self.near_speaks = version >= VERSION,
+            Ok(Some(Frame::Beat { number })) => self.tell_near(&Frame::Heard { number }),
+            Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),
+            Ok(Some(Frame::Again { position, message })) => self.read_again(position, &message),
+            Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
+            // Of another release, of SMB 2; or one that only this half sends.
+            Ok(_) => {}
+            Err(_) => self.stop(LetGoReason::Violation),
+        }
+    }
+
+    /// The client's stream has ended: nothing is served any more. What waits still goes to the server,
+    /// and then the stream towards it ends (see [`Self::pump`]).
+    fn client_finished(&mut self) {
+        self.client_finish = Finish::Wanted;
+        for file in self.files() {
+            self.forget_ahead(file);
+            self.confirmed(file);
+        }
+        self.reading.clear();
+        if self.state == State::Watching {
+            // The beginning of a message that never came whole.
+            let held = self.requests.give_back();
+            self.send_server(held);
+        }
+    }
+
+    fn files(&self) -> Vec<u16> {
+        self.opens.keys().copied().collect()
+    }
+}
+
+impl Accelerator for Far {
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.state == State::Gone {
+            return;
+        }
+        match input {
+            Input::Start | Input::WanSilent(_) => {}
+            Input::Lan(bytes) => self.answer_bytes(now, &bytes),
+            Input::LanFinished => {
+                let held = self.answers.give_back();
+                self.send_client(SegmentKind::Control, held);
+                self.outputs.push_back(Output::FinishWan);
+            }
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Payload | SegmentKind::Control => {
+                    self.request_bytes(now, &segment.bytes);
+                }
+                SegmentKind::Frame => self.frame(now, &segment.bytes),
+            },
+            Input::WanFinished => self.client_finished(),
+            Input::Timeout => self.give_back_overdue(now),
+        }
+        self.pump(now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next_overdue()
+    }
+
+    fn buffered(&self) -> usize {
+        let waiting = self.opens.values().flat_map(|open| &open.waiting);
+        let waiting: usize = waiting.map(|(_, request)| request.frame.len()).sum();
+        self.queue_bytes + self.requests.held() + self.answers.held() + waiting
+    }
+
+    fn note(&self) -> Option<String> {
+        None
+    }
+}

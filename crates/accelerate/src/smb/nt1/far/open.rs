@@ -1,0 +1,129 @@
+//! What the far half knows of one open that it serves, or served; its states are those of SMB 2's
+//! ([`Grant`]).
+
+use std::collections::BTreeMap;
+
+use super::super::wire::header::Header;
+use super::super::wire::transfer::ReadRequest;
+use super::Request;
+use crate::smb::far::open::Grant;
+use crate::smb::far::read_ahead::ReadAhead;
+
+/// One open.
+#[derive(Debug)]
+pub(crate) struct Open {
+    /// File ids are used again: which of those with the same one it is.
+    pub(crate) serial: u64,
+    /// The last request of the client's for it, after which ours are made: its process holds its locks.
+    pub(crate) like: Header,
+    /// The oplock was asked for by us, and the client does not know of it.
+    pub(crate) is_ours: bool,
+    pub(crate) grant: Grant,
+    pub(crate) may_write: bool,
+    pub(crate) reads: Option<ReadAhead>,
+    /// Where the client's last READ or WRITE ended: its position in the file, as the server would tell it.
+    pub(crate) seek: u64,
+    /// The server's position may be another: it has seen READs of ours, or not all of the client's.
+    pub(crate) is_moved: bool,
+    /// READs under way, the client's and ours: until they are answered nobody knows the position.
+    pub(crate) reading: usize,
+    /// READs of the client's that what is on its way will answer.
+    pub(crate) waiting: Vec<(ReadRequest, Request)>,
+    /// Requests under way that may change the file.
+    pub(crate) changing: usize,
+    /// WRITEs under way that came before the near half confirmed: the oplock is given back behind them.
+    pub(crate) writing: usize,
+    /// The same that waited here as it confirmed.
+    pub(crate) queued_writes: usize,
+    /// Where WRITEs under way that the client may hold for done begin and end; none overlap.
+    pub(crate) written: BTreeMap<u64, u64>,
+    /// The oplock was given back before the near half confirmed: until it has, WRITEs are refused.
+    pub(crate) refuses_writes: bool,
+    /// A CLOSE was sent.
+    pub(crate) is_closing: bool,
+}
+
+impl Open {
+    /// One that is just opened, by this request, with an exclusive oplock.
+    pub(crate) fn new(serial: u64, like: Header, is_ours: bool) -> Self {
+        Self {
+            serial,
+            like,
+            is_ours,
+            grant: Grant::Held,
+            may_write: false,
+            reads: None,
+            seek: 0,
+            is_moved: false,
+            reading: 0,
+            waiting: Vec::new(),
+            changing: 0,
+            writing: 0,
+            queued_writes: 0,
+            written: BTreeMap::new(),
+            refuses_writes: false,
+            is_closing: false,
+        }
+    }
+
+    /// A READ of the client's is answered that the server does not see: it leaves its position behind.
+    pub(crate) fn note_unseen(&mut self, read: ReadRequest) {
+        self.is_moved = true;
+        let end = self.reads.as_ref().and_then(ReadAhead::end);
+        let left = end.map_or(u64::MAX, |end| end.saturating_sub(read.offset));
+        self.note_read(read, left.min(u64::from(read.length)) as u32);
+    }
+
+    /// A READ of the client's has read so many bytes.
+    pub(crate) fn note_read(&mut self, read: ReadRequest, count: u32) {
+        if count > 0 {
+            self.seek = read.offset + u64::from(count.min(read.length));
+        }
+    }
+
+    /// A READ that leaves the position where the client's own requests would have: of the byte before it.
+    pub(crate) fn to_position(&self, file: u16) -> ReadRequest {
+        let length = self.seek.min(1);
+        ReadRequest {
+            file,
+            offset: self.seek - length,
+            length: length as u32,
+        }
+    }
+
+    /// Whether a request is of the open's own user and tree.
+    pub(crate) fn is_of(&self, header: &Header) -> bool {
+        (self.like.user, self.like.tree) == (header.user, header.tree)
+    }
+
+    /// Whether the near half may answer for this open.
+    pub(crate) fn is_held(&self) -> bool {
+        self.grant == Grant::Held && !self.is_closing
+    }
+
+    /// Whether a WRITE would change what one under way changes: servers may do several at a time and in
+    /// any order, and a client that holds the first for done counts on theirs.
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
+        let last_before = self.written.range(..end).next_back();
+        last_before.is_some_and(|(_, written_to)| *written_to > start)
+    }
+
+    /// Whether the near half has said that it has stopped.
+    pub(crate) fn has_confirmed(&self) -> bool {
+        match self.grant {
+            Grant::Held => false,
+            Grant::Breaking { confirmed, .. } => confirmed && !self.refuses_writes,
+            Grant::Given => !self.refuses_writes,
+        }
+    }
+
+    /// Whether the WRITE whose turn it is may have been answered.
+    pub(crate) fn is_from_before(&self) -> bool {
+        !self.has_confirmed() || self.queued_writes > 0
+    }
+
+    /// Whether WRITEs under way may have been answered already.
+    pub(crate) fn has_early_writes(&self) -> bool {
+        self.may_write && self.grant != Grant::Given
+    }
+}

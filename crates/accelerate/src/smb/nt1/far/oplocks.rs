@@ -1,0 +1,140 @@
+//! Giving oplocks back: as in SMB 2, with the messages of SMB 1.
+//!
+//! ```text
+//!  server          far half             near half
+//!    │── break ──────►│── Revoke ──────────►│  stops answering for this open
+//!    │                │◄───────── Revoked ──│  (behind every WRITE that it has answered)
+//!    │◄─ WRITEs ──────│
+//!    │◄─ release ─────│  once all of them are answered, or CONFIRM_WITHIN after the break
+//! ```
+//! An oplock of the client's own is the client's to give back; it hears of the break behind the near half.
+
+use vocab::Time;
+
+use super::super::frames::Frame;
+use super::super::wire::oplock::release;
+use super::super::wire::target::{Touch, touch};
+use super::{Far, Finish, State};
+use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
+use crate::smb::far::open::Grant;
+
+impl Far {
+    /// The server wants an oplock back; whether the client shall hear of it.
+    pub(super) fn break_of(&mut self, now: Time, file: u16) -> bool {
+        let Some(open) = self.opens.get(&file) else {
+            return true;
+        };
+        let is_ours = open.is_ours;
+        self.broken(now, file);
+        !is_ours
+    }
+
+    /// Begins to give an open's oplock back.
+    pub(super) fn broken(&mut self, now: Time, file: u16) {
+        self.forget_ahead(file);
+        let is_alone = self.client_finish != Finish::Open;
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        // A CLOSE under way gives it back as well.
+        if open.grant != Grant::Held || open.is_closing || self.state != State::Engaged {
+            return;
+        }
+        open.grant = Grant::Breaking {
+            confirmed: is_alone,
+            at_latest: match open.is_ours {
+                true => now + CONFIRM_WITHIN,
+                false => now + TAKEN_AFTER,
+            },
+        };
+        self.breaking.push(file);
+        self.reading.retain(|reading| *reading != file);
+        self.tell_near(&Frame::Revoke { file });
+    }
+
+    /// The near half has stopped.
+    pub(super) fn confirmed(&mut self, file: u16) {
+        let queued_writes = self.queued_writes(file);
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        // Those that wait came before, and are treated so.
+        if !open.has_confirmed() {
+            open.queued_writes = queued_writes;
+        }
+        open.refuses_writes = false;
+        if let Grant::Breaking { confirmed, .. } = &mut open.grant {
+            *confirmed = true;
+        }
+    }
+
+    /// Gives back without the near half's word what is overdue.
+    pub(super) fn give_back_overdue(&mut self, now: Time) {
+        for file in &self.breaking {
+            if let Some(open) = self.opens.get_mut(file)
+                && let Grant::Breaking {
+                    confirmed,
+                    at_latest,
+                } = &mut open.grant
+                && !*confirmed
+                && *at_latest <= now
+            {
+                *confirmed = true;
+                open.refuses_writes = true;
+            }
+        }
+    }
+
+    /// When the next one is overdue.
+    pub(super) fn next_overdue(&self) -> Option<Time> {
+        self.breaking
+            .iter()
+            .filter_map(|file| match self.opens.get(file)?.grant {
+                Grant::Breaking {
+                    confirmed: false,
+                    at_latest,
+                } => Some(at_latest),
+                Grant::Held | Grant::Breaking { .. } | Grant::Given => None,
+            })
+            .min()
+    }
+
+    /// Gives back what the near half has confirmed and no WRITE is under way for.
+    pub(super) fn give_back_confirmed(&mut self) {
+        for file in self.breaking.clone() {
+            let Some(open) = self.opens.get(&file) else {
+                continue;
+            };
+            let Grant::Breaking {
+                confirmed: true, ..
+            } = open.grant
+            else {
+                continue;
+            };
+            let is_queued = match open.refuses_writes {
+                true => self.queued_writes(file) > 0,
+                false => open.queued_writes > 0,
+            };
+            if open.writing > 0 || open.is_closing || is_queued {
+                continue;
+            }
+            let message = open.is_ours.then(|| release(&open.like, file));
+            if let Some(open) = self.opens.get_mut(&file) {
+                open.grant = Grant::Given;
+                open.reads = None;
+            }
+            self.breaking.retain(|breaking| *breaking != file);
+            if let Some(message) = message {
+                self.send_server(super::super::wire::frame(&message).into());
+            }
+        }
+    }
+
+    /// WRITEs to this open that wait and may have been answered.
+    fn queued_writes(&self, file: u16) -> usize {
+        let writes = self.queue.iter().filter(|request| {
+            matches!(touch(&request.header, request.message()), Touch::Writes(write) if write.file == file)
+        });
+        writes.count()
+    }
+}

@@ -1,0 +1,587 @@
+//! The client's requests on their way to the server, and our own.
+
+use bytes::{Bytes, BytesMut};
+use vocab::{SegmentKind, Time};
+
+use super::super::frames::Frame;
+use super::super::wire::create::{CreateRequest, ask_for_oplock};
+use super::super::wire::header::{self, Header, UNASKED, command};
+use super::super::wire::split::{self, is_short, message_mut};
+use super::super::wire::target::{self, Touch, touch};
+use super::super::wire::transaction::Progress;
+use super::super::wire::transfer::ReadRequest;
+use super::{Far, Finish, Open, Outstanding, Purpose, Request, State};
+use crate::LetGoReason;
+use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Consistency, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::far::open::Grant;
+use crate::smb::far::read_ahead::Verdict;
+
+impl Far {
+    /// Bytes of the client's.
+    pub(super) fn request_bytes(&mut self, now: Time, bytes: &[u8]) {
+        self.requests.push(bytes);
+        while self.state != State::Gone {
+            match self.requests.next() {
+                Ok(Some(split::Frame::KeepAlive(frame))) => self.send_server(frame.freeze()),
+                Ok(Some(split::Frame::Message(header, frame))) => {
+                    self.position += 1;
+                    self.arrived(now, header, frame);
+                }
+                Ok(None) => return,
+                Err(unread) => self.stop_unread(unread),
+            }
+        }
+    }
+
+    /// A message of the client's is complete.
+    fn arrived(&mut self, now: Time, header: Header, frame: BytesMut) {
+        let touch = touch(&header, split::message(&frame));
+        if let Some(reason) = self.objection(&header, &frame, touch) {
+            self.in_hand = frame;
+            return self.stop(reason);
+        }
+        self.note_touch(now, &header, touch);
+        let request = Request {
+            position: self.position,
+            header,
+            frame,
+        };
+        let request = match touch {
+            Touch::Reads(read) => self.answer_ahead(read, request),
+            _ => Some(request),
+        };
+        if let Some(request) = request {
+            self.enqueue(request);
+        }
+        self.pump(now);
+    }
+
+    /// Why the client's message cannot be handled, if so.
+    fn objection(&self, header: &Header, frame: &[u8], touch: Touch) -> Option<LetGoReason> {
+        if self.outstanding.len() + self.queue.len() > OUTSTANDING_MAX {
+            return Some(LetGoReason::Limit);
+        }
+        if header.is_reply() || is_short(split::message(frame)) {
+            return Some(LetGoReason::Violation);
+        }
+        if header.is_signed() {
+            return Some(LetGoReason::SignedBySmb1);
+        }
+        // Without a near half that follows there is nothing to do here; and a second message with the id of
+        // one under way could not be told from it.
+        let is_taken = self.outstanding.contains_key(&header.mid)
+            && !target::is_secondary(header)
+            && target::answers(header, split::message(frame)) > 0;
+        let is_lost = self.state == State::Watching && (!self.near_speaks || is_taken);
+        // What is renumbered or negotiated anew, or has no header, cannot be followed.
+        let is_foreign = touch == Touch::Raw || header.command == command::NEGOTIATE;
+        (is_lost || is_foreign).then_some(LetGoReason::Unsupported)
+    }
+
+    /// What the message does to what is known of opens.
+    fn note_touch(&mut self, now: Time, header: &Header, touch: Touch) {
+        match touch {
+            Touch::Changes(file) => self.forget_ahead(file),
+            Touch::Writes(request) => self.forget_ahead(request.file),
+            Touch::Locks(locking) => {
+                if let Some(open) = self.opens.get_mut(&locking.file) {
+                    open.like.process = header.process;
+                    open.like.process_high = header.process_high;
+                }
+            }
+            Touch::Closes(file) => {
+                self.forget_ahead(file);
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.is_closing = true;
+                }
+            }
+            Touch::EndsTree => self.end_opens(Some(header.tree), None),
+            Touch::EndsUser => self.end_opens(None, Some(header.user)),
+            Touch::Anything => {
+                for file in self.files() {
+                    self.forget_ahead(file);
+                }
+            }
+            Touch::Unread => {
+                for file in self.files() {
+                    self.forget_ahead(file);
+                    let Some(open) = self.opens.get_mut(&file) else {
+                        continue;
+                    };
+                    open.reads = None;
+                    // The near half has ended them all by itself; what is ours goes back.
+                    if open.is_ours {
+                        self.broken(now, file);
+                    }
+                }
+            }
+            Touch::Nothing
+            | Touch::Reads(_)
+            | Touch::Asks(_)
+            | Touch::AsksPosition(_)
+            | Touch::Releases(_)
+            | Touch::Flushes(_)
+            | Touch::FlushesAll
+            | Touch::Opens
+            | Touch::Raw => {}
+        }
+    }
+
+    fn end_opens(&mut self, tree: Option<u16>, user: Option<u16>) {
+        for file in self.files() {
+            let Some(open) = self.opens.get_mut(&file) else {
+                continue;
+            };
+            let like = open.like;
+            if tree.is_none_or(|tree| tree == like.tree)
+                && user.is_none_or(|user| user == like.user)
+            {
+                open.is_closing = true;
+                self.forget_ahead(file);
+            }
+        }
+    }
+
+    /// What was read ahead of this open is out of date; READs that wait for it go to the server.
+    pub(super) fn forget_ahead(&mut self, file: u16) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        if let Some(reads) = &mut open.reads {
+            reads.forget();
+        }
+        for (_, request) in std::mem::take(&mut open.waiting) {
+            self.enqueue(request);
+        }
+    }
+
+    /// Takes a READ that is, or will be, answered by what is read ahead; gives back what is not.
+    fn answer_ahead(&mut self, read: ReadRequest, request: Request) -> Option<Request> {
+        let header = request.header;
+        let is_own = |open: &&mut Open| open.is_of(&header);
+        let Some(open) = self.opens.get_mut(&read.file).filter(is_own) else {
+            return Some(request);
+        };
+        open.like = header;
+        let is_held = open.is_held();
+        let Some(reads) = open.reads.as_mut().filter(|_| is_held) else {
+            return Some(request);
+        };
+        if self.reading.back() != Some(&read.file) {
+            self.reading.retain(|file| *file != read.file);
+            self.reading.push_back(read.file);
+        }
+        let verdict = reads.read(read.offset, read.length);
+        match verdict {
+            Verdict::Settled => {
+                open.note_unseen(read);
+                self.tell_near(&Frame::Settled {
+                    position: request.position,
+                });
+                None
+            }
+            Verdict::Wait => {
+                open.waiting.push((read, request));
+                None
+            }
+            Verdict::Forward => {
+                // It may have ended the run that others wait for.
+                self.judge_waiting(read.file);
+                Some(request)
+            }
+        }
+    }
+
+    /// READs that wait for what is on its way: whether it has come, or will not.
+    pub(super) fn judge_waiting(&mut self, file: u16) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        for (read, request) in std::mem::take(&mut open.waiting) {
+            let Some(open) = self.opens.get_mut(&file) else {
+                return;
+            };
+            let verdict = match &open.reads {
+                Some(reads) => reads.verdict(read.offset, read.length),
+                None => Verdict::Forward,
+            };
+            match verdict {
+                Verdict::Settled => {
+                    open.note_unseen(read);
+                    self.tell_near(&Frame::Settled {
+                        position: request.position,
+                    });
+                }
+                Verdict::Wait => open.waiting.push((read, request)),
+                Verdict::Forward => self.enqueue(request),
+            }
+        }
+    }
+
+    /// The near half does not have what answered this READ any more.
+    pub(super) fn read_again(&mut self, position: u64, message: &[u8]) {
+        let Ok(header) = Header::parse(message) else {
+            return self.stop(LetGoReason::Violation);
+        };
+        let is_read = header.command == command::READ && ReadRequest::parse(message).is_ok();
+        if is_read && self.state == State::Engaged && self.queue.len() <= OUTSTANDING_MAX {
+            self.enqueue(Request {
+                position,
+                header,
+                frame: BytesMut::from(&super::super::wire::frame(message)[..]),
+            });
+        }
+    }
+
+    fn enqueue(&mut self, request: Request) {
+        self.queue_bytes += request.frame.len();
+        self.queue.push_back(request);
+    }
+
+    /// Sends all that may be sent now.
+    pub(super) fn pump(&mut self, now: Time) {
+        if self.state == State::Gone {
+            return;
+        }
+        self.give_back_confirmed();
+        while let Some(request) = self.queue.front() {
+            if !self.may_pass(request) || self.moves_position() {
+                break;
+            }
+            let request = self.queue.pop_front().expect("it was there just now");
+            self.queue_bytes -= request.frame.len();
+            self.dispatch(request);
+        }
+        if self.client_finish == Finish::Wanted && self.queue.is_empty() {
+            self.client_finish = Finish::Done;
+            self.outputs.push_back(crate::Output::FinishLan);
+        }
+        self.read_ahead(now);
+    }
+
+    /// How many requests may be under way ([MS-CIFS] §3.2.4.1.1, MaxMpxCount).
+    fn mpx(&self) -> usize {
+        let agreed = self.agreed.map_or(1, |agreed| agreed.mpx_count);
+        usize::from(agreed).max(1)
+    }
+
+    fn may_pass(&self, request: &Request) -> bool {
+        if self.state == State::Watching {
+            return true;
+        }
+        let header = &request.header;
+        let touch = touch(header, request.message());
+        let is_barred = self.early > 0
+            && !matches!(touch, Touch::Writes(_))
+            && !matches!(header.command, command::ECHO | command::NT_CANCEL);
+        let is_in_the_way = match touch {
+            Touch::Writes(write) => self
+                .opens
+                .get(&write.file)
+                .is_some_and(|open| open.overlaps(write.offset, write.end().unwrap_or(u64::MAX))),
+            // No READ of ours may move its position any more.
+            Touch::AsksPosition(file) => self.opens.get(&file).is_some_and(|open| open.reading > 0),
+            _ => false,
+        };
+        // A breaker waits for these, and the request that keeps the last place may wait for the breaker.
+        let is_awaited = match touch {
+            Touch::Writes(write) => self
+                .opens
+                .get(&write.file)
+                .is_some_and(|open| matches!(open.grant, Grant::Breaking { .. })),
+            _ => false,
+        };
+        let has_room = self.outstanding.len() < self.mpx()
+            || is_awaited
+            || target::answers(header, request.message()) == 0;
+        !is_barred && !is_in_the_way && has_room
+    }
+
+    /// Puts the position of an open, which the next request asks for, where the client's own READs would have
+    /// left it: by reading the byte before it. Whether that was begun.
+    fn moves_position(&mut self) -> bool {
+        let Some(request) = self.queue.front() else {
+            return false;
+        };
+        let Touch::AsksPosition(file) = touch(&request.header, request.message()) else {
+            return false;
+        };
+        let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_moved) else {
+            return false;
+        };
+        open.is_moved = false;
+        open.reading += 1;
+        let message = open.to_position(file).emit(&open.like);
+        let serial = open.serial;
+        self.send_own(message, Purpose::Moves { file, serial });
+        true
+    }
+
+    /// Gives a message of the client's an id at the server and sends it.
+    fn dispatch(&mut self, mut request: Request) {
+        let header = request.header;
+        let touch = touch(&header, request.message());
+        if self.refuse_late_write(&request, touch) {
+            return;
+        }
+        let purpose = self.purpose(&header, touch, &request);
+        if target::is_secondary(&header) {
+            return self.dispatch_secondary(request);
+        }
+        let answers = target::answers(&header, request.message());
+        if answers > 0 {
+            let mut outstanding = Outstanding {
+                client: Some((header, request.position)),
+                purpose,
+                answers,
+                progress: Progress::default(),
+                is_early: false,
+                is_awaited: false,
+                written_at: None,
+            };
+            self.note_change(&mut outstanding, touch);
+            if let Purpose::Create { is_ours: true, .. } = purpose {
+                ask_for_oplock(message_mut(&mut request.frame));
+            }
+            let mid = match self.state {
+                State::Watching => header.mid,
+                State::Engaged | State::Gone => self.take_mid(),
+            };
+            header::set_mid(message_mut(&mut request.frame), mid);
+            self.outstanding.insert(mid, outstanding);
+        }
+        self.send_server(request.frame.freeze());
+    }
+
+    /// A part of a request, or a word on it, goes under the request's own id.
+    fn dispatch_secondary(&mut self, mut request: Request) {
+        let header = request.header;
+        let meant = self.outstanding.iter().find(|(_, outstanding)| {
+            outstanding.client.is_some_and(|(asked, _)| {
+                (asked.mid, asked.process) == (header.mid, header.process)
+            })
+        });
+        match meant {
+            // What the client holds for done stays.
+            Some((_, outstanding)) if outstanding.is_early => {}
+            Some((mid, _)) => {
+                let mid = *mid;
+                header::set_mid(message_mut(&mut request.frame), mid);
+                self.send_server(request.frame.freeze());
+            }
+            // It is answered already. Under the client's id the server may know another.
+            None if self.state == State::Engaged => {}
+            None => self.send_server(request.frame.freeze()),
+        }
+    }
+
+    /// Notes at its open that a READ, or a request which may change its file, is under way.
+    fn note_change(&mut self, outstanding: &mut Outstanding, touch: Touch) {
+        if let Purpose::Reads { read, .. } = outstanding.purpose
+            && let Some(open) = self.opens.get_mut(&read.file)
+        {
+            open.reading += 1;
+        }
+        let Purpose::Changes { file, is_write } = outstanding.purpose else {
+            return;
+        };
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.changing += 1;
+        if !is_write {
+            return;
+        }
+        // From here on the server's position is the client's.
+        open.is_moved = false;
+        if let Touch::Writes(write) = touch {
+            open.seek = write.end().unwrap_or_default();
+        }
+        outstanding.is_awaited = open.is_from_before();
+        open.writing += usize::from(outstanding.is_awaited);
+        open.queued_writes = open.queued_writes.saturating_sub(1);
+        outstanding.is_early = open.has_early_writes();
+        self.early += usize::from(outstanding.is_early);
+        if let Touch::Writes(write) = touch
+            && outstanding.is_early
+            && write.length > 0
+        {
+            open.written
+                .insert(write.offset, write.end().unwrap_or(u64::MAX));
+            outstanding.written_at = Some(write.offset);
+        }
+    }
+
+    /// What a request's answer will tell.
+    fn purpose(&mut self, header: &Header, touch: Touch, request: &Request) -> Purpose {
+        let changes = |file: u16, is_write: bool| match self.opens.contains_key(&file) {
+            true => Purpose::Changes { file, is_write },
+            false => Purpose::Plain,
+        };
+        match touch {
+            Touch::Reads(read) => match self.opens.get(&read.file) {
+                Some(open) => Purpose::Reads {
+                    read,
+                    serial: open.serial,
+                },
+                None => Purpose::Plain,
+            },
+            Touch::Opens => self.judge_create(request).unwrap_or(Purpose::Plain),
+            Touch::Writes(write) => changes(write.file, true),
+            Touch::Changes(file) => changes(file, false),
+            Touch::Locks(locking) => changes(locking.file, false),
+            Touch::Closes(file) => Purpose::Closes(file),
+            Touch::EndsTree => Purpose::Ends {
+                tree: Some(header.tree),
+                user: None,
+            },
+            Touch::EndsUser => Purpose::Ends {
+                tree: None,
+                user: Some(header.user),
+            },
+            Touch::Nothing
+            | Touch::Asks(_)
+            | Touch::AsksPosition(_)
+            | Touch::Releases(_)
+            | Touch::Flushes(_)
+            | Touch::FlushesAll
+            | Touch::Anything
+            | Touch::Unread
+            | Touch::Raw => Purpose::Plain,
+        }
+    }
+
+    /// What a request to open a file is for, if its open may be served.
+    fn judge_create(&mut self, request: &Request) -> Option<Purpose> {
+        let is_on = self.settings.consistency != Consistency::Off;
+        let may_engage = is_on && self.near_speaks && self.agreed.is_some();
+        if !may_engage || self.opens.len() >= OPENS_MAX {
+            return None;
+        }
+        let create = CreateRequest::parse(request.message()).ok()?;
+        if !create.is_served() {
+            return None;
+        }
+        self.engage();
+        Some(Purpose::Create {
+            is_ours: !create.asks_for_oplock(),
+            may_read: create.may_read(),
+            may_write: create.may_write(),
+        })
+    }
+
+    /// A free id.
+    fn take_mid(&mut self) -> u16 {
+        loop {
+            let mid = self.next_mid;
+            self.next_mid = self.next_mid.checked_add(1).unwrap_or(1);
+            // There are four times as many ids as requests may be under way.
+            if mid != UNASKED && !self.outstanding.contains_key(&mid) {
+                return mid;
+            }
+        }
+    }
+
+    /// Sends a request of our own.
+    fn send_own(&mut self, mut message: Vec<u8>, purpose: Purpose) {
+        let mid = self.take_mid();
+        header::set_mid(&mut message, mid);
+        let outstanding = Outstanding {
+            client: None,
+            purpose,
+            answers: 1,
+            progress: Progress::default(),
+            is_early: false,
+            is_awaited: false,
+            written_at: None,
+        };
+        self.outstanding.insert(mid, outstanding);
+        self.own += 1;
+        self.send_server(super::super::wire::frame(&message).into());
+    }
+
+    /// Asks the server for what clients will probably ask for.
+    fn read_ahead(&mut self, now: Time) {
+        if !self.queue.is_empty() || self.client_finish != Finish::Open {
+            return;
+        }
+        let mut index = self.reading.len();
+        while index > 0 {
+            index -= 1;
+            let file = self.reading[index];
+            if !self.read_ahead_of(now, file) {
+                self.reading.remove(index);
+            }
+        }
+    }
+
+    /// The same for one open; false when it is not read ahead for any more.
+    fn read_ahead_of(&mut self, now: Time, file: u16) -> bool {
+        loop {
+            let ahead: u64 = self
+                .reading
+                .iter()
+                .filter_map(|file| self.opens.get(file)?.reads.as_ref())
+                .map(|reads| reads.ahead())
+                .sum();
+            // Half of the places stay for the client.
+            let places = (self.mpx() / 2).clamp(1, AHEAD_CREDITS as usize);
+            let is_full = self.own >= places || self.outstanding.len() >= self.mpx();
+            let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_held()) else {
+                return false;
+            };
+            let (0, Some(reads)) = (open.changing, &mut open.reads) else {
+                return open.reads.is_some();
+            };
+            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {
+                return true;
+            };
+            if is_full || !self.pace.has_room(u64::from(length)) {
+                return true;
+            }
+            reads.asked(offset, length);
+            open.is_moved = true;
+            open.reading += 1;
+            let read = ReadRequest {
+                file,
+                offset,
+                length,
+            };
+            let message = read.emit(&open.like);
+            let purpose = Purpose::Ahead {
+                file,
+                serial: open.serial,
+                offset,
+                length,
+                position: self.position,
+                at: now,
+            };
+            self.pace.asked(u64::from(length));
+            self.send_own(message, purpose);
+        }
+    }
+
+    /// A WRITE that the client may hold for done, to a file that another client has been given since: it is
+    /// refused, and the near half reports it.
+    fn refuse_late_write(&mut self, request: &Request, touch: Touch) -> bool {
+        let Touch::Writes(write) = touch else {
+            return false;
+        };
+        let is_late = |open: &&mut Open| open.grant == Grant::Given && open.is_from_before();
+        let Some(open) = self.opens.get_mut(&write.file).filter(is_late) else {
+            return false;
+        };
+        open.queued_writes = open.queued_writes.saturating_sub(1);
+        let header = request.header;
+        let refusal = Header {
+            status: header.io_error(),
+            ..header.answer()
+        };
+        self.tell_near(&Frame::Reply {
+            position: request.position,
+        });
+        let refusal = super::super::wire::frame(&refusal.alone());
+        self.send_client(SegmentKind::Control, Bytes::from(refusal));
+        true
+    }
+}

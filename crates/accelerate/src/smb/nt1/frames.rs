@@ -1,0 +1,248 @@
+//! What the halves say to each other about SMB 1, beside the hosts' messages (docs/formats/smb-frames.md).
+//!
+//! ```text
+//!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard · Reply + message
+//!  near ──► far   Speaks · Beat · Received · Again · Revoked
+//! ```
+//! A frame is the content of one frame segment. Numbers are never used again, nor are they those of
+//! SMB 2's frames, which another release may send on the same flow.
+
+use bytes::Bytes;
+use vocab::{Reader, Segment, Truncated, Writer};
+
+/// The version of these frames.
+pub(crate) const VERSION: u8 = 1;
+
+const SPEAKS: u8 = 64;
+const ENGAGED: u8 = 65;
+const LICENCE: u8 = 66;
+const AHEAD: u8 = 67;
+const END_OF_FILE: u8 = 68;
+const SETTLED: u8 = 69;
+const REVOKE: u8 = 70;
+const HEARD: u8 = 71;
+const BEAT: u8 = 72;
+const RECEIVED: u8 = 73;
+const AGAIN: u8 = 74;
+const REVOKED: u8 = 75;
+const REPLY: u8 = 76;
+
+/// What the near half may answer for one open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Licence {
+    pub(crate) file: u16,
+    pub(crate) user: u16,
+    pub(crate) tree: u16,
+    /// READs from data that was read ahead.
+    pub(crate) may_read: bool,
+    /// WRITEs before the server has.
+    pub(crate) may_write: bool,
+}
+
+/// One frame. A position counts the client's messages since the flow began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The near half has seen SMB 1 agreed upon, and follows it from the client's next message on.
+    Speaks { version: u8 },
+    /// The far half has begun to alter what hosts say and will never let go without closing.
+    Engaged { version: u8 },
+    /// An open may be served.
+    Licence(Licence),
+    /// `length` bytes of payload follow: the file's contents from `offset` on.
+    Ahead {
+        file: u16,
+        position: u64,
+        offset: u64,
+        length: u32,
+    },
+    /// The file ends here.
+    EndOfFile {
+        file: u16,
+        position: u64,
+        offset: u64,
+    },
+    /// The READ at this position is answered by what was sent ahead.
+    Settled { position: u64 },
+    /// Nothing may be answered for this open any more.
+    Revoke { file: u16 },
+    /// All up to this [`Frame::Beat`] was heard.
+    Heard { number: u64 },
+    /// Numbered, so that the near half knows how fresh its licences are.
+    Beat { number: u64 },
+    /// Bytes of [`Frame::Ahead`] payload that have arrived, in all.
+    Received { bytes: u64 },
+    /// What was to answer this READ is not there any more; ask the server. With the READ's message.
+    Again { position: u64, message: Bytes },
+    /// Nothing is answered for this open any more, and all that was answered stands before this.
+    Revoked { file: u16 },
+    /// The server's next message answers the client's at this position.
+    Reply { position: u64 },
+}
+
+impl Frame {
+    /// The frame as a segment.
+    pub(crate) fn emit(&self) -> Segment {
+        let mut writer = Writer::with_capacity(32);
+        match self {
+            Self::Speaks { version } => writer.u8(SPEAKS).u8(*version),
+            Self::Engaged { version } => writer.u8(ENGAGED).u8(*version),
+            Self::Licence(licence) => writer
+                .u8(LICENCE)
+                .u16(licence.file)
+                .u16(licence.user)
+                .u16(licence.tree)
+                .u8(u8::from(licence.may_read) | u8::from(licence.may_write) << 1),
+            Self::Ahead {
+                file,
+                position,
+                offset,
+                length,
+            } => writer
+                .u8(AHEAD)
+                .u16(*file)
+                .u64(*position)
+                .u64(*offset)
+                .u32(*length),
+            Self::EndOfFile {
+                file,
+                position,
+                offset,
+            } => writer
+                .u8(END_OF_FILE)
+                .u16(*file)
+                .u64(*position)
+                .u64(*offset),
+            Self::Settled { position } => writer.u8(SETTLED).u64(*position),
+            Self::Revoke { file } => writer.u8(REVOKE).u16(*file),
+            Self::Heard { number } => writer.u8(HEARD).u64(*number),
+            Self::Beat { number } => writer.u8(BEAT).u64(*number),
+            Self::Received { bytes } => writer.u8(RECEIVED).u64(*bytes),
+            Self::Again { position, message } => writer
+                .u8(AGAIN)
+                .u64(*position)
+                .u16(message.len() as u16)
+                .bytes(message),
+            Self::Revoked { file } => writer.u8(REVOKED).u16(*file),
+            Self::Reply { position } => writer.u8(REPLY).u64(*position),
+        };
+        Segment::frame(writer.finish())
+    }
+
+    /// Reads a frame segment; `None` for a kind that this release does not know, or of SMB 2.
+    ///
+    /// # Errors
+    /// When a known frame ends early.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Truncated> {
+        let mut reader = Reader::new(bytes);
+        Ok(Some(match reader.u8()? {
+            SPEAKS => Self::Speaks {
+                version: reader.u8()?,
+            },
+            ENGAGED => Self::Engaged {
+                version: reader.u8()?,
+            },
+            LICENCE => {
+                let (file, user, tree) = (reader.u16()?, reader.u16()?, reader.u16()?);
+                let rights = reader.u8()?;
+                Self::Licence(Licence {
+                    file,
+                    user,
+                    tree,
+                    may_read: rights & 1 != 0,
+                    may_write: rights & 2 != 0,
+                })
+            }
+            AHEAD => Self::Ahead {
+                file: reader.u16()?,
+                position: reader.u64()?,
+                offset: reader.u64()?,
+                length: reader.u32()?,
+            },
+            END_OF_FILE => Self::EndOfFile {
+                file: reader.u16()?,
+                position: reader.u64()?,
+                offset: reader.u64()?,
+            },
+            SETTLED => Self::Settled {
+                position: reader.u64()?,
+            },
+            REVOKE => Self::Revoke {
+                file: reader.u16()?,
+            },
+            HEARD => Self::Heard {
+                number: reader.u64()?,
+            },
+            BEAT => Self::Beat {
+                number: reader.u64()?,
+            },
+            RECEIVED => Self::Received {
+                bytes: reader.u64()?,
+            },
+            AGAIN => {
+                let position = reader.u64()?;
+                let length = usize::from(reader.u16()?);
+                Self::Again {
+                    position,
+                    message: Bytes::copy_from_slice(reader.bytes(length)?),
+                }
+            }
+            REVOKED => Self::Revoked {
+                file: reader.u16()?,
+            },
+            REPLY => Self::Reply {
+                position: reader.u64()?,
+            },
+            _ => return Ok(None),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_read_back_as_written_and_cut_ones_are_errors() {
+        let frames = [
+            Frame::Speaks { version: VERSION },
+            Frame::Engaged { version: VERSION },
+            Frame::Licence(Licence {
+                file: 0x4001,
+                user: 100,
+                tree: 7,
+                may_read: true,
+                may_write: false,
+            }),
+            Frame::Ahead {
+                file: 3,
+                position: 9,
+                offset: 1 << 40,
+                length: 65_535,
+            },
+            Frame::EndOfFile {
+                file: 3,
+                position: 9,
+                offset: 1 << 40,
+            },
+            Frame::Settled { position: 4 },
+            Frame::Revoke { file: 3 },
+            Frame::Heard { number: 5 },
+            Frame::Beat { number: 5 },
+            Frame::Received { bytes: 6 },
+            Frame::Again {
+                position: 8,
+                message: Bytes::from_static(b"read"),
+            },
+            Frame::Revoked { file: 3 },
+            Frame::Reply { position: 8 },
+        ];
+        for frame in frames {
+            let bytes = frame.emit().bytes;
+            assert_eq!(Frame::parse(&bytes), Ok(Some(frame)));
+            for cut in 0..bytes.len() {
+                assert_eq!(Frame::parse(&bytes[..cut]), Err(Truncated));
+            }
+        }
+        assert_eq!(Frame::parse(&[1, 1]), Ok(None));
+    }
+}

@@ -1,0 +1,701 @@
+//! The near half for SMB 1: the client's server, for what it has a licence to answer.
+//!
+//! All that the client sends passes to the far half at once and unaltered, what is answered here too; so
+//! the far half sees everything in order. What the server sends passes as well, but for answers to what
+//! was answered here, which the far half names by the request's position.
+//!
+//! ```text
+//!             Engaged, from the far half
+//!   Passing ─────────────────────────────► Serving ── bytes that cannot be ──► Close
+//! ```
+//! Passing, every byte goes on as it came, so that the far half may still let go.
+//!
+//! A READ is answered when all of it has come ahead, a WRITE as soon as it has passed, both only for opens
+//! with a licence and while licences are fresh, exactly as in SMB 2. What goes wrong with a WRITE that was
+//! answered is reported with every further WRITE, FLUSH, LOCKING, SET_FILE and CLOSE of its open, and with
+//! the end of its tree or user.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use vocab::{Segment, SegmentKind, Time};
+
+use super::frames::{Frame, Licence, VERSION};
+use super::wire::header::Header;
+use super::wire::split::{self, Passed, Passing, Splitter};
+use super::wire::target::{Touch, touch};
+use super::wire::transfer::{
+    LONGEST, ReadRequest, WriteRequest, read_answer_front, write_answer, written,
+};
+use crate::smb::config::{BEHIND_MAX, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::near::contents::{BYTES_MAX, Contents, Found};
+use crate::smb::near::freshness::Freshness;
+use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+
+/// Where the half stands; see the drawing above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Passing,
+    Serving,
+    /// Closed; the engine drops it.
+    Gone,
+}
+
+/// An open with a licence.
+#[derive(Debug)]
+struct Open {
+    licence: Licence,
+    /// Revoked, or closed by the client: what it asks behind that is the server's to answer.
+    is_over: bool,
+    contents: Contents,
+    /// Data that was read before this message of the client's is out of date.
+    changed_at: u64,
+    /// The process that has locked parts of the file, if one has.
+    locker: Option<u16>,
+    /// What went wrong with a WRITE that was answered, as the server's answer said it.
+    lost: Option<u32>,
+}
+
+impl Open {
+    /// Its file changes with this message of the client's.
+    fn change(&mut self, at: u64) {
+        self.contents.clear();
+        self.changed_at = at;
+    }
+
+    /// Nothing is answered for it any more.
+    fn end(&mut self) {
+        self.is_over = true;
+        self.contents.clear();
+    }
+}
+
+/// A request of the client's under way to the server, by its position.
+#[derive(Clone, Debug)]
+enum Pending {
+    Read {
+        header: Header,
+        request: ReadRequest,
+        message: Bytes,
+        /// The client has its answer from here.
+        is_answered: bool,
+    },
+    Write {
+        file: u16,
+        length: u32,
+        is_answered: bool,
+    },
+    /// A request with whose answer a loss is reported.
+    Reports(u16),
+    /// The same of any open.
+    ReportsAny,
+    Closes(u16),
+    /// The opens of a tree, or of a user, end with it.
+    Ends {
+        tree: Option<u16>,
+        user: Option<u16>,
+    },
+}
+
+/// A block that is coming in.
+#[derive(Debug)]
+struct Incoming {
+    file: u16,
+    position: u64,
+    offset: u64,
+    left: usize,
+    pieces: Vec<Bytes>,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(crate) struct Near {
+    state: State,
+    outputs: VecDeque<Output>,
+    requests: Passing,
+    /// The client's bytes cannot be followed and are not looked at.
+    is_blind: bool,
+    /// Messages of the client's that have passed.
+    position: u64,
+    answers: Splitter,
+    /// What the server's next message answers.
+    reply: Option<u64>,
+    opens: HashMap<u16, Open>,
+    pending: HashMap<u64, Pending>,
+    incoming: Option<Incoming>,
+    received: u64,
+    /// Bytes of WRITEs that were answered and not confirmed.
+    behind: u64,
+    fresh: Freshness,
+    /// Requests answered here.
+    answered: u64,
+    client_finished: bool,
+    /// The stream towards the client has ended.
+    server_finished: bool,
+}
+
+impl Near {
+    /// A half for a flow on which the client's first message, and nothing more, has passed.
+    pub(crate) fn new() -> Self {
+        let mut near = Self {
+            state: State::Passing,
+            outputs: VecDeque::new(),
+            requests: Passing::default(),
+            is_blind: false,
+            position: 1,
+            answers: Splitter::default(),
+            reply: None,
+            opens: HashMap::new(),
+            pending: HashMap::new(),
+            incoming: None,
+            received: 0,
+            behind: 0,
+            fresh: Freshness::default(),
+            answered: 0,
+            client_finished: false,
+            server_finished: false,
+        };
+        near.tell_far(&Frame::Speaks { version: VERSION });
+        near
+    }
+
+    fn tell_far(&mut self, frame: &Frame) {
+        if !self.client_finished {
+            self.outputs.push_back(Output::ToWan(frame.emit()));
+        }
+    }
+
+    fn send_client(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() && !self.server_finished {
+            self.outputs.push_back(Output::ToLan(bytes));
+        }
+    }
+
+    fn close(&mut self, reason: LetGoReason) {
+        if self.state == State::Gone {
+            return;
+        }
+        self.state = State::Gone;
+        let closing = LettingGo::Close { reason };
+        self.outputs.push_back(Output::LettingGo(closing));
+    }
+
+    /// Bytes of the client's: they go on at once, and then are looked at.
+    fn request_bytes(&mut self, now: Time, bytes: Bytes) {
+        if let Some(number) = self.fresh.beat(now) {
+            self.tell_far(&Frame::Beat { number });
+        }
+        if self.is_blind {
+            return self
+                .outputs
+                .push_back(Output::ToWan(Segment::payload(bytes)));
+        }
+        match self.requests.push(bytes.clone()) {
+            Ok((runs, messages)) => {
+                for (kind, bytes) in runs {
+                    let segment = Segment { kind, bytes };
+                    self.outputs.push_back(Output::ToWan(segment));
+                }
+                for passed in messages {
+                    self.passed(now, passed);
+                }
+            }
+            Err(_) => {
+                // The far half finds the same, and lets go or ends the flow.
+                self.is_blind = true;
+                self.fresh.expire();
+                self.outputs
+                    .push_back(Output::ToWan(Segment::payload(bytes)));
+            }
+        }
+    }
+
+    /// A message of the client's has passed.
+    fn passed(&mut self, now: Time, passed: Passed) {
+        self.position += 1;
+        if self.opens.is_empty() {
+            return;
+        }
+        let at = self.position;
+        match touch(&passed.header, &passed.message) {
+            Touch::Nothing
+            | Touch::Asks(_)
+            | Touch::AsksPosition(_)
+            | Touch::Opens
+            | Touch::Releases(_)
+            | Touch::Raw => {}
+            Touch::Reads(request) => self.read_passed(now, passed, request),
+            Touch::Writes(request) => self.write_passed(now, &passed, request),
+            Touch::Changes(file) => {
+                self.change(file, at);
+                self.expect(at, file, Pending::Reports(file));
+            }
+            Touch::Locks(locking) => {
+                let file = locking.file;
+                if let Some(open) = self.opens.get_mut(&file) {
+                    let process = passed.header.process;
+                    if open.locker.is_some_and(|locker| locker != process) {
+                        // Who may read or write what is for the server to judge.
+                        open.licence.may_read = false;
+                        open.licence.may_write = false;
+                    }
+                    open.locker = Some(process);
+                    open.licence.may_write &= !locking.may_lock_shared();
+                }
+                self.expect(at, file, Pending::Reports(file));
+            }
+            Touch::Flushes(file) => self.expect(at, file, Pending::Reports(file)),
+            Touch::FlushesAll => self.note(at, Pending::ReportsAny),
+            Touch::Closes(file) => {
+                if let Some(open) = self.opens.get_mut(&file) {
+                    // What READs before it wait for is on its way.
+                    open.is_over = true;
+                }
+                self.expect(at, file, Pending::Closes(file));
+            }
+            Touch::EndsTree => self.ends(at, Some(passed.header.tree), None),
+            Touch::EndsUser => self.ends(at, None, Some(passed.header.user)),
+            Touch::Anything => {
+                for open in self.opens.values_mut() {
+                    open.change(at);
+                }
+                self.note(at, Pending::ReportsAny);
+            }
+            Touch::Unread => {
+                for open in self.opens.values_mut() {
+                    open.end();
+                }
+                self.note(at, Pending::ReportsAny);
+            }
+        }
+    }
+
+    fn change(&mut self, file: u16, at: u64) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.change(at);
+        }
+    }
+
+    fn ends(&mut self, at: u64, tree: Option<u16>, user: Option<u16>) {
+        for open in self.opens.values_mut() {
+            if is_of(&open.licence, tree, user) {
+                open.end();
+            }
+        }
+        self.note(at, Pending::Ends { tree, user });
+    }
+
+    /// Notes a request on an open whose answer this half gives, or has something to say to.
+    fn expect(&mut self, at: u64, file: u16, pending: Pending) {
+        if self.opens.contains_key(&file) {
+            self.note(at, pending);
+        }
+    }
+
+    fn note(&mut self, at: u64, pending: Pending) {
+        // One that is not noted could never be answered here, and the far half may count on it.
+        if self.pending.len() >= OUTSTANDING_MAX {
+            return self.close(LetGoReason::Limit);
+        }
+        self.pending.insert(at, pending);
+    }
+
+    fn read_passed(&mut self, now: Time, passed: Passed, request: ReadRequest) {
+        let at = self.position;
+        let pending = Pending::Read {
+            header: passed.header,
+            request,
+            message: passed.message.into(),
+            is_answered: false,
+        };
+        self.expect(at, request.file, pending);
+        if self.serves(now, request.file, &passed.header).is_some() {
+            self.answer_read(at, &passed.header, request);
+        }
+    }
+
+    fn write_passed(&mut self, now: Time, passed: &Passed, request: WriteRequest) {
+        let at = self.position;
+        self.change(request.file, at);
+        let may_answer = self
+            .serves(now, request.file, &passed.header)
+            .is_some_and(|open| open.licence.may_write && open.lost.is_none())
+            && request.is_plain(passed.length)
+            && self.behind + u64::from(request.length) <= BEHIND_MAX;
+        let pending = Pending::Write {
+            file: request.file,
+            length: request.length,
+            is_answered: may_answer,
+        };
+        self.expect(at, request.file, pending);
+        if !may_answer || self.state == State::Gone {
+            return;
+        }
+        self.answered += 1;
+        self.behind += u64::from(request.length);
+        let answer = write_answer(&passed.header, request.length);
+        self.send_client(super::wire::frame(&answer).into());
+    }
+
+    /// Whether answers may be given for this open to who asks.
+    fn serves(&self, now: Time, file: u16, header: &Header) -> Option<&Open> {
+        let open = self.opens.get(&file)?;
+        (!open.is_over && open.takes(header) && self.fresh.is_fresh(now)).then_some(open)
+    }
+
+    /// Answers a READ if all of it is here; whether it was.
+    fn answer_read(&mut self, at: u64, header: &Header, request: ReadRequest) -> bool {
+        let Some(open) = self.opens.get_mut(&request.file) else {
+            return false;
+        };
+        if !open.licence.may_read || request.length > LONGEST || !open.takes(header) {
+            return false;
+        }
+        let Some(found) = open.contents.find(request.offset, request.length) else {
+            return false;
+        };
+        // At its end a file has no more bytes, and that is no error in SMB 1.
+        let (length, pieces) = match found {
+            Found::Data { pieces, length } => (length, pieces),
+            Found::End => (0, Vec::new()),
+        };
+        let front = read_answer_front(header, length);
+        let total = (front.len() + length as usize) as u32;
+        let mut answer = total.to_be_bytes().to_vec();
+        answer.extend(front);
+        self.send_client(answer.into());
+        for piece in pieces {
+            self.send_client(piece);
+        }
+        if let Some(Pending::Read { is_answered, .. }) = self.pending.get_mut(&at) {
+            *is_answered = true;
+        }
+        // Others that were asked before may want what lies before.
+        let mut least = request.offset;
+        for pending in self.pending.values() {
+            if let Pending::Read {
+                request: other,
+                is_answered: false,
+                ..
+            } = pending
+                && other.file == request.file
+            {
+                least = least.min(other.offset);
+            }
+        }
+        if let Some(open) = self.opens.get_mut(&request.file) {
+            open.contents.drop_before(least);
+        }
+        self.answered += 1;
+        true
+    }
+
+    /// Answers the READs of an open that what has come since allows to answer.
+    fn answer_waiting(&mut self, now: Time, file: u16) {
+        let mut waiting: Vec<(u64, Header, ReadRequest)> = Vec::new();
+        for (at, pending) in &self.pending {
+            if let Pending::Read {
+                header,
+                request,
+                is_answered: false,
+                ..
+            } = pending
+                && request.file == file
+            {
+                waiting.push((*at, *header, *request));
+            }
+        }
+        waiting.sort_unstable_by_key(|(at, ..)| *at);
+        for (at, header, request) in waiting {
+            // The server may answer what was asked before a change and what was asked behind it in
+            // any order; the far half's word decides on what came before.
+            let is_current = self
+                .serves(now, file, &header)
+                .is_some_and(|open| at >= open.changed_at);
+            if is_current {
+                self.answer_read(at, &header, request);
+            }
+        }
+    }
+
+    /// The far half counts a READ as answered by what it sent, and had nothing to revoke before that: so
+    /// it is answered here whatever has become of the licence meanwhile.
+    fn settled(&mut self, position: u64) {
+        let Some(Pending::Read {
+            header,
+            request,
+            message,
+            is_answered,
+        }) = self.pending.get(&position).cloned()
+        else {
+            return;
+        };
+        if is_answered || self.answer_read(position, &header, request) {
+            self.pending.remove(&position);
+        } else {
+            self.tell_far(&Frame::Again { position, message });
+        }
+    }
+
+    fn frame(&mut self, now: Time, bytes: &[u8]) {
+        let Ok(frame) = Frame::parse(bytes) else {
+            return self.close(LetGoReason::Violation);
+        };
+        match frame {
+            Some(Frame::Engaged { version: VERSION }) if self.state == State::Passing => {
+                self.state = State::Serving;
+            }
+            Some(Frame::Engaged { .. }) => self.close(LetGoReason::Unsupported),
+            Some(Frame::Licence(licence)) => self.licensed(licence),
+            Some(Frame::Ahead {
+                file,
+                position,
+                offset,
+                length,
+            }) => {
+                if self.incoming.is_some() || length == 0 || self.state != State::Serving {
+                    return self.close(LetGoReason::Violation);
+                }
+                self.incoming = Some(Incoming {
+                    file,
+                    position,
+                    offset,
+                    left: length as usize,
+                    pieces: Vec::new(),
+                });
+            }
+            Some(Frame::EndOfFile {
+                file,
+                position,
+                offset,
+            }) => {
+                if let Some(contents) = self.contents_at(file, position) {
+                    contents.set_end(offset);
+                    self.answer_waiting(now, file);
+                }
+            }
+            Some(Frame::Settled { position }) => self.settled(position),
+            Some(Frame::Revoke { file }) => {
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.end();
+                }
+                self.tell_far(&Frame::Revoked { file });
+            }
+            Some(Frame::Heard { number }) => self.fresh.heard(number),
+            Some(Frame::Reply { position }) => self.reply = Some(position),
+            // What only this half sends, or another release.
+            Some(
+                Frame::Speaks { .. }
+                | Frame::Beat { .. }
+                | Frame::Received { .. }
+                | Frame::Again { .. }
+                | Frame::Revoked { .. },
+            )
+            | None => {}
+        }
+    }
+
+    fn licensed(&mut self, licence: Licence) {
+        // What the far half grants it also counts on. It keeps to its limit but for opens that are under
+        // way as it is reached.
+        if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != State::Serving {
+            return self.close(LetGoReason::Limit);
+        }
+        let open = Open {
+            licence,
+            is_over: false,
+            contents: Contents::default(),
+            changed_at: 0,
+            locker: None,
+            lost: None,
+        };
+        self.opens.insert(licence.file, open);
+    }
+
+    /// Where what was read of a file behind this message of the client's belongs.
+    fn contents_at(&mut self, file: u16, position: u64) -> Option<&mut Contents> {
+        let open = self.opens.get_mut(&file)?;
+        (position >= open.changed_at).then_some(&mut open.contents)
+    }
+
+    /// Payload of a block; what is left when the block is complete.
+    fn incoming(&mut self, now: Time, mut bytes: Bytes) -> Bytes {
+        let Some(incoming) = &mut self.incoming else {
+            return bytes;
+        };
+        let piece = bytes.split_to(incoming.left.min(bytes.len()));
+        incoming.left -= piece.len();
+        self.received += piece.len() as u64;
+        incoming.pieces.push(piece);
+        if incoming.left > 0 {
+            return bytes;
+        }
+        let block = self.incoming.take().expect("it was there just now");
+        // What a client jumped over stays until much has come: the far half counts it no more.
+        if self.kept() > BYTES_MAX {
+            for open in self.opens.values_mut() {
+                open.contents.drop_blocks();
+            }
+        }
+        let received = self.received;
+        self.tell_far(&Frame::Received { bytes: received });
+        if let Some(contents) = self.contents_at(block.file, block.position) {
+            contents.insert(block.offset, block.pieces);
+            self.answer_waiting(now, block.file);
+        }
+        bytes
+    }
+
+    /// Bytes of all opens that were read ahead.
+    fn kept(&self) -> u64 {
+        let opens = self.opens.values();
+        opens.map(|open| open.contents.bytes()).sum()
+    }
+
+    /// Bytes of the server's.
+    fn answer_bytes(&mut self, bytes: Bytes) {
+        if self.state == State::Passing {
+            return self.send_client(bytes);
+        }
+        self.answers.push(&bytes);
+        while self.state == State::Serving {
+            match self.answers.next() {
+                Ok(Some(split::Frame::KeepAlive(frame))) => self.send_client(frame.freeze()),
+                Ok(Some(split::Frame::Message(header, frame))) => self.answer(&header, frame),
+                Ok(None) => return,
+                Err(_) => return self.close(LetGoReason::Violation),
+            }
+        }
+    }
+
+    /// A message of the server's.
+    fn answer(&mut self, header: &Header, frame: BytesMut) {
+        let pending = self.reply.take().and_then(|at| self.pending.remove(&at));
+        match pending {
+            None
+            | Some(Pending::Read {
+                is_answered: false, ..
+            }) => self.send_client(frame.freeze()),
+            Some(Pending::Read {
+                is_answered: true, ..
+            }) => {}
+            Some(Pending::Write {
+                file,
+                length,
+                is_answered: true,
+            }) => {
+                self.behind = self.behind.saturating_sub(u64::from(length));
+                let count = written(split::message(&frame));
+                let lost = match header.status {
+                    0 if count == Ok(length) => return,
+                    0 => header.io_error(),
+                    status => status,
+                };
+                if let Some(open) = self.opens.get_mut(&file) {
+                    open.lost.get_or_insert(lost);
+                }
+            }
+            Some(Pending::Write { file, .. } | Pending::Reports(file)) => {
+                let lost = self.opens.get(&file).and_then(|open| open.lost);
+                self.report(header, frame, lost);
+            }
+            Some(Pending::Closes(file)) => {
+                let lost = self.opens.get(&file).and_then(|open| open.lost);
+                self.report(header, frame, lost);
+                if header.status == 0 {
+                    self.opens.remove(&file);
+                }
+            }
+            Some(Pending::ReportsAny) => {
+                let lost = self.opens.values().find_map(|open| open.lost);
+                self.report(header, frame, lost);
+            }
+            Some(Pending::Ends { tree, user }) => {
+                // The last answer in which what was lost with an open can be said.
+                let mut ended = self.opens.values();
+                let lost =
+                    ended.find_map(|open| open.lost.filter(|_| is_of(&open.licence, tree, user)));
+                self.report(header, frame, lost);
+                if header.status == 0 {
+                    self.opens
+                        .retain(|_, open| !is_of(&open.licence, tree, user));
+                }
+            }
+        }
+    }
+
+    /// Passes an answer on, with what was lost before in place of its own status.
+    fn report(&mut self, header: &Header, frame: BytesMut, lost: Option<u32>) {
+        let Some(status) = lost else {
+            return self.send_client(frame.freeze());
+        };
+        let header = Header { status, ..*header };
+        self.send_client(super::wire::frame(&header.alone()).into());
+    }
+}
+
+impl Open {
+    /// Whether what this request asks is its own, and nothing that is locked against it.
+    fn takes(&self, header: &Header) -> bool {
+        (self.licence.user, self.licence.tree) == (header.user, header.tree)
+            && self.locker.is_none_or(|locker| locker == header.process)
+    }
+}
+
+/// Whether an open ends with a tree, or with a user.
+fn is_of(licence: &Licence, tree: Option<u16>, user: Option<u16>) -> bool {
+    tree.is_none_or(|tree| tree == licence.tree) && user.is_none_or(|user| user == licence.user)
+}
+
+impl Accelerator for Near {
+    fn handle(&mut self, now: Time, input: Input) {
+        if self.state == State::Gone {
+            return;
+        }
+        match input {
+            Input::Start | Input::Timeout => {}
+            Input::Lan(bytes) => self.request_bytes(now, bytes),
+            Input::LanFinished => {
+                self.outputs.push_back(Output::FinishWan);
+                self.client_finished = true;
+            }
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Frame => self.frame(now, &segment.bytes),
+                SegmentKind::Payload => {
+                    let rest = self.incoming(now, segment.bytes);
+                    self.answer_bytes(rest);
+                }
+                SegmentKind::Control if self.incoming.is_some() => {
+                    self.close(LetGoReason::Violation);
+                }
+                SegmentKind::Control => self.answer_bytes(segment.bytes),
+            },
+            Input::WanFinished => {
+                let held = self.answers.give_back();
+                self.send_client(held);
+                self.outputs.push_back(Output::FinishLan);
+                // The server's opens have ended with its stream, and what they allowed.
+                self.server_finished = true;
+                self.fresh.expire();
+            }
+            Input::WanSilent(_) => self.fresh.expire(),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn buffered(&self) -> usize {
+        let incoming = self.incoming.iter().flat_map(|incoming| &incoming.pieces);
+        self.kept() as usize + incoming.map(Bytes::len).sum::<usize>() + self.answers.held()
+    }
+
+    fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    fn note(&self) -> Option<String> {
+        (self.answered > 0).then(|| "SMB 1".to_owned())
+    }
+}

@@ -1,0 +1,455 @@
+//! A small server of SMB 1 in memory, strict about what it is asked: a multiplex id that is in use, more
+//! requests than it allows or an open that nobody has are failed tests.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::messages::{body, framed};
+use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, UNASKED, command, flag, flag2};
+use crate::smb::nt1::wire::oplock::{Locking, release};
+use crate::smb::nt1::wire::split::{Frame, Splitter};
+use crate::smb::nt1::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_answer};
+use crate::smb::nt1::wire::{NO_ANDX, WORDS_AT};
+use crate::smb::wire::{u8_at, u16_at, u32_at, u64_at};
+
+/// STATUS_INVALID_HANDLE, and what a full disk is called.
+pub(crate) const INVALID_HANDLE: u32 = 0xc000_0008;
+pub(crate) const DISK_FULL: u32 = 0xc000_007f;
+
+/// How many requests may be under way.
+pub(crate) const MPX: u16 = 10;
+
+#[derive(Debug, Default)]
+struct Connection {
+    splitter: Splitter,
+    /// Answers that were not taken yet, and whether each is one.
+    out: VecDeque<(bool, Vec<u8>)>,
+    /// Process and multiplex id of what is not answered.
+    asked: BTreeSet<(u16, u16)>,
+    is_gone: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    connection: usize,
+    name: String,
+    /// 0, 1 (exclusive) or 2 (batch).
+    oplock: u8,
+    is_breaking: bool,
+    position: u64,
+    header: Header,
+}
+
+/// A request to open a file that waits for an oplock.
+struct Waiting {
+    connection: usize,
+    header: Header,
+    message: Vec<u8>,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Server {
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
+    connections: Vec<Connection>,
+    opens: BTreeMap<u16, Open>,
+    waiting: Vec<Waiting>,
+    next_file: u16,
+    /// It has room for so many bytes more.
+    pub(crate) room: Option<usize>,
+    /// It gives no more than this in answer to a READ.
+    pub(crate) read_most: Option<u32>,
+    /// It answers NEGOTIATE in SMB 2.
+    pub(crate) speaks_smb2: bool,
+    pub(crate) requires_signatures: bool,
+    /// It gives no oplocks.
+    pub(crate) keeps_oplocks: bool,
+    /// Commands of the first connection, in order.
+    pub(crate) heard: Vec<u8>,
+    /// All bytes of the first connection.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) mpx_most: usize,
+}
+
+impl Server {
+    pub(crate) fn connect(&mut self) -> usize {
+        self.connections.push(Connection::default());
+        self.connections.len() - 1
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        self.opens.len()
+    }
+
+    pub(crate) fn disconnect(&mut self, connection: usize) {
+        self.connections[connection].is_gone = true;
+        self.waiting
+            .retain(|waiting| waiting.connection != connection);
+        let theirs: Vec<u16> = self
+            .opens
+            .iter()
+            .filter(|(_, open)| open.connection == connection)
+            .map(|(file, _)| *file)
+            .collect();
+        for file in theirs {
+            self.opens.remove(&file);
+        }
+        self.try_waiting();
+    }
+
+    pub(crate) fn receive(&mut self, connection: usize, bytes: &[u8]) {
+        if connection == 0 {
+            self.bytes.extend_from_slice(bytes);
+        }
+        self.connections[connection].splitter.push(bytes);
+        loop {
+            let next = self.connections[connection].splitter.next();
+            match next.expect("a client speaks SMB 1") {
+                Some(Frame::Message(header, frame)) => {
+                    self.message(connection, &header, &frame[4..]);
+                }
+                Some(Frame::KeepAlive(_)) => {}
+                None => return,
+            }
+        }
+    }
+
+    /// Whether it has something to say.
+    pub(crate) fn has_answers(&self, connection: usize) -> bool {
+        !self.connections[connection].out.is_empty()
+    }
+
+    /// What it says next on a connection.
+    pub(crate) fn take(&mut self, connection: usize) -> Option<Vec<u8>> {
+        let connection = &mut self.connections[connection];
+        let (is_answer, bytes) = connection.out.pop_front()?;
+        if is_answer {
+            let header = Header::parse(&bytes[4..]).expect("it wrote one");
+            connection.asked.remove(&(header.process, header.mid));
+        }
+        Some(bytes)
+    }
+
+    fn say(&mut self, connection: usize, is_answer: bool, message: &[u8]) {
+        let connection = &mut self.connections[connection];
+        if !connection.is_gone {
+            connection.out.push_back((is_answer, framed(message)));
+        }
+    }
+
+    fn fail(&mut self, connection: usize, header: &Header, status: u32) {
+        let header = Header {
+            status,
+            ..header.answer()
+        };
+        self.say(connection, true, &header.alone());
+    }
+
+    fn message(&mut self, connection: usize, header: &Header, message: &[u8]) {
+        assert!(!header.is_reply(), "{header:?}");
+        if connection == 0 {
+            self.heard.push(header.command);
+        }
+        let is_without_answer = header.command == command::NT_CANCEL
+            || header.command == command::LOCKING
+                && Locking::parse(message).is_ok_and(|locking| locking.is_without_answer());
+        if !is_without_answer {
+            let asked = &mut self.connections[connection].asked;
+            assert!(
+                asked.insert((header.process, header.mid)),
+                "{} is in use",
+                header.mid
+            );
+            if connection == 0 {
+                self.mpx_most = self.mpx_most.max(asked.len());
+                assert!(asked.len() <= usize::from(MPX), "too much is under way");
+            }
+        }
+        let is_chained = message[32] > 0
+            && !matches!(
+                header.command,
+                command::CLOSE
+                    | command::FLUSH
+                    | command::SEEK
+                    | command::ECHO
+                    | command::TRANSACTION_2
+                    | command::TREE_DISCONNECT
+            )
+            && u8_at(message, WORDS_AT) != Ok(NO_ANDX);
+        if is_chained {
+            // The one chain that tests send: a READ, and a CLOSE of its file.
+            let request = ReadRequest::parse(&unchained(message)).expect("it is a READ");
+            self.opens.remove(&request.file);
+            self.say(connection, true, &read_answer_front(header, 0));
+            return self.try_waiting();
+        }
+        match header.command {
+            command::NEGOTIATE if self.speaks_smb2 => {
+                let mut answer = vec![0; 64 + 65];
+                answer[..4].copy_from_slice(&[0xfe, b'S', b'M', b'B']);
+                answer[4] = 64;
+                answer[16] = 1;
+                self.connections[connection].asked.clear();
+                self.say(connection, false, &answer);
+            }
+            command::NEGOTIATE => {
+                let mut words = vec![0; 34];
+                words[2] = 3 | if self.requires_signatures { 0x0c } else { 0 };
+                words[3..5].copy_from_slice(&MPX.to_le_bytes());
+                words[7..11].copy_from_slice(&16_644u32.to_le_bytes());
+                words[19..23].copy_from_slice(&0x0000_c05du32.to_le_bytes());
+                self.say(
+                    connection,
+                    true,
+                    &body(&header.answer(), &words, b"challeng"),
+                );
+            }
+            command::SESSION_SETUP => {
+                let answer = Header {
+                    user: 100,
+                    ..header.answer()
+                };
+                let words = [&END_OF_CHAIN[..], &[0; 2]].concat();
+                self.say(connection, true, &body(&answer, &words, b"Unix\0"));
+            }
+            command::TREE_CONNECT => {
+                let answer = Header {
+                    tree: 7,
+                    ..header.answer()
+                };
+                let words = [&END_OF_CHAIN[..], &[0; 2]].concat();
+                self.say(connection, true, &body(&answer, &words, b"A:\0NTFS\0"));
+            }
+            command::TREE_DISCONNECT => {
+                self.opens.retain(|_, open| open.connection != connection);
+                self.say(connection, true, &header.answer().alone());
+                self.try_waiting();
+            }
+            command::NT_CREATE => {
+                self.waiting.push(Waiting {
+                    connection,
+                    header: *header,
+                    message: message.to_vec(),
+                });
+                self.try_waiting();
+            }
+            command::READ => self.read(connection, header, message),
+            command::WRITE => self.write(connection, header, message),
+            command::CLOSE => {
+                let file = u16_at(message, WORDS_AT).expect("a file");
+                match self.opens.remove(&file) {
+                    Some(_) => self.say(connection, true, &header.answer().alone()),
+                    None => self.fail(connection, header, INVALID_HANDLE),
+                }
+                self.try_waiting();
+            }
+            command::FLUSH | command::ECHO => {
+                let count = match header.command {
+                    command::ECHO => u16_at(message, WORDS_AT).expect("a count"),
+                    _ => 1u16,
+                };
+                for turn in 1..=count {
+                    let answer = body(&header.answer(), &turn.to_le_bytes(), b"echo");
+                    self.say(connection, turn == count, &answer);
+                }
+            }
+            command::SEEK => {
+                let file = u16_at(message, WORDS_AT).expect("a file");
+                let (mode, by) = (u16_at(message, WORDS_AT + 2), u32_at(message, WORDS_AT + 4));
+                let open = self.opens.get_mut(&file).expect("an open file");
+                let from = match mode {
+                    Ok(0) => 0,
+                    _ => open.position,
+                };
+                open.position = from.wrapping_add_signed(by.unwrap().cast_signed().into());
+                let at = (open.position as u32).to_le_bytes();
+                self.say(connection, true, &body(&header.answer(), &at, &[]));
+            }
+            command::LOCKING => {
+                let locking = Locking::parse(message).expect("it is one");
+                if locking.releases()
+                    && let Some(open) = self.opens.get_mut(&locking.file)
+                {
+                    open.oplock = 0;
+                    open.is_breaking = false;
+                    self.try_waiting();
+                }
+                if !locking.is_without_answer() {
+                    let answer = body(&header.answer(), &END_OF_CHAIN, &[]);
+                    self.say(connection, true, &answer);
+                }
+            }
+            command::TRANSACTION_2 => self.transaction(connection, header, message),
+            command::NT_CANCEL | command::READ_RAW => {}
+            other => panic!("command {other:#x}"),
+        }
+    }
+
+    /// Opens what waits for no oplock any more.
+    fn try_waiting(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let name = String::from_utf8(name(&waiting.message)).expect("tests name files so");
+            let mut holders = self.opens.iter_mut();
+            let held = holders.find(|(_, open)| open.name == name && open.oplock != 0);
+            match held {
+                Some((_, open)) if open.is_breaking => self.waiting.push(waiting),
+                Some((file, open)) => {
+                    open.is_breaking = true;
+                    let header = Header {
+                        mid: UNASKED,
+                        process: 0xffff,
+                        ..open.header
+                    };
+                    let (to, message) = (open.connection, release(&header, *file));
+                    self.say(to, false, &message);
+                    self.waiting.push(waiting);
+                }
+                None => self.create(&waiting, name),
+            }
+        }
+    }
+
+    fn create(&mut self, waiting: &Waiting, name: String) {
+        let (header, message) = (&waiting.header, &waiting.message);
+        let flags = u32_at(message, WORDS_AT + 7).expect("flags");
+        let disposition = u32_at(message, WORDS_AT + 35).expect("a disposition");
+        let is_alone = !self.opens.values().any(|open| open.name == name);
+        let oplock = match flags & 6 {
+            0 => 0,
+            _ if !is_alone || self.keeps_oplocks => 0,
+            2 => 1,
+            _ => 2,
+        };
+        let contents = self.files.entry(name.clone()).or_default();
+        if disposition == 5 {
+            contents.clear();
+        }
+        let size = contents.len() as u64;
+        self.next_file += 1;
+        let file = 0x4000 + self.next_file;
+        let mut words = END_OF_CHAIN.to_vec();
+        words.push(oplock);
+        words.extend(file.to_le_bytes());
+        words.extend(1u32.to_le_bytes());
+        words.extend([0; 32 + 4]);
+        words.extend(size.to_le_bytes());
+        words.extend(size.to_le_bytes());
+        words.extend([0; 2 + 2 + 1]);
+        self.opens.insert(
+            file,
+            Open {
+                connection: waiting.connection,
+                name,
+                oplock,
+                is_breaking: false,
+                position: 0,
+                header: *header,
+            },
+        );
+        self.say(
+            waiting.connection,
+            true,
+            &body(&header.answer(), &words, &[]),
+        );
+    }
+
+    fn read(&mut self, connection: usize, header: &Header, message: &[u8]) {
+        let request = ReadRequest::parse(message).expect("it is one");
+        let Some(open) = self.opens.get_mut(&request.file) else {
+            return self.fail(connection, header, INVALID_HANDLE);
+        };
+        assert_eq!(open.connection, connection);
+        let contents = &self.files[&open.name];
+        let start = (request.offset as usize).min(contents.len());
+        let most = self.read_most.unwrap_or(u32::MAX).min(request.length);
+        let end = (start + most as usize).min(contents.len());
+        let data = &contents[start..end];
+        if !data.is_empty() {
+            open.position = end as u64;
+        }
+        let mut answer = read_answer_front(header, data.len() as u32);
+        answer.extend_from_slice(data);
+        self.say(connection, true, &answer);
+    }
+
+    fn write(&mut self, connection: usize, header: &Header, message: &[u8]) {
+        let request = WriteRequest::parse(message).expect("it is one");
+        let Some(open) = self.opens.get_mut(&request.file) else {
+            return self.fail(connection, header, INVALID_HANDLE);
+        };
+        assert_eq!(open.connection, connection);
+        open.position = request.end().expect("it is a place in a file");
+        let length = request.length as usize;
+        if let Some(room) = &mut self.room {
+            if *room < length {
+                return self.fail(connection, header, DISK_FULL);
+            }
+            *room -= length;
+        }
+        let data = &message[request.data_at..request.data_at + length];
+        let contents = self.files.get_mut(&open.name).expect("it is open");
+        let (start, end) = (request.offset as usize, request.offset as usize + length);
+        if contents.len() < end {
+            contents.resize(end, 0);
+        }
+        contents[start..end].copy_from_slice(data);
+        self.say(connection, true, &write_answer(header, request.length));
+    }
+
+    fn transaction(&mut self, connection: usize, header: &Header, message: &[u8]) {
+        let parameters = usize::from(u16_at(message, WORDS_AT + 20).unwrap());
+        let data_at = usize::from(u16_at(message, WORDS_AT + 24).unwrap());
+        let subcommand = u16_at(message, WORDS_AT + 28).unwrap();
+        if subcommand == 1 {
+            // Names, in two messages.
+            for (at, last) in [(0, false), (50, true)] {
+                let answer = transaction_answer(header, 100, at, &[1; 50]);
+                self.say(connection, last, &answer);
+            }
+            return;
+        }
+        let file = u16_at(message, parameters).unwrap();
+        let Some(open) = self.opens.get(&file) else {
+            return self.fail(connection, header, INVALID_HANDLE);
+        };
+        let contents = self.files.get_mut(&open.name).expect("it is open");
+        let level = u16_at(message, parameters + 2).unwrap();
+        let data = match (subcommand, level) {
+            (7, 1_014) => open.position.to_le_bytes().to_vec(),
+            (7, _) => (contents.len() as u64).to_le_bytes().to_vec(),
+            (8, _) => {
+                let size = u64_at(message, data_at).unwrap();
+                contents.resize(size as usize, 0);
+                Vec::new()
+            }
+            other => panic!("transaction {other:?}"),
+        };
+        let answer = transaction_answer(header, data.len(), 0, &data);
+        self.say(connection, true, &answer);
+    }
+}
+
+/// A part of an answer with so many bytes of data in all.
+fn transaction_answer(header: &Header, total: usize, at: usize, data: &[u8]) -> Vec<u8> {
+    let short = |value: usize| (value as u16).to_le_bytes();
+    let mut words = Vec::new();
+    for value in [0, total, 0, 0, 56, 0, data.len(), 56, at, 0] {
+        words.extend(short(value));
+    }
+    let mut answer = body(&header.answer(), &words, &[&[0], data].concat());
+    debug_assert_eq!(answer[9] & flag::REPLY, flag::REPLY);
+    answer[10..12].copy_from_slice(&(header.flags2 | flag2::NT_STATUS).to_le_bytes());
+    answer
+}
+
+fn unchained(message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
+    message[WORDS_AT] = NO_ANDX;
+    message
+}
+
+/// The name in a request to open a file.
+fn name(message: &[u8]) -> Vec<u8> {
+    let length = usize::from(u16_at(message, WORDS_AT + 5).expect("a length"));
+    let at = WORDS_AT + 48 + 2;
+    message[at..at + length].to_vec()
+}

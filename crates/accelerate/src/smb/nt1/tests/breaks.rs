@@ -1,0 +1,130 @@
+//! Another client that wants the file.
+
+use std::time::Duration;
+
+use super::{ROUND_TRIP, contents, world};
+use crate::smb::config::CONFIRM_WITHIN;
+use crate::smb::nt1::testing::{Create, close, locking, read, write};
+use crate::smb::nt1::wire::create::CreateAnswer;
+
+#[test]
+fn another_client_waits_for_a_round_trip_and_reads_all_that_was_written() {
+    let mut world = world(0);
+    let other = world.beside();
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, b"first").0);
+    world.ask(0, &write(file, 5, b" second").0);
+    let time = world.takes(|world| {
+        let theirs = world.open(other, "a");
+        assert_eq!(
+            world.ask(other, &read(theirs, 0, 100)).data(),
+            b"first second"
+        );
+        world.ask(other, &write(theirs, 0, b"FIRST").0);
+    });
+    assert!(time <= ROUND_TRIP + Duration::from_millis(1), "{time:?}");
+    assert!(
+        world.clients[0].unasked.is_empty(),
+        "it asked for no oplock"
+    );
+    // From now on the server is asked.
+    assert_eq!(world.ask(0, &read(file, 0, 5)).data(), b"FIRST");
+    let before = world.answered();
+    world.ask(0, &write(file, 0, b"again").0);
+    assert_eq!(world.answered(), before);
+    assert_eq!(world.ask(0, &close(file)).header.status, 0);
+}
+
+#[test]
+fn what_was_read_ahead_is_not_given_once_another_may_write() {
+    let mut world = world(300_000);
+    let other = world.beside();
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, 60_000));
+    let theirs = world.open(other, "a");
+    world.ask(other, &write(theirs, 60_000, &[0xaa; 10]).0);
+    let data = world.ask(0, &read(file, 60_000, 10)).data().to_vec();
+    assert_eq!(data, [0xaa; 10]);
+}
+
+#[test]
+fn a_client_with_its_own_oplock_hears_of_the_break_and_gives_it_back_itself() {
+    let mut world = world(0);
+    let other = world.beside();
+    let create = Create {
+        flags: 0x02,
+        ..Create::file("a")
+    };
+    let answer = world.ask(0, &create.message());
+    let file = CreateAnswer::parse(&answer.message).unwrap().file;
+    world.ask(0, &write(file, 0, b"dirty").0);
+    assert_eq!(world.answered(), 1);
+    world.send(other, &Create::file("a").message());
+    world.run_for(ROUND_TRIP);
+    assert_eq!(world.clients[0].unasked.len(), 1);
+    assert!(world.clients[other].answered.is_empty(), "it still waits");
+    // It has something left to write, and then gives it back.
+    world.ask(0, &write(file, 5, b" last").0);
+    assert_eq!(world.answered(), 1, "this one is the server's");
+    world.send(0, &locking(file, 2, 0));
+    let answer = world.wait(other);
+    let theirs = CreateAnswer::parse(&answer.message).unwrap().file;
+    assert_eq!(
+        world.ask(other, &read(theirs, 0, 100)).data(),
+        b"dirty last"
+    );
+    // What gives an oplock back is not answered.
+    assert!(world.clients[0].answered.is_empty());
+}
+
+#[test]
+fn a_breaker_waits_no_longer_than_is_said_for_a_path_that_is_cut() {
+    let mut world = world(0);
+    let other = world.beside();
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, b"arrives").0);
+    world.run_for(ROUND_TRIP);
+    world.is_cut = true;
+    // Answered, and under way as the file goes to another.
+    world.ask(0, &write(file, 0, b"comes too late").0);
+    let time = world.takes(|world| {
+        let theirs = world.open(other, "a");
+        assert_eq!(world.ask(other, &read(theirs, 0, 100)).data(), b"arrives");
+    });
+    assert!(
+        time <= CONFIRM_WITHIN + Duration::from_millis(1),
+        "{time:?}"
+    );
+    // Nothing is answered here any more by then.
+    let before = world.answered();
+    world.send(0, &write(file, 0, b"not here").0);
+    assert_eq!(world.answered(), before);
+    world.is_cut = false;
+    let refused = world.wait(0);
+    assert_ne!(refused.header.status, 0);
+    assert_ne!(world.ask(0, &close(file)).header.status, 0, "it was lost");
+    assert_eq!(world.server.files["a"], b"arrives");
+}
+
+#[test]
+fn a_second_open_by_the_same_client_sees_what_the_first_wrote() {
+    let mut world = world(0);
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, b"through one").0);
+    let again = world.open(0, "a");
+    assert_eq!(world.ask(0, &read(again, 0, 100)).data(), b"through one");
+    world.ask(0, &write(again, 0, b"by").0);
+    assert_eq!(world.ask(0, &read(file, 0, 2)).data(), b"by");
+    assert!(world.clients[0].unasked.is_empty());
+}
+
+#[test]
+fn licences_end_with_silence() {
+    let mut world = world(300_000);
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, 60_000));
+    world.run_for(Duration::from_secs(11));
+    let before = world.answered();
+    assert!(world.ask(0, &read(file, 60_000, 100)).data() == &contents(300_000)[60_000..60_100]);
+    assert_eq!(world.answered(), before + 1, "by the far half's word");
+}

@@ -1,0 +1,142 @@
+//! Which of the two a flow speaks, and what is let go.
+
+use super::{DELAY, world};
+use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::{
+    close, framed, header, negotiate, read, session_setup, tree_connect, write,
+};
+use crate::smb::nt1::wire::header::command;
+use crate::smb::{Consistency, Settings};
+use crate::{LetGoReason, LettingGo};
+
+const SIGNED: LettingGo = LettingGo::LetGo {
+    reason: LetGoReason::SignedBySmb1,
+};
+
+fn signed(message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
+    message[14..22].copy_from_slice(b"\x01signed!");
+    message
+}
+
+#[test]
+fn an_answer_in_smb2_leaves_the_flow_to_smb2() {
+    for piece in [1, 3, usize::MAX] {
+        let mut world = World::new(DELAY);
+        world.piece = piece;
+        world.server.speaks_smb2 = true;
+        world.send(0, &negotiate());
+        world.run_for(super::ROUND_TRIP * 2);
+        assert_eq!(world.let_go, None);
+        assert_eq!(world.clients[0].bytes[4..8], [0xfe, b'S', b'M', b'B']);
+        assert_eq!(world.server.heard, [command::NEGOTIATE]);
+    }
+}
+
+#[test]
+fn a_session_is_set_up_in_pieces_of_any_size() {
+    for piece in [1, 2, 7, 33] {
+        let mut world = World::new(DELAY);
+        world.piece = piece;
+        world.set_up(0);
+        let file = world.open(0, "a");
+        world.ask(0, &write(file, 0, &[5; 1_000]).0);
+        assert!(world.ask(0, &read(file, 0, 2_000)).data() == [5; 1_000]);
+        assert_eq!(world.ask(0, &close(file)).header.status, 0);
+        assert_eq!(world.answered(), 1);
+        assert_eq!(world.let_go, None);
+    }
+}
+
+#[test]
+fn until_a_file_is_opened_every_byte_passes_as_it_came() {
+    let mut world = World::new(DELAY);
+    world.set_up(0);
+    let said: Vec<u8> = [negotiate(), session_setup(), tree_connect()]
+        .iter()
+        .flat_map(|message| framed(message))
+        .collect();
+    assert_eq!(world.server.bytes.len(), said.len());
+    assert_eq!(world.let_go, None);
+}
+
+#[test]
+fn a_server_that_demands_signatures_is_let_go() {
+    let mut world = World::new(DELAY);
+    world.server.requires_signatures = true;
+    world.ask(0, &negotiate());
+    assert_eq!(world.let_go, Some(SIGNED));
+    // The bytes go on.
+    world.set_up(0);
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, b"data").0);
+    assert_eq!(world.server.files["a"], b"data");
+    assert_eq!(world.answered(), 0);
+}
+
+#[test]
+fn a_client_that_signs_is_let_go_and_its_bytes_pass_as_they_came() {
+    let mut world = World::new(DELAY);
+    world.ask(0, &negotiate());
+    world.server.bytes.clear();
+    world.piece = 5;
+    let message = signed(&session_setup());
+    world.ask(0, &message);
+    assert_eq!(world.let_go, Some(SIGNED));
+    assert_eq!(world.server.bytes.len(), message.len() + 4);
+    assert_eq!(world.server.bytes[18..26], *b"\x01signed!");
+}
+
+#[test]
+fn a_signature_behind_the_first_file_ends_the_flow() {
+    let mut world = world(100);
+    let file = world.open(0, "a");
+    world.send(0, &signed(&read(file, 0, 10)));
+    world.run_for(super::ROUND_TRIP);
+    let reason = LetGoReason::SignedBySmb1;
+    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+    assert!(world.clients[0].is_reset);
+}
+
+#[test]
+fn raw_mode_is_let_go_before_and_ends_the_flow_behind_the_first_file() {
+    let reason = LetGoReason::Unsupported;
+    let raw = header(0x1a).alone();
+    let mut early = World::new(DELAY);
+    early.set_up(0);
+    early.server.bytes.clear();
+    early.piece = 3;
+    early.send_bytes(0, &framed(&raw));
+    early.run_for(super::ROUND_TRIP);
+    assert_eq!(early.server.bytes, framed(&raw));
+    assert_eq!(early.let_go, Some(LettingGo::LetGo { reason }));
+    let mut late = world(100);
+    late.open(0, "a");
+    late.send(0, &raw);
+    late.run_for(super::ROUND_TRIP);
+    assert_eq!(late.let_go, Some(LettingGo::Close { reason }));
+}
+
+#[test]
+fn what_is_no_message_ends_a_flow_that_was_altered_and_passes_in_another() {
+    let mut world = world(100);
+    world.open(0, "a");
+    world.send_bytes(0, b"\0\0\0\x08whatever");
+    world.run_for(super::ROUND_TRIP);
+    let reason = LetGoReason::Unsupported;
+    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+}
+
+#[test]
+fn switched_off_nothing_is_answered() {
+    let settings = Settings {
+        consistency: Consistency::Off,
+        ..Settings::STRICT
+    };
+    let mut world = World::with_settings(DELAY, settings);
+    world.set_up(0);
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, b"data").0);
+    assert_eq!(world.answered(), 0);
+    assert_eq!(world.server.files["a"], b"data");
+}

@@ -1,0 +1,225 @@
+//! Random steps by two clients, one behind the pair and one beside the server, against a reference: what a
+//! client is told is what the files hold at that moment, under delays, cuts and pieces of any size.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use vocab::Random;
+
+use super::DELAY;
+use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::{
+    Create, close, flush, locking, query_file, read, seek, set_size, write,
+};
+use crate::smb::nt1::wire::create::CreateAnswer;
+use crate::smb::wire::u32_at;
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const STEPS: usize = 120;
+const RUNS: u64 = 60;
+
+/// An open, and where its client's READs have left it.
+#[derive(Clone, Copy)]
+struct Open {
+    file: u16,
+    name: &'static str,
+    position: Option<u64>,
+    is_own: bool,
+}
+
+struct Model {
+    world: World,
+    chance: Random,
+    files: BTreeMap<&'static str, Vec<u8>>,
+    /// By client.
+    opens: [Vec<Open>; 2],
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let mut chance = Random::from_seed(seed);
+        let mut world = World::new(DELAY);
+        world.piece = [usize::MAX, 40, 1_000][below(&mut chance, 3)];
+        world.server_takes = Duration::from_millis([0, 1, 30][below(&mut chance, 3)]);
+        world.clients[0].has_one_mid = below(&mut chance, 2) == 0;
+        world.set_up(0);
+        world.beside();
+        Self {
+            world,
+            chance,
+            files: BTreeMap::new(),
+            opens: [Vec::new(), Vec::new()],
+        }
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        below(&mut self.chance, limit)
+    }
+
+    fn step(&mut self) {
+        // The second one comes now and then, and keeps nothing open for long.
+        let who = usize::from(self.below(5) == 0);
+        if who == 1 && self.opens[1].len() > 1 {
+            return self.close(1, 0);
+        }
+        let count = self.opens[who].len();
+        if count == 0 || (count < 3 && self.below(8) == 0) {
+            return self.open(who);
+        }
+        let index = self.below(count);
+        let open = self.opens[who][index];
+        let contents = self.files[open.name].clone();
+        match self.below(12) {
+            // Serial, as clients are.
+            0..=3 => {
+                let start = open.position.unwrap_or(0);
+                let length = [10, 100, 3_000][self.below(3)];
+                for turn in 0..1 + self.below(4) as u64 {
+                    self.read(who, index, start + turn * length, length as u32);
+                }
+            }
+            4..=7 => {
+                let at = self.below(contents.len() + 50);
+                let data = vec![self.below(256) as u8; 1 + self.below(400)];
+                let answer = self.world.ask(who, &write(open.file, at as u64, &data).0);
+                assert_eq!(answer.header.status, 0);
+                let contents = self.files.get_mut(open.name).unwrap();
+                contents.resize(contents.len().max(at + data.len()), 0);
+                contents[at..at + data.len()].copy_from_slice(&data);
+                self.opens[who][index].position = Some((at + data.len()) as u64);
+            }
+            8 => match self.below(3) {
+                0 => {
+                    assert_eq!(self.world.ask(who, &flush(open.file)).header.status, 0);
+                    assert_eq!(self.world.server.files[open.name], contents);
+                }
+                1 => {
+                    let answer = self.world.ask(who, &query_file(open.file, 0x107));
+                    let size = (contents.len() as u64).to_le_bytes();
+                    assert_eq!(answer.message[answer.message.len() - 8..], size);
+                }
+                _ => {
+                    let size = self.below(2_000);
+                    self.world.ask(who, &set_size(open.file, size as u64));
+                    self.files.get_mut(open.name).unwrap().resize(size, 0);
+                    self.forget_positions();
+                }
+            },
+            9 => {
+                if let Some(position) = open.position {
+                    let answer = self.world.ask(who, &seek(open.file, 1, 0));
+                    assert_eq!(u32_at(&answer.message, 33), Ok(position as u32));
+                }
+            }
+            10 => {
+                let time = Duration::from_millis(self.below(700) as u64);
+                self.world.is_cut = self.below(3) == 0;
+                self.world.run_for(time);
+                self.world.is_cut = false;
+            }
+            _ => self.close(who, index),
+        }
+        self.give_back();
+        if who == 1 && self.below(2) == 0 && !self.opens[1].is_empty() {
+            self.close(1, 0);
+        }
+    }
+
+    fn close(&mut self, who: usize, index: usize) {
+        let open = self.opens[who].remove(index);
+        assert_eq!(self.world.ask(who, &close(open.file)).header.status, 0);
+        if who == 0 {
+            assert_eq!(self.world.server.files[open.name], self.files[open.name]);
+        }
+    }
+
+    fn open(&mut self, who: usize) {
+        let name = NAMES[self.below(NAMES.len())];
+        let is_own = who == 0 && self.below(3) == 0;
+        let create = Create {
+            flags: if is_own { 2 } else { 0 },
+            disposition: if self.below(6) == 0 { 5 } else { 3 },
+            ..Create::file(name)
+        };
+        self.world.send(who, &create.message());
+        // Its own oplock may be in its way, which it gives back.
+        let answer = loop {
+            if let Some(answer) = self.world.clients[who].answered.pop_front() {
+                break answer;
+            }
+            self.world.run_for(Duration::from_millis(10));
+            self.give_back();
+        };
+        self.files.entry(name).or_default();
+        if create.disposition == 5 {
+            self.files.insert(name, Vec::new());
+            self.forget_positions();
+        }
+        let answer = CreateAnswer::parse(&answer.message).expect("it opens");
+        assert_eq!(answer.size, self.files[name].len() as u64);
+        assert!(is_own || !answer.has_oplock());
+        self.opens[who].push(Open {
+            file: answer.file,
+            name,
+            position: None,
+            is_own,
+        });
+    }
+
+    /// A file has become shorter: read again, what was behind its new end moves nothing.
+    fn forget_positions(&mut self) {
+        for open in self.opens.iter_mut().flatten() {
+            open.position = None;
+        }
+    }
+
+    fn read(&mut self, who: usize, index: usize, at: u64, length: u32) {
+        let open = self.opens[who][index];
+        let answer = self.world.ask(who, &read(open.file, at, length));
+        let contents = &self.files[open.name];
+        let start = (at as usize).min(contents.len());
+        let end = (at as usize + length as usize).min(contents.len());
+        assert_eq!(answer.data(), &contents[start..end]);
+        if start < end {
+            self.opens[who][index].position = Some(end as u64);
+        }
+    }
+
+    /// The client behind the pair gives back the oplocks of its own that were broken.
+    fn give_back(&mut self) {
+        for broken in std::mem::take(&mut self.world.clients[0].unasked) {
+            let file = u16::from_le_bytes([broken.message[37], broken.message[38]]);
+            let mut opens = self.opens[0].iter();
+            let is_known = opens.any(|open| open.file == file && open.is_own);
+            let is_closed = !self.opens[0].iter().any(|open| open.file == file);
+            assert!(is_known || is_closed, "of an oplock it did not ask for");
+            self.world.send(0, &locking(file, 2, 0));
+        }
+    }
+}
+
+fn below(chance: &mut Random, limit: usize) -> usize {
+    chance.below(limit as u64) as usize
+}
+
+#[test]
+fn no_client_is_told_what_the_files_do_not_hold() {
+    let mut helped = 0;
+    for seed in 0..RUNS {
+        let mut model = Model::new(seed);
+        for _ in 0..STEPS {
+            model.step();
+        }
+        for who in [0, 1] {
+            for open in std::mem::take(&mut model.opens[who]) {
+                assert_eq!(model.world.ask(who, &close(open.file)).header.status, 0);
+            }
+        }
+        for (name, contents) in &model.files {
+            assert_eq!(&model.world.server.files[*name], contents);
+        }
+        assert_eq!(model.world.let_go, None);
+        helped += model.world.answered();
+    }
+    assert!(helped > RUNS * 20, "{helped} were answered here");
+}

@@ -1,0 +1,147 @@
+//! READs ahead of a serial client.
+
+use super::{ROUND_TRIP, contents, world};
+use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::{Create, chained, close, find_first, locking, read, seek, set_size};
+use crate::smb::nt1::wire::header::command;
+use crate::smb::wire::u32_at;
+
+const BLOCK: u32 = 60_000;
+
+/// Reads a file of this length to its end, a block at a time.
+fn read_all(world: &mut World, file: u16, length: usize) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while whole.len() <= length {
+        let answer = world.ask(0, &read(file, whole.len() as u64, BLOCK));
+        if answer.data().is_empty() {
+            break;
+        }
+        whole.extend_from_slice(answer.data());
+    }
+    whole
+}
+
+#[test]
+fn a_serial_reader_waits_for_a_few_round_trips_and_reads_every_byte() {
+    const LENGTH: usize = 100 * BLOCK as usize + 77;
+    for piece in [usize::MAX, 1_000] {
+        let mut world = world(LENGTH);
+        world.piece = piece;
+        let file = world.open(0, "a");
+        let time = world.takes(|world| {
+            assert!(read_all(world, file, LENGTH) == contents(LENGTH));
+        });
+        // The path has no rate here: what is left is the window's growth.
+        assert!(time <= 12 * ROUND_TRIP, "{time:?} for 101 blocks");
+        assert!(world.answered() >= 100, "{}", world.answered());
+        let asked = world.server.heard.iter();
+        let reads = asked.filter(|heard| **heard == command::READ).count();
+        assert!(reads <= 104, "{reads} READs for 101 blocks");
+        assert_eq!(world.ask(0, &close(file)).header.status, 0);
+        assert_eq!(world.server.open_count(), 0);
+    }
+}
+
+#[test]
+fn a_small_file_comes_with_its_open() {
+    let mut world = world(10_000);
+    let file = world.open(0, "a");
+    let time = world.takes(|world| {
+        assert!(world.ask(0, &read(file, 0, 65_000)).data() == contents(10_000));
+        assert!(world.ask(0, &read(file, 10_000, 65_000)).data().is_empty());
+    });
+    assert!(time < ROUND_TRIP / 2, "{time:?}");
+}
+
+#[test]
+fn a_client_is_not_told_of_the_oplock_and_one_that_asks_keeps_its_own() {
+    let mut world = world(100);
+    let answer = world.ask(0, &Create::file("a").message());
+    assert_eq!(answer.message[37], 0, "it asked for none");
+    let create = Create {
+        flags: 0x06,
+        ..Create::file("b")
+    };
+    let answer = world.ask(0, &create.message());
+    assert_eq!(answer.message[37], 2, "it asked for a batch oplock");
+}
+
+#[test]
+fn a_server_that_gives_less_than_asked_for_is_at_no_files_end() {
+    let mut world = world(500_000);
+    world.server.read_most = Some(4_000);
+    let file = world.open(0, "a");
+    assert!(read_all(&mut world, file, 500_000) == contents(500_000));
+}
+
+#[test]
+fn what_changes_the_file_is_read_and_not_what_was_read_before() {
+    let mut world = world(300_000);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    assert_eq!(world.ask(0, &set_size(file, 150_000)).header.status, 0);
+    let data = world.ask(0, &read(file, 120_000, BLOCK)).data().to_vec();
+    assert!(data == contents(150_000)[120_000..]);
+}
+
+#[test]
+fn a_position_is_where_the_clients_own_reads_have_left_it() {
+    let mut world = world(1 << 20);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    let answer = world.ask(0, &seek(file, 1, 0));
+    assert_eq!(u32_at(&answer.message, 33), Ok(180_000));
+    // And again with more ahead.
+    world.ask(0, &read(file, 180_000, BLOCK));
+    let answer = world.ask(0, &seek(file, 1, 5));
+    assert_eq!(u32_at(&answer.message, 33), Ok(240_005));
+}
+
+#[test]
+fn a_chain_passes_as_it_came_and_ends_the_licence() {
+    let mut world = world(1 << 20);
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, BLOCK));
+    let answered = world.answered();
+    assert!(answered > 0);
+    let sent = chained(&read(file, 60_000, BLOCK));
+    world.ask(0, &sent);
+    // All of it but the multiplex id.
+    let tail = &world.server.bytes[world.server.bytes.len() - sent.len() + 32..];
+    assert!(tail == &sent[32..]);
+    assert_eq!(world.server.open_count(), 0);
+    let status = world.ask(0, &read(file, 60_000, BLOCK)).header.status;
+    assert_ne!(status, 0, "its file is closed");
+    assert_eq!(world.answered(), answered);
+}
+
+#[test]
+fn an_answer_in_two_messages_comes_whole() {
+    let mut world = world(100);
+    world.open(0, "a");
+    world.send(0, &find_first());
+    let first = world.wait(0);
+    let second = world.wait(0);
+    assert_eq!(first.header.mid, second.header.mid);
+    let file = world.open(0, "b");
+    assert_eq!(world.ask(0, &close(file)).header.status, 0);
+}
+
+#[test]
+fn what_another_process_has_locked_is_the_servers_to_give() {
+    let mut world = world(200_000);
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, BLOCK));
+    world.ask(0, &locking(file, 0, 1));
+    let before = world.answered();
+    world.ask(0, &read(file, 60_000, BLOCK));
+    assert!(world.answered() > before, "its own lock is in nobody's way");
+    world.clients[0].process = Some(1_234);
+    let before = world.answered();
+    world.ask(0, &read(file, 120_000, BLOCK));
+    assert_eq!(world.answered(), before);
+}

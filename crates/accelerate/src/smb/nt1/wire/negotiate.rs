@@ -1,0 +1,57 @@
+//! What the server says of the connection ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response; [MS-SMB]
+//! §2.2.4.5.2).
+
+use super::{WORDS_AT, WireError, expect_words, u8_at, u16_at, u32_at};
+
+/// Bits of SecurityMode: the server demands signatures.
+const SIGNATURES_REQUIRED: u8 = 0x08;
+
+/// Bits of Capabilities.
+const NT_SMBS: u32 = 0x0000_0010;
+const LARGE_READS: u32 = 0x0000_4000;
+
+/// The answer of a server that speaks NT LM 0.12; other dialects answer with fewer words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NegotiateAnswer {
+    pub(crate) requires_signatures: bool,
+    /// How many requests may be under way.
+    pub(crate) mpx_count: u16,
+    /// The longest message that the server takes, in bytes.
+    pub(crate) buffer_size: u32,
+    capabilities: u32,
+}
+
+impl NegotiateAnswer {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is of another dialect, or cut short.
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, WireError> {
+        expect_words(message, &[17])?;
+        Ok(Self {
+            requires_signatures: u8_at(message, WORDS_AT + 2)? & SIGNATURES_REQUIRED != 0,
+            mpx_count: u16_at(message, WORDS_AT + 3)?,
+            buffer_size: u32_at(message, WORDS_AT + 7)?,
+            capabilities: u32_at(message, WORDS_AT + 19)?,
+        })
+    }
+
+    /// Whether it knows NT_CREATE_ANDX and its kin.
+    pub(crate) fn knows_nt(&self) -> bool {
+        self.capabilities & NT_SMBS != 0
+    }
+
+    /// The longest READ that it answers in full: by its buffer, or with CAP_LARGE_READX by the field
+    /// ([MS-SMB] §2.2.4.2.1).
+    pub(crate) fn read_max(&self) -> u32 {
+        /// What stands around the data of an answer ([MS-CIFS] §2.2.4.42.2).
+        const AROUND: u32 = 64;
+        match self.capabilities & LARGE_READS {
+            0 => self
+                .buffer_size
+                .saturating_sub(AROUND)
+                .clamp(512, u32::from(u16::MAX)),
+            _ => u32::from(u16::MAX),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! LOCKING_ANDX ([MS-CIFS] §2.2.4.32): byte-range locks, and with a bit of its own the break of an oplock
+//! and its giving back.
+
+use super::header::{END_OF_CHAIN, Header, UNASKED, command};
+use super::{WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at};
+
+/// Bits of TypeOfLock: the locks are shared; an oplock is broken or given back.
+const SHARED: u8 = 0x01;
+const OPLOCK_RELEASE: u8 = 0x02;
+
+/// One alone in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Locking {
+    pub(crate) file: u16,
+    kind: u8,
+    unlocks: u16,
+    locks: u16,
+}
+
+impl Locking {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is not one, cut short, or the first of a chain.
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, WireError> {
+        expect_words(message, &[8])?;
+        expect_unchained(message)?;
+        Ok(Self {
+            file: u16_at(message, WORDS_AT + 4)?,
+            kind: u8_at(message, WORDS_AT + 6)?,
+            unlocks: u16_at(message, WORDS_AT + 12)?,
+            locks: u16_at(message, WORDS_AT + 14)?,
+        })
+    }
+
+    /// Of a server: it breaks an oplock. Of a client: it gives one back.
+    pub(crate) fn releases(&self) -> bool {
+        self.kind & OPLOCK_RELEASE != 0
+    }
+
+    /// A server does not answer it ([MS-CIFS] §3.3.5.30: a release without locks).
+    pub(crate) fn is_without_answer(&self) -> bool {
+        self.releases() && self.locks == 0 && self.unlocks == 0
+    }
+
+    /// It may lock in a way that keeps its own holder from writing.
+    pub(crate) fn may_lock_shared(&self) -> bool {
+        self.locks > 0 && self.kind & SHARED != 0
+    }
+}
+
+/// Whether a message of the server's breaks an oplock, and of which file.
+pub(crate) fn broken(header: &Header, message: &[u8]) -> Option<u16> {
+    if header.command != command::LOCKING || header.mid != UNASKED {
+        return None;
+    }
+    let locking = Locking::parse(message).ok()?;
+    locking.releases().then_some(locking.file)
+}
+
+/// The whole message with which an oplock is given back, to none.
+pub(crate) fn release(header: &Header, file: u16) -> Vec<u8> {
+    let mut message = header.like(command::LOCKING).emit().to_vec();
+    message.push(8);
+    message.extend(END_OF_CHAIN);
+    message.extend(file.to_le_bytes());
+    message.extend([OPLOCK_RELEASE, 0]);
+    message.extend([0; 4 + 2 + 2]);
+    message.extend([0; 2]);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::nt1::testing::header;
+
+    #[test]
+    fn what_gives_an_oplock_back_reads_as_such_and_is_not_answered() {
+        let message = release(&header(command::LOCKING), 0x1234);
+        let locking = Locking::parse(&message).unwrap();
+        assert_eq!(locking.file, 0x1234);
+        assert!(locking.releases() && locking.is_without_answer());
+        assert!(!locking.may_lock_shared());
+        for cut in 0..message.len() {
+            assert!(Locking::parse(&message[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_break_is_one_only_without_a_request() {
+        let asked = header(command::LOCKING);
+        let message = release(&asked, 5);
+        assert_eq!(broken(&asked, &message), None);
+        let unasked = Header {
+            mid: UNASKED,
+            ..asked
+        };
+        assert_eq!(broken(&unasked, &message), Some(5));
+    }
+}

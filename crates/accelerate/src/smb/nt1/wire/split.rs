@@ -1,0 +1,321 @@
+//! A byte stream cut into frames ([MS-SMB] §2.1, Transport; RFC 1002 §4.3.1).
+//!
+//! [`Splitter`] gives frames out whole. [`Passing`] looks at frames that pass by a piece at a time: it keeps
+//! the beginning of each and tells a WRITE's data apart from what stands around it, and holds no byte back.
+
+use bytes::{Bytes, BytesMut};
+use vocab::SegmentKind;
+
+use super::header::{self, Header, command};
+use super::transfer::WriteRequest;
+
+/// Bytes of a frame's own header.
+pub(crate) const FRAME_HEADER: usize = 4;
+/// A longer frame is not taken. Servers take 128 KiB at a time (measured on Samba 4.17); this is sixteen
+/// times as much, and what a host can make a half hold.
+const FRAME_MAX: usize = 2 << 20;
+/// Bytes of a message that are kept of one that passes: what [`super::target`] and the requests that are
+/// answered here need of it, and of a READ all.
+const LOOK: usize = 96;
+
+/// The types of frames: a message, and a sign of life (RFC 1002 §4.3.1).
+const MESSAGE: u8 = 0;
+const KEEP_ALIVE: u8 = 0x85;
+
+/// Why a stream cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is not what is spoken here.
+    Foreign,
+    /// A frame longer than any message need be.
+    TooLong,
+}
+
+/// A whole frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// One that holds a message, and the message's header.
+    Message(Header, BytesMut),
+    /// One that only shows that its sender lives.
+    KeepAlive(BytesMut),
+}
+
+/// The length of what follows a frame's header.
+fn length(front: [u8; FRAME_HEADER]) -> usize {
+    let [_, high, middle, low] = front;
+    u32::from_be_bytes([0, high, middle, low]) as usize
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Splitter {
+    held: BytesMut,
+}
+
+impl Splitter {
+    /// Takes more of the stream.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Bytes that have not come out.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// All of those, when nothing shall be split any more.
+    pub(crate) fn give_back(&mut self) -> Bytes {
+        self.held.split().freeze()
+    }
+
+    /// The next frame, or `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// When the stream cannot be followed from here; [`Self::give_back`] has the bytes.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Unread> {
+        let Some(front) = self.held.first_chunk::<FRAME_HEADER>().copied() else {
+            return Ok(None);
+        };
+        let length = length(front);
+        if length > FRAME_MAX {
+            return Err(Unread::TooLong);
+        }
+        if front[0] != MESSAGE && front[0] != KEEP_ALIVE {
+            return Err(Unread::Foreign);
+        }
+        if self.held.len() < FRAME_HEADER + length {
+            return Ok(None);
+        }
+        let frame = self.held.split_to(FRAME_HEADER + length);
+        if front[0] == KEEP_ALIVE {
+            return Ok(Some(Frame::KeepAlive(frame)));
+        }
+        match Header::parse(&frame[FRAME_HEADER..]) {
+            Ok(header) => Ok(Some(Frame::Message(header, frame))),
+            Err(_) => {
+                // Put back, so that nothing is lost.
+                let behind = std::mem::replace(&mut self.held, frame);
+                self.held.unsplit(behind);
+                Err(Unread::Foreign)
+            }
+        }
+    }
+}
+
+/// A message that has passed: its header, its beginning and how long it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) header: Header,
+    /// As much as is kept.
+    pub(crate) message: Vec<u8>,
+    pub(crate) length: usize,
+}
+
+/// Bytes of one kind.
+pub(crate) type Run = (SegmentKind, Bytes);
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Passing {
+    /// The beginning of the frame that is passing.
+    front: Vec<u8>,
+    /// Bytes of it that have passed.
+    passed: usize,
+    /// Where its payload begins and ends, once that is known.
+    payload: Option<(usize, usize)>,
+}
+
+impl Passing {
+    /// Takes bytes that pass: in which runs of what kind, and which messages ended with them.
+    ///
+    /// # Errors
+    /// When the stream cannot be followed from here. The bytes pass nevertheless.
+    pub(crate) fn push(&mut self, mut bytes: Bytes) -> Result<(Vec<Run>, Vec<Passed>), Unread> {
+        let (mut runs, mut messages) = (Vec::new(), Vec::new());
+        while !bytes.is_empty() {
+            let (kind, run) = self.run(bytes.len())?;
+            let piece = bytes.split_to(run);
+            let room = (FRAME_HEADER + LOOK).saturating_sub(self.front.len());
+            if self.front.len() == self.passed {
+                self.front.extend_from_slice(&piece[..run.min(room)]);
+            }
+            self.passed += run;
+            runs.push((kind, piece));
+            messages.extend(self.ended()?);
+        }
+        Ok((runs, messages))
+    }
+
+    /// How many of the next bytes are of one kind, and of which.
+    fn run(&mut self, available: usize) -> Result<(SegmentKind, usize), Unread> {
+        let Some(front) = self.front.first_chunk::<FRAME_HEADER>().copied() else {
+            let missing = FRAME_HEADER - self.front.len();
+            return Ok((SegmentKind::Control, missing.min(available)));
+        };
+        let length = length(front);
+        if length > FRAME_MAX {
+            return Err(Unread::TooLong);
+        }
+        // What says where a WRITE's data stands.
+        let look = FRAME_HEADER + length.min(WriteRequest::LOOK);
+        if self.passed < look {
+            return Ok((SegmentKind::Control, (look - self.passed).min(available)));
+        }
+        let end = FRAME_HEADER + length;
+        let (from, to) = *self
+            .payload
+            .get_or_insert_with(|| payload(&self.front[FRAME_HEADER..], end));
+        let (kind, until) = match self.passed {
+            at if at < from => (SegmentKind::Control, from),
+            at if at < to => (SegmentKind::Payload, to),
+            _ => (SegmentKind::Control, end),
+        };
+        Ok((kind, (until - self.passed).min(available)))
+    }
+
+    /// The message that is complete, if one is.
+    fn ended(&mut self) -> Result<Option<Passed>, Unread> {
+        let Some(front) = self.front.first_chunk::<FRAME_HEADER>().copied() else {
+            return Ok(None);
+        };
+        let length = length(front);
+        if self.passed < FRAME_HEADER + length {
+            return Ok(None);
+        }
+        let message = self.front.split_off(FRAME_HEADER);
+        *self = Self::default();
+        match front[0] {
+            KEEP_ALIVE => Ok(None),
+            MESSAGE => {
+                let header = Header::parse(&message).map_err(|_| Unread::Foreign)?;
+                Ok(Some(Passed {
+                    header,
+                    message,
+                    length,
+                }))
+            }
+            _ => Err(Unread::Foreign),
+        }
+    }
+}
+
+/// Where the payload of a frame that ends at `end` stands in it: a WRITE's data; nowhere in another.
+fn payload(message: &[u8], end: usize) -> (usize, usize) {
+    let is_write = message.get(4) == Some(&command::WRITE);
+    let request = WriteRequest::parse(message).ok().filter(|_| is_write);
+    let looked = FRAME_HEADER + message.len();
+    match request {
+        Some(request) => {
+            let from = (FRAME_HEADER + request.data_at).clamp(looked.min(end), end);
+            (from, (from + request.length as usize).min(end))
+        }
+        None => (end, end),
+    }
+}
+
+/// A whole message's frame in runs: the bytes from `at` on, so many of them, are payload.
+pub(crate) fn in_runs(frame: Bytes, at: usize, length: usize) -> [Run; 3] {
+    let at = at.min(frame.len());
+    let end = at.saturating_add(length).min(frame.len());
+    [
+        (SegmentKind::Control, frame.slice(..at)),
+        (SegmentKind::Payload, frame.slice(at..end)),
+        (SegmentKind::Control, frame.slice(end..)),
+    ]
+}
+
+/// The message in a frame.
+pub(crate) fn message(frame: &[u8]) -> &[u8] {
+    frame.get(FRAME_HEADER..).unwrap_or_default()
+}
+
+/// The same, to be changed.
+pub(crate) fn message_mut(frame: &mut [u8]) -> &mut [u8] {
+    frame.get_mut(FRAME_HEADER..).unwrap_or_default()
+}
+
+/// Whether a message is too short to be one, before anything else is asked of it.
+pub(crate) fn is_short(message: &[u8]) -> bool {
+    message.len() < header::LENGTH + 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::nt1::testing::{framed, header, read, write};
+
+    fn stream() -> (Vec<u8>, usize) {
+        let (write, data) = write(3, 0, &[9; 300]);
+        assert_eq!(data, 300);
+        let mut bytes = framed(&read(3, 0, 100));
+        bytes.extend(framed(&write));
+        bytes.extend([KEEP_ALIVE, 0, 0, 0]);
+        bytes.extend(framed(&header(command::ECHO).alone()));
+        (bytes, data)
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_the_stream_arrives() {
+        let (bytes, _) = stream();
+        for piece in [1, 3, 50, bytes.len()] {
+            let mut splitter = Splitter::default();
+            let mut out = Vec::new();
+            let mut messages = 0;
+            for piece in bytes.chunks(piece) {
+                splitter.push(piece);
+                while let Some(frame) = splitter.next().unwrap() {
+                    let frame = match frame {
+                        Frame::Message(_, frame) => {
+                            messages += 1;
+                            frame
+                        }
+                        Frame::KeepAlive(frame) => frame,
+                    };
+                    out.extend_from_slice(&frame);
+                }
+            }
+            assert_eq!((out, messages), (bytes.clone(), 3));
+        }
+    }
+
+    #[test]
+    fn what_passes_is_told_apart_and_no_byte_is_held_back() {
+        let (bytes, data) = stream();
+        for piece in [1, 3, 50, bytes.len()] {
+            let mut passing = Passing::default();
+            let (mut out, mut payload, mut commands) = (Vec::new(), 0, Vec::new());
+            for piece in bytes.chunks(piece) {
+                let (runs, messages) = passing.push(Bytes::copy_from_slice(piece)).unwrap();
+                let before = out.len();
+                for (kind, bytes) in runs {
+                    payload += match kind {
+                        SegmentKind::Payload => bytes.len(),
+                        _ => 0,
+                    };
+                    out.extend_from_slice(&bytes);
+                }
+                assert_eq!(out.len() - before, piece.len());
+                commands.extend(messages.iter().map(|passed| passed.header.command));
+            }
+            assert_eq!(out, bytes);
+            assert_eq!(payload, data);
+            assert_eq!(commands, [command::READ, command::WRITE, command::ECHO]);
+            assert_eq!(passing.passed, 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_ends_the_following_and_is_given_back() {
+        let strange = [&[0, 0, 0, 40][..], &[0xfe; 40]].concat();
+        let mut splitter = Splitter::default();
+        splitter.push(&strange);
+        splitter.push(b"more");
+        assert_eq!(splitter.next(), Err(Unread::Foreign));
+        assert_eq!(splitter.give_back(), [&strange[..], b"more"].concat());
+        let long = [0, 0xff, 0, 0];
+        splitter.push(&long);
+        assert_eq!(splitter.next(), Err(Unread::TooLong));
+        let mut passing = Passing::default();
+        assert_eq!(passing.push(Bytes::from(strange)), Err(Unread::Foreign));
+    }
+}

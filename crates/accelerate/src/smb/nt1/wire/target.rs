@@ -1,0 +1,212 @@
+//! What a request works on, and what it does to it. Both halves ask this of every request in the same
+//! order, and so agree.
+
+use super::header::{Header, command};
+use super::oplock::Locking;
+use super::{NO_ANDX, WORDS_AT, transfer, u8_at, u16_at};
+
+/// "All files of this process" in a FLUSH ([MS-CIFS] §2.2.4.6.1).
+const EVERY_FILE: u16 = 0xffff;
+
+/// Subcommands of TRANSACTION2 ([MS-CIFS] §2.2.2.2).
+const FIND_FIRST: u16 = 0x01;
+const FIND_NEXT: u16 = 0x02;
+const QUERY_FS: u16 = 0x03;
+const QUERY_PATH: u16 = 0x05;
+const QUERY_FILE: u16 = 0x07;
+const SET_FILE: u16 = 0x08;
+const GET_REFERRAL: u16 = 0x10;
+
+/// Levels of QUERY_FILE whose answer holds the position: the native classes FilePositionInformation and
+/// FileAllInformation, shifted ([MS-SMB] §2.2.2.3.5, Pass-through Information Level Codes).
+const POSITION_LEVELS: [u16; 2] = [1_000 + 14, 1_000 + 18];
+
+/// See the head of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// No open, and the contents of no file.
+    Nothing,
+    /// It reads this open's file.
+    Reads(transfer::ReadRequest),
+    /// It writes to this open's file.
+    Writes(transfer::WriteRequest),
+    /// It asks something of this open and changes nothing.
+    Asks(u16),
+    /// The same, and the answer tells its position.
+    AsksPosition(u16),
+    /// It may change this open, or its file.
+    Changes(u16),
+    /// It locks or unlocks parts of the file.
+    Locks(Locking),
+    /// It gives an oplock back.
+    Releases(Locking),
+    /// What was written is to be kept.
+    Flushes(u16),
+    /// The same of all opens of a process.
+    FlushesAll,
+    /// It closes this open.
+    Closes(u16),
+    /// It opens a file.
+    Opens,
+    /// The opens of a tree end with it.
+    EndsTree,
+    /// The opens of a user end with it.
+    EndsUser,
+    /// It may change any file.
+    Anything,
+    /// It may do anything to any open: a chain, or what is not known.
+    Unread,
+    /// What follows it has no header.
+    Raw,
+}
+
+/// What a request does, by its header and as much of it as is there.
+pub(crate) fn touch(header: &Header, message: &[u8]) -> Touch {
+    known(header, message).unwrap_or(Touch::Unread)
+}
+
+fn known(header: &Header, message: &[u8]) -> Option<Touch> {
+    let is_chained = || u8_at(message, WORDS_AT).is_ok_and(|next| next != NO_ANDX);
+    Some(match header.command {
+        command::READ => Touch::Reads(transfer::ReadRequest::parse(message).ok()?),
+        command::WRITE => Touch::Writes(transfer::WriteRequest::parse(message).ok()?),
+        command::CLOSE => Touch::Closes(u16_at(message, WORDS_AT).ok()?),
+        command::FLUSH => match u16_at(message, WORDS_AT).ok()? {
+            EVERY_FILE => Touch::FlushesAll,
+            file => Touch::Flushes(file),
+        },
+        command::LOCKING => {
+            let locking = Locking::parse(message).ok()?;
+            match locking.releases() {
+                true => Touch::Releases(locking),
+                false => Touch::Locks(locking),
+            }
+        }
+        command::SEEK => Touch::AsksPosition(u16_at(message, WORDS_AT).ok()?),
+        // READ and QUERY_INFORMATION2; WRITE.
+        0x0a | command::QUERY_INFORMATION_2 => Touch::Asks(u16_at(message, WORDS_AT).ok()?),
+        0x0b => Touch::Changes(u16_at(message, WORDS_AT).ok()?),
+        command::TRANSACTION_2 => transaction(message)?,
+        // Its contents are the same behind it; what it truncates has no licence: who holds one is asked
+        // for it by the server first.
+        command::NT_CREATE if !is_chained() => Touch::Opens,
+        command::TREE_DISCONNECT => Touch::EndsTree,
+        command::LOGOFF if !is_chained() => Touch::EndsUser,
+        command::OPEN if !is_chained() => Touch::Anything,
+        // Their chains hold what sets a connection up, and opens of what has no licence yet.
+        command::NEGOTIATE | command::TREE_CONNECT_OLD | command::ECHO | command::NT_CANCEL => {
+            Touch::Nothing
+        }
+        command::SESSION_SETUP | command::TREE_CONNECT if sets_up(message) => Touch::Nothing,
+        // On pipes and mailslots alone.
+        command::TRANSACTION | command::TRANSACTION_SECONDARY => Touch::Nothing,
+        command::CHECK_DIRECTORY
+        | command::QUERY_INFORMATION
+        | command::QUERY_INFORMATION_DISK
+        | command::FIND_CLOSE_2 => Touch::Nothing,
+        command::TRANSACTION_2_SECONDARY
+        | command::NT_TRANSACT
+        | command::NT_TRANSACT_SECONDARY
+        // CREATE_DIRECTORY, DELETE_DIRECTORY, OPEN, CREATE, DELETE, RENAME and SET_INFORMATION by name.
+        | 0x00..=0x03
+        | 0x06
+        | 0x07
+        | 0x09 => Touch::Anything,
+        // READ_RAW and READ_MPX to WRITE_MPX_SECONDARY.
+        command::READ_RAW..=command::WRITE_COMPLETE => Touch::Raw,
+        _ => return None,
+    })
+}
+
+/// Whether a chain that begins so holds nothing but what sets a connection up.
+fn sets_up(message: &[u8]) -> bool {
+    let next = u8_at(message, WORDS_AT);
+    next.is_ok_and(|next| matches!(next, NO_ANDX | command::TREE_CONNECT))
+}
+
+fn transaction(message: &[u8]) -> Option<Touch> {
+    let parameter = |at: usize| {
+        let parameters = usize::from(u16_at(message, WORDS_AT + 20).ok()?);
+        u16_at(message, parameters + at).ok()
+    };
+    Some(match u16_at(message, WORDS_AT + 28).ok()? {
+        FIND_FIRST | FIND_NEXT | QUERY_FS | QUERY_PATH | GET_REFERRAL => Touch::Nothing,
+        QUERY_FILE => match POSITION_LEVELS.contains(&parameter(2)?) {
+            true => Touch::AsksPosition(parameter(0)?),
+            false => Touch::Asks(parameter(0)?),
+        },
+        SET_FILE => Touch::Changes(parameter(0)?),
+        _ => Touch::Anything,
+    })
+}
+
+/// How many answers a server gives to a request: how often an ECHO is to come back ([MS-CIFS]
+/// §2.2.4.39.1, EchoCount); none to what asks for none.
+pub(crate) fn answers(header: &Header, message: &[u8]) -> u16 {
+    /// A transaction whose sender wants no answer ([MS-CIFS] §2.2.4.33.1, Flags).
+    const NO_RESPONSE: u16 = 0x0002;
+    match header.command {
+        command::ECHO => u16_at(message, WORDS_AT).unwrap_or(1),
+        command::NT_CANCEL
+        | command::TRANSACTION_SECONDARY
+        | command::TRANSACTION_2_SECONDARY
+        | command::NT_TRANSACT_SECONDARY => 0,
+        command::LOCKING
+            if Locking::parse(message).is_ok_and(|locking| locking.is_without_answer()) =>
+        {
+            0
+        }
+        command::TRANSACTION
+            if u16_at(message, WORDS_AT + 10).is_ok_and(|flags| flags & NO_RESPONSE != 0) =>
+        {
+            0
+        }
+        _ => 1,
+    }
+}
+
+/// Whether a request belongs to another one, and bears its multiplex id.
+pub(crate) fn is_secondary(header: &Header) -> bool {
+    matches!(
+        header.command,
+        command::NT_CANCEL
+            | command::TRANSACTION_SECONDARY
+            | command::TRANSACTION_2_SECONDARY
+            | command::NT_TRANSACT_SECONDARY
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::nt1::testing::{chained, close, flush, header, query_file, read, set_size};
+
+    fn of(message: &[u8]) -> Touch {
+        touch(&Header::parse(message).unwrap(), message)
+    }
+
+    #[test]
+    fn requests_on_opens_name_them() {
+        assert!(matches!(of(&read(7, 0, 10)), Touch::Reads(request) if request.file == 7));
+        assert_eq!(of(&close(7)), Touch::Closes(7));
+        assert_eq!(of(&flush(7)), Touch::Flushes(7));
+        assert_eq!(of(&flush(0xffff)), Touch::FlushesAll);
+        assert_eq!(of(&query_file(7, 0x107)), Touch::Asks(7));
+        assert_eq!(of(&query_file(7, 1_014)), Touch::AsksPosition(7));
+        assert_eq!(of(&set_size(7, 100)), Touch::Changes(7));
+    }
+
+    #[test]
+    fn a_chain_and_what_is_cut_or_unknown_may_be_anything() {
+        assert_eq!(of(&chained(&read(7, 0, 10))), Touch::Unread);
+        assert_eq!(of(&header(0x2c).alone()), Touch::Unread);
+        assert_eq!(of(&header(0x1a).alone()), Touch::Raw);
+        let whole = query_file(7, 0x107);
+        for cut in header::LENGTH..whole.len() {
+            let touch = of(&whole[..cut]);
+            assert!(matches!(touch, Touch::Unread | Touch::Asks(7)), "{touch:?}");
+        }
+    }
+
+    use super::super::header;
+}

@@ -1,0 +1,156 @@
+//! Sessions of SMB 1 through a pair of nodes: a stock smbclient that speaks NT1, and another beside the
+//! server that wants the file which the first has open.
+//!
+//! ```text
+//!  smbclient -m NT1 ── near ══ link ══ far ── smbd ── smbclient -m NT1
+//!    get · put · open, and waits             get of the open file, in the meantime
+//! ```
+//! What arrives on either side must be what was sent, and the near node must have answered requests. The
+//! first client is in a shell while the second reads, and cannot give an oplock back: that the second is
+//! served at all is the nodes' doing, and smbd would let it wait for longer than it is given here.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::cells::Mode;
+use super::server::{PASSWORD, SHARE, USER};
+use super::stand::{Lane, WhyAccelerated};
+use super::torture::LINK;
+use crate::topology::Site;
+use crate::{Environment, wait};
+
+/// Some fifty READs.
+const FILE_BYTES: u64 = 3_000_000;
+
+/// Files of the share.
+const FILE: &str = "nt1.bin";
+const UPLOAD: &str = "nt1-upload.bin";
+
+/// What makes smbclient speak NT1, which it does not by itself.
+pub(super) const OPTIONS: [&str; 4] = [
+    "-m",
+    "NT1",
+    "--option=client min protocol = NT1",
+    "--client-protection=off",
+];
+
+/// How long a session may take, some twenty times what it does.
+const SESSION_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the second client may take. smbd gives a holder of an oplock 35 s before it takes the oplock
+/// away (measured on Samba 4.17); a node without word from its peer gives it back after 12 s.
+const BREAK_LIMIT: Duration = Duration::from_secs(11);
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// Files arrived as they were sent, here and beside the server.
+    pub is_identical: bool,
+    /// What the near node says of the first client's flow.
+    pub accelerate: WhyAccelerated,
+}
+
+/// Lets a session get and put a file, and another client read what the first has open.
+///
+/// # Errors
+/// When the lab does not come up, or a client fails.
+pub fn exchange(environment: &Environment) -> Result<Exchange> {
+    let mut lane = Lane::create(environment, None)?;
+    lane.set_words(LINK.map(str::to_owned).to_vec())?;
+    lane.start_nodes_alone(Mode::Application)?;
+    let in_directory = |name: &str| lane.directory().join(name);
+    let (there, back, beside) = (
+        in_directory("there"),
+        in_directory("back"),
+        in_directory("beside"),
+    );
+    let (opened, read) = (in_directory("opened"), in_directory("read"));
+    lane.publish(FILE, FILE_BYTES, 1)?;
+    lane.publish(UPLOAD, FILE_BYTES, 2)?;
+    fs::rename(lane.files().join(UPLOAD), &there)?;
+    // smbclient runs what follows an exclamation mark in a shell; `open` holds a file open until the
+    // session ends.
+    let commands = format!(
+        "get {FILE} {back}; put {there} {UPLOAD}; open {UPLOAD}; \
+         !touch {opened}; while [ ! -e {read} ]; do sleep 0.05; done",
+        back = back.display(),
+        there = there.display(),
+        opened = opened.display(),
+        read = read.display(),
+    );
+    let mut first = Session::start(&lane, Site::Near, &commands)?;
+    wait::until(SESSION_LIMIT, "a file that is open", || {
+        ensure!(
+            first.child.try_wait()?.is_none(),
+            "smbclient ended: {}",
+            first.said()
+        );
+        Ok(opened.exists().then_some(()))
+    })?;
+    let commands = format!("get {UPLOAD} {}", beside.display());
+    Session::start(&lane, Site::Far, &commands)?
+        .finish(BREAK_LIMIT)
+        .context("beside the server")?;
+    fs::write(&read, "")?;
+    first.finish(SESSION_LIMIT)?;
+    lane.check()?;
+    let files = lane.files();
+    let is_identical = fs::read(files.join(FILE))? == fs::read(&back)?
+        && fs::read(files.join(UPLOAD))? == fs::read(&there)?
+        && fs::read(&beside)? == fs::read(&there)?;
+    Ok(Exchange {
+        is_identical,
+        accelerate: lane.why()?,
+    })
+}
+
+/// A running smbclient; dropping it ends it.
+struct Session {
+    child: Child,
+    log: std::path::PathBuf,
+}
+
+impl Session {
+    fn start(lane: &Lane, site: Site, commands: &str) -> Result<Self> {
+        let log = lane.logs().join(format!("smbclient-{}.log", site.host()));
+        let output = fs::File::create(&log)?;
+        let mut smbclient: Command = lane.at(site, "smbclient")?;
+        smbclient
+            .arg(format!("//{}/{SHARE}", Site::Far.host_address()))
+            .args(["-U", &format!("{USER}%{PASSWORD}"), "-s", "/dev/null"])
+            .args(OPTIONS)
+            .args(["-c", commands])
+            .stdin(Stdio::null())
+            .stderr(output.try_clone()?)
+            .stdout(output);
+        let child = smbclient.spawn().context("starting smbclient")?;
+        Ok(Self { child, log })
+    }
+
+    fn said(&self) -> String {
+        let text = fs::read_to_string(Path::new(&self.log)).unwrap_or_default();
+        text.trim().to_owned()
+    }
+
+    fn finish(mut self, limit: Duration) -> Result<()> {
+        let status = wait::until(limit, "smbclient", || Ok(self.child.try_wait()?))?;
+        let said = self.said();
+        ensure!(
+            status.success() && !said.contains("NT_STATUS_"),
+            "smbclient failed: {said}"
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
