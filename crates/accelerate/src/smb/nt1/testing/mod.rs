@@ -45,7 +45,7 @@ pub(crate) fn structures(bytes: &[u8]) {
     assert_eq!(whole + splitter.give_back().len(), bytes.len());
     // What passes is seen alike however it comes.
     let mut passing = Passing::default();
-    let mut passed = 0;
+    let (mut passed, mut is_followed) = (0, true);
     for piece in bytes.chunks(7) {
         match passing.push(Bytes::copy_from_slice(piece)) {
             Ok((runs, messages)) => {
@@ -53,10 +53,14 @@ pub(crate) fn structures(bytes: &[u8]) {
                 assert_eq!(total, piece.len());
                 passed += messages.len();
             }
-            Err(_) => break,
+            // What was complete in the same piece is not told any more.
+            Err(_) => {
+                is_followed = false;
+                break;
+            }
         }
     }
-    assert_eq!(passed, count, "messages that passed and whole ones");
+    assert!(passed <= count && (!is_followed || passed == count));
     message(bytes);
     let _ = super::frames::Frame::parse(bytes);
 }
