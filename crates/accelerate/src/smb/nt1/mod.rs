@@ -9,7 +9,7 @@
 //! ```
 //! Clients of its time ask for one block of 60 kB at most and wait for it. The licence is an exclusive or batch
 //! oplock, the client's own or one that the far half asks for in its NT_CREATE_ANDX ([MS-CIFS] §2.2.4.64,
-//! docs/decisions/0044 and 0066). Only unsigned connections are helped: signatures of SMB 1 are numbered through
+//! docs/decisions/0044 and 0067). Only unsigned connections are helped: signatures of SMB 1 are numbered through
 //! the connection ([MS-CIFS] §3.1.4.1), and leave no room for a request or an answer of ours.
 //!
 //! [`choice`] finds out which of the two a flow speaks: many clients of SMB 2 begin with a message of SMB 1.
