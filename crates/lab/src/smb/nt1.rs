@@ -10,6 +10,7 @@
 //! served at all is the nodes' doing, and smbd would let it wait for longer than it is given here.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -72,11 +73,11 @@ pub fn exchange(environment: &Environment) -> Result<Exchange> {
     lane.publish(FILE, FILE_BYTES, 1)?;
     lane.publish(UPLOAD, FILE_BYTES, 2)?;
     fs::rename(lane.files().join(UPLOAD), &there)?;
-    // smbclient runs what follows an exclamation mark in a shell; `open` holds a file open until the
+    // smbclient runs a line behind an exclamation mark in a shell; `open` holds a file open until the
     // session ends.
     let commands = format!(
-        "get {FILE} {back}; put {there} {UPLOAD}; open {UPLOAD}; \
-         !touch {opened}; while [ ! -e {read} ]; do sleep 0.05; done",
+        "get {FILE} {back}\nput {there} {UPLOAD}\nopen {UPLOAD}\n\
+         !touch {opened}; while [ ! -e {read} ]; do sleep 0.05; done\n",
         back = back.display(),
         there = there.display(),
         opened = opened.display(),
@@ -91,7 +92,7 @@ pub fn exchange(environment: &Environment) -> Result<Exchange> {
         );
         Ok(opened.exists().then_some(()))
     })?;
-    let commands = format!("get {UPLOAD} {}", beside.display());
+    let commands = format!("get {UPLOAD} {}\n", beside.display());
     Session::start(&lane, Site::Far, &commands)?
         .finish(BREAK_LIMIT)
         .context("beside the server")?;
@@ -123,11 +124,13 @@ impl Session {
             .arg(format!("//{}/{SHARE}", Site::Far.host_address()))
             .args(["-U", &format!("{USER}%{PASSWORD}"), "-s", "/dev/null"])
             .args(OPTIONS)
-            .args(["-c", commands])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stderr(output.try_clone()?)
             .stdout(output);
-        let child = smbclient.spawn().context("starting smbclient")?;
+        let mut child = smbclient.spawn().context("starting smbclient")?;
+        // It ends with its input.
+        let mut input = child.stdin.take().context("it was to have an input")?;
+        input.write_all(commands.as_bytes())?;
         Ok(Self { child, log })
     }
 
