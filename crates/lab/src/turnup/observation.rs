@@ -181,6 +181,7 @@ fn tcp_run(run: &RawRun) -> TcpRun {
     }
     TcpRun {
         connections: connections.into_values().collect(),
+        written_until: Some(Time::from_epoch(run.plan.duration)),
         received: Vec::new(),
     }
 }
@@ -227,8 +228,38 @@ mod tests {
         };
         TcpRun {
             connections: vec![(0..=10).map(sample).collect()],
+            written_until: None,
             received: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_connection_that_has_nothing_left_while_another_drains_is_not_idle() {
+        let rest = |busy: u64, at: u64| TcpSample {
+            at: Time::from_epoch(Duration::from_secs(at)),
+            info: TcpInfo {
+                busy: Duration::from_secs(busy),
+                ..TcpInfo::default()
+            },
+        };
+        let found = |written_until| {
+            let done = (0..=10).map(|second| rest(second, second));
+            let run = TcpRun {
+                connections: vec![done.chain([rest(10, 14)]).collect()],
+                written_until,
+                received: Vec::new(),
+            };
+            let observed = TwoEnded {
+                runs: vec![run],
+                ..TwoEnded::default()
+            };
+            diagnose(&observed)[0].cause
+        };
+        assert_eq!(found(None), Cause::TestHostLimited);
+        assert_eq!(
+            found(Some(Time::from_epoch(Duration::from_secs(10)))),
+            Cause::Unknown
+        );
     }
 
     #[test]

@@ -45,8 +45,24 @@ pub struct TcpSample {
 pub struct TcpRun {
     /// Of each connection, samples in order of time.
     pub connections: Vec<Vec<TcpSample>>,
+    /// When the last was written, on the sender's clock; later samples are of what was still under way, which
+    /// some connections wait for longer than others. `None` if all are from before.
+    pub written_until: Option<Time>,
     /// What all connections had handed to the receiving application, over time on its clock.
     pub received: Vec<(Time, ByteCount)>,
+}
+
+impl TcpRun {
+    /// Of each connection, the samples for as long as there was something to write.
+    pub(super) fn while_written(&self) -> impl Iterator<Item = &[TcpSample]> {
+        self.connections.iter().map(|samples| {
+            let is_before =
+                |sample: &TcpSample| self.written_until.is_none_or(|end| sample.at < end);
+            // The first behind it still counts: it was read as the writing ended.
+            let count = samples.partition_point(is_before) + 1;
+            &samples[..count.min(samples.len())]
+        })
+    }
 }
 
 /// The fate of packets of one size, of a search for the path MTU.

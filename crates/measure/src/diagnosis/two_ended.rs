@@ -272,7 +272,7 @@ impl Seen {
             "{early} of {all} losses of TCP came at {:.1} ms of queueing, though the queue can hold \
              {:.1} ms",
             usual * 1e3,
-            over.longest_wait * 1e3
+            1e3 * over.queue / over.rate
         );
         Some(Finding::new(Cause::Aqm, 0.8, evidence).with(parameters))
     }
@@ -290,11 +290,15 @@ impl Seen {
         const LEAST_WINDOW: u32 = 8;
         /// A queue that is only dropped from when full is at its longest then; smoothing takes off some.
         const EARLY: f64 = 0.75;
+        /// Bytes of a packet that are not its segment's: headers of IPv4 and TCP with time stamps.
+        const HEADERS: f64 = 52.0;
         // A queue that fills and empties within a round trip shows in no smoothed RTT.
         let baseline = observed.baseline_rtt?.as_secs_f64();
         if over.queue < 10.0 * self.packet || over.longest_wait < 0.5 * baseline {
             return None;
         }
+        // Of a queue that the stream keeps full; its very longest wait may be a host's.
+        let full_wait = over.queue / over.rate;
         let (mut waits, mut resent, mut sent) = (Vec::new(), 0.0, 0.0);
         for samples in observed.runs.iter().flat_map(|run| &run.connections) {
             let least = samples.iter().map(|sample| sample.info.rtt_min).min()?;
@@ -307,7 +311,17 @@ impl Seen {
                 // What is resent over many samples was lost at one time, when it began.
                 if is_resending && !was_resending && !is_small {
                     let rtt = trio.iter().map(|sample| sample.info.rtt).max()?;
-                    waits.push(rtt.saturating_sub(base).as_secs_f64());
+                    let wait = rtt.saturating_sub(base).as_secs_f64();
+                    // A queue that counts packets is full with fewer bytes of smaller ones, which is what
+                    // TCP is left with behind a black hole.
+                    let size = f64::from(trio[1].info.segment_bytes) + HEADERS;
+                    let is_known = trio[1].info.segment_bytes > 0;
+                    let share = if is_known {
+                        (size / self.packet).min(1.0)
+                    } else {
+                        1.0
+                    };
+                    waits.push((wait, wait < EARLY * full_wait * share));
                 }
                 was_resending = is_resending;
             }
@@ -319,11 +333,9 @@ impl Seen {
         if resent < 3.0 * self.quiet.loss * sent || self.quiet.loss > LOSS_HIDES_QUEUE {
             return None;
         }
-        let early = waits
-            .iter()
-            .filter(|wait| **wait < EARLY * over.longest_wait)
-            .count();
+        let early = waits.iter().filter(|(_, is_early)| *is_early).count();
         let all = waits.len();
+        let mut waits: Vec<f64> = waits.into_iter().map(|(wait, _)| wait).collect();
         let usual = quantile(&mut waits, 0.5)?;
         (all >= LEAST_EVENTS && 10 * early >= 7 * all).then_some((early, all, usual))
     }
@@ -493,7 +505,7 @@ fn slow_sender(stages: &[Stage]) -> Option<Finding> {
 fn host_window(observed: &TwoEnded, seen: &Seen, run: &TcpRun) -> Option<Finding> {
     let (mut busy, mut waited, mut window, mut acknowledged) = (0.0, 0.0, 0, 0);
     let mut span: f64 = 0.0;
-    for samples in &run.connections {
+    for samples in run.while_written() {
         let (first, last) = (samples.first()?, samples.last()?);
         busy += last.info.busy.as_secs_f64();
         let limited = last.info.receive_window_limited + last.info.send_buffer_limited;
@@ -558,7 +570,7 @@ fn middlebox(observed: &TwoEnded, _: &Seen, run: &TcpRun) -> Option<Finding> {
 fn idle_sender(_: &TwoEnded, _: &Seen, run: &TcpRun) -> Option<Finding> {
     /// Less of the time than this with data to send.
     const BUSY_SHARE: f64 = 0.8;
-    let shares = run.connections.iter().filter_map(|samples| {
+    let shares = run.while_written().filter_map(|samples| {
         let (first, last) = (samples.first()?, samples.last()?);
         let span = last.at.since(first.at).as_secs_f64();
         (span > 0.0).then(|| last.info.busy.saturating_sub(first.info.busy).as_secs_f64() / span)

@@ -53,10 +53,21 @@ impl Path {
     }
 
     fn transfer(&self, window: u64, connections: usize, duration: Duration) -> TcpRun {
+        self.transfer_in(PACKET, window, connections, duration)
+    }
+
+    /// The same in packets of so many bytes.
+    fn transfer_in(
+        &self,
+        packet: u64,
+        window: u64,
+        connections: usize,
+        duration: Duration,
+    ) -> TcpRun {
         let plan = transfer::Plan {
             settings: Settings {
                 control: Control::Cubic,
-                packet: PACKET,
+                packet,
                 window: ByteCount::new(window),
                 buffer: ByteCount::new(64 << 20),
                 total: ByteCount::new(1 << 40),
@@ -185,4 +196,25 @@ fn a_shallow_buffer_is_named_with_its_size_and_one_bdp_restores_the_rate() {
     let (shallow, one_bdp) = (reached(5), reached(1_250));
     assert!(shallow < 0.9 * payload, "{shallow} of {payload} Mbit/s");
     assert!(one_bdp >= 0.95 * payload, "{one_bdp} of {payload} Mbit/s");
+}
+
+/// Behind a black hole TCP's segments are smaller than the stream's packets, and a queue that counts packets is
+/// full after less time than the stream has waited there.
+#[test]
+fn a_queue_of_packets_that_smaller_ones_fill_is_not_managed() {
+    let path = Path {
+        rate: Bitrate::from_bits_per_second(20_000_000),
+        rtt: Duration::from_millis(60),
+        queue_packets: 250,
+    };
+    let run = path.transfer_in(900, 1 << 30, 2, Duration::from_secs(20));
+    let resent = run.connections.iter().filter_map(|samples| samples.last());
+    let resent = resent.map(|sample| sample.info.bytes_retransmitted.bytes());
+    assert!(resent.sum::<u64>() > 0);
+    let found = diagnose(&path.observed(vec![run]));
+    assert_eq!(found[0].cause, Cause::DropTailQueue, "{found:?}");
+    assert!(
+        !found.iter().any(|finding| finding.cause == Cause::Aqm),
+        "{found:?}"
+    );
 }

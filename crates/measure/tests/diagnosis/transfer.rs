@@ -122,6 +122,7 @@ pub(crate) fn run(
             .into_iter()
             .map(|connection| connection.samples)
             .collect(),
+        written_until: None,
         received,
     };
     (run, transfer.seen, now)
