@@ -300,7 +300,8 @@ impl Seen {
         // Of a queue that the stream keeps full; its very longest wait may be a host's.
         let full_wait = over.queue / over.rate;
         let (mut waits, mut resent, mut sent) = (Vec::new(), 0.0, 0.0);
-        for samples in observed.runs.iter().flat_map(|run| &run.connections) {
+        // While the rest drains nothing is sampled: how long the queue was at its losses nobody knows.
+        for samples in observed.runs.iter().flat_map(TcpRun::while_written) {
             let least = samples.iter().map(|sample| sample.info.rtt_min).min()?;
             let base = observed.baseline_rtt.unwrap_or(least).min(least);
             let mut was_resending = false;
