@@ -3,7 +3,7 @@
 //! ```text
 //!  history  … self.next_token(); … self.next_chunk(     what came before, 8 MiB at most
 //!                                   ▲    ▲    ▲          words begin here: looked up, then written down
-//!  three tables of places, by the 4, 8 and 16 bytes that stand there
+//!  three tables of places, by the 4, 8 and 12 bytes that stand there
 //! ```
 //! Repeats in text begin where words do. So only there, at one byte in eight, is anything looked up and
 //! written down, and it is known ahead where that will be: a block is worked on in batches of half a kibibyte,
@@ -11,9 +11,10 @@
 //! memory overlap.
 //!
 //! 1. Where words begin (`simd::words`).
-//! 2. For each such place the best candidate: the latest place with the same 16 bytes, else 8, else 4,
+//! 2. For each such place the best candidate: the latest place with the same 12 bytes, else 8, else 4,
 //!    by nine bits of their hash. Its bytes are fetched meanwhile (`simd::repeats`).
-//! 3. A batch later, how many bytes agree there; those of which it is less than four are forgotten.
+//! 3. A batch later, how many bytes agree there; those of which it is less than four are forgotten, and those
+//!    that reach no further than one before them, or that the next one covers.
 //! 4. Which of them become sequences (`Choice`). A match that reaches further than the one before it
 //!    cuts that one short; one that agrees as far back takes its place.
 //!
@@ -21,7 +22,7 @@
 //! ([`is_text`]), and the search for offsets that were used before, which zstd names by itself if they come up.
 
 use simd::agreement::ahead;
-use simd::repeats::{self, AHEAD, BEHIND, Batch, PLACE_BITS, Repeats, Tables};
+use simd::repeats::{self, AHEAD, BEHIND, Batch, NEAR, PLACE_BITS, Repeats, Tables, least_gain};
 use simd::sequences::{MIN_MATCH, Sequence};
 use simd::words;
 
@@ -29,12 +30,6 @@ use crate::config::WINDOW_LOG;
 
 const _: () = assert!(WINDOW_LOG <= PLACE_BITS, "a place fits in a table's entry");
 
-/// Bytes that count when a match is asked whether it reaches beyond the one before it: with more of them
-/// matches are cut short that would better go on.
-const NEAR: u32 = 16;
-/// Bytes that a further sequence has to cover, by the bits of its offset: one costs about as much as so many
-/// literals.
-const LEAST_GAIN: [(u32, i32); 3] = [(14, 4), (18, 5), (u32::BITS, 6)];
 /// Bytes of a block that [`is_text`] looks at, in runs of this length.
 const SAMPLE: usize = 2048;
 const RUN: usize = 64;
@@ -51,8 +46,6 @@ pub(crate) struct Matcher {
     tables: Tables,
     marks: Vec<u64>,
     batch: Box<Batch>,
-    /// By the bits of an offset.
-    gains: [i32; 32],
 }
 
 /// What has been chosen so far.
@@ -68,18 +61,12 @@ struct Choice {
 
 impl Matcher {
     pub(crate) fn new() -> Self {
-        let mut gains = [0; 32];
-        for (bits, gain) in (0..).zip(&mut gains) {
-            let least = LEAST_GAIN.iter().find(|(below, _)| bits < *below);
-            *gain = least.map_or(0, |(_, least)| *least);
-        }
         Self {
             words: words::Kernel::detect(),
             repeats: repeats::Kernel::detect(),
             tables: Tables::new(),
             marks: Vec::new(),
             batch: Batch::new(),
-            gains,
         }
     }
 
@@ -110,7 +97,7 @@ impl Matcher {
             let base = start + 64 * repeats::WORDS * number;
             let (batch, tables) = (&mut self.batch, &mut self.tables);
             let repeats = self.repeats.find(batch, tables, history, marks, base);
-            choice.choose(history, repeats, &self.gains, found);
+            choice.choose(history, repeats, found);
         }
         if choice.offset != 0 {
             found.push(choice.sequence(choice.end));
@@ -124,13 +111,7 @@ impl Matcher {
 
 impl Choice {
     /// Adds the sequences that repeats become.
-    fn choose(
-        &mut self,
-        history: &[u8],
-        repeats: &Repeats,
-        gains: &[i32; 32],
-        found: &mut Vec<Sequence>,
-    ) {
+    fn choose(&mut self, history: &[u8], repeats: &Repeats, found: &mut Vec<Sequence>) {
         found.reserve(repeats.len());
         for repeat in repeats.iter() {
             let at = repeat.at as i32;
@@ -156,7 +137,7 @@ impl Choice {
             let gain = end - begins.max(self.end);
             let any = self.offset != 0;
             let too_short = any && begins < self.start + MIN_MATCH as i32;
-            if gain < gains[repeat.offset.ilog2() as usize] || too_short {
+            if gain < least_gain(repeat.offset) as i32 || too_short {
                 continue;
             }
             if any {

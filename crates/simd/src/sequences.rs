@@ -7,22 +7,20 @@
 //! ```
 //! A block of a zstd frame is a list of sequences: so many literals, then so many bytes that stand
 //! `offset` further back (RFC 8878 §3.1.1.3.2 (Sequences Section)). Who finds them decides how small
-//! and how fast; [`Frame`] takes them from its caller and has zstd code them. zstd offers that by
-//! `ZSTD_registerSequenceProducer` (zstd.h, "Block-Level Sequence Producer API"), which is reached by
-//! pointers only, and so stands in this crate.
+//! and how fast; [`Frame`] takes them from its caller and has zstd code them, by
+//! `ZSTD_compressSequencesAndLiterals` (zstd.h), which is reached by pointers only, and so stands in
+//! this crate. It sees neither the bytes nor what is before them: of what it makes, a frame of one
+//! block, the block is taken over into this frame.
 //!
-//! zstd.h says of that interface that each block is taken to be without history. That is about what
-//! zstd hands to the producer, which gets no pointer to what is before; the offsets that come back
-//! are coded as they are. Here the bytes are one stable buffer that belongs to the frame, so what
-//! is before is known without it.
+//! Offsets that were used before have names (§3.1.1.5 (Repeat Offsets)). zstd finds them slowly, one search
+//! after the other, and each time as if a frame began; so they are found here ([`Recent`]).
 
-use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use zstd_sys::{
-    ZSTD_CCtx, ZSTD_CCtx_reset, ZSTD_CCtx_setParameter, ZSTD_EndDirective, ZSTD_ResetDirective,
-    ZSTD_Sequence, ZSTD_cParameter, ZSTD_compressBound, ZSTD_compressStream2, ZSTD_createCCtx,
-    ZSTD_freeCCtx, ZSTD_inBuffer, ZSTD_isError, ZSTD_outBuffer, ZSTD_registerSequenceProducer,
+    ZSTD_CCtx, ZSTD_CCtx_reset, ZSTD_CCtx_setParameter, ZSTD_ResetDirective, ZSTD_Sequence,
+    ZSTD_cParameter, ZSTD_compressBound, ZSTD_compressSequencesAndLiterals, ZSTD_createCCtx,
+    ZSTD_freeCCtx, ZSTD_isError, ZSTD_versionNumber,
 };
 
 /// Bytes of a block at most: zstd's `ZSTD_BLOCKSIZE_MAX`.
@@ -34,10 +32,29 @@ pub const MIN_MATCH: usize = 3;
 const STRATEGY: i32 = 2;
 /// zstd's own tables, which stay empty: the smallest that it takes, as powers of two.
 const NO_TABLE: i32 = 6;
-/// `ZSTD_ps_enable`: offsets that were used before are coded as such.
-const ENABLE: i32 = 1;
-/// `ZSTD_c_blockSplitterLevel` 1: a block stays one.
-const NO_SPLITTING: i32 = 1;
+/// `ZSTD_ps_disable`
+const DISABLE: i32 = 2;
+/// `ZSTD_sf_explicitBlockDelimiters`
+const EXPLICIT: i32 = 1;
+/// zstd codes an offset as the number that is greater by three (RFC 8878 §3.1.1.3.2.1.1, `Offset_Value`): up to
+/// there it is the name of one that was used before.
+const NAMES: u32 = 3;
+/// The version of zstd that adds them to whatever is handed to it as an offset, as tests have found:
+/// others get no names.
+const NAMING_VERSION: u32 = 10_507;
+/// A frame begins with this number ...
+const MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
+/// ... and a byte of flags, none of them set, and one for the size of the window (§3.1.1.1 (Frame Header)).
+const FLAGS: u8 = 0;
+const FRAME_HEADER: usize = 6;
+/// A block begins with three bytes: whether it is the last, its kind, its length (§3.1.1.2.1 (Block Header)).
+const BLOCK_HEADER: usize = 3;
+const LAST_BLOCK: u8 = 1;
+const RAW_BLOCK: u32 = 0;
+/// Literals are copied so many at a time ...
+const STEP: usize = 16;
+/// ... and zstd reads so many bytes beyond them.
+const BEYOND: usize = 16;
 
 /// So many literals, and a match behind them; the last of a block has no match.
 #[repr(transparent)]
@@ -85,22 +102,25 @@ impl Sequence {
 pub struct Frame {
     context: NonNull<ZSTD_CCtx>,
     log: u32,
-    /// Never grows beyond its first capacity, so that it stays where it is.
     history: Vec<u8>,
     /// Bytes of it that are coded.
     coded: usize,
-    /// Belongs to this frame, as a pointer because zstd keeps one.
-    block: NonNull<Block>,
+    /// Whether its header is written.
+    is_begun: bool,
+    recent: Recent,
+    /// Whether offsets may be handed over by their names.
+    names: bool,
+    sequences: Vec<Sequence>,
+    /// Of the block, one after the other, and room.
+    literals: Vec<u8>,
 }
 
-/// What is handed to zstd next.
-struct Block {
-    sequences: Vec<Sequence>,
-    length: usize,
-}
+/// The last three offsets, as a decoder knows them.
+#[derive(Clone, Copy)]
+struct Recent([u32; NAMES as usize]);
 
 // SAFETY: a context may be used by any thread, one at a time (zstd.h, "Explicit context"), and
-// nothing else refers to it, to the history or to the block.
+// nothing else refers to it.
 unsafe impl Send for Frame {}
 
 impl Frame {
@@ -109,17 +129,17 @@ impl Frame {
     pub fn new(log: u32) -> Option<Self> {
         // SAFETY: takes nothing; returns a context of our own, or null.
         let context = NonNull::new(unsafe { ZSTD_createCCtx() })?;
-        let block = Box::new(Block {
-            sequences: Vec::new(),
-            length: 0,
-        });
         Some(Self {
             context,
             log,
             history: Vec::with_capacity(1 << log),
             coded: 0,
-            // `from_mut` of a leaked box: freed by `drop`.
-            block: NonNull::from_mut(Box::leak(block)),
+            is_begun: false,
+            recent: Recent::new(),
+            // SAFETY: takes nothing and returns a number.
+            names: unsafe { ZSTD_versionNumber() } == NAMING_VERSION,
+            sequences: Vec::new(),
+            literals: vec![0; MAX_BLOCK + STEP + BEYOND],
         })
     }
 
@@ -128,6 +148,8 @@ impl Frame {
     pub fn begin(&mut self) -> bool {
         self.history.clear();
         self.coded = 0;
+        self.is_begun = false;
+        self.recent = Recent::new();
         let context = self.context.as_ptr();
         let whole = ZSTD_ResetDirective::ZSTD_reset_session_and_parameters;
         // SAFETY: the context is alive and used by nobody else.
@@ -137,24 +159,18 @@ impl Frame {
             (ZSTD_cParameter::ZSTD_c_strategy, STRATEGY),
             (ZSTD_cParameter::ZSTD_c_hashLog, NO_TABLE),
             (ZSTD_cParameter::ZSTD_c_chainLog, NO_TABLE),
-            // ZSTD_c_stableInBuffer: zstd keeps no copy of the history.
-            (ZSTD_cParameter::ZSTD_c_experimentalParam9, 1),
-            // ZSTD_c_enableSeqProducerFallback: it looks for no sequences itself.
-            (ZSTD_cParameter::ZSTD_c_experimentalParam17, 0),
+            (ZSTD_cParameter::ZSTD_c_minMatch, MIN_MATCH as i32),
+            (ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
+            // ZSTD_c_blockDelimiters
+            (ZSTD_cParameter::ZSTD_c_experimentalParam11, EXPLICIT),
             // ZSTD_c_repcodeResolution
-            (ZSTD_cParameter::ZSTD_c_experimentalParam19, ENABLE),
-            // ZSTD_c_blockSplitterLevel
-            (ZSTD_cParameter::ZSTD_c_experimentalParam20, NO_SPLITTING),
+            (ZSTD_cParameter::ZSTD_c_experimentalParam19, DISABLE),
         ];
         let taken = parameters.into_iter().all(|(parameter, value)| {
             // SAFETY: the context is alive; values out of range are errors.
             let set = unsafe { ZSTD_CCtx_setParameter(context, parameter, value) };
             !is_error(set)
         });
-        // SAFETY: the block lives as long as the context, and `produce` takes it for what it is.
-        unsafe {
-            ZSTD_registerSequenceProducer(context, self.block.as_ptr().cast(), Some(produce));
-        }
         !is_error(reset) && taken
     }
 
@@ -173,7 +189,7 @@ impl Frame {
         self.history.extend_from_slice(bytes);
     }
 
-    /// Codes the bytes that were pushed as one block, flushed, and adds it to `out`. `find` is given all
+    /// Codes the bytes that were pushed as one block, and adds it to `out`. `find` is given all
     /// bytes of the frame, and where the block begins, and puts its sequences into an empty list.
     /// Says whether it is done; if not, or after a block that was left out, the frame has to begin anew.
     #[must_use]
@@ -183,97 +199,142 @@ impl Frame {
         out: &mut Vec<u8>,
     ) -> bool {
         let start = self.coded;
-        // SAFETY: nobody else refers to the block but zstd, which does so in `flush` only.
-        let block = unsafe { self.block.as_mut() };
-        block.sequences.clear();
-        find(&self.history, start, &mut block.sequences);
-        block.length = self.history.len() - start;
-        if block.length > MAX_BLOCK || !are_sound(&block.sequences, start, block.length) {
+        self.sequences.clear();
+        find(&self.history, start, &mut self.sequences);
+        self.coded = self.history.len();
+        let length = self.coded - start;
+        if length > MAX_BLOCK {
             return false;
         }
-        self.flush(out)
+        let recent = self.recent;
+        let Some(kept) = self.gather(start) else {
+            return false;
+        };
+        if !self.is_begun {
+            self.is_begun = true;
+            out.extend_from_slice(&MAGIC);
+            // Its size is a power of two, of which the exponent counts from 10 on.
+            out.extend_from_slice(&[FLAGS, ((self.log - 10) << 3) as u8]);
+        }
+        if length > 0 && !self.flush(kept, length, out) {
+            // As it is: such a block leaves the offsets alone.
+            self.recent = recent;
+            let header = (length as u32) << 3 | RAW_BLOCK;
+            out.extend_from_slice(&header.to_le_bytes()[..BLOCK_HEADER]);
+            out.extend_from_slice(&self.history[start..]);
+        }
+        true
     }
 
-    /// Has zstd code the block.
-    fn flush(&mut self, out: &mut Vec<u8>) -> bool {
-        let length = self.history.len() - self.coded;
+    /// Brings the block's literals together and gives offsets their names; returns how many literals there are,
+    /// or none where the sequences do not make the block, each from bytes that are there.
+    fn gather(&mut self, start: usize) -> Option<usize> {
+        let (history, literals) = (&self.history[..], &mut self.literals[..]);
+        let (last, others) = self.sequences.split_last_mut()?;
+        let mut recent = self.recent;
+        let (mut at, mut kept, mut sound) = (start, 0, true);
+        for sequence in others {
+            let count = sequence.literals();
+            copy(history, at, count, literals, kept)?;
+            at += count;
+            kept += count;
+            let offset = sequence.offset();
+            sound &= (offset.wrapping_sub(1) < at) & (sequence.length() >= MIN_MATCH);
+            at += sequence.length();
+            let code = recent.code(offset as u32, count > 0);
+            if self.names {
+                sequence.0.offset = code.wrapping_sub(NAMES);
+            }
+        }
+        copy(history, at, last.literals(), literals, kept)?;
+        let is_whole = at + last.literals() == history.len();
+        self.recent = recent;
+        let is_end = last.length() == 0 && last.offset() == 0;
+        (sound && is_end && is_whole).then_some(kept + last.literals())
+    }
+
+    /// Has zstd code the block; says whether it came out smaller, and otherwise adds nothing.
+    fn flush(&mut self, kept: usize, length: usize, out: &mut Vec<u8>) -> bool {
+        let before = out.len();
         // SAFETY: plain arithmetic.
         out.reserve(unsafe { ZSTD_compressBound(length) });
         let spare = out.spare_capacity_mut();
-        let mut to = ZSTD_outBuffer {
-            dst: spare.as_mut_ptr().cast(),
-            size: spare.len(),
-            pos: 0,
+        // SAFETY: all buffers are as long as they say: that of the literals has room beyond them. The sequences
+        // have zstd's own type; their lengths make the literals and the block, as was checked.
+        let made = unsafe {
+            ZSTD_compressSequencesAndLiterals(
+                self.context.as_ptr(),
+                spare.as_mut_ptr().cast(),
+                spare.len(),
+                self.sequences.as_ptr().cast(),
+                self.sequences.len(),
+                self.literals.as_ptr().cast(),
+                kept,
+                self.literals.len(),
+                length,
+            )
         };
-        let mut from = ZSTD_inBuffer {
-            src: self.history.as_ptr().cast(),
-            size: self.history.len(),
-            pos: self.coded,
-        };
-        let flush = ZSTD_EndDirective::ZSTD_e_flush;
-        // SAFETY: both buffers are as long as they say. That of the input is where it was and holds
-        // what it did in the call before, as a stable one has to.
-        let left =
-            unsafe { ZSTD_compressStream2(self.context.as_ptr(), &mut to, &mut from, flush) };
-        // SAFETY: zstd has written `pos` bytes, which is no more than there was room for.
-        unsafe { out.set_len(out.len() + to.pos) };
-        self.coded = self.history.len();
-        left == 0 && from.pos == from.size
+        if is_error(made) || made >= FRAME_HEADER + length {
+            return false;
+        }
+        // SAFETY: zstd has written as much, which is no more than there was room for.
+        unsafe { out.set_len(before + made) };
+        let begins = out[before..].starts_with(&MAGIC) && out[before + MAGIC.len()] == FLAGS;
+        if !begins {
+            out.truncate(before);
+            return false;
+        }
+        out.drain(before..before + FRAME_HEADER);
+        out[before] &= !LAST_BLOCK;
+        true
     }
+}
+
+impl Recent {
+    /// As they are when a frame begins.
+    const fn new() -> Self {
+        Self([1, 4, 8])
+    }
+
+    /// The number that a decoder is told for an offset, which from then on is the last. Behind another match, with
+    /// no literals between, the last one has no name: it would be the same match.
+    #[inline]
+    fn code(&mut self, offset: u32, has_literals: bool) -> u32 {
+        let [one, two, three] = self.0;
+        let is_one = offset == one && has_literals;
+        let is_two = offset == two;
+        let shift = u32::from(!has_literals);
+        let mut code = offset.wrapping_add(NAMES);
+        code = if offset == three { 3 - shift } else { code };
+        code = if is_two { 2 - shift } else { code };
+        code = if is_one { 1 } else { code };
+        let second = if is_one { two } else { one };
+        let third = if is_one || is_two { three } else { two };
+        self.0 = [offset, second, third];
+        code
+    }
+}
+
+/// Copies literals, most of which come in small numbers.
+#[inline]
+fn copy(from: &[u8], at: usize, count: usize, to: &mut [u8], kept: usize) -> Option<()> {
+    if count <= STEP
+        && let Some(from) = from.get(at..at + STEP)
+        && let Some(to) = to.get_mut(kept..kept + STEP)
+    {
+        to.copy_from_slice(from);
+        return Some(());
+    }
+    to.get_mut(kept..kept + count)?
+        .copy_from_slice(from.get(at..at + count)?);
+    Some(())
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // SAFETY: both are of this frame and not used again; the block came from a box.
-        unsafe {
-            ZSTD_freeCCtx(self.context.as_ptr());
-            drop(Box::from_raw(self.block.as_ptr()));
-        }
+        // SAFETY: it is of this frame and not used again.
+        unsafe { ZSTD_freeCCtx(self.context.as_ptr()) };
     }
-}
-
-/// Whether these make `length` bytes behind `start` others, each from bytes that are there.
-fn are_sound(sequences: &[Sequence], start: usize, length: usize) -> bool {
-    let Some((last, others)) = sequences.split_last() else {
-        return false;
-    };
-    let (mut at, mut sound) = (start, true);
-    // Without a branch for each.
-    for sequence in others {
-        at += sequence.literals();
-        sound &= (sequence.offset().wrapping_sub(1) < at) & (sequence.length() >= MIN_MATCH);
-        at += sequence.length();
-    }
-    sound && last.length() == 0 && last.offset() == 0 && at + last.literals() == start + length
-}
-
-/// Hands zstd the sequences of a [`Block`].
-///
-/// # Safety
-/// `state` is one, `sequences` has room for `capacity`.
-unsafe extern "C" fn produce(
-    state: *mut c_void,
-    sequences: *mut ZSTD_Sequence,
-    capacity: usize,
-    _source: *const c_void,
-    length: usize,
-    _dictionary: *const c_void,
-    _dictionary_length: usize,
-    _level: i32,
-    _window: usize,
-) -> usize {
-    // SAFETY: it was registered with a block, which nobody changes while zstd works.
-    let block = unsafe { &*state.cast::<Block>() };
-    if block.length != length || block.sequences.len() > capacity {
-        // ZSTD_SEQUENCE_PRODUCER_ERROR
-        return usize::MAX;
-    }
-    // SAFETY: there is room for so many; the type is zstd's own.
-    unsafe {
-        let from = block.sequences.as_ptr().cast();
-        std::ptr::copy_nonoverlapping(from, sequences, block.sequences.len());
-    }
-    block.sequences.len()
 }
 
 fn is_error(code: usize) -> bool {
@@ -339,6 +400,68 @@ mod tests {
         assert!(frame.code(found, &mut coded));
         assert!(coded.len() - before < 60, "{}", coded.len() - before);
         let whole = [&one, &two, &one[10_000..30_000], &two[..100].repeat(3)].concat();
+        assert!(decoded(&coded, whole.len()) == Some(whole));
+    }
+
+    /// The next numbers of a generator (Knuth's MMIX).
+    fn draw(state: &mut u64, bound: u64) -> u64 {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
+        (*state >> 33) % bound
+    }
+
+    #[test]
+    fn offsets_that_come_again_are_named_as_a_decoder_knows_them() {
+        let mut lengths = Vec::new();
+        for names in [true, false] {
+            let state = &mut 5;
+            let mut frame = frame();
+            frame.names &= names;
+            let (mut coded, mut whole) = (Vec::new(), Vec::<u8>::new());
+            for block in 0..60 {
+                let start = whole.len();
+                let mut sequences = Vec::new();
+                // Each fourth block has literals only, and stays as it is.
+                for _ in 0..if block % 4 == 0 { 0 } else { 200 } {
+                    let literals = draw(state, 3) as u32;
+                    (0..literals).for_each(|_| whole.push(draw(state, 256) as u8));
+                    let offsets = [1, 4, 8, 3, 7, 50, 51, 300];
+                    let offset = offsets[draw(state, 8) as usize];
+                    let length = 3 + draw(state, 9) as u32;
+                    (0..length).for_each(|_| whole.push(whole[whole.len() - offset]));
+                    sequences.push(Sequence::new(literals, length, offset as u32));
+                }
+                let last = if block % 4 == 0 { 500 } else { 0 };
+                (0..last).for_each(|_| whole.push(draw(state, 256) as u8));
+                sequences.push(Sequence::last(last));
+                frame.push(&whole[start..]);
+                let find = |_: &[u8], _, found: &mut Vec<_>| found.extend_from_slice(&sequences);
+                assert!(frame.code(find, &mut coded));
+            }
+            assert!(decoded(&coded, whole.len()) == Some(whole));
+            lengths.push(coded.len());
+        }
+        assert!(lengths[0] < lengths[1], "{lengths:?}");
+    }
+
+    #[test]
+    fn a_block_that_does_not_come_out_smaller_is_left_as_it_is() {
+        let mut frame = frame();
+        let state = &mut 7;
+        let noise: Vec<u8> = (0..MAX_BLOCK).map(|_| draw(state, 256) as u8).collect();
+        let mut coded = Vec::new();
+        for part in [&noise[..], &noise[..1], &noise[..9]] {
+            frame.push(part);
+            let length = part.len() as u32;
+            let find = |_: &[u8], _, found: &mut Vec<_>| found.push(Sequence::last(length));
+            assert!(frame.code(find, &mut coded));
+        }
+        assert_eq!(
+            coded.len(),
+            FRAME_HEADER + 3 * BLOCK_HEADER + MAX_BLOCK + 10
+        );
+        let whole = [&noise[..], &noise[..1], &noise[..9]].concat();
         assert!(decoded(&coded, whole.len()) == Some(whole));
     }
 

@@ -17,7 +17,17 @@ pub struct Batch {
     longest: Looked,
     /// For each place a bit for each byte that is compared: whether it differs.
     differing: [u64; ROOM],
+    reach: Reach,
     repeats: Repeats,
+}
+
+/// How far the repeats go that were found since the last batch without places.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reach {
+    /// Where the furthest ends.
+    pub(super) most: u32,
+    /// Where those end at least that become sequences.
+    pub(super) least: u32,
 }
 
 /// Places, and what is known of them.
@@ -68,6 +78,7 @@ pub(super) struct Parts<'a> {
     pub(super) long: &'a mut Looked,
     pub(super) longest: &'a mut Looked,
     pub(super) differing: &'a mut [u64; ROOM],
+    pub(super) reach: &'a mut Reach,
     pub(super) repeats: &'a mut Repeats,
 }
 
@@ -92,6 +103,7 @@ impl Batch {
             long: looked(),
             longest: looked(),
             differing: [0; _],
+            reach: Reach::default(),
             repeats: Repeats {
                 count: 0,
                 at: [0; _],
@@ -117,6 +129,7 @@ impl Batch {
             long: &mut self.long,
             longest: &mut self.longest,
             differing: &mut self.differing,
+            reach: &mut self.reach,
             repeats: &mut self.repeats,
         }
     }

@@ -39,7 +39,8 @@ impl Kernel {
     /// Looks up the marked places of a text and writes them down for those to come: bit `p % 64` of word
     /// `p / 64` of the marks is for the place `base + p`. Of two places one after the other, one may be
     /// marked. `history` is all of the text that is known. Returns the repeats at the places that were handed in
-    /// before, in their order: hand in none to get the last.
+    /// before, in their order: hand in none to get the last. Those are left out that do not reach beyond one
+    /// before them by [`super::least_gain`], as far as is known without choosing, or that the next one covers.
     ///
     /// # Panics
     /// When there are more than [`super::WORDS`] of marks, when `base` is far beyond the longest text, or for a place that does not have

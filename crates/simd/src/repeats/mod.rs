@@ -1,8 +1,9 @@
 //! Where the bytes at some places of a text stood before, and how far they agree.
 //!
 //! ```text
-//!  places ─► hashes of 16, 8 and 4 bytes ─► three tables: the latest place with the same
+//!  places ─► hashes of 12, 8 and 4 bytes ─► three tables: the latest place with the same
 //!         ─► candidates, whose bytes are fetched ─► how many bytes agree there, a batch later
+//!         ─► those that reach further than others by what a sequence costs
 //! ```
 //! Many places are worked on at once, in steps that are loops without branches that depend on data: the waits
 //! for memory overlap, and vectors do several places at a time.
@@ -27,6 +28,15 @@ pub const BEHIND: usize = 16;
 pub const LEAST_AGREEING: u32 = 4;
 /// A repeat of so many bytes at most stands for the next ones, too, if they are the rest of it.
 pub const REST: u32 = 16;
+/// Bytes that count when a repeat is asked whether it reaches beyond those before it: with more of them
+/// matches are cut short that would better go on.
+pub const NEAR: u32 = 16;
+/// Bytes that have to be left of them beyond the others: zstd's shortest match.
+const LEAST_BEYOND: u32 = 3;
+/// Bytes that a further repeat has to cover: a sequence costs about as much as so many literals ...
+const LEAST_GAIN: u32 = 4;
+/// ... and so many more from these offsets on.
+const FURTHER: [(u32, u32); 2] = [(1 << 14, 2), (1 << 18, 1)];
 /// A text has 2 to this power bytes at most.
 pub const PLACE_BITS: u32 = 23;
 /// Words of marks, of 64 places each, that are worked on together: what is known of their places stays in
@@ -35,7 +45,7 @@ pub const WORDS: usize = 8;
 
 /// Places in a word of marks.
 const WORD: usize = 64;
-/// Places in the tables by 4, 8 and 16 bytes, as powers of two. Together 512 KiB: they share a
+/// Places in the tables by 4, 8 and 12 bytes, as powers of two. Together 512 KiB: they share a
 /// processor's own cache with what else is done for a text.
 const SHORT_LOG: u32 = 15;
 const LONG_LOG: u32 = 15;
@@ -48,8 +58,14 @@ const COMPARED: usize = BEHIND + AHEAD;
 /// Odd and without pattern: the golden ratio, and the second constant of XXH64.
 const MULTIPLIER: u64 = 0x9e37_79b1_85eb_ca87;
 const OTHER_MULTIPLIER: u64 = 0xc2b2_ae3d_27d4_eb4f;
-/// The bytes behind the first eight are turned by so many bits before they are mixed with these.
-const TURN: i32 = 29;
+
+/// Bytes that a repeat at this offset has to cover beyond others to be worth a sequence.
+#[inline]
+#[must_use]
+pub const fn least_gain(offset: u32) -> u32 {
+    let [(far, more), (farther, yet_more)] = FURTHER;
+    LEAST_GAIN + more * (offset >= far) as u32 + yet_more * (offset >= farther) as u32
+}
 
 /// The latest places of a text, by the bytes that stand there.
 pub struct Tables {

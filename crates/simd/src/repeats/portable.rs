@@ -1,9 +1,9 @@
 //! The steps in plain code.
 
-use super::batch::{Listed, Parts, ROOM, Repeats};
+use super::batch::{Listed, Parts, ROOM, Reach, Repeats};
 use super::{
-    AHEAD, BEHIND, COMPARED, LEAST_AGREEING, LONG_LOG, LONGEST_LOG, MULTIPLIER, OTHER_MULTIPLIER,
-    PLACE, REST, SHORT_LOG, TURN, Tables, WORD,
+    AHEAD, BEHIND, COMPARED, LEAST_AGREEING, LEAST_BEYOND, LONG_LOG, LONGEST_LOG, MULTIPLIER, NEAR,
+    OTHER_MULTIPLIER, PLACE, REST, SHORT_LOG, Tables, WORD, least_gain,
 };
 use crate::agreement::{differing, fetch};
 
@@ -26,8 +26,9 @@ pub(super) fn find(
         let [front, back] = [0, 1].map(|word: usize| u64::from_le_bytes(words[word]));
         let short = (front << 32).wrapping_mul(MULTIPLIER);
         let long = front.wrapping_mul(OTHER_MULTIPLIER);
-        let longest = back.rotate_left(TURN as u32).wrapping_mul(MULTIPLIER);
-        let longest = front.wrapping_add(longest).wrapping_mul(OTHER_MULTIPLIER);
+        // Of 32 bits each.
+        let back = u64::from(back as u32) * u64::from(MULTIPLIER as u32);
+        let longest = front.wrapping_add(back).wrapping_mul(OTHER_MULTIPLIER);
         let short = exchange::<SHORT_LOG, _>(&mut tables.short, short, at);
         let long = exchange::<LONG_LOG, _>(&mut tables.long, long, at);
         let longest = exchange::<LONGEST_LOG, _>(&mut tables.longest, longest, at);
@@ -41,7 +42,11 @@ pub(super) fn find(
         fetch(history, candidate as usize - BEHIND);
         fetch(history, candidate as usize + AHEAD - 1);
     }
-    compare(parts.before, history, parts.repeats);
+    compare(parts.before, history, parts.reach, parts.repeats);
+    thin(parts.repeats);
+    if parts.now.count == 0 {
+        *parts.reach = Reach::default();
+    }
 }
 
 fn list(marks: &[u64], base: u32, places: &mut [u32; ROOM]) -> usize {
@@ -82,7 +87,8 @@ fn entry<const LOG: u32>(hash: u64, at: u32) -> u32 {
     (hash << LOG >> 32) as u32 & !PLACE | at
 }
 
-fn compare(listed: &Listed, history: &[u8], repeats: &mut Repeats) {
+/// Compares the bytes at each place and its candidate, and gathers what is worth a sequence.
+fn compare(listed: &Listed, history: &[u8], reach: &mut Reach, repeats: &mut Repeats) {
     let places = listed.places[..listed.count].iter();
     let mut count = 0;
     let mut last = (0, 0, 0);
@@ -95,6 +101,7 @@ fn compare(listed: &Listed, history: &[u8], repeats: &mut Repeats) {
         let bits = lanes.map(|(at, (one, other))| u64::from(differing(one, other)) << at);
         let differing = bits.fold(0, |bits, more| bits | more);
         let ahead = (differing >> BEHIND | 1 << AHEAD).trailing_zeros();
+        let behind = (differing as u16).leading_zeros();
         let (offset, end) = (at.wrapping_sub(*candidate), at.wrapping_add(ahead));
         // Whether it is what is left of the one before.
         let (last_offset, last_ahead, last_end) =
@@ -103,9 +110,34 @@ fn compare(listed: &Listed, history: &[u8], repeats: &mut Repeats) {
         repeats.at[count] = *at;
         repeats.offset[count] = offset;
         repeats.ahead[count] = ahead;
-        repeats.behind[count] = (differing as u16).leading_zeros();
-        let is_found = ahead >= LEAST_AGREEING && *candidate > BEHIND as u32;
-        count += usize::from(is_found && !is_rest);
+        repeats.behind[count] = behind;
+        let gain = least_gain(offset);
+        let is_found = ahead >= LEAST_AGREEING
+            && *candidate > BEHIND as u32
+            && ahead + behind >= gain
+            && !is_rest;
+        // It becomes a sequence if it ends there at most: so far the sequence before it may reach.
+        let beyond = end.wrapping_sub(gain - 1).min(at + NEAR - LEAST_BEYOND);
+        count += usize::from(is_found && beyond > reach.least);
+        let certain = if beyond > reach.most { end } else { beyond };
+        reach.least = reach.least.max(if is_found { certain } else { 0 });
+        reach.most = reach.most.max(if is_found { end } else { 0 });
+    }
+    repeats.count = count;
+}
+
+/// Leaves out what the next one covers from its beginning on.
+fn thin(repeats: &mut Repeats) {
+    let mut count = 0;
+    for place in 0..repeats.count {
+        let first = repeats.at[place] - repeats.behind[place];
+        let next = place + 1;
+        let is_covered = next < repeats.count && repeats.at[next] - repeats.behind[next] <= first;
+        repeats.at[count] = repeats.at[place];
+        repeats.offset[count] = repeats.offset[place];
+        repeats.ahead[count] = repeats.ahead[place];
+        repeats.behind[count] = repeats.behind[place];
+        count += usize::from(!is_covered);
     }
     repeats.count = count;
 }

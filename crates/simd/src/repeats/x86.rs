@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::batch::{Listed, Looked, MOST, Parts, ROOM, Repeats};
+use super::batch::{Listed, Looked, MOST, Parts, ROOM, Reach, Repeats};
 use super::{
-    AHEAD, BEHIND, COMPARED, LEAST_AGREEING, LONG_LOG, LONGEST_LOG, MULTIPLIER, OTHER_MULTIPLIER,
-    PLACE, REST, SHORT_LOG, TURN, Tables, WORD,
+    AHEAD, BEHIND, COMPARED, FURTHER, LEAST_AGREEING, LEAST_BEYOND, LEAST_GAIN, LONG_LOG,
+    LONGEST_LOG, MULTIPLIER, NEAR, OTHER_MULTIPLIER, PLACE, REST, SHORT_LOG, Tables, WORD,
 };
 
 /// A value exists only where the processor has AVX-512 F, BW, CD, DQ and VL, BMI1, BMI2 and POPCNT.
@@ -53,6 +53,7 @@ unsafe fn find(parts: Parts<'_>, tables: &mut Tables, history: &[u8], marks: &[u
         long,
         longest,
         differing,
+        reach,
         repeats,
     } = parts;
     now.count = list(marks, base as u32, &mut now.places);
@@ -80,7 +81,11 @@ unsafe fn find(parts: Parts<'_>, tables: &mut Tables, history: &[u8], marks: &[u
     check_candidates(before, history);
     // SAFETY: all places and candidates were checked, and so many bytes are before and behind them.
     unsafe { compare(before, history, differing) };
-    gather(before, differing, repeats);
+    gather(before, differing, reach, repeats);
+    thin(repeats);
+    if now.count == 0 {
+        *reach = Reach::default();
+    }
 }
 
 /// Lists the places that are marked, from `base` on; says how many there are.
@@ -162,12 +167,13 @@ unsafe fn hash(
             let back = _mm512_mask_i32gather_epi64::<1>(zeros, mask, at, behind.cast());
             (at, front, back)
         };
+        let high = |product| _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(product));
         let hash = _mm256_mullo_epi32(_mm512_cvtepi64_epi32(front), low_multiplier);
         write::<SHORT_LOG>(short, place, hash, at);
-        let high = |product| _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(product));
         let hash = high(_mm512_mullo_epi64(front, other_multiplier));
         write::<LONG_LOG>(long, place, hash, at);
-        let back = _mm512_mullo_epi64(_mm512_rol_epi64::<TURN>(back), multiplier);
+        // Of the lower halves.
+        let back = _mm512_mul_epu32(back, multiplier);
         let both = _mm512_add_epi64(front, back);
         let hash = high(_mm512_mullo_epi64(both, other_multiplier));
         write::<LONGEST_LOG>(longest, place, hash, at);
@@ -249,13 +255,15 @@ unsafe fn compare(listed: &Listed, history: &[u8], differing: &mut [u64; ROOM]) 
     }
 }
 
-/// Gathers the places at which enough bytes agree.
+/// Gathers the places at which enough bytes agree for a sequence.
 #[target_feature(enable = "avx512f,avx512cd,avx512vl,popcnt")]
-fn gather(listed: &Listed, differing: &[u64; ROOM], repeats: &mut Repeats) {
+fn gather(listed: &Listed, differing: &[u64; ROOM], reach: &mut Reach, repeats: &mut Repeats) {
     let mut count = 0;
     let mut place = 0;
     let none = _mm256_setzero_si256();
     let (mut last_offset, mut last_ahead, mut last_end) = (none, none, none);
+    // The last of eight counts.
+    let [mut most, mut least] = [reach.most, reach.least].map(|at| _mm256_set1_epi32(at as i32));
     while place < listed.count {
         let left = (listed.count - place).min(8);
         let differing: &[u64] = &differing[place..place + 8];
@@ -294,10 +302,30 @@ fn gather(listed: &Listed, differing: &[u64; ROOM], repeats: &mut Repeats) {
         let rest = _mm256_cmpeq_epi32_mask(offset, offset_before)
             & _mm256_cmpeq_epi32_mask(end, end_before)
             & _mm256_cmple_epi32_mask(ahead_before, _mm256_set1_epi32(REST as i32));
+        let one = _mm256_set1_epi32(1);
+        let mut gain = _mm256_set1_epi32(LEAST_GAIN.cast_signed());
+        for (far, more) in FURTHER {
+            let is_far = _mm256_cmpge_epu32_mask(offset, _mm256_set1_epi32(far as i32));
+            gain = _mm256_mask_add_epi32(gain, is_far, gain, _mm256_set1_epi32(more as i32));
+        }
         let found = _mm256_cmpge_epi32_mask(ahead, agree)
             & _mm256_cmpgt_epi32_mask(candidates, nowhere)
+            & _mm256_cmpge_epi32_mask(_mm256_add_epi32(ahead, behind), gain)
             & !rest
             & u8::MAX >> (8 - left);
+        // It becomes a sequence if it ends there at most: so far the sequence before it may reach.
+        let near = _mm256_set1_epi32((NEAR - LEAST_BEYOND).cast_signed());
+        let beyond = _mm256_sub_epi32(_mm256_add_epi32(end, one), gain);
+        let beyond = _mm256_min_epi32(beyond, _mm256_add_epi32(at, near));
+        let most_before = most;
+        most = running_most(_mm256_maskz_mov_epi32(found, end), most_before);
+        let most_before = _mm256_alignr_epi32::<7>(most, most_before);
+        let is_certain = _mm256_cmpgt_epi32_mask(beyond, most_before);
+        let certain = _mm256_mask_mov_epi32(beyond, is_certain, end);
+        let least_before = least;
+        least = running_most(_mm256_maskz_mov_epi32(found, certain), least_before);
+        let least_before = _mm256_alignr_epi32::<7>(least, least_before);
+        let found = found & _mm256_cmpgt_epi32_mask(beyond, least_before);
         let parts = [
             (&mut repeats.at, at),
             (&mut repeats.offset, offset),
@@ -312,6 +340,54 @@ fn gather(listed: &Listed, differing: &[u64; ROOM], repeats: &mut Repeats) {
         }
         count += found.count_ones() as usize;
         place += 8;
+    }
+    repeats.count = count;
+    let last = |reached| _mm256_extract_epi32::<7>(reached).cast_unsigned();
+    (reach.most, reach.least) = (last(most), last(least));
+}
+
+/// Of each value and those before it the greatest, and of the last of others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+fn running_most(values: __m256i, others: __m256i) -> __m256i {
+    let none = _mm256_setzero_si256();
+    let most = _mm256_max_epi32(values, _mm256_alignr_epi32::<7>(values, none));
+    let most = _mm256_max_epi32(most, _mm256_alignr_epi32::<6>(most, none));
+    let most = _mm256_max_epi32(most, _mm256_alignr_epi32::<4>(most, none));
+    let last = _mm256_permutexvar_epi32(_mm256_set1_epi32(7), others);
+    _mm256_max_epi32(most, last)
+}
+
+/// Leaves out what the next one covers from its beginning on.
+#[target_feature(enable = "avx512f,avx512vl,popcnt")]
+fn thin(repeats: &mut Repeats) {
+    let mut count = 0;
+    for place in (0..repeats.count).step_by(8) {
+        let left = repeats.count - place;
+        let lanes = |count: usize| !u8::MAX.unbounded_shl(count.min(8) as u32);
+        let load = |part: &[u32; ROOM], place: usize| {
+            let eight: &[u32] = &part[place..place + 8];
+            // SAFETY: it is as long as a vector; loads of this kind need no alignment.
+            unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) }
+        };
+        let first = |place| {
+            let at = load(&repeats.at, place);
+            _mm256_sub_epi32(at, load(&repeats.behind, place))
+        };
+        let is_covered = _mm256_cmple_epi32_mask(first(place + 1), first(place)) & lanes(left - 1);
+        let left = lanes(left) & !is_covered;
+        for part in [
+            &mut repeats.at,
+            &mut repeats.offset,
+            &mut repeats.ahead,
+            &mut repeats.behind,
+        ] {
+            let packed = _mm256_maskz_compress_epi32(left, load(part, place));
+            let room: &mut [u32] = &mut part[count..count + 8];
+            // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
+            unsafe { _mm256_storeu_si256(room.as_mut_ptr().cast(), packed) };
+        }
+        count += left.count_ones() as usize;
     }
     repeats.count = count;
 }
