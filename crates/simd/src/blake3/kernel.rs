@@ -1,5 +1,7 @@
 //! The choice of a kernel, and the tree above the leaves.
 
+use std::cmp::Reverse;
+
 use super::{HASH, Job, LEAF};
 
 /// A way to hash many inputs; all give the same hashes.
@@ -41,11 +43,28 @@ impl Kernel {
             }
         }
         let mut level = vec![[0; HASH]; jobs.len()];
-        self.run(&jobs, &mut level);
+        self.run_leaves(jobs, &mut level);
         while widths.iter().any(|width| *width > 1) {
             level = self.next_level(&level, &mut widths);
         }
         level
+    }
+
+    /// Hashes leaves. Whole ones share their vectors with whole ones, which are nearly all of them, and
+    /// shorter ones with those of about their length: lanes of different lengths need care with each
+    /// block, and one that is through waits for the longest.
+    fn run_leaves(self, jobs: Vec<Job<'_>>, results: &mut [[u8; HASH]]) {
+        let jobs = jobs.into_iter().enumerate();
+        let (mut jobs, mut short): (Vec<_>, Vec<_>) =
+            jobs.partition(|(_, job)| job.bytes.len() == LEAF);
+        short.sort_unstable_by_key(|(_, job)| Reverse(job.bytes.len()));
+        jobs.append(&mut short);
+        let (places, jobs): (Vec<usize>, Vec<Job<'_>>) = jobs.into_iter().unzip();
+        let mut hashed = vec![[0; HASH]; jobs.len()];
+        self.run(&jobs, &mut hashed);
+        for (place, hash) in places.into_iter().zip(hashed) {
+            results[place] = hash;
+        }
     }
 
     /// Hashes the pairs of each input's results; one that is left over goes up as it is, which

@@ -9,6 +9,9 @@ use std::arch::x86_64::*;
 use super::{BLOCK, HASH, INITIAL, Job, SCHEDULE};
 
 const LANES: usize = 16;
+/// Blocks that are fetched ahead of the one at hand: sixteen streams are more than a processor
+/// follows by itself.
+const AHEAD: usize = 4;
 
 /// Hashes all jobs, sixteen at a time.
 ///
@@ -17,14 +20,17 @@ const LANES: usize = 16;
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn run_avx512(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
     assert_eq!(jobs.len(), results.len());
-    for (jobs, results) in jobs.chunks(LANES).zip(results.chunks_mut(LANES)) {
-        run_lanes(jobs, results);
+    let after = jobs.chunks(LANES).skip(1).chain([&[][..]]);
+    let groups = jobs.chunks(LANES).zip(after);
+    for ((jobs, after), results) in groups.zip(results.chunks_mut(LANES)) {
+        run_lanes(jobs, after, results);
     }
 }
 
-/// Hashes up to sixteen jobs; lanes without one do the first again.
+/// Hashes up to sixteen jobs; lanes without one do the first again. Fetches the first blocks of those
+/// that come `after`.
 #[target_feature(enable = "avx512f")]
-fn run_lanes(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
+fn run_lanes(jobs: &[Job<'_>], after: &[Job<'_>], results: &mut [[u8; HASH]]) {
     let job = |lane: usize| jobs.get(lane).unwrap_or(&jobs[0]);
     let mut padded = [[0; BLOCK]; LANES];
     let (mut most, mut least) = (0, usize::MAX);
@@ -36,7 +42,10 @@ fn run_lanes(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
         most = job.blocks().max(most);
         least = job.blocks().min(least);
         let rest = &job.bytes[(job.blocks() - 1) * BLOCK..];
-        padded[lane][..rest.len()].copy_from_slice(rest);
+        // A whole one is taken from where it is, and not touched before its turn.
+        if rest.len() < BLOCK {
+            padded[lane][..rest.len()].copy_from_slice(rest);
+        }
         counters[0][lane] = job.counter as u32;
         counters[1][lane] = (job.counter >> 32) as u32;
         firsts[lane] = job.first;
@@ -55,6 +64,12 @@ fn run_lanes(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
         least - 1
     };
     for number in 0..alike {
+        let ahead = number + AHEAD;
+        if ahead < most {
+            jobs.iter().for_each(|job| fetch(job, ahead));
+        } else {
+            after.iter().for_each(|job| fetch(job, ahead - most));
+        }
         for (lane, block) in blocks.iter_mut().enumerate() {
             let there = job(lane).bytes[number * BLOCK..].first_chunk();
             *block = there.expect("these blocks are whole");
@@ -105,6 +120,15 @@ fn run_lanes(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
         for (bytes, words) in result.as_chunks_mut::<4>().0.iter_mut().zip(&words) {
             *bytes = u32::to_le_bytes(words[lane]);
         }
+    }
+}
+
+/// Has the cache fetch a job's block of this number, if it has one.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn fetch(job: &Job<'_>, number: usize) {
+    if let Some(byte) = job.bytes.get(number * BLOCK) {
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
     }
 }
 
