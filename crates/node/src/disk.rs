@@ -4,10 +4,19 @@
 //! every flow. Files are `dictionary/NNNNNNNN.seg` in the state directory, for their owner
 //! alone; a lock beside them keeps a second node out. A sync is fdatasync, and of the directory
 //! too when the file is new: without that its name could be gone after a loss of power.
+//!
+//! ```text
+//! append  ├ head ┼ whole blocks, from where they stand in memory ┼ tail ┤
+//!           page cache          O_DIRECT                        page cache
+//! ```
+//! Large appends go past the page cache, which costs a processor a quarter of what copying into it
+//! does and keeps nothing there that the dictionary has in memory itself. Where a file system does
+//! not take that, all goes through the page cache.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -16,7 +25,7 @@ use std::thread;
 use bytes::Bytes;
 use engine::Input;
 use reduce::{
-    DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
+    DISK_BLOCK, DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
     parse_segment_file_name, segment_file_name,
 };
 use thiserror::Error;
@@ -26,6 +35,10 @@ use crate::mailbox::Mailbox;
 
 /// Segment files kept open; a warm transfer reads from few at a time.
 const OPEN_FILES: usize = 64;
+
+/// Bytes in whole blocks from which on an append goes past the page cache: for less, waiting for the
+/// disk takes longer than copying does.
+const LEAST_DIRECT: usize = 64 * 1024;
 
 /// Why there is no dictionary on disk.
 #[derive(Debug, Error)]
@@ -103,11 +116,31 @@ pub(crate) fn start(
     Ok(sender)
 }
 
+/// The way past the page cache.
+#[derive(Debug)]
+enum Direct {
+    /// No large append was made yet.
+    Untried,
+    /// To the segment of this number.
+    To { segment: u32, file: File },
+    /// The file system does not have it.
+    Refused,
+}
+
+impl Direct {
+    fn forget(&mut self, number: u32) {
+        if matches!(self, Self::To { segment, .. } if *segment == number) {
+            *self = Self::Untried;
+        }
+    }
+}
+
 /// A dictionary's directory and those of its files that are open.
 #[derive(Debug)]
 pub struct SegmentFiles {
     directory: PathBuf,
     open: BTreeMap<u32, File>,
+    direct: Direct,
     /// Files were made since the directory was last synced.
     has_new: bool,
 }
@@ -119,6 +152,7 @@ impl SegmentFiles {
         Self {
             directory,
             open: BTreeMap::new(),
+            direct: Direct::Untried,
             has_new: false,
         }
     }
@@ -147,8 +181,7 @@ impl SegmentFiles {
                 offset,
                 bytes,
             } => self
-                .file(segment, offset == 0)
-                .and_then(|file| file.write_all_at(&bytes, offset))
+                .append(segment, offset, &bytes)
                 .map_err(fault)
                 .map(|()| DiskAnswer::Done),
             DiskOperation::Truncate { segment, length } => self
@@ -162,6 +195,7 @@ impl SegmentFiles {
             }
             DiskOperation::Delete { segment } => {
                 self.open.remove(&segment);
+                self.direct.forget(segment);
                 match fs::remove_file(self.path(segment)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(fault(error)),
                     Ok(()) | Err(_) => Ok(DiskAnswer::Done),
@@ -182,6 +216,61 @@ impl SegmentFiles {
             }
         }
         Ok(segments)
+    }
+
+    fn append(&mut self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        // Makes it where it is new.
+        self.file(segment, offset == 0)?;
+        let blocks = whole_blocks(offset, bytes);
+        let (head, tail) = (0..blocks.start, blocks.end..bytes.len());
+        let is_written = self.append_directly(segment, offset, bytes, &blocks)?;
+        let rest = match is_written {
+            true => [head, tail],
+            false => [0..bytes.len(), 0..0],
+        };
+        let file = self.file(segment, false)?;
+        for part in rest {
+            file.write_all_at(&bytes[part.clone()], offset + part.start as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Writes these blocks past the page cache; says whether that could be done.
+    fn append_directly(
+        &mut self,
+        segment: u32,
+        offset: u64,
+        bytes: &[u8],
+        blocks: &Range<usize>,
+    ) -> io::Result<bool> {
+        if blocks.len() < LEAST_DIRECT {
+            return Ok(false);
+        }
+        let path = self.path(segment);
+        match &self.direct {
+            Direct::Refused => return Ok(false),
+            Direct::To { segment: open, .. } if *open == segment => {}
+            Direct::To { .. } | Direct::Untried => {
+                let mut options = OpenOptions::new();
+                let file = options.write(true).custom_flags(libc::O_DIRECT).open(path);
+                self.direct = match file {
+                    Ok(file) => Direct::To { segment, file },
+                    Err(error) if is_refusal(&error) => Direct::Refused,
+                    Err(error) => return Err(error),
+                };
+            }
+        }
+        let Direct::To { file, .. } = &self.direct else {
+            return Ok(false);
+        };
+        match file.write_all_at(&bytes[blocks.clone()], offset + blocks.start as u64) {
+            Ok(()) => Ok(true),
+            Err(error) if is_refusal(&error) => {
+                self.direct = Direct::Refused;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn read(&mut self, segment: u32, offset: u64, length: u32) -> io::Result<Bytes> {
@@ -231,6 +320,23 @@ impl SegmentFiles {
     fn path(&self, segment: u32) -> PathBuf {
         self.directory.join(segment_file_name(segment))
     }
+}
+
+/// The blocks that are whole in these bytes and stand in memory as they will in the file; none if
+/// they do not.
+fn whole_blocks(offset: u64, bytes: &[u8]) -> Range<usize> {
+    let to_block = |address: usize| address.wrapping_neg() % DISK_BLOCK;
+    let start = to_block(offset as usize);
+    let agree = start == to_block(bytes.as_ptr().addr());
+    match bytes.len().checked_sub(start).filter(|_| agree) {
+        Some(rest) => start..start + rest / DISK_BLOCK * DISK_BLOCK,
+        None => 0..0,
+    }
+}
+
+/// Whether the system says that writing past the page cache is not to be had there (open(2), write(2)).
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 fn fault(error: io::Error) -> DiskFault {
@@ -295,6 +401,43 @@ mod tests {
         assert_eq!(disk.execute(delete.clone()), Ok(DiskAnswer::Done));
         assert_eq!(disk.execute(delete), Ok(DiskAnswer::Done));
         assert_eq!(disk.execute(read(0, 1)), Err(DiskFault::Missing));
+    }
+
+    #[test]
+    fn appends_large_and_small_are_read_back_wherever_they_stand_in_memory() {
+        let state = tempfile::tempdir().unwrap();
+        let mut disk = SegmentFiles::new(state.path().join("dictionary"));
+        disk.execute(DiskOperation::List).unwrap();
+        let content: Vec<u8> = (0..1_000_000_u32).map(|at| (at % 251) as u8).collect();
+        let memory = Bytes::from(content);
+        let mut expected = Vec::new();
+        let mut direct = 0;
+        for length in [70_000, 5, 131_072, 3_000, 0, 300_000, 66_000] {
+            for shift in [0, 1, 2_048] {
+                let offset = expected.len() as u64;
+                // As far from a block as the file's end, and then a little further.
+                let front =
+                    (expected.len()).wrapping_sub(memory.as_ptr().addr()) % DISK_BLOCK + shift;
+                let bytes = memory.slice(front..front + length);
+                let blocks = whole_blocks(offset, &bytes);
+                assert_eq!(blocks.is_empty(), shift > 0 || length < 2 * DISK_BLOCK);
+                direct += usize::from(blocks.len() >= LEAST_DIRECT);
+                expected.extend_from_slice(&bytes);
+                let append = DiskOperation::Append {
+                    segment: 3,
+                    offset,
+                    bytes,
+                };
+                assert_eq!(disk.execute(append), Ok(DiskAnswer::Done));
+                let seen = disk.read(3, 0, expected.len() as u32 + 1).unwrap();
+                assert!(seen == expected, "{length} bytes at {offset}");
+            }
+        }
+        assert_eq!(direct, 3);
+        assert!(fs::read(state.path().join("dictionary/00000003.seg")).unwrap() == expected);
+        let delete = DiskOperation::Delete { segment: 3 };
+        assert_eq!(disk.execute(delete), Ok(DiskAnswer::Done));
+        assert!(!matches!(disk.direct, Direct::To { .. }));
     }
 
     #[test]

@@ -84,6 +84,16 @@ pub const MAX_TRACKED_PEERS: usize = 64;
 pub const MAX_DISK_READ: u32 = 1024 * 1024;
 /// The longest single append, in bytes: what waits while another is under way goes out together.
 pub const MAX_DISK_APPEND: usize = 1024 * 1024;
+/// What has an append of its own at once: so many bytes, which together with a record's more are less
+/// than the longest append ...
+pub(crate) const GATHERED: usize = 768 * 1024;
+/// ... or any, if there was none for so long. What comes sooner is gathered: a large append costs a
+/// processor a fraction of what many small ones do, and the time is little beside [`SYNC_INTERVAL`],
+/// which has to pass as well before anything is certain to outlive a loss of power.
+pub(crate) const GATHERING: Duration = Duration::from_millis(20);
+/// The unit, in bytes, in which appended bytes stand in memory as they are to stand in the file: the
+/// largest block that disks have, and what they need to take bytes from where they are.
+pub const DISK_BLOCK: usize = 4096;
 /// Bytes that may wait to be appended before new chunks stay in memory only: a slow disk must
 /// neither hold up a flow nor fill the memory.
 pub const MAX_DISK_BACKLOG: usize = 32 * 1024 * 1024;

@@ -43,8 +43,10 @@ pub enum DiskOperation {
         length: u32,
     },
     /// Write all of `bytes` at `offset`, which is where the dictionary believes the file ends
-    /// (after a failed append it may write over what that left). Makes the file at offset 0.
-    /// Answer: [`DiskAnswer::Done`].
+    /// (after a failed append it may write over what that left). Makes the file at offset 0. Where
+    /// chunks are appended, the address of the bytes is as far from a multiple of
+    /// [`crate::DISK_BLOCK`] as `offset` is, so that whole blocks can be written from where they
+    /// are; to be relied on by nobody. Answer: [`DiskAnswer::Done`].
     Append {
         /// The segment's number.
         segment: u32,

@@ -25,6 +25,13 @@ fn restarted(side: &Side, seed: u64) -> Side {
     Side::with(seed, side.config, side.disk.clone())
 }
 
+/// Lets what is gathered be written, which takes some milliseconds.
+fn write_down(side: &mut Side) {
+    let due = side.dictionary.poll_timeout().expect("something waits");
+    side.dictionary.handle_timeout(due);
+    side.disk.serve(&mut side.dictionary);
+}
+
 #[test]
 fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
     let mut near = Side::with(1, roomy(), MemoryDisk::new());
@@ -227,6 +234,7 @@ fn a_start_reads_the_ends_of_segments_and_finds_what_reading_all_would() {
     let mut far = Side::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 20 << 20);
     Flow::new().transfer(&mut near, &mut far, &file);
+    write_down(&mut near);
     // The first start closes the segment that was appended to.
     let mut closed = restarted(&near, 3);
     closed.disk.read = 0;
@@ -329,6 +337,7 @@ fn a_full_disk_leaves_the_memory_working_and_is_tried_again() {
         .handle_timeout(Time::ZERO + reduce::DISK_RETRY);
     let more = noise(4, 500_000);
     Flow::new().transfer(&mut near, &mut far, &more);
+    write_down(&mut far);
     let mut again = restarted(&far, 9);
     assert_eq!(again.dictionary.statistics().damaged_records, 0);
     let wire = Flow::new().transfer(&mut near, &mut again, &more);

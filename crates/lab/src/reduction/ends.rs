@@ -38,7 +38,7 @@ pub enum Role {
     Send,
     /// Decodes and compares.
     Receive,
-    /// Decodes and compares until it is killed; what it has written down it acknowledges at once.
+    /// Decodes and compares until it is killed; acknowledges what it has written down.
     Survive,
     /// Fills a dictionary by encoding for a peer that takes everything, says so in its result, and goes
     /// on until it is killed.
@@ -312,6 +312,9 @@ impl Process {
                 || kind != kind::DATA && consumed > acknowledged
             {
                 acknowledged = consumed;
+                if task.role == Role::Survive {
+                    self.end.write_down(&mut self.now);
+                }
                 self.say(kind::ACKNOWLEDGE, &consumed.to_le_bytes())?;
             }
             self.say(kind::DONE, &[])?;

@@ -233,6 +233,18 @@ impl End {
         }
     }
 
+    /// Lets the dictionary write down the chunks that it gathers, as it does within some milliseconds.
+    pub(super) fn write_down(&mut self, now: &mut Time) {
+        while self.dictionary.statistics().waiting_bytes > 0 {
+            let Some(due) = self.dictionary.poll_timeout() else {
+                return;
+            };
+            *now = due.max(*now);
+            self.dictionary.handle_timeout(*now);
+            self.serve();
+        }
+    }
+
     /// Executes disk work until the dictionary asks for none; says how many requests that were.
     pub(super) fn serve(&mut self) -> usize {
         let mut requests = 0;

@@ -6,8 +6,9 @@
 //!           ▲                                          │ failed             │ segment dropped
 //!           └──────────────────────────────────────────┴────────────────────┘ (or queued again)
 //! ```
-//! One append is under way at a time; what arrives meanwhile goes out together in the next, so
-//! batches grow with the load and a lone chunk is written at once (`log/append.rs`). A sync follows
+//! One append is under way at a time; what arrives meanwhile, and within [`GATHERING`] of it, goes out
+//! together in the next, so batches grow with the load and a lone chunk is written at once
+//! (`log/append.rs`). A sync follows
 //! each [`crate::SYNC_BYTES`], or [`SYNC_INTERVAL`] after the first unsynced byte. When a segment is full, what
 //! is in it is written at its end (`contents.rs`). After a failed write its segment is ended and
 //! the disk is left alone for [`DISK_RETRY`]; chunks of that time stay in memory only.
@@ -23,7 +24,7 @@ mod append;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
 use super::contents::{CHUNK_LINE, FULL_CONTENTS, Facts};
@@ -32,7 +33,10 @@ use super::recovery::Recovery;
 use super::seal::{DictionaryKey, Seal, SegmentName};
 use super::segment::{CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, Step, step};
 use super::{Dictionary, ENTRY_MEMORY, Fetch, Place, Ticket};
-use crate::config::{DISK_RETRY, DictionaryConfig, MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_INTERVAL};
+use crate::config::{
+    DISK_RETRY, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_BACKLOG, MAX_SEGMENTS,
+    SYNC_INTERVAL,
+};
 use crate::disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
 };
@@ -47,6 +51,8 @@ const LEAST_DISK: u64 = 1024 * 1024;
 const RESCUED_PART: u64 = 4;
 /// Segments whose derived keys are kept ready: the one that is written, and those that a few flows read.
 const KEPT_SEALS: usize = 8;
+/// Of what may wait for the disk, one part in so many is gathered at most before it is written.
+const BACKLOG_PART: usize = 4;
 /// Segments that the disk's bytes are divided into at least, so that dropping one keeps most.
 const LEAST_SEGMENTS: u64 = 4;
 
@@ -76,6 +82,12 @@ pub(super) struct Log {
     queue: VecDeque<Fingerprint>,
     queue_bytes: usize,
     appending: Appending,
+    /// When the last append was asked for.
+    appended_at: Option<Time>,
+    /// Bytes of chunks that do not wait for more of them.
+    gathered: usize,
+    /// The memory of the last append, to be used again.
+    spare: BytesMut,
     knowledge: BTreeMap<(u8, Fact), Vec<Key>>,
     unsynced: u64,
     dirty_since: Option<Time>,
@@ -170,6 +182,8 @@ pub(super) enum Work {
         segment: u32,
         length: u64,
         chunks: Vec<(Key, u32)>,
+        /// The memory that is written from.
+        memory: Bytes,
     },
     /// A chunk that is used is read from a segment that is to go.
     Rescue {
@@ -223,6 +237,9 @@ impl Log {
             queue: VecDeque::new(),
             queue_bytes: 0,
             appending: Appending::Idle,
+            appended_at: None,
+            gathered: GATHERED.min(backlog(config) / BACKLOG_PART),
+            spare: BytesMut::new(),
             knowledge: BTreeMap::new(),
             unsynced: 0,
             dirty_since: None,
@@ -346,6 +363,14 @@ impl Log {
         open && self.cap > 0 && self.retry_at.is_none()
     }
 
+    /// Until when what is queued waits for more, if it does.
+    fn gathers_until(&self) -> Option<Time> {
+        let until = self.appended_at? + GATHERING;
+        let little = !self.queue.is_empty() && self.queue_bytes < self.gathered;
+        let idle = self.appending == Appending::Idle && self.writes();
+        (little && idle && self.flush == Flush::WithChunks && until > self.now).then_some(until)
+    }
+
     fn mark_dirty(&mut self) {
         self.dirty_since.get_or_insert(self.now);
     }
@@ -388,10 +413,17 @@ impl Dictionary {
                 segment,
                 length,
                 chunks,
-            } => match completion.result {
-                Ok(_) => self.appended(segment, length, &chunks),
-                Err(_) => self.append_failed(segment, length, &chunks),
-            },
+                memory,
+            } => {
+                // The disk is done with it.
+                if let Ok(memory) = memory.try_into_mut() {
+                    self.log.spare = memory;
+                }
+                match completion.result {
+                    Ok(_) => self.appended(segment, length, &chunks),
+                    Err(_) => self.append_failed(segment, length, &chunks),
+                }
+            }
             Work::Close { segment, length } => self.closed(segment, length, &completion.result),
             Work::Sync { segment } => {
                 if completion.result.is_err() {
@@ -420,7 +452,8 @@ impl Dictionary {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let sync = self.log.dirty_since.map(|since| since + SYNC_INTERVAL);
-        [sync, self.log.retry_at].into_iter().flatten().min()
+        let times = [sync, self.log.retry_at, self.log.gathers_until()];
+        times.into_iter().flatten().min()
     }
 
     /// Tells the dictionary the time; welcome at any time, not only at [`Self::poll_timeout`].

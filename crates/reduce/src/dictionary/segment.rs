@@ -10,6 +10,7 @@
 //! segment, for where the next record starts is then unknown, unless the contents say so
 //! (`contents.rs`).
 
+use bytes::{BufMut, BytesMut};
 use vocab::{NodeId, Reader};
 
 use super::seal::{DictionaryKey, Part, Seal, SegmentName, TAG};
@@ -135,7 +136,7 @@ pub(super) fn parse_segment_head(key: &DictionaryKey, bytes: &[u8], number: u32)
 
 impl LogRecord<'_> {
     /// Appends the record's bytes, sealed for this offset.
-    pub(super) fn emit(&self, seal: &Seal, offset: u64, out: &mut Vec<u8>) {
+    pub(super) fn emit(&self, seal: &Seal, offset: u64, out: &mut BytesMut) {
         let start = out.len();
         out.extend_from_slice(&[0; RECORD_HEAD]);
         let kind = self.emit_body(out);
@@ -150,7 +151,7 @@ impl LogRecord<'_> {
         out[start + 8..body].copy_from_slice(&tag);
     }
 
-    fn emit_body(&self, out: &mut Vec<u8>) -> u8 {
+    fn emit_body(&self, out: &mut BytesMut) -> u8 {
         match self {
             LogRecord::Chunk {
                 fingerprint,
@@ -169,7 +170,7 @@ impl LogRecord<'_> {
                 node,
                 generation,
             } => {
-                out.push(*slot);
+                out.put_u8(*slot);
                 out.extend_from_slice(&node.0);
                 out.extend_from_slice(generation);
                 KIND_PEER
@@ -183,15 +184,15 @@ impl LogRecord<'_> {
                 KIND_LACKING
             }
             LogRecord::Forget { slot } => {
-                out.push(*slot);
+                out.put_u8(*slot);
                 KIND_FORGET
             }
         }
     }
 }
 
-fn emit_keys(out: &mut Vec<u8>, slot: u8, keys: &[Key]) {
-    out.push(slot);
+fn emit_keys(out: &mut BytesMut, slot: u8, keys: &[Key]) {
+    out.put_u8(slot);
     for key in keys {
         out.extend_from_slice(&key.to_be_bytes());
     }
@@ -388,7 +389,7 @@ mod tests {
         let seal = key().records(&NAME);
         let mut opened = Vec::new();
         for record in sample() {
-            let mut bytes = Vec::new();
+            let mut bytes = BytesMut::new();
             record.emit(&seal, 640, &mut bytes);
             for cut in 0..bytes.len() {
                 assert_eq!(step(&seal, 640, &bytes[..cut], &mut opened), Step::Short);
@@ -402,7 +403,7 @@ mod tests {
     #[test]
     fn a_damaged_byte_is_found_wherever_it_is() {
         let seal = key().records(&NAME);
-        let mut sound = emit_segment_head(&key(), &NAME);
+        let mut sound = BytesMut::from(&emit_segment_head(&key(), &NAME)[..]);
         assert_eq!(sound.len(), SEGMENT_HEAD);
         for record in sample() {
             let offset = sound.len() as u64;

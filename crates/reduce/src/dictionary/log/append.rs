@@ -2,16 +2,58 @@
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
+
 use super::super::contents::{CHUNK_LINE, CONTENTS_FRAME, ChunkLine, Contents, Facts, PeerLine};
 use super::super::seal::Seal;
 use super::super::segment::{
     CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, SEGMENT_HEAD, emit_segment_head,
 };
 use super::super::{Dictionary, Place};
-use super::{Active, Appending, Fact, Flush, LogState, Segment, Work};
-use crate::config::{DISK_RETRY, MAX_DISK_APPEND, SYNC_BYTES};
+use super::{Active, Appending, Fact, Flush, Log, LogState, Segment, Work};
+use crate::config::{DISK_BLOCK, DISK_RETRY, MAX_DISK_APPEND, SYNC_BYTES};
 use crate::disk::{DiskAnswer, DiskFault, DiskOperation};
 use crate::fingerprint::{Fingerprint, Key};
+
+/// An append in the making.
+struct Append {
+    /// Where in the segment it is to go.
+    start: u64,
+    memory: BytesMut,
+    /// Bytes of the memory before its own, so that those stand there as they will in the file.
+    front: usize,
+}
+
+impl Append {
+    /// Where in the segment it ends so far.
+    fn end(&self) -> u64 {
+        self.start + (self.memory.len() - self.front) as u64
+    }
+
+    fn emit(&mut self, record: &LogRecord<'_>, seal: &Seal) {
+        record.emit(seal, self.end(), &mut self.memory);
+    }
+}
+
+impl Log {
+    /// An empty append that goes there, with room for what is queued.
+    fn append_at(&mut self, start: u64) -> Append {
+        let queued = self.queue_bytes + self.queue.len() * (RECORD_OVERHEAD + CHUNK_HEAD);
+        let mut memory = std::mem::take(&mut self.spare);
+        memory.clear();
+        // Blocks to align it, and for what is known of peers. If that is more, or its memory moves,
+        // it costs time and nothing else.
+        memory.reserve(MAX_DISK_APPEND.min(queued) + 2 * DISK_BLOCK);
+        let address = memory.as_ptr().addr();
+        let front = (start as usize).wrapping_sub(address) % DISK_BLOCK;
+        memory.resize(front, 0);
+        Append {
+            start,
+            memory,
+            front,
+        }
+    }
+}
 
 impl Dictionary {
     /// Starts an append if none is under way and something waits.
@@ -24,6 +66,9 @@ impl Dictionary {
         if log.queue.is_empty() && log.flush == Flush::WithChunks {
             return;
         }
+        if log.gathers_until().is_some() {
+            return;
+        }
         if let Some(active) = self.take_full() {
             self.write_contents(active.number, active.facts);
         }
@@ -32,58 +77,66 @@ impl Dictionary {
             // The cap holds only once they are gone.
             return;
         }
-        let mut out = Vec::with_capacity(MAX_DISK_APPEND.min(self.log.queue_bytes + 4096));
-        let Some((mut active, seal)) = self.active_segment(&mut out) else {
+        let Some((mut active, seal)) = self.active_segment() else {
             return;
         };
         let number = active.number;
         let segment = self.log.segments.get(&number);
         let start = segment.map_or(0, |segment| segment.bytes);
+        let mut out = self.log.append_at(start);
+        if start == 0 {
+            self.emit_head(number, &mut out);
+        }
         for slot in active.announced..self.peers.len() {
-            self.emit_peer(slot as u8, &seal, start, &mut out);
+            self.emit_peer(slot as u8, &seal, &mut out);
         }
         active.announced = self.peers.len();
         let mut chunks = Vec::new();
         while let Some(fingerprint) = self.log.queue.front().copied() {
             let key = fingerprint.key();
             let length = self.length(key) + RECORD_OVERHEAD + CHUNK_HEAD;
-            let end = start + (out.len() + length) as u64;
+            let end = out.end() + length as u64;
             let full = !chunks.is_empty() && end > self.log.segment_size;
-            if full || out.len() + length > MAX_DISK_APPEND {
+            if full || end - start > MAX_DISK_APPEND as u64 {
                 break;
             }
             self.log.queue.pop_front();
-            let offset = start + out.len() as u64;
-            if self.emit_chunk(fingerprint, &seal, offset, &mut out) {
+            let offset = out.end();
+            if self.emit_chunk(fingerprint, &seal, &mut out) {
                 chunks.push((key, offset as u32));
             }
         }
         for ((slot, fact), keys) in std::mem::take(&mut self.log.knowledge) {
             if fact == Fact::Generation {
-                self.emit_peer(slot, &seal, start, &mut out);
+                self.emit_peer(slot, &seal, &mut out);
             }
             for record in knowledge(slot, fact, &keys) {
-                record.emit(&seal, start + out.len() as u64, &mut out);
+                out.emit(&record, &seal);
                 active.facts.push(&record);
             }
         }
         self.log.flush = Flush::WithChunks;
-        let nothing = out.is_empty();
         self.log.active = Some(active);
-        if nothing {
+        let length = out.end() - start;
+        if length == 0 {
+            self.log.spare = out.memory;
             return;
         }
-        let length = out.len() as u64;
+        let memory = out.memory.freeze();
         let operation = DiskOperation::Append {
             segment: number,
             offset: start,
-            bytes: out.into(),
+            bytes: memory.slice(out.front..),
         };
         self.log.appending = Appending::UnderWay;
+        // What it had no room for has waited long enough.
+        let is_all = self.log.queue.is_empty();
+        self.log.appended_at = is_all.then_some(self.log.now);
         let work = Work::Append {
             segment: number,
             length,
             chunks,
+            memory,
         };
         self.log.ask(operation, work);
         self.keep_within_memory();
@@ -125,8 +178,8 @@ impl Dictionary {
         Some(active)
     }
 
-    /// The segment to append to, and its seal; a new one's head goes into `out`.
-    fn active_segment(&mut self, out: &mut Vec<u8>) -> Option<(Active, Arc<Seal>)> {
+    /// The segment to append to, and its seal.
+    fn active_segment(&mut self) -> Option<(Active, Arc<Seal>)> {
         let active = self.log.active.take();
         let active = active.filter(|active| self.log.segments.contains_key(&active.number));
         let active = active.unwrap_or_else(|| {
@@ -143,33 +196,29 @@ impl Dictionary {
             }
         });
         let name = self.log.name(active.number, self.generation)?;
-        let key = self.log.key.as_ref()?;
-        let empty = self.log.segments.get(&active.number)?.bytes == 0;
-        if empty {
-            out.extend_from_slice(&emit_segment_head(key, &name));
-        }
         Some((active, self.log.seal(&name)?))
     }
 
-    fn emit_peer(&self, slot: u8, seal: &Seal, start: u64, out: &mut Vec<u8>) {
+    fn emit_head(&self, number: u32, out: &mut Append) {
+        let name = self.log.name(number, self.generation);
+        if let (Some(name), Some(key)) = (name, &self.log.key) {
+            out.memory.extend_from_slice(&emit_segment_head(key, &name));
+        }
+    }
+
+    fn emit_peer(&self, slot: u8, seal: &Seal, out: &mut Append) {
         if let Some(peer) = self.peers.get(usize::from(slot)) {
             let record = LogRecord::Peer {
                 slot,
                 node: peer.node,
                 generation: peer.generation,
             };
-            record.emit(seal, start + out.len() as u64, out);
+            out.emit(&record, seal);
         }
     }
 
     /// Writes a queued chunk's record; says whether it was still to be written.
-    fn emit_chunk(
-        &mut self,
-        fingerprint: Fingerprint,
-        seal: &Seal,
-        offset: u64,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    fn emit_chunk(&mut self, fingerprint: Fingerprint, seal: &Seal, out: &mut Append) -> bool {
         let key = fingerprint.key();
         let Some(known) = self.index.get(key) else {
             return false;
@@ -181,13 +230,13 @@ impl Dictionary {
         let bytes = self.memory.peek(key);
         let bytes = bytes.expect("a queued chunk is pinned in memory");
         self.index.set_place(known.slot, Place::Writing);
-        LogRecord::Chunk {
+        let record = LogRecord::Chunk {
             fingerprint,
             peers: known.peers,
             previous: self.previous(key),
             bytes: &bytes,
-        }
-        .emit(seal, offset, out);
+        };
+        out.emit(&record, seal);
         true
     }
 
