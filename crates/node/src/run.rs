@@ -287,6 +287,7 @@ impl Node {
             identity: self.identity.node(),
             mailbox: mailbox.clone(),
             interception: reported,
+            purge: admin::Purge::new(&self.config.dictionary),
             reload: Arc::clone(&reload),
             started: tokio::time::Instant::now(),
         };

@@ -8,8 +8,10 @@
 //! ```
 
 mod client;
+mod purge;
 mod server;
 pub mod tables;
 
 pub use client::{AskError, Request, ask};
+pub(crate) use purge::Purge;
 pub(crate) use server::{Asked, bind, listen};

@@ -14,10 +14,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 use vocab::NodeId;
 
 use super::Request;
-use engine::Input;
+use super::purge::Purge;
 
 use crate::config::{InterceptMode, NodeConfig};
-use crate::dictionary_key;
 use crate::intercept;
 use crate::mailbox::{Mailbox, Question};
 
@@ -34,6 +33,7 @@ pub(crate) struct Asked {
     pub(crate) identity: NodeId,
     pub(crate) mailbox: Mailbox,
     pub(crate) interception: watch::Receiver<intercept::Report>,
+    pub(crate) purge: Purge,
     pub(crate) reload: Arc<Notify>,
     pub(crate) started: tokio::time::Instant,
 }
@@ -104,35 +104,13 @@ impl Asked {
                 }
                 answered => answered,
             },
-            Request::ClearDictionary => self.clear_dictionary().await,
+            Request::ClearDictionary => self.purge.run(&self.mailbox).await,
             Request::Reload => {
                 self.reload.notify_one();
                 Some(json!({}))
             }
         };
         answered.unwrap_or_else(|| json!({ "error": "the node is stopping" }))
-    }
-
-    /// Empties the dictionary under a new key, so that no crash and no copy of the disk brings back what
-    /// was in it. If there can be no new key it is emptied all the same.
-    async fn clear_dictionary(&self) -> Option<Value> {
-        let dictionary = &self.config.dictionary;
-        let key = match dictionary.disk.bytes() {
-            0 => Ok(None),
-            _ => dictionary_key::make(&dictionary.key_file).map(Some),
-        };
-        let (key, failure) = match key {
-            Ok(key) => (key, None),
-            Err(error) => (None, Some(error)),
-        };
-        let cleared = self.mailbox.input(Input::ClearDictionary { key }).await;
-        cleared.is_ok().then(|| match failure {
-            None => json!({}),
-            Some(error) => json!({ "error": format!(
-                "the dictionary was emptied, but its key stays, so a copy of the disk or a crash \
-                 within the next seconds can bring it back: {error}"
-            ) }),
-        })
     }
 
     /// The engine's state and the shell's around it.
