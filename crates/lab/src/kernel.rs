@@ -6,9 +6,10 @@
 //! This is the lab's only file with `unsafe`.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::AsRawFd;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -141,6 +142,68 @@ pub fn catch_interruptions() {
 #[must_use]
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// A file that may have no end, or no other end yet: waiting for its bytes stops when the lab is asked
+/// to stop, which a plain read does not.
+#[derive(Debug)]
+pub struct Interruptible(File);
+
+/// How long such a wait may not notice it.
+const NOTICED_WITHIN: Duration = Duration::from_millis(200);
+
+impl Interruptible {
+    /// Opens the file to be read; of a pipe that nobody writes to yet, reading waits and not this.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)?;
+        Ok(Self(file))
+    }
+
+    /// Standard input, past the library's buffer for it, whose bytes would be waited for in vain.
+    ///
+    /// # Errors
+    /// When the process has none.
+    pub fn standard_input() -> io::Result<Self> {
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        Ok(Self(input.into()))
+    }
+}
+
+impl Read for Interruptible {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut entry = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        loop {
+            if interrupted() {
+                return Err(io::Error::other("interrupted"));
+            }
+            // SAFETY: the entry lives through the call, and there is one.
+            match unsafe {
+                libc::poll(&raw mut entry, 1, NOTICED_WITHIN.as_millis() as libc::c_int)
+            } {
+                0 => {}
+                ready if ready > 0 => match self.0.read(buffer) {
+                    // Somebody else has read what there was.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    done => return done,
+                },
+                _ => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(error),
+                },
+            }
+        }
+    }
 }
 
 /// When the process `pid` started, in clock ticks since boot; `None` when it is gone.

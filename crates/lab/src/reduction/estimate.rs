@@ -7,8 +7,7 @@
 //! lets wait. How fast the hosts sent is otherwise the old line's doing and no matter here.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{BufReader, Cursor, Read};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use bytes::Bytes;
 use super::files::{self, Input, Skipped};
 use super::pair::{Pair, Side, Stream, Tally};
 use crate::capture::{self, Connection, Counts, Direction, Event, Frames, Packet, Streams};
-use crate::kernel;
+use crate::kernel::{self, Interruptible};
 use crate::progress::Progress;
 
 /// Bytes read at once.
@@ -127,12 +126,9 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn take(&mut self, input: &Input) -> Result<()> {
-        let (name, opened): (String, io::Result<Box<dyn Read>>) = match input {
-            Input::Standard => ("-".to_owned(), Ok(Box::new(io::stdin()))),
-            Input::Path(path) => (
-                path.display().to_string(),
-                File::open(path).map(|file| Box::new(file) as Box<dyn Read>),
-            ),
+        let (name, opened) = match input {
+            Input::Standard => ("-".to_owned(), Interruptible::standard_input()),
+            Input::Path(path) => (path.display().to_string(), Interruptible::open(path)),
         };
         self.step(&name)?;
         let mut first = Vec::new();
@@ -143,6 +139,7 @@ impl Work<'_> {
         let file = match begun {
             Ok(file) => file,
             Err(error) => {
+                self.step(&name)?;
                 self.lose(&name, format!("cannot be read: {error}"));
                 return Ok(());
             }
@@ -167,6 +164,7 @@ impl Work<'_> {
                 Ok(0) => break,
                 Ok(_) => self.step(name)?,
                 Err(error) => {
+                    self.step(name)?;
                     let reason = format!("could not be read to its end: {error}");
                     self.lose(name, reason);
                     break;
@@ -187,6 +185,7 @@ impl Work<'_> {
         let mut frames = match Frames::open(BufReader::with_capacity(PIECE, file)) {
             Ok(frames) => frames,
             Err(damage) => {
+                self.step(name)?;
                 self.lose(name, damage.to_string());
                 return Ok(());
             }
@@ -200,6 +199,7 @@ impl Work<'_> {
                 }
                 Ok(None) => break,
                 Err(damage) => {
+                    self.step(name)?;
                     self.lose(name, damage.to_string());
                     break;
                 }

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use lab::kernel::{self, Signal};
 use vocab::Random;
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -163,6 +164,47 @@ fn standard_input_is_an_input() {
     assert_eq!(document["items"][0]["path"], "-");
     assert_eq!(number(&document["bytes"]), 100_000);
     assert!(number(&document["wire_bytes"]) < 2_000);
+}
+
+/// A pipe that nobody ever writes to, alone and behind what was sent.
+#[test]
+fn waiting_for_a_pipe_ends_with_an_interruption() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe").display().to_string();
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    for arguments in [&[&pipe[..]][..], &["-"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline"))
+            .arg("estimate")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        // The signal would end a process that does not catch it yet.
+        let caught = || {
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
+            mask >> 1 & 1 == 1
+        };
+        while !caught() {
+            std::thread::yield_now();
+        }
+        kernel::send_signal(child.id(), Signal::Interrupt).unwrap();
+        let output = child.wait_with_output().unwrap();
+        drop(input);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("interrupted"), "{arguments:?}: {said}");
+    }
 }
 
 #[test]
