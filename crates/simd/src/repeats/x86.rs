@@ -256,138 +256,144 @@ unsafe fn compare(listed: &Listed, history: &[u8], differing: &mut [u64; ROOM]) 
 }
 
 /// Gathers the places at which enough bytes agree for a sequence.
-#[target_feature(enable = "avx512f,avx512cd,avx512vl,popcnt")]
+#[target_feature(enable = "avx512f,avx512cd,popcnt")]
 fn gather(listed: &Listed, differing: &[u64; ROOM], reach: &mut Reach, repeats: &mut Repeats) {
-    let mut count = 0;
-    let mut place = 0;
-    let none = _mm256_setzero_si256();
+    const AHEAD_BITS: u32 = BEHIND as u32;
+    let of = |value: u32| _mm512_set1_epi32(value.cast_signed());
+    let lower = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    let none = _mm512_setzero_si512();
     let (mut last_offset, mut last_ahead, mut last_end) = (none, none, none);
-    // The last of eight counts.
-    let [mut most, mut least] = [reach.most, reach.least].map(|at| _mm256_set1_epi32(at as i32));
-    while place < listed.count {
-        let left = (listed.count - place).min(8);
-        let differing: &[u64] = &differing[place..place + 8];
-        let at: &[u32] = &listed.places[place..place + 8];
-        let candidates: &[u32] = &listed.candidates[place..place + 8];
-        // SAFETY: all of them are as long as a vector; loads of this kind need no alignment.
-        let (differing, at, candidates) = unsafe {
+    // The last of sixteen counts.
+    let [mut most, mut least] = [reach.most, reach.least].map(of);
+    let mut count = 0;
+    for place in (0..listed.count).step_by(16) {
+        let bits: &[u64] = &differing[place..place + 16];
+        let at = load(&listed.places, place);
+        let candidates = load(&listed.candidates, place);
+        // SAFETY: there are as many as in two vectors; loads of this kind need no alignment.
+        let (bits, more_bits) = unsafe {
+            let bits = bits.as_ptr();
             (
-                _mm512_loadu_si512(differing.as_ptr().cast()),
-                _mm256_loadu_si256(at.as_ptr().cast()),
-                _mm256_loadu_si256(candidates.as_ptr().cast()),
+                _mm512_loadu_si512(bits.cast()),
+                _mm512_loadu_si512(bits.wrapping_add(8).cast()),
             )
         };
-        // The lowest bit that differs, and the highest one.
-        let ahead = _mm512_or_si512(
-            _mm512_srli_epi64::<{ BEHIND as u32 }>(differing),
-            _mm512_set1_epi64(1 << AHEAD),
+        // Of 48 bits 32 are for the bytes ahead, of which the lowest counts: the zeros below it become ones.
+        let ahead = _mm512_permutex2var_epi32(
+            _mm512_srli_epi64::<AHEAD_BITS>(bits),
+            lower,
+            _mm512_srli_epi64::<AHEAD_BITS>(more_bits),
         );
-        let lowest = _mm512_and_si512(ahead, _mm512_sub_epi64(_mm512_setzero_si512(), ahead));
-        let ahead = _mm512_sub_epi64(_mm512_set1_epi64(63), _mm512_lzcnt_epi64(lowest));
-        let ahead = _mm512_cvtepi64_epi32(ahead);
-        let behind = _mm512_or_si512(
-            _mm512_slli_epi64::<{ 64 - BEHIND as u32 }>(differing),
-            _mm512_set1_epi64(1 << (63 - BEHIND)),
-        );
-        let behind = _mm512_cvtepi64_epi32(_mm512_lzcnt_epi64(behind));
-        let agree = _mm256_set1_epi32(LEAST_AGREEING.cast_signed());
-        let nowhere = _mm256_set1_epi32(BEHIND as i32);
-        let offset = _mm256_sub_epi32(at, candidates);
-        let end = _mm256_add_epi32(at, ahead);
+        let below = _mm512_andnot_si512(ahead, _mm512_sub_epi32(ahead, of(1)));
+        let ahead = _mm512_sub_epi32(of(AHEAD as u32), _mm512_lzcnt_epi32(below));
+        // The lowest 16 are for those before it, of which the highest counts.
+        let behind = _mm512_permutex2var_epi32(bits, lower, more_bits);
+        let behind = _mm512_slli_epi32::<{ 32 - BEHIND as u32 }>(behind);
+        let behind = _mm512_lzcnt_epi32(_mm512_or_si512(behind, of(1 << (31 - BEHIND))));
+        let offset = _mm512_sub_epi32(at, candidates);
+        let end = _mm512_add_epi32(at, ahead);
         // Whether it is what is left of the one before.
-        let offset_before = _mm256_alignr_epi32::<7>(offset, last_offset);
-        let ahead_before = _mm256_alignr_epi32::<7>(ahead, last_ahead);
-        let end_before = _mm256_alignr_epi32::<7>(end, last_end);
+        let offset_before = _mm512_alignr_epi32::<15>(offset, last_offset);
+        let ahead_before = _mm512_alignr_epi32::<15>(ahead, last_ahead);
+        let end_before = _mm512_alignr_epi32::<15>(end, last_end);
         (last_offset, last_ahead, last_end) = (offset, ahead, end);
-        let rest = _mm256_cmpeq_epi32_mask(offset, offset_before)
-            & _mm256_cmpeq_epi32_mask(end, end_before)
-            & _mm256_cmple_epi32_mask(ahead_before, _mm256_set1_epi32(REST as i32));
-        let one = _mm256_set1_epi32(1);
-        let mut gain = _mm256_set1_epi32(LEAST_GAIN.cast_signed());
+        let rest = _mm512_cmpeq_epi32_mask(offset, offset_before)
+            & _mm512_cmpeq_epi32_mask(end, end_before)
+            & _mm512_cmple_epi32_mask(ahead_before, of(REST));
+        let mut gain = of(LEAST_GAIN);
         for (far, more) in FURTHER {
-            let is_far = _mm256_cmpge_epu32_mask(offset, _mm256_set1_epi32(far as i32));
-            gain = _mm256_mask_add_epi32(gain, is_far, gain, _mm256_set1_epi32(more as i32));
+            let is_far = _mm512_cmpge_epu32_mask(offset, of(far));
+            gain = _mm512_mask_add_epi32(gain, is_far, gain, of(more));
         }
-        let found = _mm256_cmpge_epi32_mask(ahead, agree)
-            & _mm256_cmpgt_epi32_mask(candidates, nowhere)
-            & _mm256_cmpge_epi32_mask(_mm256_add_epi32(ahead, behind), gain)
+        let found = _mm512_cmpge_epi32_mask(ahead, of(LEAST_AGREEING))
+            & _mm512_cmpgt_epi32_mask(candidates, of(BEHIND as u32))
+            & _mm512_cmpge_epi32_mask(_mm512_add_epi32(ahead, behind), gain)
             & !rest
-            & u8::MAX >> (8 - left);
+            & first_lanes(listed.count - place);
         // It becomes a sequence if it ends there at most: so far the sequence before it may reach.
-        let near = _mm256_set1_epi32((NEAR - LEAST_BEYOND).cast_signed());
-        let beyond = _mm256_sub_epi32(_mm256_add_epi32(end, one), gain);
-        let beyond = _mm256_min_epi32(beyond, _mm256_add_epi32(at, near));
+        let beyond = _mm512_sub_epi32(_mm512_add_epi32(end, of(1)), gain);
+        let beyond = _mm512_min_epi32(beyond, _mm512_add_epi32(at, of(NEAR - LEAST_BEYOND)));
         let most_before = most;
-        most = running_most(_mm256_maskz_mov_epi32(found, end), most_before);
-        let most_before = _mm256_alignr_epi32::<7>(most, most_before);
-        let is_certain = _mm256_cmpgt_epi32_mask(beyond, most_before);
-        let certain = _mm256_mask_mov_epi32(beyond, is_certain, end);
+        most = running_most(_mm512_maskz_mov_epi32(found, end), most_before);
+        let most_before = _mm512_alignr_epi32::<15>(most, most_before);
+        let is_certain = _mm512_cmpgt_epi32_mask(beyond, most_before);
+        let certain = _mm512_mask_mov_epi32(beyond, is_certain, end);
         let least_before = least;
-        least = running_most(_mm256_maskz_mov_epi32(found, certain), least_before);
-        let least_before = _mm256_alignr_epi32::<7>(least, least_before);
-        let found = found & _mm256_cmpgt_epi32_mask(beyond, least_before);
-        let parts = [
-            (&mut repeats.at, at),
-            (&mut repeats.offset, offset),
-            (&mut repeats.ahead, ahead),
-            (&mut repeats.behind, behind),
-        ];
-        for (out, part) in parts {
-            let room: &mut [u32] = &mut out[count..count + 8];
-            let packed = _mm256_maskz_compress_epi32(found, part);
-            // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
-            unsafe { _mm256_storeu_si256(room.as_mut_ptr().cast(), packed) };
-        }
+        least = running_most(_mm512_maskz_mov_epi32(found, certain), least_before);
+        let least_before = _mm512_alignr_epi32::<15>(least, least_before);
+        let found = found & _mm512_cmpgt_epi32_mask(beyond, least_before);
+        store(&mut repeats.at, count, found, at);
+        store(&mut repeats.offset, count, found, offset);
+        store(&mut repeats.ahead, count, found, ahead);
+        store(&mut repeats.behind, count, found, behind);
         count += found.count_ones() as usize;
-        place += 8;
     }
     repeats.count = count;
-    let last = |reached| _mm256_extract_epi32::<7>(reached).cast_unsigned();
+    let last = |reached| {
+        let highest = _mm512_extracti32x4_epi32::<3>(reached);
+        (_mm_cvtsi128_si32(_mm_shuffle_epi32::<3>(highest))).cast_unsigned()
+    };
     (reach.most, reach.least) = (last(most), last(least));
 }
 
 /// Of each value and those before it the greatest, and of the last of others.
 #[inline]
-#[target_feature(enable = "avx512f,avx512vl")]
-fn running_most(values: __m256i, others: __m256i) -> __m256i {
-    let none = _mm256_setzero_si256();
-    let most = _mm256_max_epi32(values, _mm256_alignr_epi32::<7>(values, none));
-    let most = _mm256_max_epi32(most, _mm256_alignr_epi32::<6>(most, none));
-    let most = _mm256_max_epi32(most, _mm256_alignr_epi32::<4>(most, none));
-    let last = _mm256_permutexvar_epi32(_mm256_set1_epi32(7), others);
-    _mm256_max_epi32(most, last)
+#[target_feature(enable = "avx512f")]
+fn running_most(values: __m512i, others: __m512i) -> __m512i {
+    let none = _mm512_setzero_si512();
+    let most = _mm512_max_epi32(values, _mm512_alignr_epi32::<15>(values, none));
+    let most = _mm512_max_epi32(most, _mm512_alignr_epi32::<14>(most, none));
+    let most = _mm512_max_epi32(most, _mm512_alignr_epi32::<12>(most, none));
+    let most = _mm512_max_epi32(most, _mm512_alignr_epi32::<8>(most, none));
+    let last = _mm512_permutexvar_epi32(_mm512_set1_epi32(15), others);
+    _mm512_max_epi32(most, last)
 }
 
 /// Leaves out what the next one covers from its beginning on.
-#[target_feature(enable = "avx512f,avx512vl,popcnt")]
+#[target_feature(enable = "avx512f,popcnt")]
 fn thin(repeats: &mut Repeats) {
     let mut count = 0;
-    for place in (0..repeats.count).step_by(8) {
+    for place in (0..repeats.count).step_by(16) {
         let left = repeats.count - place;
-        let lanes = |count: usize| !u8::MAX.unbounded_shl(count.min(8) as u32);
-        let load = |part: &[u32; ROOM], place: usize| {
-            let eight: &[u32] = &part[place..place + 8];
-            // SAFETY: it is as long as a vector; loads of this kind need no alignment.
-            unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) }
-        };
         let first = |place| {
             let at = load(&repeats.at, place);
-            _mm256_sub_epi32(at, load(&repeats.behind, place))
+            _mm512_sub_epi32(at, load(&repeats.behind, place))
         };
-        let is_covered = _mm256_cmple_epi32_mask(first(place + 1), first(place)) & lanes(left - 1);
-        let left = lanes(left) & !is_covered;
+        let is_covered = _mm512_cmple_epi32_mask(first(place + 1), first(place));
+        let stays = first_lanes(left) & !(is_covered & first_lanes(left - 1));
         for part in [
             &mut repeats.at,
             &mut repeats.offset,
             &mut repeats.ahead,
             &mut repeats.behind,
         ] {
-            let packed = _mm256_maskz_compress_epi32(left, load(part, place));
-            let room: &mut [u32] = &mut part[count..count + 8];
-            // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
-            unsafe { _mm256_storeu_si256(room.as_mut_ptr().cast(), packed) };
+            let values = load(part, place);
+            store(part, count, stays, values);
         }
-        count += left.count_ones() as usize;
+        count += stays.count_ones() as usize;
     }
     repeats.count = count;
+}
+
+/// So many lanes of sixteen.
+fn first_lanes(count: usize) -> u16 {
+    !u16::MAX.unbounded_shl(count.min(16) as u32)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(part: &[u32; ROOM], place: usize) -> __m512i {
+    let values: &[u32] = &part[place..place + 16];
+    // SAFETY: there are as many as in a vector; loads of this kind need no alignment.
+    unsafe { _mm512_loadu_si512(values.as_ptr().cast()) }
+}
+
+/// Packs those that are marked, from a place on.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(part: &mut [u32; ROOM], place: usize, marked: u16, values: __m512i) {
+    let room: &mut [u32] = &mut part[place..place + 16];
+    let packed = _mm512_maskz_compress_epi32(marked, values);
+    // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
+    unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), packed) };
 }
