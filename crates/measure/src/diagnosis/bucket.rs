@@ -259,26 +259,36 @@ pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Ve
 
 /// How well the height of a value tells losses from passes, and the usual height of a loss that it does
 /// tell.
-fn split(passages: &[Passage], values: &[f64]) -> (f64, f64) {
-    let mut found: Vec<(f64, bool)> = values
-        .iter()
-        .copied()
-        .zip(passages)
-        .map(|(value, passage)| (value, passage.fate == Fate::Lost))
-        .collect();
-    found.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-    let lost = found.iter().filter(|(_, is_lost)| *is_lost).count() as f64;
-    let passed = found.len() as f64 - lost;
-    let (mut lost_above, mut passed_above, mut best, mut usual) = (0.0, 0.0, 0.0, 0.0);
-    for (value, is_lost) in found {
-        match is_lost {
-            true => lost_above += 1.0,
-            false => passed_above += 1.0,
-        }
-        best = f64::max(best, lost_above / lost - passed_above / passed);
-        if is_lost && lost_above <= lost / 2.0 + 1.0 {
-            usual = value;
-        }
+pub(super) fn split(passages: &[Passage], values: &[f64]) -> (f64, f64) {
+    let of = |lost: bool| {
+        let both = values.iter().zip(passages);
+        both.filter(move |(_, passage)| (passage.fate == Fate::Lost) == lost)
+            .map(|(value, _)| *value)
+    };
+    let mut losses: Vec<f64> = of(true).collect();
+    losses.sort_unstable_by(|a, b| b.total_cmp(a));
+    let Some(lowest) = losses.last().copied() else {
+        return (0.0, 0.0);
+    };
+    // Passes by how many losses are higher: only a loss's own height is worth trying.
+    let mut below = vec![0_u32; losses.len() + 1];
+    for value in of(false) {
+        let higher = match value < lowest {
+            true => losses.len(),
+            false => losses.partition_point(|loss| *loss > value),
+        };
+        below[higher] += 1;
     }
-    (best, usual)
+    let (lost, passed) = (losses.len() as f64, (values.len() - losses.len()) as f64);
+    let (mut passed_above, mut best) = (0.0, 0.0);
+    for (index, passes) in below[..losses.len()].iter().enumerate() {
+        passed_above += f64::from(*passes);
+        let missed = if passed > 0.0 {
+            passed_above / passed
+        } else {
+            0.0
+        };
+        best = f64::max(best, (index + 1) as f64 / lost - missed);
+    }
+    (best, losses[losses.len() / 2])
 }

@@ -10,7 +10,8 @@
 //! rate's error adds up since the bucket was last full. So the rate is the one at which a window one packet
 //! high tells losses from passes best, by the likelihood ratio of two shares. It is found to a part of a
 //! percent where the losses' distances differ, and a bucket is found among losses by chance that outnumber its
-//! own, for which no threshold on the deficit tells most.
+//! own, for which no threshold on the deficit tells most. Where the losses are met in flights that are all alike,
+//! other rates tell them as well, and the edge says that it is not the only one.
 
 use super::bucket::deficits;
 use super::passage::{Fate, Passage};
@@ -32,20 +33,16 @@ const WINDOW_PACKETS: f64 = 1.25;
 /// A bucket holds more packets than that: whatever is as low as a packet or two tells what came close upon
 /// another, and no bucket.
 const LEAST_PACKETS: f64 = 3.2;
-/// How many times faster than the bucket's rate a line may be at which packets reach it.
-const LINES: [f64; 5] = [4.0, 6.5, 10.0, 15.0, 23.0];
-/// Lines that are no faster than this are what drops.
-const FASTER_LINE: f64 = 1.8;
-/// What a line that is not known makes the rate look slower: by up to a quarter of it, at the slowest.
-const SLOWER: f64 = 0.7;
+/// How near rates are that are the same for all purposes.
+const NEAR: f64 = 0.035;
+/// By how much more evidence a rate is told from all others, in nats: as likely as one in fifty.
+const ONLY_BY: f64 = 4.0;
 
 /// A bucket by its edge.
 #[derive(Clone, Debug)]
 pub(super) struct Edge {
     /// Bytes per second.
     pub(super) rate: f64,
-    /// The line before it.
-    pub(super) line: Option<f64>,
     /// The deficit at which there is no room at all, in bytes.
     pub(super) full: f64,
     /// Losses in the window, and passes.
@@ -53,87 +50,58 @@ pub(super) struct Edge {
     pub(super) passed: usize,
     /// By how much two shares explain losses better than one, in nats.
     pub(super) evidence: f64,
+    /// Whether rates that are some percent away have less evidence: else the capture does not tell which it is.
+    pub(super) is_only: bool,
 }
 
-/// The bucket whose edge tells losses best; `goodput` is what passed between them.
-///
-/// `is_before_line` where packets may have to wait for a line before they reach the bucket: they are known by
-/// when they were sent. `known` are such lines, should it be one of them.
-pub(super) fn edge(
-    passages: &[Passage],
-    goodput: f64,
-    is_before_line: bool,
-    known: &[f64],
-    packet: f64,
-) -> Option<Edge> {
+/// The bucket whose edge tells losses best; `goodput` is what passed between them, `likely` a rate that is tried as
+/// well. Passages are by when they reach the bucket.
+pub(super) fn edge(passages: &[Passage], goodput: f64, likely: f64, packet: f64) -> Option<Edge> {
     let best_first = |a: &Edge, b: &Edge| b.evidence.total_cmp(&a.evidence);
-    let keep_peaks = |edges: &mut Vec<Edge>| {
-        edges.sort_by(best_first);
-        let mut peaks: Vec<Edge> = Vec::new();
-        for edge in edges.drain(..) {
-            // The neighbours of a peak are no peaks.
-            let is_near = |peak: &Edge| {
-                peak.line == edge.line && (peak.rate / edge.rate).ln().abs() < 1.5 * STEP
-            };
-            if peaks.len() < PEAKS && !peaks.iter().any(is_near) {
-                peaks.push(edge);
-            }
-        }
-        *edges = peaks;
-    };
-    let look =
-        |rate: f64, line: Option<f64>, step: f64| at_rate(passages, rate, line, packet, step);
+    let look = |rate: f64, step: f64| at_rate(passages, rate, packet, step);
     let steps = ((FASTEST / 0.9).ln() / STEP) as i32;
-    let rates = || (0..steps).map(|step| goodput * 0.9 * (f64::from(step) * STEP).exp());
-    let mut edges: Vec<Edge> = rates().filter_map(|rate| look(rate, None, STEP)).collect();
-    keep_peaks(&mut edges);
-    for line in known {
-        let slower = rates().take_while(|rate| FASTER_LINE * rate < *line);
-        edges.extend(slower.filter_map(|rate| look(rate, Some(*line), STEP)));
+    let rates = (0..steps).map(|step| goodput * 0.9 * (f64::from(step) * STEP).exp());
+    let mut all: Vec<Edge> = rates.filter_map(|rate| look(rate, STEP)).collect();
+    all.extend(look(likely, STEP));
+    let coarse: Vec<(f64, f64)> = all.iter().map(|edge| (edge.rate, edge.evidence)).collect();
+    all.sort_by(best_first);
+    let mut edges: Vec<Edge> = Vec::new();
+    for edge in all {
+        // The neighbours of a peak are no peaks.
+        let is_near = |peak: &Edge| (peak.rate / edge.rate).ln().abs() < 1.5 * STEP;
+        if edges.len() < PEAKS && !edges.iter().any(is_near) {
+            edges.push(edge);
+        }
     }
-    keep_peaks(&mut edges);
-    if is_before_line {
-        let around = (SLOWER.recip().ln() / STEP) as i32;
-        let behind: Vec<Edge> = edges
-            .iter()
-            .filter(|edge| edge.line.is_none())
-            .flat_map(|edge| (0..around).map(|step| edge.rate * (f64::from(step) * STEP).exp()))
-            .flat_map(|rate| LINES.map(|times| (rate, times * rate)))
-            .filter_map(|(rate, line)| look(rate, Some(line), STEP))
-            .collect();
-        edges.extend(behind);
-        keep_peaks(&mut edges);
-    }
+    edges.extend(look(likely, STEP / FINER));
     let mut step = STEP;
     for _ in 0..TIMES_FINER {
         let finer = step / FINER;
         // Each step's neighbours are looked at as well.
         let around = (-(FINER as i32)..=FINER as i32).map(|by| f64::from(by) * finer);
-        let near: Vec<Edge> = around
-            .flat_map(|by| {
-                edges
-                    .iter()
-                    .map(move |edge| (edge.rate * (1.0 + by), edge.line))
-            })
-            .filter_map(|(rate, line)| look(rate, line, finer))
-            .collect();
+        let near = around.flat_map(|by| edges.iter().map(move |edge| edge.rate * (1.0 + by)));
+        let near: Vec<Edge> = near.filter_map(|rate| look(rate, finer)).collect();
         edges = near;
         edges.sort_by(best_first);
-        edges.truncate(PEAKS);
+        edges.truncate(PEAKS + 1);
         step = finer;
     }
-    edges.into_iter().next()
+    let best = edges.into_iter().next()?;
+    let most = |is_near: bool| {
+        let some = coarse
+            .iter()
+            .filter(|(rate, _)| ((rate / best.rate).ln().abs() < NEAR) == is_near);
+        some.map(|(_, evidence)| *evidence).fold(0.0, f64::max)
+    };
+    Some(Edge {
+        is_only: most(true) > most(false) + ONLY_BY,
+        ..best
+    })
 }
 
 /// The best window at a rate that is known to within a share `step`.
-pub(super) fn at_rate(
-    passages: &[Passage],
-    rate: f64,
-    line: Option<f64>,
-    packet: f64,
-    step: f64,
-) -> Option<Edge> {
-    let found = deficits(passages, rate, line);
+fn at_rate(passages: &[Passage], rate: f64, packet: f64, step: f64) -> Option<Edge> {
+    let found = deficits(passages, rate, None);
     let highest = found.iter().copied().fold(0.0, f64::max);
     let bin = f64::max(packet / BINS_IN_PACKET, highest / MOST_BINS as f64);
     // Passes with a deficit of as many bins or more.
@@ -175,11 +143,11 @@ pub(super) fn at_rate(
         if best.as_ref().is_none_or(|best| evidence > best.evidence) {
             best = Some(Edge {
                 rate,
-                line,
                 full: *full,
                 lost,
                 passed,
                 evidence,
+                is_only: false,
             });
         }
     }
@@ -244,15 +212,36 @@ mod tests {
 
     #[test]
     fn the_rate_is_found_within_half_a_percent_though_little_of_it_was_used() {
-        let found = edge(&policed(0.0), 0.6e6, false, &[], 1_500.0).expect("losses");
+        let found = edge(&policed(0.0), 0.6e6, 0.6e6, 1_500.0).expect("losses");
         assert!((found.rate / 1e6 - 1.0).abs() < 0.005, "{found:?}");
         assert!((found.full / 45_000.0 - 1.0).abs() < 0.04, "{found:?}");
         assert!(10 * found.passed < found.lost, "{found:?}");
+        assert!(found.is_only, "{found:?}");
+    }
+
+    /// A full bucket of 45 kB has room for the first thirty packets of each, at any rate.
+    #[test]
+    fn flights_that_are_all_alike_do_not_tell_the_rate() {
+        let passage = |place: u32| {
+            let at = f64::from(place / 40) + 0.000_01 * f64::from(place % 40);
+            Passage {
+                sent: at,
+                seen: at,
+                bytes: 1_500.0,
+                fate: match place % 40 {
+                    0..30 => Fate::Passed(None),
+                    _ => Fate::Lost,
+                },
+            }
+        };
+        let passages: Vec<Passage> = (0..4_000).map(passage).collect();
+        let found = edge(&passages, 45_000.0, 0.6e6, 1_500.0).expect("losses");
+        assert!(!found.is_only, "{found:?}");
     }
 
     #[test]
     fn a_bucket_is_found_among_losses_by_chance() {
-        let found = edge(&policed(0.3), 0.6e6, false, &[], 1_500.0).expect("losses");
+        let found = edge(&policed(0.3), 0.6e6, 0.6e6, 1_500.0).expect("losses");
         assert!((found.rate / 1e6 - 1.0).abs() < 0.01, "{found:?}");
     }
 
@@ -269,7 +258,7 @@ mod tests {
                 ..passage
             })
             .collect();
-        let found = edge(&passages, 0.6e6, false, &[], 1_500.0).expect("losses");
+        let found = edge(&passages, 0.6e6, 0.6e6, 1_500.0).expect("losses");
         assert!(found.evidence < 15.0, "{found:?}");
     }
 }

@@ -17,13 +17,15 @@
 
 mod managed;
 mod policed;
+mod tokens;
+mod waiting;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use vocab::{ByteCount, Probability};
 
-use super::bucket::{Account, best_account, deficits};
+use super::bucket::{Account, best_account, split};
 use super::finding::{Cause, Finding, Parameters};
 use super::line::{behind, early_line, line_waits};
 use super::passage::{Fate, Passage, Place, Stream, streams, waits};
@@ -46,8 +48,6 @@ const EXPLAINED: f64 = 0.5;
 /// Room from which on no bucket drops and no queue lets wait, as a share of all there is, and in packets.
 const FAR_SHARE: f64 = 0.5;
 const FAR_PACKETS: f64 = 12.0;
-/// Bursts below this many packets are no bucket: acknowledgements come for two and more.
-const BURST_PACKETS: f64 = 5.0;
 /// A policer's bucket holds more than this many packets where one is lost; less is a queue that shows no
 /// wait.
 const POLICED_PACKETS: f64 = 3.2;
@@ -230,61 +230,6 @@ impl Seen {
         self.lost as f64 / self.passages.len() as f64
     }
 
-    /// The rate at which packets leave while others wait: the median of short runs, so that a pause
-    /// in between does not count.
-    fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>, Option<f64>) {
-        /// Packets in a run.
-        const RUN: f64 = 20.0;
-        // Where packets are lost, if they are: elsewhere they may wait for another line.
-        let usual = quantile(&mut self.waits_at_losses(), 0.5)
-            .map_or(0.25 * self.long_wait, |wait| 0.5 * wait);
-        let threshold = usual.max(2.0 * self.noise);
-        // Of what passed; and of that and what was lost, for a line before what drops carries both.
-        let (mut behind, mut before): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
-        // Where a run began, and what left since.
-        let mut run: Option<(f64, f64, f64)> = None;
-        for passage in &self.passages {
-            if let Some((_, _, all)) = &mut run {
-                *all += passage.bytes;
-            }
-            let Fate::Passed(wait) = passage.fate else {
-                continue;
-            };
-            if let Some((_, served, _)) = &mut run {
-                *served += passage.bytes;
-            }
-            let Some(wait) = wait else {
-                continue;
-            };
-            let departure = passage.sent + wait;
-            run = match run {
-                _ if wait < threshold => None,
-                Some((from, served, all)) if served > RUN * self.packet && departure > from => {
-                    behind.push(served / (departure - from));
-                    before.push(all / (departure - from));
-                    Some((departure, 0.0, 0.0))
-                }
-                Some(run) => Some(run),
-                None => Some((departure, 0.0, 0.0)),
-            };
-        }
-        match behind.len() {
-            0 | 1 => (None, None, None),
-            _ => (
-                quantile(&mut behind, 0.5),
-                quantile(&mut behind, 0.9),
-                quantile(&mut before, 0.9),
-            ),
-        }
-    }
-
-    /// The deficit that each packet finds, at a rate.
-    ///
-    /// Where packets wait for a faster line first, they reach the bucket one by one at that line's rate.
-    fn deficits(&self, rate: f64) -> Vec<f64> {
-        deficits(&self.passages, rate, self.line(rate))
-    }
-
     /// The faster line before a bucket, where packets wait for one.
     fn line(&self, rate: f64) -> Option<f64> {
         self.line.filter(|line| *line > FASTER_LINE * rate)
@@ -397,6 +342,8 @@ impl Seen {
         const BEFORE: usize = 3;
         /// What is called closer.
         const CLOSER: f64 = 0.8;
+        /// ... and so close that few of them will do, if there are no others.
+        const CLOSEST: f64 = 0.4;
         /// A card hands up what comes within some tens of microseconds as one.
         const TOLD_APART: f64 = 60e-6;
         let waiting_rate = self.waiting_rate.filter(|line| *line < FASTER_LINE * rate);
@@ -406,7 +353,7 @@ impl Seen {
         }
         let mut seen: Vec<&Passage> = self.passages.iter().collect();
         seen.sort_by(|a, b| a.seen.total_cmp(&b.seen));
-        let (mut all, mut close) = (0, 0);
+        let (mut all, mut close, mut closest) = (0, 0, 0);
         let mut last = f64::NEG_INFINITY;
         let mut passed: Vec<&Passage> = Vec::new();
         for passage in seen {
@@ -420,11 +367,13 @@ impl Seen {
                     all += 1;
                     let gap = pair[1].seen - pair[0].seen;
                     close += usize::from(gap * rate < CLOSER * pair[1].bytes);
+                    closest += usize::from(gap * rate < CLOSEST * pair[1].bytes);
                 }
             }
             last = passage.seen;
         }
-        (all >= LEAST_GAPS).then(|| close as f64 / all as f64)
+        let is_known = all >= LEAST_GAPS || (all >= 2 && closest == all);
+        is_known.then(|| close as f64 / all as f64)
     }
 
     /// The usual wait around the losses of each episode: losses within a round trip are one.
@@ -447,8 +396,53 @@ impl Seen {
         episodes
     }
 
+    /// The queue that packets wait in where its wait alone tells losses better than any bucket does: others'
+    /// packets fill it as well.
+    fn told_by_waits(&self, bucket: Bucket) -> Option<Bucket> {
+        /// What waits must explain more.
+        const MORE: f64 = 0.1;
+        let rate = self
+            .waiting_rate
+            .filter(|rate| *rate > FASTER_LINE * bucket.rate)?;
+        let waits: Vec<f64> = self
+            .waits
+            .iter()
+            .map(|wait| wait.unwrap_or_default())
+            .collect();
+        let (explained, _) = split(&self.passages, &waits);
+        let is_told = explained > (bucket.explained + MORE).max(FULL_EXPLAINS)
+            && bucket.at_top > 0.5
+            && rate * bucket.wait > QUEUE_PACKETS * self.packet + 2.0 * self.noise * rate;
+        is_told.then_some(Bucket {
+            rate,
+            explained,
+            top_wait: None,
+            ..bucket
+        })
+    }
+
+    /// The shaper that packets wait in where no bucket at a lower rate explains much: a line before a bucket
+    /// that drops has none of its own.
+    fn told_by_tokens(&self, bucket: Bucket) -> Option<Bucket> {
+        /// What a policer's bucket explains at least, with a line before it.
+        const EXPLAINS_MUCH: f64 = 0.8;
+        let rate = self
+            .queues_at()
+            .filter(|rate| *rate > FASTER_LINE * bucket.rate)?;
+        let is_told = bucket.explained < EXPLAINS_MUCH
+            && self.early_line.is_none()
+            && self.shaper(rate).is_some();
+        is_told.then_some(Bucket {
+            rate,
+            top_wait: None,
+            ..bucket
+        })
+    }
+
     /// What drops packets, where there are enough losses to tell.
     fn losses_of(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+        let bucket = self.told_by_waits(bucket).unwrap_or(bucket);
+        let bucket = self.told_by_tokens(bucket).unwrap_or(bucket);
         let waiting = bucket.rate * bucket.wait;
         // What waits before a policer waits for a faster line, and leaves at its rate.
         let leaves_at_rate = match self.waiting_rate {
@@ -476,7 +470,7 @@ impl Seen {
         if waits || (leaves_at_rate && self.drops_early()) {
             return self.full_queue(bucket, stream);
         }
-        let bucket = self.policed_arrivals().unwrap_or(bucket);
+        let bucket = self.policed_at_bucket().unwrap_or(bucket);
         // The least queue holds three packets: where one packet's time shows, so would waiting for them.
         let is_seen = self.packet / bucket.rate > 4.0 * self.noise;
         let shows_no_wait = match (top_wait, bunched) {
@@ -491,31 +485,32 @@ impl Seen {
         };
         let is_bucket = bucket.deficit > POLICED_PACKETS * self.packet || shows_no_wait;
         if bucket.explained > EXPLAINED && is_bucket {
+            let edge = self.told_edge(bucket.rate);
+            let (rate, deficit) = match &edge {
+                Some(edge) => (Some(edge.rate), edge.full - 0.5 * self.packet),
+                None => (None, bucket.deficit),
+            };
+            let of_rate = match rate {
+                Some(rate) => format!("a bucket of {}", bitrate(rate)),
+                None => "a bucket, whose rate they do not tell,".to_owned(),
+            };
             let evidence = format!(
-                "{} losses, while packets wait {:.2} ms at {:.1} ms RTT; a bucket of {} tells {:.0} % of \
-                 them from what passed",
+                "{} losses, while packets wait {:.2} ms at {:.1} ms RTT; {of_rate} tells {:.0} % of them from what \
+                 passed",
                 self.lost,
                 bucket.wait * 1e3,
                 self.rtt * 1e3,
-                bitrate(bucket.rate),
                 bucket.explained * 100.0
             );
             let sure = confidence(bucket.explained / EXPLAINED);
             let found = Finding::new(Cause::Policer, sure, evidence);
-            let edge = self
-                .edge(bucket.rate)
-                .filter(|(edge, more)| self.is_sharp(edge, *more));
-            let (rate, deficit) = match &edge {
-                Some((edge, _)) => (edge.rate, edge.full - 0.5 * self.packet),
-                None => (bucket.rate, bucket.deficit),
-            };
             let found = found.with(Parameters {
-                rate: Some(bitrate(rate)),
+                rate: rate.map(bitrate),
                 burst: Some(bytes(deficit + self.packet)),
                 ..Parameters::default()
             });
             let mut findings = vec![found];
-            if let Some((edge, _)) = edge.filter(|_| bucket.explained > FULL_EXPLAINS) {
+            if let Some(edge) = edge.filter(|_| bucket.explained > FULL_EXPLAINS) {
                 findings.extend(self.chance_far_from(&edge));
             }
             return findings;
@@ -525,7 +520,11 @@ impl Seen {
         }
         let hidden = self.policer_among_chance(bucket.rate);
         match hidden.is_empty() {
-            true => self.random_loss().into_iter().collect(),
+            true => self
+                .random_loss()
+                .into_iter()
+                .chain(self.shaper_among_chance())
+                .collect(),
             false => hidden,
         }
     }
@@ -562,17 +561,17 @@ impl Seen {
     fn full_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
         let waiting_rate = self.waiting_rate;
         let is_its = |rate: &f64| *rate < FASTER_LINE * bucket.rate;
-        let rate = waiting_rate.filter(is_its).unwrap_or(bucket.rate);
+        let told = self.shaped_at().or(waiting_rate.filter(is_its));
+        let rate = told.unwrap_or(bucket.rate);
         let explained = self.explained(rate);
         let drops_early = self.drops_early();
         let is_full = explained > FULL_EXPLAINS && !drops_early;
         let mut findings = Vec::new();
-        findings.extend(match is_full || bucket.at_top > 0.5 {
-            true => self
-                .burst_found(rate, self.burst_at_losses(rate), self.noise * rate)
-                .or_else(|| self.shaper(rate)),
-            false => self.shaper(rate),
-        });
+        findings.extend(self.shaper(rate).map(|mut found| {
+            // What tells losses best tells no rate of what waits.
+            found.parameters.rate = found.parameters.rate.filter(|_| told.is_some());
+            found
+        }));
         let is_shaped = !findings.is_empty();
         // What waits behind a bucket has been let wait for other reasons, too.
         let is_managed = drops_early && !is_shaped;
@@ -625,67 +624,6 @@ impl Seen {
         findings
     }
 
-    /// A bucket before the queue: bytes that passed without waiting when the path was fresh.
-    fn shaper(&self, rate: f64) -> Option<Finding> {
-        let threshold = (0.25 * self.long_wait).max(2.0 * self.noise);
-        let deficits = self.deficits(rate);
-        // Where packets begin to wait for the first time the rate's error has not added up yet.
-        let mut levels: Vec<f64> = self
-            .passages
-            .iter()
-            .zip(&deficits)
-            .filter_map(|(passage, deficit)| match passage.fate {
-                Fate::Passed(Some(wait)) if wait >= threshold => {
-                    Some(deficit + passage.bytes - rate * wait)
-                }
-                Fate::Passed(_) | Fate::Lost => None,
-            })
-            .take(40)
-            .collect();
-        if levels.len() < 10 {
-            return None;
-        }
-        let (low, high) = (quantile(&mut levels, 0.1)?, quantile(&mut levels, 0.9)?);
-        // How well waits are known shows in how far these are apart.
-        let noise = (high - low).min(self.noise * rate);
-        self.burst_found(rate, quantile(&mut levels, 0.5)?, noise)
-    }
-
-    /// What of the deficit did not wait, where packets are lost for the first time: later the rate's
-    /// error has added up.
-    fn burst_at_losses(&self, rate: f64) -> f64 {
-        let deficits = self.deficits(rate);
-        let before = line_waits(&self.passages, self.line(rate));
-        let waits = self.waits.iter().zip(before);
-        let waits = waits.map(|(wait, before)| wait.map(|wait| (wait - before).max(0.0)));
-        let all = self.passages.iter().zip(waits).zip(&deficits);
-        let mut bursts: Vec<f64> = all
-            .filter(|((passage, _), _)| passage.fate == Fate::Lost)
-            .filter_map(|((_, wait), deficit)| Some(deficit + self.packet - rate * wait?))
-            .take(30)
-            .collect();
-        quantile(&mut bursts, 0.5).unwrap_or_default()
-    }
-
-    /// A burst that is more than no bucket would show; `noise` in bytes is how well it is known.
-    fn burst_found(&self, rate: f64, burst: f64, noise: f64) -> Option<Finding> {
-        let least = BURST_PACKETS * self.packet + 4.0 * noise;
-        (burst > least).then(|| {
-            let evidence = format!(
-                "{} bytes beyond {} pass without waiting, then packets wait up to {:.1} ms",
-                burst.round(),
-                bitrate(rate),
-                self.long_wait * 1e3
-            );
-            Finding::new(Cause::Shaper, confidence(burst / least), evidence).with(Parameters {
-                rate: Some(bitrate(rate)),
-                burst: Some(bytes(burst)),
-                queue_delay: Some(seconds(self.long_wait)),
-                ..Parameters::default()
-            })
-        })
-    }
-
     /// The share of packets lost of those that would have waited less than so long.
     fn loss_below(&self, wait: f64) -> f64 {
         let near = self.passages.iter().zip(&self.waits);
@@ -719,16 +657,23 @@ impl Seen {
         })
     }
 
+    /// The rate at which packets leave that wait much longer than hosts and acknowledgements let them.
+    fn queues_at(&self) -> Option<f64> {
+        let is_long = self.long_wait > (0.2 * self.rtt).max(10.0 * self.noise);
+        self.waiting_rate
+            .filter(|rate| is_long && rate * self.long_wait > 4.0 * self.packet)
+    }
+
+    /// A shaper whose queue drops hardly anything of what is lost.
+    fn shaper_among_chance(&self) -> Option<Finding> {
+        self.shaper(self.queues_at()?)
+    }
+
     /// Without losses: packets that wait show a rate, and a burst before it.
     fn lossless(&self, stream: &Stream) -> Vec<Finding> {
-        let Some(rate) = self.waiting_rate else {
+        let Some(rate) = self.queues_at() else {
             return Vec::new();
         };
-        let is_queue = self.long_wait > (0.2 * self.rtt).max(10.0 * self.noise)
-            && rate * self.long_wait > 4.0 * self.packet;
-        if !is_queue {
-            return Vec::new();
-        }
         if let Some(found) = self.shaper(rate) {
             return vec![found];
         }

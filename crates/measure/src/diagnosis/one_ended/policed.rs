@@ -1,11 +1,9 @@
 //! A policer by its edge: its rate, its losses among others by chance, and theirs beside its own.
 
-use std::borrow::Cow;
-
 use vocab::Probability;
 
 use super::super::bucket::{Account, best_account, deficits, goodput};
-use super::super::edge::{Edge, at_rate, edge};
+use super::super::edge::{Edge, edge};
 use super::super::finding::{Cause, Finding, Parameters};
 use super::super::passage::{Fate, Passage};
 use super::super::statistics::confidence;
@@ -17,7 +15,7 @@ use super::{
 
 impl Seen {
     /// Passages by when they were captured: behind what drops, when they arrived.
-    fn arrivals(&self) -> Vec<Passage> {
+    pub(super) fn arrivals(&self) -> Vec<Passage> {
         let arrived = |passage: &Passage| Passage {
             sent: passage.seen,
             ..*passage
@@ -27,51 +25,54 @@ impl Seen {
         arrived
     }
 
-    /// The passages as the bucket saw them.
-    fn at_bucket(&self) -> Cow<'_, [Passage]> {
-        match self.is_behind {
-            true => Cow::Owned(self.arrivals()),
-            false => Cow::Borrowed(&self.passages),
+    /// The passages as a bucket saw them that lets nothing wait: what they waited, they waited for a line before
+    /// it. What is lost, or not known, came right behind the one before.
+    fn at_bucket(&self) -> Vec<Passage> {
+        if self.is_behind {
+            return self.arrivals();
         }
+        let mut last = f64::NEG_INFINITY;
+        let reached = self.passages.iter().zip(self.departures(&self.passages));
+        let reached = reached.map(|(passage, left)| {
+            last = last.max(left.unwrap_or(passage.sent));
+            Passage {
+                sent: last,
+                ..*passage
+            }
+        });
+        reached.collect()
     }
 
-    /// The bucket whose edge tells the losses best, and how much its evidence exceeds that of the edge at
-    /// another rate.
-    pub(super) fn edge(&self, other: f64) -> Option<(Edge, f64)> {
-        let passages = &*self.at_bucket();
-        let known = match self.is_behind {
-            true => Vec::new(),
-            false => [self.line, self.line_rate].into_iter().flatten().collect(),
-        };
-        let best = edge(
-            passages,
-            goodput(passages)?,
-            !self.is_behind,
-            &known,
-            self.packet,
-        )?;
-        let at_other = at_rate(passages, other, best.line, self.packet, 0.0002);
-        let more = best.evidence - at_other.map_or(0.0, |edge| edge.evidence);
-        Some((best, more))
+    /// The bucket whose edge tells the losses best; `likely` is a rate that it may have.
+    fn edge(&self, likely: f64) -> Option<Edge> {
+        let passages = self.at_bucket();
+        edge(&passages, goodput(&passages)?, likely, self.packet)
     }
 
-    /// Behind a policer the arrivals themselves tell its losses, to the packet; behind a queue they are
-    /// as even when it is full as when it is not.
-    pub(super) fn policed_arrivals(&self) -> Option<Bucket> {
-        if !self.is_behind || self.lost < LEAST_LOSSES {
+    /// What a bucket explains of the passages as they reach it, or leave it: behind one, the arrivals themselves tell
+    /// its losses, to the packet.
+    fn at_bucket_explained(&self) -> Option<Account> {
+        if self.lost < LEAST_LOSSES {
             return None;
         }
-        let arrived = self.arrivals();
+        let reached = self.at_bucket();
         let scale = (self.rtt, self.packet);
         let search =
-            |account: &dyn Fn(f64) -> Account| best_account(&arrived, None, 0, scale, account);
-        let from_start = search(&|rate| Account::from_start(&arrived, rate, None))?;
-        let account = search(&|rate| Account::followed(&arrived, rate, None, scale.1))
+            |account: &dyn Fn(f64) -> Account| best_account(&reached, None, 0, scale, account);
+        let from_start = search(&|rate| Account::from_start(&reached, rate, None))?;
+        let followed = search(&|rate| Account::followed(&reached, rate, None, scale.1));
+        let account = followed
             .filter(|better| better.explained > from_start.explained + EXPLAINS_MORE)
             .unwrap_or(from_start);
-        let is_bucket =
-            account.explained > ARRIVALS_EXPLAIN && account.deficit > POLICED_PACKETS * self.packet;
-        is_bucket.then_some(Bucket {
+        (account.deficit > POLICED_PACKETS * self.packet).then_some(account)
+    }
+
+    /// The policer whose losses are told by when packets reach it.
+    pub(super) fn policed_at_bucket(&self) -> Option<Bucket> {
+        let account = self
+            .at_bucket_explained()
+            .filter(|account| account.explained > ARRIVALS_EXPLAIN)?;
+        Some(Bucket {
             rate: account.rate,
             explained: account.explained,
             deficit: account.deficit,
@@ -81,22 +82,33 @@ impl Seen {
         })
     }
 
-    /// Whether an edge tells the bucket's rate better than the account of all losses: nearly all that come there
-    /// are lost, and those are most of the losses, or its evidence is much more.
-    pub(super) fn is_sharp(&self, edge: &Edge, more: f64) -> bool {
-        let (lost, all) = (edge.lost as f64, self.lost as f64);
-        lost >= 0.75 * (edge.lost + edge.passed) as f64
-            && (lost >= 0.75 * all || (lost >= 0.3 * all && more >= 50.0))
+    /// The rate of a shaper's bucket by what arrives behind it: nearly all that is lost is lost while its tokens are
+    /// spent.
+    pub(super) fn shaped_at(&self) -> Option<f64> {
+        const NEARLY_ALL: f64 = 0.97;
+        if !self.is_behind {
+            return None;
+        }
+        let account = self.at_bucket_explained()?;
+        (account.explained > NEARLY_ALL).then_some(account.rate)
+    }
+
+    /// The edge that tells a policer's rate: no other rate has as much evidence, and many losses come there. What
+    /// has few, or meets it in flights that are all alike, does not tell the rate.
+    pub(super) fn told_edge(&self, likely: f64) -> Option<Edge> {
+        const MANY: f64 = 0.2;
+        self.edge(likely)
+            .filter(|edge| edge.is_only && edge.lost as f64 >= MANY * self.lost as f64)
     }
 
     /// A policer whose own losses chance outnumbers: no deficit tells most losses, but an edge tells some.
-    pub(super) fn policer_among_chance(&self, other: f64) -> Vec<Finding> {
+    pub(super) fn policer_among_chance(&self, likely: f64) -> Vec<Finding> {
         /// Losses and nats below which nothing is said; a search among some ten thousand edges finds
         /// fifteen nats in chance alone.
         const LEAST_LOSSES: usize = 8;
         const LEAST_EVIDENCE: f64 = 30.0;
-        let found = self.edge(other).map(|(edge, _)| edge);
-        let Some(edge) = found
+        let Some(edge) = self
+            .edge(likely)
             .filter(|edge| edge.lost >= LEAST_LOSSES && edge.evidence >= LEAST_EVIDENCE)
             .filter(|edge| edge.full > POLICED_PACKETS * self.packet)
         else {
@@ -106,7 +118,7 @@ impl Seen {
             rate: edge.rate,
             explained: 0.0,
             deficit: edge.full,
-            rooms: deficits(&self.passages, edge.rate, edge.line)
+            rooms: deficits(&self.at_bucket(), edge.rate, None)
                 .into_iter()
                 .map(|deficit| edge.full - deficit)
                 .collect(),
@@ -117,16 +129,18 @@ impl Seen {
         if waits.is_some_and(|packets| packets > most_waits) {
             return Vec::new();
         }
+        let rate = Some(bitrate(edge.rate)).filter(|_| edge.is_only);
+        let bucket = match rate {
+            Some(rate) => format!("a bucket of {rate}"),
+            None => "a bucket, whose rate they do not tell,".to_owned(),
+        };
         let evidence = format!(
-            "{} of {} losses come where a bucket of {} has no room for a packet, where {} passed",
-            edge.lost,
-            self.lost,
-            bitrate(edge.rate),
-            edge.passed
+            "{} of {} losses come where {bucket} has no room for a packet, where {} passed",
+            edge.lost, self.lost, edge.passed
         );
         let sure = confidence(edge.evidence / LEAST_EVIDENCE).min(0.9);
         let policer = Finding::new(Cause::Policer, sure, evidence).with(Parameters {
-            rate: Some(bitrate(edge.rate)),
+            rate,
             burst: Some(bytes(edge.full + 0.5 * self.packet)),
             ..Parameters::default()
         });
@@ -140,8 +154,8 @@ impl Seen {
         /// Losses, and the share of what finds so much room, below which an error of the level may be why.
         const LEAST_LOSSES: usize = 20;
         const LEAST_LOSS: f64 = 0.003;
-        let passages = &*self.at_bucket();
-        let found = deficits(passages, edge.rate, edge.line);
+        let passages = self.at_bucket();
+        let found = deficits(&passages, edge.rate, None);
         let far = passages.iter().zip(found);
         let far = far.filter(|(_, deficit)| *deficit < FAR_SHARE * edge.full);
         let (mut lost, mut all) = (0, 0);

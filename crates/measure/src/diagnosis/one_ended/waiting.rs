@@ -1,0 +1,108 @@
+//! The rate at which packets leave while others wait.
+
+use super::super::bucket::goodput;
+use super::super::passage::Fate;
+use super::super::statistics::quantile;
+use super::Seen;
+
+/// Packets in a run that tells a rate, and in one of a queue that is never long enough for those.
+const LONG_RUN: f64 = 20.0;
+const SHORT_RUN: f64 = 3.0;
+
+impl Seen {
+    /// The rate at which packets leave that wait; the same where it is highest, and where what is lost counts as
+    /// well.
+    pub(super) fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>, Option<f64>) {
+        let rates = self.waiting_rates_of(LONG_RUN);
+        match rates.0.is_none() && self.waits_at_losses_are_clear() {
+            // A short queue is soon empty again.
+            true => self.waiting_rates_of(SHORT_RUN),
+            false => rates,
+        }
+    }
+
+    /// Whether packets wait around losses much longer than hosts and acknowledgements let them.
+    fn waits_at_losses_are_clear(&self) -> bool {
+        /// How many times as long.
+        const CLEAR: f64 = 20.0;
+        quantile(&mut self.waits_at_losses(), 0.5).is_some_and(|wait| wait > CLEAR * self.noise)
+    }
+
+    /// The rate at which packets leave while others wait: that at which most short runs agree, so that
+    /// neither a pause in between nor others' packets count.
+    fn waiting_rates_of(&self, run_packets: f64) -> (Option<f64>, Option<f64>, Option<f64>) {
+        /// Runs in which nothing was lost that are enough to go by: what is lost behind the line has taken
+        /// its turn there, what is dropped before it has not.
+        const CLEAN_RUNS: usize = 8;
+        /// What leaves at least, as a share of what passes between losses.
+        const LEAVES_LEAST: f64 = 0.9;
+        // Where packets are lost, if they are: elsewhere they may wait for another line.
+        let usual = quantile(&mut self.waits_at_losses(), 0.5)
+            .map_or(0.25 * self.long_wait, |wait| 0.5 * wait);
+        let threshold = usual.max(2.0 * self.noise);
+        // Of what passed; and of that and what was lost, for a line before what drops carries both.
+        let (mut clean, mut behind, mut before) = (Vec::new(), Vec::new(), Vec::new());
+        // Where a run began, and what left since.
+        let mut run: Option<(f64, f64, f64)> = None;
+        for passage in &self.passages {
+            if let Some((_, _, all)) = &mut run {
+                *all += passage.bytes;
+            }
+            let Fate::Passed(wait) = passage.fate else {
+                continue;
+            };
+            if let Some((_, served, _)) = &mut run {
+                *served += passage.bytes;
+            }
+            let Some(wait) = wait else {
+                continue;
+            };
+            let departure = passage.sent + wait;
+            run = match run {
+                _ if wait < threshold => None,
+                Some((from, served, all))
+                    if served > run_packets * self.packet && departure > from =>
+                {
+                    behind.push(served / (departure - from));
+                    before.push(all / (departure - from));
+                    if served >= all {
+                        clean.push(served / (departure - from));
+                    }
+                    Some((departure, 0.0, 0.0))
+                }
+                Some(run) => Some(run),
+                None => Some((departure, 0.0, 0.0)),
+            };
+        }
+        if behind.len() < 2 {
+            return (None, None, None);
+        }
+        let agreed = match clean.len() {
+            0..CLEAN_RUNS => densest(&mut behind),
+            _ => densest(&mut clean),
+        };
+        // No more passes between losses than leaves, unless a bucket's burst is among it.
+        let quarter = (self.passages.len() / 4).max(1);
+        let passes = self.passages.chunks(quarter).filter_map(goodput);
+        let least = LEAVES_LEAST * passes.min_by(f64::total_cmp).unwrap_or_default();
+        if agreed.is_none_or(|rate| rate < least) {
+            return (None, None, None);
+        }
+        (
+            agreed,
+            quantile(&mut behind, 0.9),
+            quantile(&mut before, 0.9),
+        )
+    }
+}
+
+/// The middle of the quarter of values that lie closest together.
+fn densest(values: &mut [f64]) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let many = (values.len() / 4).max(2).min(values.len());
+    let spread = |some: &&[f64]| some[some.len() - 1] / some[0];
+    values
+        .windows(many.max(1))
+        .min_by(|a, b| spread(a).total_cmp(&spread(b)))
+        .map(|some| some[some.len() / 2])
+}
