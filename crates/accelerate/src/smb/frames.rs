@@ -3,7 +3,7 @@
 //! ```text
 //!  far ──► near   Engaged · Licence · Ahead + payload · EndOfFile · Settled · Revoke · Heard
 //!                 Listed + payload · Key · Sealing · Forget · Sealed + message · Offer
-//!                 FileSystem
+//!                 Lease · FileSystem
 //!  near ──► far   Speaks · Beat · Received · Again · Revoked · Forgot · Sealed + message · Took
 //! ```
 //! A frame is the content of one frame segment. Numbers are never used again.
@@ -18,6 +18,7 @@ use super::keys::{Algorithm, CHANCE, Cipher, SealingKey, SealingKeys, SigningKey
 use super::listing::Query;
 use super::wire::FileId;
 use super::wire::header::{self, Guard, Header};
+use super::wire::lease::LeaseKey;
 use super::wire::transfer::ReadRequest;
 
 /// The version of these frames, said once in [`Frame::Engaged`].
@@ -45,6 +46,7 @@ const AGAIN_SEALED: u8 = 21;
 const OFFER: u8 = 22;
 const TOOK: u8 = 23;
 const FILE_SYSTEM: u8 = 24;
+const LEASE: u8 = 25;
 
 /// What [`Frame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
 pub(crate) const TAKES_KEYS: u8 = 2;
@@ -53,6 +55,8 @@ pub(crate) const TAKES_SEALING: u8 = 3;
 
 /// The same of one that takes opens made ahead as well.
 pub(crate) const TAKES_OFFERS: u8 = 4;
+/// The same of one that takes leases as licences as well.
+pub(crate) const TAKES_LEASES: u8 = 5;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +168,9 @@ pub(crate) enum Frame {
         class: u8,
         answer: Bytes,
     },
+    /// This open shares its file with all others of this lease: what changes it through one of them, changes
+    /// it for each.
+    Lease { file: FileId, key: LeaseKey },
 }
 
 impl Frame {
@@ -282,6 +289,7 @@ impl Frame {
                 .u8(class)
                 .u8(answer.len() as u8)
                 .bytes(&answer),
+            Frame::Lease { file, key } => writer.u8(LEASE).bytes(&file.0).bytes(&key.0),
         };
         Segment::frame(writer.finish())
     }
@@ -424,6 +432,10 @@ impl Frame {
                     answer: Bytes::copy_from_slice(reader.bytes(length)?),
                 }
             }
+            LEASE => Frame::Lease {
+                file: file(&mut reader)?,
+                key: LeaseKey(reader.array()?),
+            },
             _ => return Ok(None),
         };
         Ok(Some(frame))
@@ -443,6 +455,10 @@ mod tests {
                 position: 4,
                 class: 3,
                 answer: Bytes::from_static(b"space"),
+            },
+            Frame::Lease {
+                file,
+                key: LeaseKey([6; 16]),
             },
             Frame::Offer {
                 file,

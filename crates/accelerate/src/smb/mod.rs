@@ -11,7 +11,8 @@
 //!            and WRITE under   client's          oplocks, READs ahead
 //!            a licence         messages
 //! ```
-//! A *licence* is what allows it: an exclusive or batch oplock that the server gave to the open.
+//! A *licence* is what allows it: an exclusive or batch oplock that the server gave to the open, or a
+//! lease with READ and WRITE caching (docs/decisions/0069).
 //! Where the client does not ask for one, the far half does, in the client's CREATE, and takes
 //! back what breaks it without the client's knowing. As long as it is held, the server lets no
 //! other client read or write the file before it was given back; and it is given back only when
@@ -29,13 +30,11 @@
 //!
 //! It lets go, while it has altered nothing, of what is signed or encrypted without a key, compressed
 //! or not SMB; afterwards such a thing closes the flow (see `far`). Opens that it may not serve
-//! (directories, pipes, durable handles, leases, write-through) pass among those that it does.
+//! (directories, pipes, leases that others share, write-through) pass among those that it does.
 //!
 //! Under the policy `relaxed`, files of a directory are opened ahead as well (docs/decisions/0061).
 //!
 //! Flows of SMB 1 are helped, too, by halves of their own (`nt1`).
-//!
-//! What it does not do yet: leases as licences.
 
 mod config;
 mod far;

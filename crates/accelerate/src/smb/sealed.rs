@@ -23,7 +23,7 @@ pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<Piece>> {
     loop {
         match splitter.next().ok()?? {
             Piece::Head(mut head) => {
-                if !is_of(session, &head.header, pieces.is_empty()) {
+                if !is_of(session, &head.header) {
                     return None;
                 }
                 head.header.is_sealed = true;
@@ -39,11 +39,11 @@ pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<Piece>> {
 }
 
 /// Whether a message may stand in what is sealed for this session ([MS-SMB2] §3.3.5.2.1, Decrypting the
-/// Message). What a server sends unasked names none (§3.3.4.6, Object Store Indicates an Oplock Break).
-pub(crate) fn is_of(session: u64, header: &Header, is_first: bool) -> bool {
+/// Message). What a server sends unasked names none (§3.3.4.6, Object Store Indicates an Oplock Break), and
+/// one that says it goes on with what was before it stands in this session, even if nothing was.
+pub(crate) fn is_of(session: u64, header: &Header) -> bool {
     let is_unasked = header.has(flag::FROM_SERVER) && header.message_id == UNASKED;
-    header.session == session
-        || !is_first && header.session == SAME_SESSION
+    matches!(header.session, of if of == session || of == SAME_SESSION)
         || is_unasked && header.session == 0
 }
 
@@ -74,7 +74,6 @@ mod tests {
         let whole = compound(7);
         assert_eq!(pieces(8, &whole), None);
         assert_eq!(pieces(7, &compound(8)), None);
-        assert_eq!(pieces(SAME_SESSION, &compound(8)), None);
         for magic in [0xfd, 0xfc, 0xff] {
             let mut nested = whole.clone();
             nested[0] = magic;

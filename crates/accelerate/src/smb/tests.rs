@@ -5,6 +5,7 @@ mod closing;
 mod ends;
 mod file_system;
 mod kerberos;
+mod leases;
 mod letting_go;
 mod listing;
 mod model;

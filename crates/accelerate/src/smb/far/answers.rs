@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
+use super::leases::LeaseAsked;
 use super::open::{Grant, Open};
 use super::read_ahead::{ReadAhead, Verdict};
 use super::{Far, Held, Outstanding, Purpose, Rest, State};
@@ -24,6 +25,9 @@ pub(super) struct Opened {
     pub(super) guard: Guard,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
+    /// The lease that was asked for.
+    pub(super) lease: Option<LeaseAsked>,
+    pub(super) is_durable: bool,
 }
 
 impl Far {
@@ -80,7 +84,18 @@ impl Far {
         let is_keyed = self.sessions.server_key(header.session).is_some();
         header.has(flag::FROM_SERVER)
             && header.message_id != header::UNASKED
-            && (SetUps::wants(header) || is_keyed && header.has(flag::SIGNED))
+            && (SetUps::wants(header)
+                || is_keyed && header.has(flag::SIGNED)
+                || self.is_lease_given(header))
+    }
+
+    /// Whether an answer may give a lease: its contexts say so.
+    fn is_lease_given(&self, header: &Header) -> bool {
+        let request = self.outstanding.get(&header.message_id);
+        header.status == status::SUCCESS
+            && request.is_some_and(|request| {
+                matches!(request.purpose, Purpose::Create { lease: Some(_), .. })
+            })
     }
 
     /// Handles the answer that was gathered, once all of it is there.
@@ -209,7 +224,7 @@ impl Far {
         head.set_message_id(client_id);
         if !is_interim {
             self.connection.learn(&header, head.body());
-            self.finished(now, &mut head, request);
+            self.finished(now, &mut head, rest, request);
         }
         if self.state == State::Engaged && header.guard() == Guard::Signed {
             match self.sessions.client_key(header.session) {
@@ -240,14 +255,19 @@ impl Far {
 
     /// Whether an answer bears what its request was vouched for by ([MS-SMB2] §3.2.5.1.3, Verifying the
     /// Signature; §3.2.5.1.1, Decrypting the Message). A server that has lost the session can neither
-    /// sign nor encrypt; the client may hear that.
+    /// sign nor encrypt; the client may hear that. Nor does Samba's encrypt what it says to a compound that is
+    /// none.
     fn is_vouched_for(&self, header: &Header, request: &Outstanding, is_interim: bool) -> bool {
-        let is_its = header.session == request.session;
+        let is_its = header.session == request.session
+            || header.is_sealed && self.answer_sealed == Some(request.session);
         let has_lost_session = matches!(
             header.status,
             status::USER_SESSION_DELETED | status::NETWORK_SESSION_EXPIRED
         );
+        // The client judges whether that is enough for a refusal.
+        let is_refusal = request.is_refused && header.status == status::INVALID_PARAMETER;
         has_lost_session
+            || is_refusal
             || match (request.guard, header.guard()) {
                 (Guard::Nothing, _) => true,
                 (Guard::Signed | Guard::Sealed, Guard::Sealed) => is_its,
@@ -267,10 +287,10 @@ impl Far {
     /// Forgets the keys of a session that has ended, once no signed or encrypted answer of it is to come:
     /// that would pass unverified.
     pub(super) fn forget_ended(&mut self, session: u64) {
-        let mut requests = self.outstanding.values();
+        let is_awaited =
+            |request: &Outstanding| request.session == session && request.guard != Guard::Nothing;
         if self.sessions.has_ended(session)
-            && !requests
-                .any(|request| request.session == session && request.guard != Guard::Nothing)
+            && !self.outstanding.values().any(is_awaited)
             && self.sessions.forget(session)
         {
             self.tell_near(Frame::Forget { session });
@@ -289,7 +309,13 @@ impl Far {
     }
 
     /// A request of the client's is answered.
-    fn finished(&mut self, now: Time, head: &mut Head, request: Outstanding) {
+    fn finished(
+        &mut self,
+        now: Time,
+        head: &mut Head,
+        rest: &[(SegmentKind, Bytes)],
+        request: Outstanding,
+    ) {
         let header = head.header;
         if request.is_early {
             self.early = self.early.saturating_sub(1);
@@ -307,16 +333,21 @@ impl Far {
                 may_write,
                 is_bare: false,
                 tree,
+                lease,
+                is_durable,
             } => {
                 let opened = Opened {
                     is_ours,
                     guard: request.guard,
                     may_read,
                     may_write,
+                    lease,
+                    is_durable,
                 };
-                self.opened(now, head, tree, opened);
+                self.opened(now, head, rest, tree, opened);
             }
             Purpose::Changes { file, .. } => {
+                self.outdate_opening_of(file);
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.changing = open.changing.saturating_sub(1);
                     if request.is_awaited {
@@ -372,7 +403,14 @@ impl Far {
     }
 
     /// The server has opened a file, or not.
-    fn opened(&mut self, now: Time, head: &mut Head, tree: u32, opened: Opened) {
+    fn opened(
+        &mut self,
+        now: Time,
+        head: &mut Head,
+        rest: &[(SegmentKind, Bytes)],
+        tree: u32,
+        opened: Opened,
+    ) {
         let is_ours = opened.is_ours;
         if is_ours {
             self.creating -= 1;
@@ -390,11 +428,14 @@ impl Far {
         if is_ours {
             head.body_mut()[ANSWER_OPLOCK_AT] = oplock_level::NONE;
         }
-        let is_exclusive = matches!(
-            answer.oplock_level,
-            oplock_level::EXCLUSIVE | oplock_level::BATCH
-        ) && !answer.is_directory();
-        if is_exclusive || (is_ours && answer.oplock_level != oplock_level::NONE) {
+        let is_exclusive = !answer.is_directory()
+            && match answer.oplock_level {
+                oplock_level::EXCLUSIVE | oplock_level::BATCH => true,
+                oplock_level::LEASE => self.is_exclusive_lease(head, rest, opened.lease),
+                _ => false,
+            };
+        let is_watched = opened.lease.is_some() && !answer.is_directory();
+        if is_exclusive || is_watched || (is_ours && answer.oplock_level != oplock_level::NONE) {
             self.serve(&header, &answer, is_exclusive, opened);
         }
         self.finish_opening(now, answer.file);
@@ -489,25 +530,33 @@ impl Far {
             .map_or((0, 0), |agreed| (agreed.max_read, agreed.max_write));
         let file = answer.file;
         let may_read = opened.may_read && is_exclusive && read_max > 0;
-        let may_write = opened.may_write && is_exclusive && write_max > 0;
+        // An open that outlives its connection would hide that WRITEs were lost with it.
+        let may_write = opened.may_write && is_exclusive && !opened.is_durable && write_max > 0;
+        let may_close = is_exclusive && !opened.is_durable;
         let mut open = Open::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
+        open.lease = opened.lease.map(|lease| lease.key);
         if is_exclusive {
-            self.tell_key(header.session);
             open.grant = Grant::Held;
             open.may_write = may_write;
-            open.may_close = true;
+            open.may_close = may_close;
+        }
+        if is_exclusive || open.lease.is_some() {
+            self.tell_key(header.session);
             self.tell_near(Frame::Licence(Licence {
                 file,
                 session: header.session,
                 tree: header.tree,
                 may_read,
                 may_write,
-                may_close: true,
+                may_close,
                 guard: opened.guard,
                 read_max,
                 write_max,
             }));
+        }
+        if let Some(key) = open.lease {
+            self.tell_near(Frame::Lease { file, key });
         }
         if may_read {
             // Without multi-credit requests one credit pays for 64 KiB and no more.

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::super::config::TREES_MAX;
 use super::super::wire::create::{CreateRequest, oplock_level};
 use super::super::wire::header::{Header, command, flag, status};
+use super::super::wire::lease;
 use super::super::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, dialect};
 use super::super::wire::u32_at;
 
@@ -50,9 +51,13 @@ const OPTIONS_NOT_BARE: u32 = 0x0000_0100 // FILE_COMPLETE_IF_OPLOCKED
     | 0x0001_0000 // FILE_OPEN_REQUIRING_OPLOCK
     | 0x0010_0000; // FILE_RESERVE_OPFILTER
 
-/// Create contexts of opens that are served. Durable handles and leases are not: what the server
-/// stores with them would change ([MS-SMB2] §3.3.5.9.6).
+/// Create contexts of opens that an oplock is asked for with. Of durable handles and leases it is not: what
+/// the server stores with them would change ([MS-SMB2] §3.3.5.9.6).
 const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"];
+
+/// Those that an open may have beside them which the client asks for an oplock or lease with itself. What it is
+/// given stays the client's; a handle that it takes up again is not served.
+const CONTEXTS_OF_ITS_OWN: [&[u8]; 3] = [b"DHnQ", b"DH2Q", lease::CONTEXT];
 
 impl Connection {
     /// Learns from an answer, in the order in which they come.
@@ -114,6 +119,11 @@ impl Connection {
         }
     }
 
+    /// Whether a session stands that signs nothing: a guest's, or nobody's.
+    pub(crate) fn is_without_key(&self, session: u64) -> bool {
+        self.sessions.get(&session) == Some(&true)
+    }
+
     /// Whether opens in this tree may be served at all.
     fn serves(&self, session: u64, tree: u32, is_keyed: bool) -> bool {
         !self.may_have_channels(session, is_keyed) && self.disks.contains(&(session, tree))
@@ -155,17 +165,22 @@ impl Connection {
                 true => request.options & OPTIONS_NOT_BARE == 0,
                 false => request.options & OPTIONS_NOT_SERVED == 0,
             };
-        // An open that outlives its connection would hide that WRITEs were lost with it, whoever
-        // asked for the oplock.
-        let fits = request
-            .context_names()
-            .is_ok_and(|names| names.iter().all(|name| CONTEXTS_SERVED.contains(name)));
+        let Ok(names) = request.context_names() else {
+            return Asking::NotServed;
+        };
+        let fits = names.iter().all(|name| CONTEXTS_SERVED.contains(name));
+        let fits_its_own = names
+            .iter()
+            .all(|name| CONTEXTS_SERVED.contains(name) || CONTEXTS_OF_ITS_OWN.contains(name));
         match request.oplock_level {
-            _ if !is_served || !fits => Asking::NotServed,
+            _ if !is_served => Asking::NotServed,
+            oplock_level::NONE if !fits => Asking::NotServed,
             oplock_level::NONE if is_bare => Asking::ForNobody,
             _ if is_bare => Asking::NotServed,
             oplock_level::NONE => Asking::ForUs,
-            oplock_level::EXCLUSIVE | oplock_level::BATCH => Asking::ForItself,
+            oplock_level::EXCLUSIVE | oplock_level::BATCH | oplock_level::LEASE if fits_its_own => {
+                Asking::ForItself
+            }
             _ => Asking::NotServed,
         }
     }

@@ -5,7 +5,7 @@
 //! client asks for it at once; the client's own question still goes to the server, so that the two
 //! halves need not agree on what has become of an answer (docs/decisions/0066).
 
-use super::{Far, Finish, Purpose};
+use super::{Far, Finish, Outstanding, Purpose};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{command, status};
@@ -64,8 +64,8 @@ impl Far {
             file,
         };
         // What the client asked for before must be in what it is told.
-        let mut requests = self.outstanding.values();
-        let is_idle = self.queue.is_empty() && !requests.any(|request| request.changes_names);
+        let changes_names = |request: &Outstanding| request.changes_names;
+        let is_idle = self.queue.is_empty() && !self.outstanding.values().any(changes_names);
         let Some(open) = self.opens.get(&file).filter(|_| is_idle) else {
             return;
         };

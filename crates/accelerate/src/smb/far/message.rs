@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::super::keys::{Authentic, SigningKey};
 pub(crate) use super::super::sealed::SAME_SESSION;
-use super::super::wire::header::{Guard, Header, command};
+use super::super::wire::header::{Guard, Header, command, flag};
 use super::super::wire::split::{Head, Piece};
 use super::connection::asks_for_interfaces;
 
@@ -131,7 +131,7 @@ impl Message {
 
     /// The sessions in which it asks for the server's interfaces.
     pub(crate) fn asks_for_interfaces(&self) -> impl Iterator<Item = u64> {
-        let mut session = 0;
+        let mut session = self.sealed.unwrap_or(0);
         self.heads().filter_map(move |head| {
             if head.header.session != SAME_SESSION {
                 session = head.header.session;
@@ -209,6 +209,13 @@ impl Message {
                 key.sign(head.message_mut(), rest(behind));
             }
         }
+    }
+
+    /// Whether its first message says that it goes on with one before it. Servers refuse all of such a
+    /// frame ([MS-SMB2] §3.3.5.2.7.2, Handling Compounded Related Requests), Samba's before it looks at what
+    /// vouches for it, and so in the clear.
+    pub(crate) fn relates_to_nothing(&self) -> bool {
+        self.first().is_some_and(|header| header.has(flag::RELATED))
     }
 
     /// The command of the first message.

@@ -31,11 +31,14 @@ mod answers;
 mod connection;
 mod file_system;
 mod ids;
+mod leases;
 mod listing;
 pub(crate) mod message;
 pub(crate) mod open;
 mod open_ahead;
+mod opening;
 mod oplocks;
+mod outstanding;
 pub(crate) mod pace;
 pub(crate) mod read_ahead;
 mod requests;
@@ -48,16 +51,17 @@ use bytes::Bytes;
 use vocab::{Random, Segment, SegmentKind, Time};
 
 use super::config::{Consistency, Settings};
-use super::frames::{Frame, TAKES_KEYS, TAKES_OFFERS, TAKES_SEALING};
+use super::frames::{Frame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING};
 use super::keys::SetUps;
 use super::wire::FileId;
-use super::wire::header::Guard;
 use super::wire::split::{Foreign, Head, Splitter, is_sealed};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
 use connection::Connection;
 use ids::Ids;
+use leases::{LeaseAsked, Leases};
 use message::Message;
 use open::Open;
+use outstanding::{Outstanding, Requests};
 use pace::Pace;
 use sessions::Sessions;
 
@@ -93,6 +97,10 @@ enum Purpose {
         is_bare: bool,
         /// The request's; an answer that was pending does not say it.
         tree: u32,
+        /// The client asks for this lease.
+        lease: Option<LeaseAsked>,
+        /// The open may outlive its connection.
+        is_durable: bool,
     },
     /// It may change this open's file.
     Changes { file: FileId, is_write: bool },
@@ -124,26 +132,6 @@ enum Purpose {
     ClosesAhead(FileId),
     /// Another request of our own: to give an oplock back, to set a position.
     Own,
-}
-
-/// A request under way.
-#[derive(Clone, Copy, Debug)]
-struct Outstanding {
-    /// The client's id; `None` for our own.
-    client_id: Option<u64>,
-    purpose: Purpose,
-    charge: u16,
-    session: u64,
-    /// What vouched for it, and has to for its answer.
-    guard: Guard,
-    /// A WRITE or CLOSE that the client may hold for done.
-    is_early: bool,
-    /// A WRITE behind which an oplock is given back, see [`Open::writing`].
-    is_awaited: bool,
-    /// Where such a WRITE begins, if it stands among [`Open::written`].
-    written_at: Option<u64>,
-    /// It may change what a directory holds.
-    changes_names: bool,
 }
 
 /// What is done with the rest of the server's message that is coming in.
@@ -212,12 +200,13 @@ pub(crate) struct Far {
     no_key_for: Option<String>,
 
     ids: Ids,
-    outstanding: HashMap<u64, Outstanding>,
+    outstanding: Requests,
     /// CREATEs under way with an oplock of ours; while there are any, a break of an open that is
     /// not known yet may belong to one.
     creating: usize,
     early_breaks: Vec<FileId>,
     opens: HashMap<FileId, Open>,
+    leases: Leases,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<FileId>,
     /// The opens that are read ahead for, the one that was read last at the end.
@@ -234,8 +223,9 @@ pub(crate) struct Far {
     /// Requests for names that wait for what is read ahead.
     lists_waiting: usize,
     opens_ahead: open_ahead::OpensAhead,
-    /// The near half takes opens that were made ahead.
+    /// The near half takes opens that were made ahead, and leases.
     near_takes_offers: bool,
+    near_takes_leases: bool,
 
     client_finish: Finish,
 }
@@ -279,10 +269,11 @@ impl Far {
             held: None,
             ready: Vec::new(),
             ids: Ids::new(),
-            outstanding: HashMap::new(),
+            outstanding: Requests::default(),
             creating: 0,
             early_breaks: Vec::new(),
             opens: HashMap::new(),
+            leases: Leases::default(),
             breaking: Vec::new(),
             reading: VecDeque::new(),
             pace: Pace::new(),
@@ -294,6 +285,7 @@ impl Far {
             lists_waiting: 0,
             opens_ahead: open_ahead::OpensAhead::default(),
             near_takes_offers: false,
+            near_takes_leases: false,
             client_finish: Finish::Open,
         }
     }
@@ -378,6 +370,7 @@ impl Far {
                 self.near_takes_keys = version >= TAKES_KEYS;
                 self.near_takes_sealing = version >= TAKES_SEALING;
                 self.near_takes_offers = version >= TAKES_OFFERS;
+                self.near_takes_leases = version >= TAKES_LEASES;
             }
             Ok(Some(Frame::Sealed { session })) => self.request_sealed(session),
             Ok(Some(Frame::Took { file })) => self.took(now, file),

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use vocab::Time;
 
 use super::super::wire::header::{Guard, Header, flag};
+use super::super::wire::lease::LeaseKey;
 use super::listing::Listing;
 use super::message::Message;
 use super::read_ahead::ReadAhead;
@@ -41,13 +42,18 @@ pub(crate) struct Open {
     /// What vouched for the request that opened it; what is asked for it here is guarded so too.
     pub(crate) guard: Guard,
     pub(crate) grant: Grant,
+    /// The client's lease that it is part of: others may share it, and change the file without breaking it.
+    pub(crate) lease: Option<LeaseKey>,
+    /// A LOCK went through it.
+    pub(crate) is_locked: bool,
     pub(crate) may_write: bool,
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
     /// Of a directory that may be listed.
     pub(crate) listing: Option<Listing>,
-    /// Where the client's last READ ended: its position in the file, as the server would tell it.
+    /// Where the client's last READ ended, or where it has set it: its position in the file, as the server would
+    /// tell it.
     pub(crate) seek: u64,
     /// The server's may be another: it has seen READs of ours, or not all of the client's.
     pub(crate) is_moved: bool,
@@ -87,6 +93,8 @@ impl Open {
             is_ours,
             guard: Guard::Nothing,
             grant: Grant::Given,
+            lease: None,
+            is_locked: false,
             may_write: false,
             may_close: false,
             reads: None,

@@ -589,6 +589,8 @@ impl Far {
             return self.discard(file);
         }
         let opened = Opened {
+            lease: None,
+            is_durable: false,
             is_ours: true,
             guard: asked.header.guard(),
             may_read: true,

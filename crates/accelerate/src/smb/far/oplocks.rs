@@ -25,6 +25,7 @@ use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::oplock_level;
 use crate::smb::wire::header::command;
+use crate::smb::wire::lease::LeaseBreak;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::split::Head;
 use crate::smb::wire::target::touch;
@@ -40,8 +41,15 @@ impl Far {
             Ok(notice) if head.header.command == command::OPLOCK_BREAK => {
                 self.break_of(now, notice.file)
             }
-            // A break of a lease, which only a client has asked for.
-            Ok(_) | Err(_) => true,
+            // Only a client has asked for a lease, or for what is not known.
+            Ok(_) | Err(_) => {
+                if let Ok(notice) = LeaseBreak::parse(head.body())
+                    && head.header.command == command::OPLOCK_BREAK
+                {
+                    self.lease_broken(now, notice);
+                }
+                true
+            }
         };
         if self.state == State::Gone {
             return;
@@ -164,7 +172,8 @@ impl Far {
                 && *at_latest <= now
             {
                 *confirmed = true;
-                open.refuses_writes = true;
+                // Where none is answered here, none was lost.
+                open.refuses_writes = open.may_write;
             }
         }
     }

@@ -3,19 +3,19 @@
 use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
-use super::connection::{Asking, asks_for_interfaces};
+use super::connection::asks_for_interfaces;
 use super::message::{Message, SAME_SESSION, Unverified};
 use super::open::{Grant, Open, Waiting};
 use super::read_ahead::Verdict;
 use super::{Far, Finish, Outstanding, Purpose, State};
-use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Channels, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Channels, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::keys::SetUps;
 use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
-use crate::smb::wire::create::{CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
+use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
-use crate::smb::wire::set_info::{asks_for_position, set_position_body};
+use crate::smb::wire::set_info::{asks_for_position, position_set, set_position_body};
 use crate::smb::wire::set_up::is_binding;
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Touch, touch};
@@ -49,6 +49,7 @@ impl Far {
                         charge: 1,
                         session: 0,
                         guard: Guard::Nothing,
+                        is_refused: false,
                         is_early: false,
                         is_awaited: false,
                         written_at: None,
@@ -76,7 +77,7 @@ impl Far {
             self.note_channels(now, &message);
         }
         self.note_set_up(&message);
-        self.note_touches(&message);
+        self.note_touches(now, &message);
         self.note_file_system(&message);
         if let Some(message) = self.open_next(now, message)
             && refused.is_none()
@@ -143,11 +144,14 @@ impl Far {
     }
 
     /// Whether a session that is set up can be followed, so that its keys may be known. One that
-    /// stands keeps those that it has ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
+    /// stands keeps those that it has ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session), or goes
+    /// on without.
     fn can_follow(&self, message: &Message) -> bool {
         let is_new = self.settings.accounts.is_some() || self.settings.keytab.is_some();
         let session = message.single().map(|head| head.header.session);
-        session.is_some_and(|session| is_new || self.sessions.stands(session))
+        let stands =
+            |session| self.sessions.stands(session) || self.connection.is_without_key(session);
+        session.is_some_and(|session| is_new || stands(session))
             && message.joined().is_some_and(|joined| !is_binding(&joined))
     }
 
@@ -174,7 +178,7 @@ impl Far {
     }
 
     /// What the frame does to what is known of opens.
-    fn note_touches(&mut self, message: &Message) {
+    fn note_touches(&mut self, now: Time, message: &Message) {
         if self.opens.is_empty() {
             return;
         }
@@ -184,18 +188,30 @@ impl Far {
             }
         }
         let mut before = None;
-        let touches: Vec<(Touch, u64, u32)> = message
+        let touches: Vec<(Touch, Header, Option<u64>)> = message
             .heads()
             .map(|head| {
                 let touch = touch(&head.header, head.body(), before);
                 before = touch.file();
-                (touch, head.header.session, head.header.tree)
+                let position = position_set(head.body());
+                (touch, head.header, position)
             })
             .collect();
-        for (touch, session, tree) in touches {
+        for (touch, header, position) in touches {
+            if let (Touch::Changes(file), command::SET_INFO, Some(position)) =
+                (touch, header.command, position)
+                && let Some(open) = self.opens.get_mut(&file)
+            {
+                open.seek = position;
+            }
+            let (session, tree) = (header.session, header.tree);
             match touch {
+                Touch::Changes(file) if header.command == command::LOCK => {
+                    self.changes(file);
+                    self.locks(now, file);
+                }
                 Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
-                Touch::Changes(file) => self.forget_ahead(file),
+                Touch::Changes(file) => self.changes(file),
                 Touch::Closes(file) => {
                     self.forget_ahead(file);
                     if let Some(open) = self.opens.get_mut(&file) {
@@ -253,7 +269,8 @@ impl Far {
         };
         // What its client has not signed, or encrypted, is for the server to judge.
         let is_its = (open.session, open.tree) == (header.session, header.tree)
-            && header.guard() >= open.guard;
+            && header.guard() >= open.guard
+            && header.is_of_first_channel();
         let is_held = open.is_held();
         let end = request.offset + u64::from(request.length);
         let Some(reads) = open.reads.as_mut().filter(|_| is_its) else {
@@ -341,7 +358,7 @@ impl Far {
             };
             let message = self.queue.remove(index).expect("it was found just now");
             self.queue_bytes -= message.bytes();
-            self.dispatch(message);
+            self.dispatch(now, message);
         }
         if self.client_finish == Finish::Wanted && self.queue.is_empty() {
             self.client_finish = Finish::Done;
@@ -388,8 +405,9 @@ impl Far {
             None => message.charge(),
         };
         let overlaps = written_range(message).is_some_and(|(file, start, end)| {
-            let open = self.opens.get(&file);
-            open.is_some_and(|open| open.overlaps(start, end))
+            let kin = self.kin(file).into_iter();
+            let mut kin = kin.filter_map(|file| self.opens.get(&file));
+            kin.any(|open| open.overlaps(start, end))
         });
         // Before a client may get another channel, nothing is answered for it any more. A compound may
         // hold the very WRITE that its file is given back behind, so it waits for no more than that.
@@ -429,7 +447,7 @@ impl Far {
     }
 
     /// Gives a frame of the client's ids of the server's window and sends it.
-    fn dispatch(&mut self, mut message: Message) {
+    fn dispatch(&mut self, now: Time, mut message: Message) {
         if self.refuse_late_write(&message) {
             return;
         }
@@ -437,11 +455,15 @@ impl Far {
             self.set_position(file);
         }
         let asking = self.judge_create(&message);
+        if asking.is_none() {
+            self.share_leases(now, &message);
+        }
         let written = written_range(&message);
         let is_single = message.single().is_some();
         let asked = message.first().copied();
         let mut is_void = false;
-        let (mut before, mut session) = (None, 0);
+        let is_refused = message.relates_to_nothing();
+        let (mut before, mut session) = (None, message.sealed_for().unwrap_or(0));
         for head in message.heads_mut() {
             let header = head.header;
             if header.session != SAME_SESSION {
@@ -504,6 +526,7 @@ impl Far {
                 charge: header.charge(),
                 session,
                 guard: header.guard(),
+                is_refused,
                 is_early,
                 is_awaited,
                 written_at,
@@ -535,59 +558,16 @@ impl Far {
     /// Under which id the server knows what a CANCEL means, if it does. A CANCEL names a request under way, and
     /// takes no id itself ([MS-SMB2] §3.2.4.24, Application Requests Canceling an Operation).
     fn cancelled(&self, header: &Header) -> Option<u64> {
-        let mut requests = self.outstanding.iter();
-        let meant = requests.find(|(_, request)| request.client_id == Some(header.message_id));
-        match meant {
+        match self.outstanding.of_client(header.message_id) {
             // What the client holds for done stays.
             Some((_, request)) if request.is_early => None,
-            Some((id, _)) => Some(*id),
+            Some((id, _)) => Some(id),
             // The async id says it, and clients may leave the other at 0. Samba's server does not verify
             // a signature under the id of what nobody asked for.
             None if header.has(flag::ASYNC) => Some(header.message_id),
             // It is answered already, or waits here. Under the client's id the server may know another.
             None => None,
         }
-    }
-
-    /// What a CREATE alone in its frame is for, if its open may be served.
-    fn judge_create(&mut self, message: &Message) -> Option<Purpose> {
-        let header = message.single()?.header;
-        if header.command != command::CREATE || self.opens.len() >= OPENS_MAX {
-            return None;
-        }
-        if !self.may_answer(&header) {
-            return None;
-        }
-        let joined = message.joined()?;
-        let request = CreateRequest::parse(&joined).ok()?;
-        let is_keyed = self.sessions.is_keyed(header.session);
-        let asking = self.connection.judge(&header, &request, is_keyed);
-        if asking == Asking::NotServed {
-            return None;
-        }
-        self.engage();
-        if asking == Asking::ForNobody && self.staleness().is_some() {
-            self.opens_ahead.opening(header.message_id, &joined);
-        }
-        Some(Purpose::Create {
-            is_ours: asking == Asking::ForUs,
-            may_read: request.may_read(),
-            may_write: request.may_write(),
-            is_bare: asking == Asking::ForNobody,
-            tree: header.tree,
-        })
-    }
-
-    /// Whether requests such as this one can be answered here, as far as the flow and the near half allow.
-    fn may_answer(&self, header: &Header) -> bool {
-        let may_engage =
-            self.state == State::Engaged || self.ids.is_without_gap() && self.answers.at_boundary();
-        // What the near half answers must be signed there, or encrypted.
-        let near_can = match header.is_sealed {
-            true => self.near_takes_sealing && self.sessions.is_proved(header.session),
-            false => !self.sessions.is_keyed(header.session) || self.near_takes_keys,
-        };
-        may_engage && near_can
     }
 
     /// Sends a request of our own, signed or encrypted if its header says so.
@@ -608,6 +588,7 @@ impl Far {
                 charge: header.charge(),
                 session: header.session,
                 guard: header.guard(),
+                is_refused: false,
                 is_early: false,
                 is_awaited: false,
                 written_at: None,
@@ -642,8 +623,9 @@ impl Far {
             .negotiated()
             .is_some_and(|agreed| agreed.is_large_mtu());
         loop {
+            let is_changing = self.is_changing(file);
             let wants_more = self.opens.get(&file).is_some_and(|open| {
-                open.changing == 0
+                !is_changing
                     && open
                         .reads
                         .as_ref()
@@ -662,7 +644,7 @@ impl Far {
             let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_held()) else {
                 return false;
             };
-            let (0, Some(reads)) = (open.changing, &mut open.reads) else {
+            let Some(reads) = &mut open.reads else {
                 return true;
             };
             let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {

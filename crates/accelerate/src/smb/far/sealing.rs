@@ -60,8 +60,9 @@ impl Far {
             return true;
         };
         message.mark_sealed(session);
-        let mut heads = message.heads().enumerate();
-        heads.all(|(index, head)| sealed::is_of(session, &head.header, index == 0))
+        message
+            .heads()
+            .all(|head| sealed::is_of(session, &head.header))
     }
 
     /// A frame of the server's with an encrypted message.

@@ -32,10 +32,11 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{Frame, Licence, TAKES_OFFERS, VERSION};
+use super::frames::{Frame, Licence, TAKES_LEASES, VERSION};
 use super::keys::{Mac, Sealer, SealingKey, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
 use super::wire::header::Header;
+use super::wire::lease::LeaseKey;
 use super::wire::query_info::FileSystemQuestion;
 use super::wire::split::{Head, Splitter};
 use super::wire::transfer::{ReadRequest, WriteRequest};
@@ -71,6 +72,8 @@ struct Open {
     changed_at: u64,
     /// READs that are not answered, by message id.
     waiting: Vec<u64>,
+    /// The lease that it shares with others, whose changes are its own.
+    lease: Option<LeaseKey>,
     /// What went wrong with a WRITE that was answered.
     lost: Option<u32>,
     /// Something was changed through it: what comes of that its CLOSE tells.
@@ -288,7 +291,9 @@ pub(crate) struct Near {
     opens: HashMap<FileId, Open>,
     pending: HashMap<u64, Pending>,
     incoming: Option<Incoming>,
-    /// The frame of the client's that last may have changed what directories hold.
+    /// The frame of the client's that last may have changed any file.
+    changed_at: u64,
+    /// The same of what directories hold.
     names_changed_at: u64,
     /// Opens whose first names came with them and may not have been asked for.
     fresh_listings: Vec<FileId>,
@@ -327,6 +332,7 @@ impl Near {
             opens: HashMap::new(),
             pending: HashMap::new(),
             incoming: None,
+            changed_at: 0,
             names_changed_at: 0,
             fresh_listings: Vec::new(),
             offers: Offers::default(),
@@ -419,6 +425,7 @@ impl Near {
                 request,
                 answer,
             }) => self.offered(file, position, staleness, request, answer),
+            Some(Frame::Lease { file, key }) => self.is_of_lease(file, key),
             Some(Frame::Revoke { file }) => {
                 if self.offers.remove(file) {
                     self.opens.remove(&file);
@@ -490,12 +497,22 @@ impl Near {
             earlier: Vec::new(),
             changed_at: 0,
             waiting: Vec::new(),
+            lease: None,
             lost: None,
             is_changed: false,
             listing: Listing::default(),
             file_system: None,
         };
         self.opens.insert(licence.file, open);
+    }
+
+    /// An open, whose licence has come, shares a lease. The client may have changed the file through another
+    /// open while this one was under way.
+    fn is_of_lease(&mut self, file: FileId, key: LeaseKey) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.lease = Some(key);
+            open.changed_at = self.changed_at;
+        }
     }
 
     fn ahead(&mut self, of: Of, length: usize) {
@@ -572,7 +589,8 @@ impl Near {
         // What was signed or encrypted when the open was made and is not now is for the server to judge;
         // what is signed has been verified (see `passed`).
         let is_its = (open.licence.session, open.licence.tree) == (header.session, header.tree)
-            && header.guard() >= open.licence.guard;
+            && header.guard() >= open.licence.guard
+            && header.is_of_first_channel();
         (is_its && !open.is_over && !open.is_closed && self.fresh.is_fresh(now)).then_some(open)
     }
 }
@@ -584,7 +602,7 @@ impl Accelerator for Near {
         }
         match input {
             Input::Start => self.tell_far(Frame::Speaks {
-                version: TAKES_OFFERS,
+                version: TAKES_LEASES,
             }),
             Input::Timeout => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),

@@ -117,6 +117,9 @@ impl Near {
         if may_change_names(&head.header) {
             self.names_may_change(self.position + 1);
         }
+        if may_change_files(&head.header) {
+            self.changed_at = self.position + 1;
+        }
         if drops_offers(&head.header) {
             self.offers.drop_before(self.position + 1);
         }
@@ -146,11 +149,8 @@ impl Near {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_changed = true;
                 }
-                if head.header.command == command::LOCK
-                    && may_lock_shared(head.body())
-                    && let Some(open) = self.opens.get_mut(&file)
-                {
-                    open.licence.may_write = false;
+                if head.header.command == command::LOCK {
+                    self.locks(file, may_lock_shared(head.body()));
                 }
             }
             Touch::Closes(file) => {
@@ -199,6 +199,21 @@ impl Near {
         }
     }
 
+    /// An open is locked: by a lock that may be shared against its own holder's WRITEs, by any against those
+    /// through other opens of its lease.
+    fn locks(&mut self, file: FileId, may_be_shared: bool) {
+        let Some(lease) = self.opens.get(&file).map(|open| open.lease) else {
+            return;
+        };
+        for (other, open) in &mut self.opens {
+            let is_against = match *other == file {
+                true => may_be_shared,
+                false => lease.is_some() && open.lease == lease,
+            };
+            open.licence.may_write &= !is_against;
+        }
+    }
+
     /// Whether the CLOSE of an open may be answered here: nothing was changed through it, so that
     /// there is nothing that could fail, and nothing else that was asked of it is unanswered.
     fn may_close(&self, now: Time, file: FileId, header: &Header) -> bool {
@@ -233,9 +248,19 @@ impl Near {
         open.licence.may_close && !open.is_changed && !self.pending.values().any(is_unanswered)
     }
 
+    /// A file changes, for this open and all others of its lease.
     fn change(&mut self, file: FileId, at: u64) {
-        if let Some(open) = self.opens.get_mut(&file) {
-            open.change(at, &self.pending);
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.change(at, &self.pending);
+        let Some(key) = open.lease else {
+            return;
+        };
+        for (other, open) in &mut self.opens {
+            if open.lease == Some(key) && *other != file {
+                open.change(at, &self.pending);
+            }
         }
     }
 
@@ -551,6 +576,28 @@ impl Runs {
         self.passed = 0;
         self.add(kind, self.left);
     }
+}
+
+/// Whether a request may change what a file holds.
+fn may_change_files(header: &Header) -> bool {
+    !matches!(
+        header.command,
+        command::NEGOTIATE
+            | command::SESSION_SETUP
+            | command::LOGOFF
+            | command::TREE_CONNECT
+            | command::TREE_DISCONNECT
+            | command::CREATE
+            | command::CLOSE
+            | command::FLUSH
+            | command::READ
+            | command::CANCEL
+            | command::ECHO
+            | command::QUERY_DIRECTORY
+            | command::CHANGE_NOTIFY
+            | command::QUERY_INFO
+            | command::OPLOCK_BREAK
+    )
 }
 
 /// Whether the client paid for so many bytes; one that did not shall hear it from the server.

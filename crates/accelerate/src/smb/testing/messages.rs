@@ -3,6 +3,7 @@
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::header::{Header, LENGTH, command};
+use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::query_info::FileSystemQuestion;
 use crate::smb::wire::split::frame_header;
@@ -118,6 +119,8 @@ pub(crate) struct Create<'a> {
     pub(crate) disposition: u32,
     pub(crate) options: u32,
     pub(crate) context: Option<&'a [u8; 4]>,
+    /// The key and the state of the lease that it asks for.
+    pub(crate) lease: Option<(LeaseKey, u8)>,
 }
 
 impl<'a> Create<'a> {
@@ -131,6 +134,16 @@ impl<'a> Create<'a> {
             disposition: 3,
             options: 0x40,
             context: None,
+            lease: None,
+        }
+    }
+
+    /// The same under the lease of this key, with READ, WRITE and HANDLE caching.
+    pub(crate) fn leased(name: &'a str, key: u8) -> Self {
+        Self {
+            oplock: 0xff,
+            lease: Some((LeaseKey([key; 16]), 7)),
+            ..Self::open(name)
         }
     }
 
@@ -160,14 +173,26 @@ impl<'a> Create<'a> {
             .collect();
         body[46..48].copy_from_slice(&(name.len() as u16).to_le_bytes());
         body.extend(&name);
+        let mut contexts = Vec::new();
         if let Some(context) = self.context {
+            let next = if self.lease.is_some() { 24 } else { 0 };
+            contexts.extend([next, 0, 0, 0, 16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            contexts.extend(context);
+            contexts.extend([0; 4]);
+        }
+        if let Some((key, state)) = self.lease {
+            contexts.extend([0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 24, 0, 32, 0, 0, 0]);
+            contexts.extend(b"RqLs\0\0\0\0");
+            contexts.extend(key.0);
+            contexts.extend([state, 0, 0, 0]);
+            contexts.extend([0; 12]);
+        }
+        if !contexts.is_empty() {
             let at = body.len().next_multiple_of(8);
             body.resize(at, 0);
             body[48..52].copy_from_slice(&((LENGTH + at) as u32).to_le_bytes());
-            body[52..56].copy_from_slice(&24u32.to_le_bytes());
-            body.extend([0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-            body.extend(context);
-            body.extend([0; 4]);
+            body[52..56].copy_from_slice(&(contexts.len() as u32).to_le_bytes());
+            body.extend(contexts);
         }
         Request::new(command::CREATE, body)
     }
@@ -252,6 +277,13 @@ pub(crate) fn set_end(file: FileId, end: u64) -> Request {
     Request::new(command::SET_INFO, body)
 }
 
+/// SET_INFO of where the last READ ended.
+pub(crate) fn set_position(file: FileId, position: u64) -> Request {
+    let mut request = set_end(file, position);
+    request.body[3] = 14;
+    request
+}
+
 /// SET_INFO that gives the file another name, which nothing may have.
 pub(crate) fn rename(file: FileId, to: &str) -> Request {
     let mut request = set_end(file, 0);
@@ -330,6 +362,15 @@ pub(crate) fn cancel() -> Request {
 /// A request that the server answers at once with "pending", and only when cancelled in the end.
 pub(crate) fn change_notify(file: FileId) -> Request {
     on_file(command::CHANGE_NOTIFY, 32, 32, file)
+}
+
+/// Gives back a lease but for this state ([MS-SMB2] §2.2.24.2, Lease Break Acknowledgment).
+pub(crate) fn acknowledge_lease(key: LeaseKey, state: u8) -> Request {
+    let mut body = vec![0; 36];
+    body[0] = 36;
+    body[8..24].copy_from_slice(&key.0);
+    body[24] = state;
+    Request::new(command::OPLOCK_BREAK, body)
 }
 
 pub(crate) fn acknowledge(file: FileId, level: u8) -> Request {

@@ -8,7 +8,9 @@ use crate::smb::sealed;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
 use crate::smb::wire::header::{Header, LENGTH, command, status};
+use crate::smb::wire::lease::{Lease, LeaseBreak};
 use crate::smb::wire::oplock::OplockBreak;
+use crate::smb::wire::set_info::position_set;
 use crate::smb::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer};
 use crate::smb::wire::split::{Piece, Splitter};
 use crate::smb::wire::target::touch;
@@ -42,9 +44,14 @@ pub fn structures(bytes: &[u8]) {
     }
     if let Ok(request) = CreateRequest::parse(bytes) {
         let _ = request.context_names();
+        let _ = request.lease();
     }
     let _ = written(bytes);
     let _ = CreateAnswer::parse(bytes);
+    let _ = CreateAnswer::lease(bytes);
+    let _ = position_set(bytes);
+    let _ = Lease::parse(bytes);
+    let _ = LeaseBreak::parse(bytes);
     let _ = NegotiateAnswer::parse(bytes);
     let _ = SessionSetupAnswer::parse(bytes);
     let _ = TreeConnectAnswer::parse(bytes);

@@ -16,8 +16,10 @@ use vocab::Time;
 use super::login::{Heard, Login, Proof};
 use super::seal::{End, Seal};
 use crate::smb::keys::{Algorithm, SigningKey};
+use crate::smb::wire::create::CreateRequest;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
+use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::query_info;
 use crate::smb::wire::split::{FRAME_HEADER, Piece, Splitter, frame_header};
@@ -35,6 +37,7 @@ pub(crate) const NO_CLASS: u8 = 99;
 pub(crate) const ACCESS_DENIED: u32 = 0xc000_0022;
 pub(crate) const SHARING_VIOLATION: u32 = 0xc000_0043;
 pub(crate) const COLLISION: u32 = 0xc000_0035;
+const UNSUCCESSFUL: u32 = 0xc000_0001;
 const INVALID_OPLOCK_PROTOCOL: u32 = 0xc000_00e3;
 pub(crate) const DELETE_PENDING: u32 = 0xc000_0056;
 
@@ -52,6 +55,10 @@ const RENAME: u8 = 10;
 const DISPOSITION: u8 = 13;
 /// FileIdFullDirectoryInformation, the one class of entries that this server writes as it is specified.
 pub(crate) const FULL: u8 = 38;
+
+/// Oplock levels.
+const EXCLUSIVE: u8 = 8;
+const SHARED_LEVEL: u8 = 1;
 
 /// One connection to the server.
 struct Connection {
@@ -108,7 +115,9 @@ struct Open {
     access: u32,
     share: u32,
     deletes_on_close: bool,
+    /// Its level; of a lease [`EXCLUSIVE`] with WRITE caching, and [`SHARED_LEVEL`] with READ caching alone.
     oplock: u8,
+    lease: Option<LeaseKey>,
     session: u64,
     tree: u32,
     position: u64,
@@ -149,6 +158,8 @@ pub(crate) struct Server {
     held_closes: Vec<(usize, Header, FileId)>,
     /// Users prove who they are, and sessions have a key.
     pub(crate) signing: Option<Signing>,
+    /// Otherwise they are guests.
+    pub(crate) takes_guests: bool,
     /// Sessions are encrypted, too.
     pub(crate) sealing: Option<Sealing>,
     /// Answers to what is encrypted go in the clear, as no server's may.
@@ -193,6 +204,7 @@ impl Server {
             holds_closes: false,
             held_closes: Vec::new(),
             signing: None,
+            takes_guests: false,
             sealing: None,
             forgets_to_seal: false,
             capabilities: 0,
@@ -249,27 +261,68 @@ impl Server {
 
     /// The holder of this oplock was asked for it and has not answered: it has it no more.
     pub(crate) fn give_up_break(&mut self, file: FileId) {
-        if let Some(open) = self.opens.get_mut(&file).filter(|open| open.oplock >= 8) {
-            open.oplock = 0;
+        let Some(open) = self.opens.get(&file).filter(|open| open.oplock >= 8) else {
+            return;
+        };
+        for file in self.sharing(file, open.connection, open.lease) {
+            self.opens.get_mut(&file).unwrap().oplock = 0;
             self.given_up.insert(file);
-            self.retry_waiting();
         }
+        self.retry_waiting();
+    }
+
+    /// The opens of a connection's lease, and this one.
+    fn sharing(&self, file: FileId, connection: usize, lease: Option<LeaseKey>) -> Vec<FileId> {
+        let opens = self.opens.iter();
+        let opens = opens.filter(|(other, open)| {
+            **other == file
+                || lease.is_some() && (open.connection, open.lease) == (connection, lease)
+        });
+        opens.map(|(file, _)| *file).collect()
     }
 
     /// A file was changed through an open: what others hold to read it by is no more, and nobody waits
     /// for them ([MS-SMB2] §3.3.4.6, Object Store Indicates an Oplock Break).
     fn break_shared(&mut self, by: FileId, name: &str) {
+        let by_lease = self
+            .opens
+            .get(&by)
+            .map(|open| (open.connection, open.lease));
         let shared = |(file, open): (&FileId, &mut Open)| {
-            let is_shared = *file != by && open.name == name && open.oplock == 1;
+            let is_own = open.lease.is_some() && by_lease == Some((open.connection, open.lease));
+            let is_shared = *file != by && !is_own && open.name == name && open.oplock == 1;
             is_shared.then(|| {
                 open.oplock = 0;
-                (*file, open.connection)
+                (*file, open.connection, open.lease)
             })
         };
+        let mut told = Vec::new();
         let broken: Vec<_> = self.opens.iter_mut().filter_map(shared).collect();
-        for (file, holder) in broken {
-            self.say_broken(holder, file, 0);
+        for (file, holder, lease) in broken {
+            match lease {
+                None => self.say_broken(holder, file, 0),
+                Some(key) if told.contains(&(holder, key)) => {}
+                Some(key) => {
+                    told.push((holder, key));
+                    self.say_lease_broken(holder, key, 0);
+                }
+            }
         }
+    }
+
+    /// A lease is taken back but for this state ([MS-SMB2] §2.2.23.2, Lease Break Notification).
+    fn say_lease_broken(&mut self, holder: usize, key: LeaseKey, state: u8) {
+        let mut body = [0; 44];
+        body[0] = 44;
+        body[4] = u8::from(state > 0);
+        body[8..24].copy_from_slice(&key.0);
+        body[24] = if state > 0 { 7 } else { 3 };
+        body[28] = state;
+        let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+        header.credits = 0;
+        header.flags = flag::FROM_SERVER;
+        header.is_sealed = self.connections[holder].seal.is_some();
+        self.say(holder, &header, &body);
     }
 
     fn say_broken(&mut self, holder: usize, file: FileId, level: u8) {
@@ -388,9 +441,12 @@ impl Server {
 
     fn frame(&mut self, connection: usize, mut rest: &[u8], is_sealed: bool) {
         let mut before = None;
+        let first = Header::parse(rest).expect("a message of a client's has a header");
+        let relates_to_nothing = first.has(flag::RELATED);
         loop {
             let header = Header {
-                is_sealed,
+                // Samba's server refuses such a compound in the clear, whatever it came in.
+                is_sealed: is_sealed && !relates_to_nothing,
                 ..Header::parse(rest).expect("a message of a client's has a header")
             };
             let length = match header.next as usize {
@@ -398,11 +454,30 @@ impl Server {
                 next => next,
             };
             let message = &rest[..length];
-            before = self.message(connection, &header, message, before);
+            if relates_to_nothing {
+                self.log.push((connection, header));
+                let answer = Header {
+                    flags: header.flags & !flag::SIGNED,
+                    ..header
+                };
+                self.use_id(connection, &header);
+                self.error(connection, &answer, status::INVALID_PARAMETER);
+            } else {
+                before = self.message(connection, &header, message, before);
+            }
             rest = &rest[length..];
             if header.next == 0 {
                 return;
             }
+        }
+    }
+
+    /// Takes a message's ids out of the window.
+    fn use_id(&mut self, connection: usize, header: &Header) {
+        let from = &mut self.connections[connection];
+        for id in header.message_id..header.message_id + u64::from(header.charge()) {
+            assert!(id < from.top, "message id {id} is beyond the window");
+            assert!(from.used.insert(id), "message id {id} is used again");
         }
     }
 
@@ -431,11 +506,7 @@ impl Server {
             self.cancel(connection, header);
             return None;
         }
-        let from = &mut self.connections[connection];
-        for id in header.message_id..header.message_id + u64::from(header.charge()) {
-            assert!(id < from.top, "message id {id} is beyond the window");
-            assert!(from.used.insert(id), "message id {id} is used again");
-        }
+        self.use_id(connection, header);
         let body = &message[LENGTH..];
         if let Some((_, status)) = self.refuses.take_if(|(command, _)| {
             connection == 0 && *command == header.command && header.next == 0
@@ -490,7 +561,8 @@ impl Server {
                     session: 77 + connection as u64,
                     ..*header
                 };
-                self.answer(connection, &header, &[9, 0, 0, 0, 0, 0, 0, 0, 0]);
+                let flags = u8::from(self.takes_guests);
+                self.answer(connection, &header, &[9, 0, flags, 0, 0, 0, 0, 0, 0]);
             }
             command::TREE_CONNECT => {
                 let header = Header { tree: 5, ..*header };
@@ -626,6 +698,9 @@ impl Server {
                 self.connections[connection].pending.push(interim);
                 self.error(connection, &interim, status::PENDING);
             }
+            command::OPLOCK_BREAK if body[0] == 36 => {
+                self.lease_given_back(connection, header, body);
+            }
             command::OPLOCK_BREAK => {
                 let notice = OplockBreak::parse(body).expect("an acknowledgement");
                 self.open(connection, header, notice.file);
@@ -646,6 +721,32 @@ impl Server {
             other => panic!("command {other:#x} is not known"),
         }
         before
+    }
+
+    /// A holder has answered a break of its lease ([MS-SMB2] §2.2.24.2, Lease Break Acknowledgment).
+    fn lease_given_back(&mut self, connection: usize, header: &Header, body: &[u8]) {
+        let key = LeaseKey(array(body, 8).expect("an acknowledgement"));
+        let files = self
+            .opens
+            .iter()
+            .filter(|(_, open)| (open.connection, open.lease) == (connection, Some(key)));
+        let files: Vec<FileId> = files.map(|(file, _)| *file).collect();
+        if files.iter().any(|file| self.given_up.contains(file)) {
+            return self.error(connection, header, INVALID_OPLOCK_PROTOCOL);
+        }
+        // A client may have closed all that it was asked for meanwhile.
+        if !files.iter().any(|file| self.breaking.contains(file)) {
+            return self.error(connection, header, UNSUCCESSFUL);
+        }
+        for file in files {
+            self.breaking.remove(&file);
+            self.opens.get_mut(&file).unwrap().oplock = match body[24] & 1 {
+                0 => 0,
+                _ => SHARED_LEVEL,
+            };
+        }
+        self.answer(connection, header, body);
+        self.retry_waiting();
     }
 
     /// Whether a request bears its session's signature where it must.
@@ -750,6 +851,22 @@ impl Server {
         // Every exclusive oplock on the file must come back first, where the share does not forbid
         // the open; a batch oplock's holder may close it, and is asked in any case.
         let empties = matches!(disposition, 0 | 4 | 5);
+        let request = CreateRequest::parse(message).expect("a CREATE");
+        let lease = request.lease().expect("contexts that can be read");
+        let lease = lease.filter(|_| u8_at(body, 3) == Ok(0xff));
+        let key = lease.map(|lease| lease.key);
+        let is_own =
+            |open: &Open| key.is_some() && (open.connection, open.lease) == (connection, key);
+        // [MS-SMB2] §3.3.5.9.8 (Handling the SMB2_CREATE_REQUEST_LEASE Create Context).
+        if self
+            .opens
+            .values()
+            .any(|open| is_own(open) && open.name != name)
+        {
+            let header = self.as_pending(connection, header);
+            self.error(connection, &header, status::INVALID_PARAMETER);
+            return None;
+        }
         let conflicts = |open: &Open| {
             open.name == name
                 && SHARED.iter().any(|(rights, shared)| {
@@ -769,8 +886,8 @@ impl Server {
                 true => open.oplock >= 8 && (access & !ATTRIBUTES != 0 || empties),
                 false => open.oplock == 9 && with.contains(file),
             };
-            if open.name == name && is_meant {
-                broken.push((*file, open.connection));
+            if open.name == name && is_meant && !is_own(open) {
+                broken.push((*file, open.connection, open.lease));
             }
         }
         if broken.is_empty() && !with.is_empty() {
@@ -784,11 +901,18 @@ impl Server {
             self.note(|| Happened::Waits {
                 connection,
                 message_id: header.message_id,
-                on: broken.iter().map(|(file, _)| *file).collect(),
+                on: broken.iter().map(|(file, ..)| *file).collect(),
             });
-            for (file, holder) in broken {
-                if self.breaking.insert(file) {
-                    self.say_broken(holder, file, 1);
+            for (file, holder, lease) in broken {
+                if self.breaking.contains(&file) {
+                    continue;
+                }
+                match lease {
+                    None => self.say_broken(holder, file, 1),
+                    Some(key) => self.say_lease_broken(holder, key, 3),
+                }
+                for file in self.sharing(file, holder, lease) {
+                    self.breaking.insert(file);
                     self.note(|| Happened::Broke(file));
                 }
             }
@@ -825,11 +949,38 @@ impl Server {
             true => 0,
             false => self.files[&name].len(),
         };
-        let is_shared = self.opens.values().any(|open| open.name == name);
-        let oplock = match u8_at(body, 3).unwrap() {
-            8 | 9 if is_shared => 1,
-            oplock => oplock,
+        let is_shared = self
+            .opens
+            .values()
+            .any(|open| open.name == name && !is_own(open));
+        let held = self.opens.iter().find(|(_, open)| is_own(open));
+        let held = held.map(|(file, open)| (self.breaking.contains(file), open.oplock));
+        let (oplock, state) = match (u8_at(body, 3).unwrap(), lease) {
+            (0xff, Some(lease)) => {
+                let wants_all = lease.is_exclusive();
+                let level = match held {
+                    // While it is taken back, nothing is added.
+                    Some((true, level)) => level,
+                    Some((false, EXCLUSIVE)) => EXCLUSIVE,
+                    _ if wants_all && !is_shared => EXCLUSIVE,
+                    _ => SHARED_LEVEL,
+                };
+                (level, if level == EXCLUSIVE { 7 } else { 3 })
+            }
+            (0xff, None) => (0, 0),
+            (8 | 9, _) if is_shared => (1, 0),
+            (oplock, _) => (oplock, 0),
         };
+        let is_breaking = held.is_some_and(|(is_breaking, _)| is_breaking);
+        let kin: Vec<FileId> = self
+            .opens
+            .iter()
+            .filter(|(_, open)| is_own(open))
+            .map(|(file, _)| *file)
+            .collect();
+        for file in kin {
+            self.opens.get_mut(&file).unwrap().oplock = oplock;
+        }
         let mut file = [0xcc; 16];
         file[..8].copy_from_slice(&self.next_file.to_le_bytes());
         let file = FileId(file);
@@ -840,6 +991,17 @@ impl Server {
         answer[48..56].copy_from_slice(&(length as u64).to_le_bytes());
         answer[56] = if is_directory { 0x10 } else { 0x80 };
         answer[64..80].copy_from_slice(&file.0);
+        if let Some(key) = key {
+            // A context behind the fixed part, at a multiple of 8 ([MS-SMB2] §2.2.14.2.10).
+            answer[2] = 0xff;
+            answer[80..84].copy_from_slice(&((LENGTH + 88) as u32).to_le_bytes());
+            answer[84..88].copy_from_slice(&56u32.to_le_bytes());
+            answer.extend([0, 0, 0, 0, 16, 0, 4, 0, 0, 0, 24, 0, 32, 0, 0, 0]);
+            answer.extend(b"RqLs\0\0\0\0");
+            answer.extend(key.0);
+            answer.extend([state, 0, 0, 0, u8::from(is_breaking) << 1, 0, 0, 0]);
+            answer.extend([0; 8]);
+        }
         let object = self.object(&name);
         if access & !ATTRIBUTES != 0 {
             self.note(|| Happened::Used { connection, object });
@@ -858,6 +1020,7 @@ impl Server {
                 share,
                 deletes_on_close: options & 0x1000 != 0,
                 oplock,
+                lease: key,
                 session: header.session,
                 tree: header.tree,
                 position: 0,

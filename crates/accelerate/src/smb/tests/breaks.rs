@@ -111,6 +111,29 @@ fn a_break_at_every_moment_of_a_read_leaves_nothing_stale() {
     }
 }
 
+/// The server is slow, so that a READ waits for what was asked for ahead and comes behind the break.
+#[test]
+fn a_read_that_waits_for_what_comes_ahead_is_answered_though_the_oplock_breaks() {
+    let expected = contents(600_000);
+    for moment in 0..10 {
+        let mut world = world_with(600_000);
+        let other = world.beside();
+        world.server_takes = Duration::from_millis(200);
+        let file = open(&mut world, 0);
+        for block in 0..5 {
+            read(&mut world, 0, file, block * 20_000, 20_000);
+        }
+        world.run_for(Duration::from_millis(moment * 100));
+        let created = world.send(other, &Create::open("a").request());
+        for block in 5..20 {
+            let at = block as usize * 20_000;
+            let data = read(&mut world, 0, file, at as u64, 20_000);
+            assert!(data == expected[at..at + 20_000], "{moment}, {block}");
+        }
+        assert_eq!(world.wait(other, created).header.status, status::SUCCESS);
+    }
+}
+
 #[test]
 fn a_break_while_the_path_is_cut_is_given_back_in_time_and_late_writes_are_refused() {
     let mut world = world_with(100_000);

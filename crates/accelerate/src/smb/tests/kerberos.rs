@@ -86,6 +86,33 @@ fn a_client_with_a_ticket_is_read_ahead_of_and_written_behind() {
     }
 }
 
+/// As clients do whose ticket runs out: their session goes on with its keys.
+#[test]
+fn a_client_that_shows_a_ticket_again_goes_on_being_served() {
+    for (way, sealing) in [
+        (WAYS[0], None),
+        (WAYS[1], None),
+        (WAYS[2], None),
+        (WAYS[2], Some(Sealing::OfSessions(2))),
+    ] {
+        let mut world = unconnected(with_keytab(&exchange()), way, 300_000);
+        world.server.sealing = sealing;
+        world.set_up(0);
+        let file = open(&mut world, 0);
+        read(&mut world, 0, file, 0, 10_000);
+        world.prove_again(0);
+        let start = world.now;
+        let data = read(&mut world, 0, file, 10_000, 10_000);
+        assert!(data == contents(300_000)[10_000..20_000]);
+        assert!(world.round_trips(start) < 0.5, "{way:x?}: read ahead");
+        world.ask(0, &messages::write(file, 0, b"again"));
+        world.ask(0, &messages::close(file));
+        assert_eq!(world.server.files["a"][..5], *b"again");
+        assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
+        assert_eq!(world.let_go, None);
+    }
+}
+
 #[test]
 fn without_the_services_key_a_session_with_a_ticket_passes_byte_for_byte() {
     let accounts = Accounts::parse("*\\anna:password:secret").unwrap();

@@ -144,6 +144,26 @@ fn a_client_sees_the_file_that_it_made_before_it_asked() {
     }
 }
 
+/// On a path so short that the first names still wait for their question.
+#[test]
+fn a_client_is_shown_what_it_has_made_since_the_first_names_came() {
+    let mut world = World::new(Duration::from_millis(4));
+    world.set_up(0);
+    world.create(0, &Create::open("old"));
+    let directory = directory(&mut world);
+    let start = world.now;
+    world.create(0, &Create::open("new"));
+    let listed = list_all(&mut world, 0, directory, 65_536);
+    assert_eq!(listed, ["new", "old"]);
+    // With nothing made in between they are there at once.
+    let directory = self::directory(&mut world);
+    assert!(world.now.since(start) < Duration::from_millis(40));
+    world.run_for(Duration::from_millis(10));
+    let start = world.now;
+    world.ask(0, &messages::list(directory, 0, 65_536));
+    assert_eq!(world.now, start);
+}
+
 #[test]
 fn what_was_not_guessed_is_the_servers_answer() {
     let mut world = world_with(1_000);

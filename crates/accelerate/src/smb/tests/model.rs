@@ -17,6 +17,7 @@ use super::super::testing::world::{FAR, NEAR, World};
 use super::super::wire::FileId;
 use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::status;
+use super::super::wire::lease::{LeaseBreak, LeaseKey};
 use super::super::wire::oplock::OplockBreak;
 use super::super::{Consistency, Settings};
 use super::{DELAY, contents};
@@ -67,6 +68,13 @@ struct Handle {
     at: u64,
 }
 
+/// What a client has to give back.
+#[derive(Clone, Copy, Debug)]
+enum Broken {
+    Oplock(FileId),
+    Lease(LeaseKey),
+}
+
 /// What a client waits for.
 #[derive(Debug)]
 struct Waits {
@@ -87,7 +95,7 @@ struct Run {
     own_oplocks: BTreeSet<FileId>,
     /// Notices that have been looked at, and acknowledgements to come.
     heard: [usize; 2],
-    acknowledges: Vec<(Time, usize, FileId, u8)>,
+    acknowledges: Vec<(Time, usize, Broken, u8)>,
     /// Oplocks that the server wants back, and since when.
     breaks: Vec<(Time, FileId)>,
     seen: usize,
@@ -232,8 +240,13 @@ impl Run {
         let oplock = match random.below(6) {
             _ if is_listing => 0,
             0 => [1, 8, 9][random.below(3) as usize],
+            1 => 0xff,
             _ => 0,
         };
+        // A key for each file, and now and then another.
+        let key = name.as_bytes()[0] + 16 * who as u8 + 32 * u8::from(random.below(8) == 0);
+        let state = [1, 3, 5, 7, 7, 7][random.below(6) as usize];
+        let lease = (oplock == 0xff).then_some((LeaseKey([key; 16]), state));
         let create = Create {
             name: if is_listing { "" } else { name },
             oplock,
@@ -250,6 +263,7 @@ impl Run {
             },
             options,
             context: None,
+            lease,
         };
         let asked = Asked::Open {
             has_oplock: oplock > 0,
@@ -502,14 +516,20 @@ impl Run {
             .into_iter()
             .partition(|(at, ..)| due(*at));
         self.acknowledges = later;
-        for (_, who, file, level) in acknowledges {
-            let is_open = self.handles[who].iter().any(|handle| handle.file == file);
+        for (_, who, broken, level) in acknowledges {
+            let (is_open, request) = match broken {
+                Broken::Oplock(file) => (
+                    self.handles[who].iter().any(|handle| handle.file == file),
+                    messages::acknowledge(file, level),
+                ),
+                Broken::Lease(key) => (true, messages::acknowledge_lease(key, level)),
+            };
             let is_there = who > 0 || !self.world.is_client_gone;
             if is_open && is_there && self.world.clients[who].credits() > 0 {
-                self.world.send(who, &messages::acknowledge(file, level));
+                self.world.send(who, &request);
             } else if is_open && is_there {
                 let later = now + Duration::from_millis(50);
-                self.acknowledges.push((later, who, file, level));
+                self.acknowledges.push((later, who, broken, level));
             }
         }
         let given_up = self.breaks.iter().filter(|(at, _)| due(*at + SERVER_WAITS));
@@ -578,6 +598,16 @@ impl Run {
         for who in 0..2 {
             let unasked = &self.world.clients[who].unasked;
             for answer in &unasked[self.heard[who]..] {
+                if let Ok(notice) = LeaseBreak::parse(&answer.body) {
+                    if answer.body[4] == 1 {
+                        let delay = Duration::from_millis(self.random.below(400));
+                        let state = [0, 1, 3][self.random.below(3) as usize];
+                        let due = self.world.now + delay;
+                        let broken = Broken::Lease(notice.key);
+                        self.acknowledges.push((due, who, broken, state));
+                    }
+                    continue;
+                }
                 let notice = OplockBreak::parse(&answer.body).unwrap();
                 let may_be_under_way = self.waits[who].iter().any(|waits| waits.opens.is_some());
                 let is_known = self.own_oplocks.contains(&notice.file);
@@ -586,7 +616,8 @@ impl Run {
                     let delay = Duration::from_millis(self.random.below(400));
                     let level = self.random.below(2) as u8;
                     let due = self.world.now + delay;
-                    self.acknowledges.push((due, who, notice.file, level));
+                    let broken = Broken::Oplock(notice.file);
+                    self.acknowledges.push((due, who, broken, level));
                 }
             }
             self.heard[who] = unasked.len();

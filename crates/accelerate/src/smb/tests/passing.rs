@@ -144,6 +144,24 @@ fn world_next_id(world: &World) -> u64 {
     world.server.log.len() as u64
 }
 
+/// It counts on by then, and servers refuse what comes late under an earlier number.
+#[test]
+fn what_a_client_asks_after_it_has_lost_a_channel_is_the_servers_to_judge() {
+    let mut world = world_with(100_000);
+    let file = open(&mut world, 0);
+    world.run_for(Duration::from_secs(1));
+    for (id, request) in [
+        (1_000, messages::read(file, 0, 100)),
+        (1_001, messages::write(file, 0, b"late")),
+    ] {
+        let mut header = request.header(id, world.clients[0].session, world.clients[0].tree);
+        header.status = 1;
+        world.send_bytes(0, &frame(&[(header, &request.body)]));
+        assert!(!world.clients[0].answered.contains_key(&id));
+        assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+    }
+}
+
 #[test]
 fn keep_alives_pass_while_an_open_is_served() {
     let mut world = world_with(300_000);
@@ -180,4 +198,25 @@ fn an_echo_and_an_unserved_open_pass_while_another_is_served() {
     assert_eq!(read(&mut world, 0, file, 0, 5), contents(5));
     world.ask(0, &messages::lock(file));
     assert_eq!(read(&mut world, 0, file, 0, 5), contents(5));
+}
+
+/// A guest's session of SMB 3.1.1 has no keys that would follow from the bytes of its set-up.
+#[test]
+fn a_guest_may_set_its_session_up_again() {
+    let mut world = World::new(DELAY);
+    world.server.dialect = 0x0311;
+    world.server.takes_guests = true;
+    world.server.files.insert("a".to_owned(), contents(100_000));
+    world.set_up(0);
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 10_000);
+    let answer = world.ask(0, &messages::session_setup());
+    assert_eq!(answer.header.status, status::SUCCESS);
+    let start = world.now;
+    assert_eq!(
+        read(&mut world, 0, file, 10_000, 10_000),
+        contents(100_000)[10_000..20_000]
+    );
+    assert!(world.round_trips(start) < 0.01, "read ahead");
+    assert!(world.let_go.is_none());
 }

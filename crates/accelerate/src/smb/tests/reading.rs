@@ -159,6 +159,13 @@ fn the_position_is_where_the_clients_own_reads_have_left_it() {
         read(&mut world, 0, file, block * 20_000, 20_000);
         assert_eq!(position(&mut world), (block * 20_000 + 20_000).min(100_000));
     }
+    // Or where it has been set, as smbtorture's `replay.replay-commands` does.
+    read(&mut world, 0, file, 0, 20_000);
+    world.ask(0, &messages::set_position(file, 4_096));
+    assert_eq!(position(&mut world), 4_096);
+    read(&mut world, 0, file, 20_000, 20_000);
+    read(&mut world, 0, file, 40_000, 20_000);
+    assert_eq!(position(&mut world), 60_000);
 }
 
 #[test]

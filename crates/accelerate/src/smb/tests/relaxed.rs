@@ -256,6 +256,24 @@ fn a_client_that_renames_gets_nothing_from_before() {
     assert!(world.let_go.is_none());
 }
 
+/// Also where nothing was heard yet of what may change them.
+#[test]
+fn an_open_behind_what_may_change_names_is_the_servers() {
+    let mut world = world_with(40);
+    read_all(&mut world, 0..10);
+    let is_at_once = |world: &mut World, index: usize| {
+        let id = world.send(0, &to_read(&name(index)).request());
+        let is_at_once = world.clients[0].answered.contains_key(&id);
+        assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+        is_at_once
+    };
+    assert!(is_at_once(&mut world, 10));
+    let connecting = world.send(0, &messages::tree_connect());
+    assert!(!is_at_once(&mut world, 11));
+    world.wait(0, connecting);
+    assert!(world.let_go.is_none());
+}
+
 #[test]
 fn nothing_is_given_while_the_path_is_cut_for_longer_than_it_may_be_old() {
     let mut world = world_with(100);

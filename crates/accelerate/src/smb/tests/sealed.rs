@@ -251,6 +251,59 @@ fn compounds_pending_requests_cancels_and_breaks_stay_encrypted() {
     }
 }
 
+/// As smbtorture's `compound.related9` sends it, and as Samba's server answers.
+#[test]
+fn a_compound_that_relates_to_nothing_is_refused_and_the_flow_goes_on() {
+    for names_its_session in [true, false] {
+        let mut world = world_of(WAYS[3], 200_000);
+        let file = open(&mut world, 0);
+        read(&mut world, 0, file, 0, 10_000);
+        let session = world.clients[0].session;
+        if !names_its_session {
+            world.clients[0].session = u64::MAX;
+        }
+        let chain = [
+            messages::change_notify(FileId([0; 16])).with_flags(flag::RELATED),
+            messages::close(file).with_flags(flag::RELATED),
+            messages::set_end(file, 5).with_flags(flag::RELATED),
+        ];
+        let ids = world.send_chain(0, &chain);
+        world.clients[0].session = session;
+        for id in ids {
+            let answer = world.wait(0, id);
+            assert_eq!(answer.header.status, status::INVALID_PARAMETER);
+        }
+        // As the server said it, and whether that will do is its client's to judge.
+        let client = &mut world.clients[0];
+        assert_eq!((client.forged, client.unlike), (3, 3));
+        (client.forged, client.unlike) = (0, 0);
+        assert!(read(&mut world, 0, file, 10_000, 10_000) == contents(200_000)[10_000..20_000]);
+        // It is not closed, and is given back to who wants it.
+        let other = world.beside();
+        let theirs = open(&mut world, other);
+        world.ask(other, &messages::write(theirs, 0, b"theirs"));
+        assert_eq!(read(&mut world, 0, file, 0, 6), b"theirs");
+        world.ask(0, &messages::close(file));
+        assert_all_sealed(&world);
+    }
+}
+
+/// Nothing else goes in the clear that was asked encrypted.
+#[test]
+fn what_is_said_in_the_clear_to_such_a_compound_is_a_refusal_or_nobodys() {
+    let mut world = world_of(WAYS[3], 200_000);
+    let file = open(&mut world, 0);
+    let chain = [
+        messages::flush(file).with_flags(flag::RELATED),
+        messages::flush(file).with_flags(flag::RELATED),
+    ];
+    world.send_chain(0, &chain);
+    world.alters_server = Some(Box::new(|said: &mut [u8]| said[4 + 8..4 + 12].fill(0)));
+    world.run_for(Duration::from_secs(1));
+    let reason = LetGoReason::Forged;
+    assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+}
+
 #[test]
 fn a_lost_write_is_reported_encrypted() {
     let mut world = world_of(WAYS[3], 10);

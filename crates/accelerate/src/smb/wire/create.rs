@@ -1,6 +1,7 @@
 //! CREATE: opening a file ([MS-SMB2] §2.2.13, CREATE Request; §2.2.14, CREATE Response).
 
 use super::header::LENGTH;
+use super::lease::{self, Lease};
 use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at, u64_at};
 
 /// Oplock levels ([MS-SMB2] §2.2.13, RequestedOplockLevel).
@@ -25,6 +26,9 @@ mod access {
     /// FILE_READ_EA, FILE_EXECUTE, FILE_READ_ATTRIBUTES, READ_CONTROL, SYNCHRONIZE, GENERIC_READ and
     /// GENERIC_EXECUTE.
     pub(super) const READ_OTHERWISE: u32 = 0x8 | 0x20 | 0x80 | 0x12_0000 | 0xa000_0000;
+    /// All that concerns attributes alone: the above but for FILE_EXECUTE and the generic ones, with
+    /// FILE_WRITE_EA, FILE_WRITE_ATTRIBUTES, DELETE, WRITE_DAC and WRITE_OWNER.
+    pub(super) const ATTRIBUTES: u32 = 0x8 | 0x10 | 0x80 | 0x100 | 0x1f_0000;
     pub(super) const GENERIC_ALL: u32 = 0x1000_0000;
     pub(super) const GENERIC_WRITE: u32 = 0x4000_0000;
     pub(super) const GENERIC_READ: u32 = 0x8000_0000;
@@ -45,14 +49,7 @@ impl<'a> CreateRequest<'a> {
     pub(crate) fn parse(message: &'a [u8]) -> Result<Self, WireError> {
         let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
         expect_structure(body, 57)?;
-        let (offset, length) = (u32_at(body, 48)? as usize, u32_at(body, 52)? as usize);
-        let contexts = match length {
-            0 => &[],
-            _ => message
-                .get(offset..)
-                .and_then(|rest| rest.get(..length))
-                .ok_or(WireError::Truncated)?,
-        };
+        let contexts = part(message, u32_at(body, 48)?, u32_at(body, 52)?)?;
         Ok(Self {
             oplock_level: u8_at(body, REQUEST_OPLOCK_AT)?,
             access: u32_at(body, 24)?,
@@ -85,27 +82,75 @@ impl<'a> CreateRequest<'a> {
         self.options & 0x1 != 0
     }
 
+    /// Whether it empties a file that is there: FILE_SUPERSEDE, FILE_OVERWRITE, FILE_OVERWRITE_IF ([MS-SMB2]
+    /// §2.2.13, CreateDisposition).
+    pub(crate) fn empties(&self) -> bool {
+        matches!(self.disposition, 0 | 4 | 5)
+    }
+
+    /// Whether nothing that an open reads or writes can change by it, or through it.
+    pub(crate) fn is_for_attributes(&self) -> bool {
+        self.access & !access::ATTRIBUTES == 0 && !self.empties()
+    }
+
     /// The names of the create contexts ([MS-SMB2] §2.2.13.2, SMB2_CREATE_CONTEXT Request Values).
     pub(crate) fn context_names(&self) -> Result<Vec<&'a [u8]>, WireError> {
-        let mut names = Vec::new();
-        let mut rest = self.contexts;
-        while !rest.is_empty() {
-            if names.len() == CONTEXTS_MAX {
-                return Err(WireError::Invalid("CreateContexts"));
-            }
-            let next = u32_at(rest, 0)? as usize;
-            let (at, length) = (usize::from(u16_at(rest, 4)?), usize::from(u16_at(rest, 6)?));
-            let name = rest
-                .get(at..)
-                .and_then(|rest| rest.get(..length))
-                .ok_or(WireError::Truncated)?;
-            names.push(name);
-            if next == 0 {
-                break;
-            }
-            rest = rest.get(next..).ok_or(WireError::Truncated)?;
+        let contexts = contexts(self.contexts)?;
+        Ok(contexts.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Whether the open may outlive its connection ([MS-SMB2] §2.2.13.2.3, SMB2_CREATE_DURABLE_HANDLE_REQUEST;
+    /// §2.2.13.2.11, SMB2_CREATE_DURABLE_HANDLE_REQUEST_V2).
+    pub(crate) fn is_durable(&self) -> bool {
+        let names = self.context_names().unwrap_or_default();
+        names.iter().any(|name| matches!(*name, b"DHnQ" | b"DH2Q"))
+    }
+
+    /// The lease that is asked for; a second one, and one that cannot be read, are errors.
+    pub(crate) fn lease(&self) -> Result<Option<Lease>, WireError> {
+        lease_in(self.contexts)
+    }
+}
+
+/// A part of a message that two of its fields point to.
+fn part(message: &[u8], offset: u32, length: u32) -> Result<&[u8], WireError> {
+    match length {
+        0 => Ok(&[]),
+        _ => message
+            .get(offset as usize..)
+            .and_then(|rest| rest.get(..length as usize))
+            .ok_or(WireError::Truncated),
+    }
+}
+
+/// A create context's name, and what it holds.
+type Context<'a> = (&'a [u8], &'a [u8]);
+
+fn contexts(mut rest: &[u8]) -> Result<Vec<Context<'_>>, WireError> {
+    let mut contexts = Vec::new();
+    while !rest.is_empty() {
+        if contexts.len() == CONTEXTS_MAX {
+            return Err(WireError::Invalid("CreateContexts"));
         }
-        Ok(names)
+        let next = u32_at(rest, 0)? as usize;
+        let name = part(rest, u16_at(rest, 4)?.into(), u16_at(rest, 6)?.into())?;
+        let data = part(rest, u16_at(rest, 10)?.into(), u32_at(rest, 12)?)?;
+        contexts.push((name, data));
+        if next == 0 {
+            break;
+        }
+        rest = rest.get(next..).ok_or(WireError::Truncated)?;
+    }
+    Ok(contexts)
+}
+
+fn lease_in(bytes: &[u8]) -> Result<Option<Lease>, WireError> {
+    let contexts = contexts(bytes)?;
+    let mut leases = contexts.iter().filter(|(name, _)| *name == lease::CONTEXT);
+    match (leases.next(), leases.next()) {
+        (None, _) => Ok(None),
+        (Some((_, data)), None) => Lease::parse(data).map(Some),
+        (Some(_), Some(_)) => Err(WireError::Invalid("CreateContexts")),
     }
 }
 
@@ -127,6 +172,12 @@ impl CreateAnswer {
             attributes: u32_at(body, 56)?,
             file: FileId(array(body, 64)?),
         })
+    }
+
+    /// The lease that a whole answer, header included, gives.
+    pub(crate) fn lease(message: &[u8]) -> Result<Option<Lease>, WireError> {
+        let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
+        lease_in(part(message, u32_at(body, 80)?, u32_at(body, 84)?)?)
     }
 
     /// [MS-FSCC] §2.6 (File Attributes): FILE_ATTRIBUTE_DIRECTORY.

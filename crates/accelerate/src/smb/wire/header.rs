@@ -42,6 +42,8 @@ pub(crate) mod flag {
     pub(crate) const FROM_SERVER: u32 = 0x1;
     /// The header carries an async id in place of process and tree.
     pub(crate) const ASYNC: u32 = 0x2;
+    /// The message goes on with the one before it in the compound.
+    pub(crate) const RELATED: u32 = 0x4;
     /// The signature field is one.
     pub(crate) const SIGNED: u32 = 0x8;
     /// The priority, which an answer repeats.
@@ -54,6 +56,7 @@ pub(crate) mod status {
     pub(crate) const PENDING: u32 = 0x0000_0103;
     pub(crate) const NO_MORE_FILES: u32 = 0x8000_0006;
     pub(crate) const NO_SUCH_FILE: u32 = 0xc000_000f;
+    pub(crate) const INVALID_PARAMETER: u32 = 0xc000_000d;
     /// A session's set-up goes on.
     pub(crate) const MORE_PROCESSING_REQUIRED: u32 = 0xc000_0016;
     pub(crate) const END_OF_FILE: u32 = 0xc000_0011;
@@ -196,6 +199,13 @@ impl Header {
             signature: [0; 16],
             ..*self
         }
+    }
+
+    /// Whether a request bears the channel sequence number that connections begin with. A client that has lost
+    /// a channel counts on, and what it asks under which number the server judges ([MS-SMB2] §3.3.5.2.10,
+    /// Verifying the Channel Sequence Number).
+    pub(crate) fn is_of_first_channel(&self) -> bool {
+        self.status == 0
     }
 
     /// How many message ids the message takes ([MS-SMB2] §3.3.5.2.3, Verifying the Sequence Number).

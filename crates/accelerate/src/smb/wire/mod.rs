@@ -10,6 +10,7 @@
 //! | `split` | a byte stream cut into messages, their heads and their payload |
 //! | `set_up` | NEGOTIATE, SESSION_SETUP, TREE_CONNECT: what the server says of the connection |
 //! | `create` | CREATE and its contexts |
+//! | `lease` | leases, in CREATE and as they are taken back |
 //! | `transfer` | READ and WRITE |
 //! | `directory` | QUERY_DIRECTORY |
 //! | `oplock` | OPLOCK_BREAK |
@@ -24,6 +25,7 @@
 pub(crate) mod create;
 pub(crate) mod directory;
 pub(crate) mod header;
+pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod oplock;
 pub(crate) mod query_info;

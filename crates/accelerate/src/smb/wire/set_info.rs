@@ -2,7 +2,7 @@
 //! QUERY_INFO Request; §2.2.39, SET_INFO Request; [MS-FSCC] §2.4, File Information Classes).
 
 use super::header::LENGTH;
-use super::{FileId, WireError, expect_structure, u8_at};
+use super::{FileId, WireError, expect_structure, u8_at, u16_at, u64_at};
 
 /// SMB2_0_INFO_FILE.
 const INFO_FILE: u8 = 1;
@@ -18,6 +18,14 @@ pub(crate) fn asks_for_position(body: &[u8]) -> Result<bool, WireError> {
     Ok(u8_at(body, 2)? == INFO_FILE && matches!(u8_at(body, 3)?, POSITION | ALL))
 }
 
+/// The position that a SET_INFO sets; none where it sets something else.
+pub(crate) fn position_set(body: &[u8]) -> Option<u64> {
+    expect_structure(body, 33).ok()?;
+    let is_position = u8_at(body, 2) == Ok(INFO_FILE) && u8_at(body, 3) == Ok(POSITION);
+    let at = usize::from(u16_at(body, 8).ok()?).checked_sub(LENGTH)?;
+    is_position.then(|| u64_at(body, at).ok()).flatten()
+}
+
 /// The body of a SET_INFO that sets it.
 pub(crate) fn set_position_body(file: FileId, position: u64) -> [u8; FIXED + 8] {
     let mut body = [0; FIXED + 8];
@@ -29,4 +37,23 @@ pub(crate) fn set_position_body(file: FileId, position: u64) -> [u8; FIXED + 8] 
     body[16..32].copy_from_slice(&file.0);
     body[32..].copy_from_slice(&position.to_le_bytes());
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_reads_back_as_written_and_nothing_else_is_one() {
+        let body = set_position_body(FileId([7; 16]), 0x1_0000_0003);
+        assert_eq!(position_set(&body), Some(0x1_0000_0003));
+        for (at, byte) in [(0, 41), (2, 2), (3, ALL), (8, 3), (8, 0xff)] {
+            let mut body = body;
+            body[at] = byte;
+            assert_eq!(position_set(&body), None, "{at}");
+        }
+        for length in 0..body.len() {
+            assert_eq!(position_set(&body[..length]), None, "{length}");
+        }
+    }
 }

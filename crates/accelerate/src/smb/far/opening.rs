@@ -1,0 +1,72 @@
+//! What becomes of a CREATE: whether its open may be served, and what is asked for in the client's place.
+
+use super::connection::Asking;
+use super::leases::LeaseAsked;
+use super::message::Message;
+use super::{Far, Purpose, State};
+use crate::smb::config::OPENS_MAX;
+use crate::smb::wire::create::{CreateRequest, oplock_level};
+use crate::smb::wire::header::{Header, command};
+
+impl Far {
+    /// What a CREATE alone in its frame is for, if its open may be served.
+    pub(super) fn judge_create(&mut self, message: &Message) -> Option<Purpose> {
+        let header = message.single()?.header;
+        if header.command != command::CREATE || self.opens.len() >= OPENS_MAX {
+            return None;
+        }
+        if !self.may_answer(&header) {
+            return None;
+        }
+        let joined = message.joined()?;
+        let request = CreateRequest::parse(&joined).ok()?;
+        let is_keyed = self.sessions.is_keyed(header.session);
+        let asking = self.connection.judge(&header, &request, is_keyed);
+        if asking == Asking::NotServed {
+            return None;
+        }
+        let lease = match request.oplock_level {
+            oplock_level::LEASE => Some(self.judge_lease(&request)?),
+            _ => None,
+        };
+        self.engage();
+        if asking == Asking::ForNobody && self.staleness().is_some() {
+            self.opens_ahead.opening(header.message_id, &joined);
+        }
+        Some(Purpose::Create {
+            is_ours: asking == Asking::ForUs,
+            may_read: request.may_read(),
+            may_write: request.may_write(),
+            is_bare: asking == Asking::ForNobody,
+            tree: header.tree,
+            lease,
+            is_durable: request.is_durable(),
+        })
+    }
+
+    /// The lease that a CREATE asks for, if it may be a licence.
+    fn judge_lease(&self, request: &CreateRequest<'_>) -> Option<LeaseAsked> {
+        let key = request.lease().ok()??.key;
+        let has_kin = self.opens.values().any(|open| open.lease == Some(key));
+        // Who empties a file that it holds itself breaks nothing.
+        let may_serve = self.near_takes_leases
+            && !self.leases.is_shared(key)
+            && !(has_kin && request.empties());
+        may_serve.then_some(LeaseAsked {
+            key,
+            is_stale: false,
+        })
+    }
+
+    /// Whether requests such as this one can be answered here, as far as the flow and the near half allow.
+    pub(super) fn may_answer(&self, header: &Header) -> bool {
+        let may_engage =
+            self.state == State::Engaged || self.ids.is_without_gap() && self.answers.at_boundary();
+        // What the near half answers must be signed there, or encrypted.
+        let near_can = match header.is_sealed {
+            true => self.near_takes_sealing && self.sessions.is_proved(header.session),
+            false => !self.sessions.is_keyed(header.session) || self.near_takes_keys,
+        };
+        may_engage && near_can
+    }
+}

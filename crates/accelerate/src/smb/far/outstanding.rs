@@ -1,0 +1,123 @@
+//! Requests under way at the server, by its ids and by the client's.
+
+use std::collections::HashMap;
+
+use super::Purpose;
+use crate::smb::wire::header::Guard;
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outstanding {
+    /// The client's id; `None` for our own.
+    pub(super) client_id: Option<u64>,
+    pub(super) purpose: Purpose,
+    pub(super) charge: u16,
+    pub(super) session: u64,
+    /// What vouched for it, and has to for its answer.
+    pub(super) guard: Guard,
+    /// It is part of a compound that servers refuse, see [`Message::relates_to_nothing`](super::message::Message::relates_to_nothing).
+    pub(super) is_refused: bool,
+    /// A WRITE or CLOSE that the client may hold for done.
+    pub(super) is_early: bool,
+    /// A WRITE behind which an oplock is given back, see [`Open::writing`](super::open::Open::writing).
+    pub(super) is_awaited: bool,
+    /// Where such a WRITE begins, if it stands among [`Open::written`](super::open::Open::written).
+    pub(super) written_at: Option<u64>,
+    /// It may change what a directory holds.
+    pub(super) changes_names: bool,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// By the id that the server knows.
+    requests: HashMap<u64, Outstanding>,
+    /// The server's id of what the client knows by another, or the same.
+    of_client: HashMap<u64, u64>,
+}
+
+impl Requests {
+    pub(super) fn insert(&mut self, id: u64, request: Outstanding) {
+        if let Some(client_id) = request.client_id {
+            self.of_client.insert(client_id, id);
+        }
+        self.requests.insert(id, request);
+    }
+
+    pub(super) fn get(&self, id: &u64) -> Option<&Outstanding> {
+        self.requests.get(id)
+    }
+
+    /// The request that the client knows by this id, and the server's id of it.
+    pub(super) fn of_client(&self, client_id: u64) -> Option<(u64, &Outstanding)> {
+        let id = *self.of_client.get(&client_id)?;
+        Some((id, self.requests.get(&id)?))
+    }
+
+    pub(super) fn remove(&mut self, id: &u64) {
+        let client_id = self.requests.remove(id).and_then(|of| of.client_id);
+        // A client that gives an id twice means the later one by it.
+        if let Some(client_id) = client_id
+            && self.of_client.get(&client_id) == Some(id)
+        {
+            self.of_client.remove(&client_id);
+        }
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &Outstanding> {
+        self.requests.values()
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Outstanding> {
+        self.requests.values_mut()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(client_id: Option<u64>) -> Outstanding {
+        Outstanding {
+            client_id,
+            purpose: Purpose::Plain,
+            charge: 1,
+            session: 0,
+            guard: Guard::Nothing,
+            is_refused: false,
+            is_early: false,
+            is_awaited: false,
+            written_at: None,
+            changes_names: false,
+        }
+    }
+
+    #[test]
+    fn what_the_client_means_is_found_until_it_is_answered() {
+        let mut requests = Requests::default();
+        requests.insert(10, request(Some(3)));
+        requests.insert(11, request(None));
+        requests.insert(12, request(Some(4)));
+        let found = |requests: &Requests, id| requests.of_client(id).map(|(id, _)| id);
+        assert_eq!(found(&requests, 3), Some(10));
+        assert_eq!(found(&requests, 4), Some(12));
+        assert_eq!(found(&requests, 11), None);
+        requests.remove(&10);
+        assert_eq!(found(&requests, 3), None);
+        assert_eq!(requests.len(), 2);
+        // One that gives an id twice.
+        requests.insert(13, request(Some(4)));
+        requests.remove(&12);
+        assert_eq!(found(&requests, 4), Some(13));
+        requests.remove(&13);
+        assert!(requests.of_client.is_empty());
+    }
+}

@@ -1,0 +1,392 @@
+//! Clients that ask for leases themselves, as Windows does: what is answered under them, for several opens of
+//! one lease as well, and what others see when a lease is taken back.
+
+use std::time::Duration;
+
+use super::super::Settings;
+use super::super::frames::{Frame, TAKES_OFFERS};
+use super::super::testing::messages::{self, Create, Request};
+use super::super::testing::world::{FAR, World};
+use super::super::wire::FileId;
+use super::super::wire::create::CreateAnswer;
+use super::super::wire::header::{command, status};
+use super::super::wire::lease::{LeaseBreak, LeaseKey};
+use super::{contents, read, world_with};
+use crate::Input;
+
+const KEY: u8 = 7;
+
+fn leased(world: &mut World) -> FileId {
+    world.create(0, &Create::leased("a", KEY))
+}
+
+/// Whether a request is answered at once, and not by the server.
+fn is_answered_here(world: &mut World, request: &Request) -> bool {
+    let start = world.now;
+    let answer = world.ask(0, request);
+    assert_eq!(answer.header.status, status::SUCCESS);
+    world.now == start
+}
+
+/// Runs until client 0 hears of a break; what is left of its lease.
+fn hears_of_a_break(world: &mut World) -> LeaseBreak {
+    let heard = world.run_until(Duration::from_secs(1), |world| {
+        !world.clients[0].unasked.is_empty()
+    });
+    assert!(heard);
+    let notice = world.clients[0].unasked.pop().unwrap();
+    let notice = LeaseBreak::parse(&notice.body).unwrap();
+    assert_eq!(notice.key, LeaseKey([KEY; 16]));
+    notice
+}
+
+#[test]
+fn a_serial_reader_under_its_own_lease_waits_no_longer_than_another() {
+    for piece in [usize::MAX, 77] {
+        let mut world = world_with(1_200_000);
+        world.piece = piece;
+        let create = Create::leased("a", KEY).request();
+        let answer = world.ask(0, &create);
+        // The client gets its lease as the server gave it.
+        let lease = CreateAnswer::lease(&[&[0; 64][..], &answer.body].concat());
+        let lease = lease.unwrap().expect("it has a lease");
+        assert!(lease.key == LeaseKey([KEY; 16]) && lease.is_exclusive());
+        let file = CreateAnswer::parse(&answer.body).unwrap().file;
+        let start = world.now;
+        let mut got = Vec::new();
+        while got.len() < 1_200_000 {
+            got.extend(read(&mut world, 0, file, got.len() as u64, 60_000));
+        }
+        assert!(got == contents(1_200_000));
+        assert!(world.round_trips(start) <= 5.01);
+    }
+}
+
+#[test]
+fn writes_are_answered_under_a_lease_and_stand_before_a_breaker_sees_the_file() {
+    let mut world = world_with(0);
+    let other = world.beside();
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    for block in 0..20 {
+        assert!(is_answered_here(
+            &mut world,
+            &messages::write(file, block * 10, &[block as u8; 10])
+        ));
+    }
+    let wanted = world.send(other, &Create::open("a").request());
+    assert!(!hears_of_a_break(&mut world).leaves_exclusive());
+    // What the client says now is the server's to answer; and it says when the breaker may go on.
+    assert!(!is_answered_here(
+        &mut world,
+        &messages::write(file, 0, b"late")
+    ));
+    assert!(!world.clients[other].answered.contains_key(&wanted));
+    let key = LeaseKey([KEY; 16]);
+    world.ask(0, &messages::acknowledge_lease(key, 3));
+    let answer = world.wait(other, wanted);
+    let theirs = CreateAnswer::parse(&answer.body).unwrap().file;
+    assert_eq!(read(&mut world, other, theirs, 0, 10), b"late\0\0\0\0\0\0");
+    for block in 1..20 {
+        let data = read(&mut world, other, theirs, block * 10, 10);
+        assert_eq!(data, [block as u8; 10]);
+    }
+    // What is left, READ and HANDLE caching, is the client's own.
+    world.ask(other, &messages::write(theirs, 0, b"theirs"));
+    assert_eq!(read(&mut world, 0, file, 0, 6), b"theirs");
+    assert_eq!(world.server.count(0, command::OPLOCK_BREAK), 1);
+}
+
+#[test]
+fn a_break_at_every_moment_of_a_read_under_a_lease_leaves_nothing_stale() {
+    for moment in 0..60 {
+        let mut world = world_with(300_000);
+        let other = world.beside();
+        let file = leased(&mut world);
+        let first = world.send(0, &messages::read(file, 0, 20_000));
+        let second = world.send(0, &messages::read(file, 20_000, 20_000));
+        world.run_for(Duration::from_millis(moment * 5));
+        let created = world.send(other, &Create::open("a").request());
+        hears_of_a_break(&mut world);
+        assert_eq!(world.wait(0, first).data(), &contents(300_000)[..20_000]);
+        world.wait(0, second);
+        let key = LeaseKey([KEY; 16]);
+        world.ask(0, &messages::acknowledge_lease(key, 1));
+        let answer = world.wait(other, created);
+        let theirs = CreateAnswer::parse(&answer.body).unwrap();
+        world.ask(other, &messages::write(theirs.file, 0, &[1; 300_000]));
+        for block in 0..15 {
+            let data = read(&mut world, 0, file, block * 20_000, 20_000);
+            assert!(data == [1; 20_000], "at {moment}, block {block}");
+        }
+        world.ask(0, &messages::close(file));
+        assert!(world.let_go.is_none());
+    }
+}
+
+#[test]
+fn opens_of_one_lease_see_what_is_written_through_each_other() {
+    let mut world = world_with(300_000);
+    let first = leased(&mut world);
+    read(&mut world, 0, first, 0, 10_000);
+    let second = leased(&mut world);
+    let mut expected = contents(300_000);
+    world.run_for(Duration::from_secs(1));
+    for round in 0..40usize {
+        let (writes, reads) = match round % 2 {
+            0 => (first, second),
+            _ => (second, first),
+        };
+        let at = round * 5_000;
+        world.ask(0, &messages::write(writes, at as u64, &[round as u8; 700]));
+        expected[at..at + 700].fill(round as u8);
+        let start = world.now;
+        let data = read(&mut world, 0, reads, at as u64, 5_000);
+        assert!(data == expected[at..at + 5_000], "{round}");
+        assert!(world.round_trips(start) <= 1.01, "{round}");
+    }
+    world.ask(0, &messages::close(first));
+    world.ask(0, &messages::close(second));
+    assert!(world.server.files["a"] == expected);
+    assert!(world.clients[0].unasked.is_empty());
+}
+
+/// A server does several WRITEs at a time and in any order, through whatever opens.
+#[test]
+fn writes_through_two_opens_of_a_lease_reach_the_server_in_order() {
+    let mut world = world_with(0);
+    let first = leased(&mut world);
+    let second = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    world.server.holds_writes = true;
+    for (file, value) in [(first, 1), (second, 2), (first, 3), (second, 4)] {
+        assert!(is_answered_here(
+            &mut world,
+            &messages::write(file, 0, &[value; 100])
+        ));
+    }
+    let flushed = world.send(0, &messages::flush(first));
+    while !world.clients[0].answered.contains_key(&flushed) {
+        world.run_for(Duration::from_millis(100));
+        world.server.do_held_writes();
+    }
+    assert_eq!(world.server.files["a"], [4; 100]);
+}
+
+/// The second open is told of the file as it was before a WRITE that its own client sent meanwhile.
+#[test]
+fn a_write_while_another_open_of_the_lease_is_under_way_is_seen_by_it() {
+    for moment in 0..24 {
+        let mut world = world_with(100_000);
+        let first = leased(&mut world);
+        world.run_for(Duration::from_secs(1));
+        let created = world.send(0, &Create::leased("a", KEY).request());
+        world.run_for(Duration::from_millis(moment * 5));
+        world.ask(0, &messages::write(first, 99_000, &[9; 3_000]));
+        world.run_for(Duration::from_millis(moment % 3 * 30));
+        let answer = world.wait(0, created);
+        let second = CreateAnswer::parse(&answer.body).unwrap().file;
+        let start = if moment % 2 == 0 { 99_000 } else { 40_000 };
+        let mut expected = contents(100_000);
+        expected.resize(102_000, 0);
+        expected[99_000..].fill(9);
+        for at in (start..102_000).step_by(1_000) {
+            let data = read(&mut world, 0, second, at as u64, 1_000);
+            assert!(data == expected[at..at + 1_000], "at {moment}, {at}");
+        }
+    }
+}
+
+#[test]
+fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_the_server() {
+    for context in [b"DHnQ", b"DH2Q"] {
+        let mut world = world_with(300_000);
+        let create = Create {
+            context: Some(context),
+            ..Create::leased("a", KEY)
+        };
+        let file = world.create(0, &create);
+        world.run_for(Duration::from_secs(1));
+        assert!(is_answered_here(
+            &mut world,
+            &messages::read(file, 0, 10_000)
+        ));
+        for request in [messages::write(file, 0, b"durable"), messages::close(file)] {
+            assert!(!is_answered_here(&mut world, &request));
+        }
+    }
+}
+
+/// A WRITE that is not answered here bars no READ; nor may it be overtaken by one made ahead.
+#[test]
+fn nothing_is_read_ahead_while_a_write_is_under_way() {
+    let mut world = world_with(300_000);
+    let create = Create {
+        context: Some(b"DH2Q"),
+        ..Create::leased("a", KEY)
+    };
+    let file = world.create(0, &create);
+    for block in 0..3 {
+        read(&mut world, 0, file, block * 10_000, 10_000);
+    }
+    world.server.holds_writes = true;
+    let writing = world.send(0, &messages::write(file, 50_000, &[7; 10_000]));
+    read(&mut world, 0, file, 30_000, 10_000);
+    world.run_for(Duration::from_secs(1));
+    world.server.holds_writes = false;
+    world.server.do_held_writes();
+    world.wait(0, writing);
+    read(&mut world, 0, file, 40_000, 10_000);
+    assert_eq!(read(&mut world, 0, file, 50_000, 10_000), [7; 10_000]);
+}
+
+#[test]
+fn a_lease_that_others_share_or_that_is_not_understood_is_no_licence() {
+    let plain = Create::leased("a", KEY);
+    let key = LeaseKey([KEY; 16]);
+    let to_read = Create {
+        lease: Some((key, 3)),
+        ..plain
+    };
+    let again = Create {
+        context: Some(b"DHnC"),
+        ..plain
+    };
+    let unbuffered = Create {
+        options: 0x8,
+        ..plain
+    };
+    for create in [to_read, again, unbuffered] {
+        let mut world = world_with(300_000);
+        let file = world.create(0, &create);
+        world.run_for(Duration::from_secs(1));
+        assert!(!is_answered_here(
+            &mut world,
+            &messages::read(file, 0, 1_000)
+        ));
+        assert!(!is_answered_here(
+            &mut world,
+            &messages::write(file, 0, b"x")
+        ));
+    }
+}
+
+/// Through what cannot be watched the file may change.
+#[test]
+fn an_open_of_the_lease_in_a_compound_or_with_what_is_not_understood_ends_the_licence() {
+    let plain = Create::leased("a", KEY);
+    let unbuffered = Create {
+        options: 0x8,
+        ..plain
+    };
+    for is_compound in [true, false] {
+        let mut world = world_with(300_000);
+        let first = leased(&mut world);
+        world.run_for(Duration::from_secs(1));
+        assert!(is_answered_here(
+            &mut world,
+            &messages::read(first, 0, 10_000)
+        ));
+        let id = match is_compound {
+            true => world.send_chain(0, &[plain.request(), messages::echo()])[0],
+            false => world.send(0, &unbuffered.request()),
+        };
+        let answer = world.wait(0, id);
+        let second = CreateAnswer::parse(&answer.body).unwrap().file;
+        world.ask(0, &messages::write(second, 10_000, b"changed"));
+        assert_eq!(read(&mut world, 0, first, 10_000, 7), b"changed");
+        assert!(!is_answered_here(
+            &mut world,
+            &messages::write(first, 0, b"x")
+        ));
+        // Nor is one that is made later.
+        let third = leased(&mut world);
+        world.run_for(Duration::from_secs(1));
+        assert!(!is_answered_here(&mut world, &messages::read(third, 0, 10)));
+    }
+}
+
+#[test]
+fn for_attributes_a_leased_file_may_be_opened_again() {
+    let mut world = world_with(300_000);
+    let first = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    let second = world.create(
+        0,
+        &Create {
+            access: 0x0012_0080,
+            ..Create::leased("a", KEY)
+        },
+    );
+    world.ask(0, &messages::query_length(second));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::write(first, 0, b"x")
+    ));
+}
+
+/// A lock through one open keeps others from what it covers, and those of its lease, too.
+#[test]
+fn a_lock_through_one_open_leaves_the_others_of_its_lease_to_the_server() {
+    let mut world = world_with(300_000);
+    let first = leased(&mut world);
+    let second = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::write(second, 0, b"x")
+    ));
+    world.send(0, &messages::lock(first));
+    assert!(!is_answered_here(
+        &mut world,
+        &messages::write(second, 0, b"x")
+    ));
+    assert!(!is_answered_here(
+        &mut world,
+        &messages::read(second, 0, 10)
+    ));
+    // One that was locked before is no better.
+    let mut world = world_with(300_000);
+    let first = leased(&mut world);
+    world.ask(0, &messages::lock(first));
+    let second = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert!(!is_answered_here(
+        &mut world,
+        &messages::read(second, 0, 10)
+    ));
+}
+
+/// A client that empties its own file through a second open breaks nothing by it.
+#[test]
+fn a_leased_file_that_is_emptied_by_its_holder_is_read_from_the_server() {
+    let mut world = world_with(300_000);
+    let first = leased(&mut world);
+    read(&mut world, 0, first, 0, 10_000);
+    world.run_for(Duration::from_secs(1));
+    let second = world.create(
+        0,
+        &Create {
+            disposition: 5,
+            ..Create::leased("a", KEY)
+        },
+    );
+    assert_eq!(read(&mut world, 0, first, 10_000, 10), b"");
+    world.ask(0, &messages::write(second, 0, b"new"));
+    assert_eq!(read(&mut world, 0, first, 0, 10), b"new");
+}
+
+#[test]
+fn a_near_half_of_an_earlier_release_is_given_no_leases() {
+    let mut world = World::with_settings(super::DELAY, Settings::STRICT);
+    let speaks = Frame::Speaks {
+        version: TAKES_OFFERS,
+    };
+    world.run_for(Duration::from_secs(1));
+    world.input(FAR, Input::Wan(speaks.emit()));
+    world.server.files.insert("a".to_owned(), contents(100_000));
+    world.set_up(0);
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert!(!is_answered_here(&mut world, &messages::read(file, 0, 10)));
+}

@@ -1,0 +1,136 @@
+//! Leases: what a client asks for in a CREATE, what it is given, and what is taken back ([MS-SMB2] §2.2.13.2.8,
+//! SMB2_CREATE_REQUEST_LEASE; §2.2.13.2.10, SMB2_CREATE_REQUEST_LEASE_V2; §2.2.14.2.10 and §2.2.14.2.11, the
+//! same in answers; §2.2.23.2, Lease Break Notification). Acknowledgements pass, and are not read.
+
+use super::{WireError, array, expect_structure, u32_at};
+
+/// The name of the create context.
+pub(crate) const CONTEXT: &[u8] = b"RqLs";
+
+/// The lengths of its first and second version, which is all that tells them apart.
+const LENGTHS: [usize; 2] = [32, 52];
+
+/// What a lease allows its holder to keep ([MS-SMB2] §2.2.13.2.8, LeaseState).
+pub(crate) mod state {
+    pub(crate) const READ: u32 = 0x1;
+    pub(crate) const WRITE: u32 = 0x4;
+}
+
+/// SMB2_LEASE_FLAG_BREAK_IN_PROGRESS ([MS-SMB2] §2.2.14.2.10, LeaseFlags).
+const IS_BREAKING: u32 = 0x2;
+
+/// By which a client names a lease. All its opens of the file under it share the lease, and break it not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseKey(pub(crate) [u8; 16]);
+
+/// A lease that is asked for, or given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) key: LeaseKey,
+    state: u32,
+    flags: u32,
+}
+
+impl Lease {
+    /// Reads what the create context holds.
+    pub(crate) fn parse(data: &[u8]) -> Result<Self, WireError> {
+        if !LENGTHS.contains(&data.len()) {
+            return Err(WireError::Invalid("DataLength"));
+        }
+        Ok(Self {
+            key: LeaseKey(array(data, 0)?),
+            state: u32_at(data, 16)?,
+            flags: u32_at(data, 20)?,
+        })
+    }
+
+    /// Whether nobody else reads or writes the file before the lease was given back.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        is_exclusive(self.state) && self.flags & IS_BREAKING == 0
+    }
+}
+
+/// A server takes a lease back, or a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseBreak {
+    pub(crate) key: LeaseKey,
+    state: u32,
+}
+
+impl LeaseBreak {
+    /// Reads a notification.
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
+        expect_structure(body, 44)?;
+        Ok(Self {
+            key: LeaseKey(array(body, 8)?),
+            state: u32_at(body, 28)?,
+        })
+    }
+
+    /// Whether what is left is as good as all of it for READs and WRITEs.
+    pub(crate) fn leaves_exclusive(&self) -> bool {
+        is_exclusive(self.state)
+    }
+}
+
+fn is_exclusive(state: u32) -> bool {
+    const ALL: u32 = state::READ | state::WRITE;
+    state & ALL == ALL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// READ, WRITE and HANDLE caching, in the second version.
+    fn given() -> Vec<u8> {
+        let mut data = vec![7; 16];
+        data.extend([7, 0, 0, 0]);
+        data.extend([0; 12]);
+        data.extend([0; 16]);
+        data.extend([1, 0, 0, 0]);
+        data
+    }
+
+    #[test]
+    fn a_lease_is_exclusive_with_both_and_while_it_is_not_taken_back() {
+        for (state, is_exclusive) in [(0, false), (1, false), (3, false), (5, true), (7, true)] {
+            let mut data = given();
+            data[16] = state;
+            let lease = Lease::parse(&data).unwrap();
+            assert_eq!(lease.key, LeaseKey([7; 16]));
+            assert_eq!(lease.is_exclusive(), is_exclusive, "{state}");
+            data[20] = 2;
+            assert!(!Lease::parse(&data).unwrap().is_exclusive());
+        }
+    }
+
+    #[test]
+    fn both_versions_are_read_and_nothing_else() {
+        let data = given();
+        for length in 0..60 {
+            let mut data = data.clone();
+            data.resize(length, 0);
+            assert_eq!(Lease::parse(&data).is_ok(), LENGTHS.contains(&length));
+        }
+    }
+
+    #[test]
+    fn a_break_says_which_lease_and_what_is_left() {
+        let mut body = [0; 44];
+        body[0] = 44;
+        body[8..24].fill(9);
+        for (state, leaves) in [(0, false), (1, false), (3, false), (5, true)] {
+            body[28] = state;
+            let notice = LeaseBreak::parse(&body).unwrap();
+            assert_eq!(notice.key, LeaseKey([9; 16]));
+            assert_eq!(notice.leaves_exclusive(), leaves);
+        }
+        body[0] = 24;
+        assert!(LeaseBreak::parse(&body).is_err());
+        body[0] = 44;
+        for length in 0..32 {
+            assert!(LeaseBreak::parse(&body[..length]).is_err());
+        }
+    }
+}
