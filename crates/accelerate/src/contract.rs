@@ -162,6 +162,29 @@ impl LetGoReason {
         Self::ALL.get(usize::from(byte)).copied()
     }
 
+    /// Whether the next flow between the same hosts would meet it as well: a key that is not there, or a way of
+    /// logging in that is not followed.
+    #[must_use]
+    pub fn recurs(self) -> bool {
+        match self {
+            Self::Encrypted
+            | Self::Signed
+            | Self::UnknownAccount
+            | Self::WrongKey
+            | Self::Mechanism
+            | Self::Gmac
+            | Self::NoKeytab
+            | Self::UnknownTicket
+            | Self::SignedBySmb1 => true,
+            Self::NoAccelerator
+            | Self::Unsupported
+            | Self::Violation
+            | Self::Limit
+            | Self::Policy
+            | Self::Forged => false,
+        }
+    }
+
     /// What happened, as a clause for people.
     #[must_use]
     pub fn text(self) -> &'static str {

@@ -24,6 +24,7 @@ use tunnel::{ResetReason, Session};
 use vocab::{FlowId, NodeId, Random, Segment, SegmentKind, Time};
 
 use crate::io::{ConnectionId, OnBehalf, Output, Via};
+use crate::left_alone::Because;
 
 /// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
 /// millisecond, which is more than an engine's loop takes to come round.
@@ -63,6 +64,8 @@ pub(crate) struct Turn<'a> {
 pub(crate) struct Broken {
     pub(crate) reset: ResetReason,
     pub(crate) text: String,
+    /// Why the next flow between the same hosts would break, too.
+    pub(crate) recurs: Option<Because>,
 }
 
 /// Who handles the bytes between host and reduction.
@@ -161,6 +164,8 @@ pub(crate) struct Birth {
     pub(crate) decoder: Decoder,
     pub(crate) carry_only: bool,
     pub(crate) may_store: bool,
+    /// No accelerator works on it, because one had to close another between the same hosts.
+    pub(crate) left_alone: Option<Because>,
 }
 
 impl Flow {
@@ -214,9 +219,22 @@ impl Flow {
             session_closed: false,
             consumed_told: 0,
         };
-        flow.accelerate(turn, Input::Start)?;
+        match birth.left_alone {
+            None => flow.accelerate(turn, Input::Start)?,
+            Some(because) => flow.leave_alone(turn, &because)?,
+        }
         flow.pump(turn)?;
         Ok(flow)
+    }
+
+    /// Lets go before anything has passed.
+    fn leave_alone(&mut self, turn: &mut Turn<'_>, because: &Because) -> Result<(), Broken> {
+        if self.half == Half::Far {
+            self.open_server(turn);
+        }
+        self.letting_go_note = Some(because.text());
+        let reason = because.reason;
+        self.let_go(turn, LettingGo::LetGo { reason })
     }
 
     pub(crate) fn connection(&self) -> ConnectionId {
@@ -349,6 +367,7 @@ impl Flow {
                 let is_long = bytes.len() > reduce::MAX_REPAIR_REQUEST;
                 if is_long || self.unanswered.len() >= REPAIRS_ASKED {
                     return Err(Broken {
+                        recurs: None,
                         reset: ResetReason::Reduction,
                         text: "the peer asks for more repairs than it can use".to_owned(),
                     });
@@ -446,6 +465,7 @@ impl Flow {
                 Ok(Decoded::WaitForRepair) => break,
                 Err(error) => {
                     return Err(Broken {
+                        recurs: None,
                         reset: ResetReason::Reduction,
                         text: format!("the peer's data cannot be restored: {error}"),
                     });
@@ -468,6 +488,7 @@ impl Flow {
         self.wan_finish_told = true;
         if !self.decoder.is_at_boundary() {
             return Err(Broken {
+                recurs: None,
                 reset: ResetReason::Reduction,
                 text: "the peer's data ends in the middle of a record".to_owned(),
             });
@@ -541,6 +562,10 @@ impl Flow {
             }
             LettingGo::Translate { .. } => Ok(()),
             LettingGo::Close { reason } => Err(Broken {
+                recurs: reason.recurs().then(|| Because {
+                    reason,
+                    note: self.letting_go_note.clone(),
+                }),
                 reset: ResetReason::Accelerator,
                 text: format!("the accelerator closed the flow: {}", reason.text()),
             }),
@@ -660,6 +685,7 @@ impl Flow {
 
 fn failed_repair(error: reduce::Error) -> Broken {
     Broken {
+        recurs: None,
         reset: ResetReason::Reduction,
         text: format!("repair failed: {error}"),
     }

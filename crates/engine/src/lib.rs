@@ -20,6 +20,7 @@ mod engine;
 
 mod flow;
 mod io;
+mod left_alone;
 mod peer;
 mod report;
 mod why;

@@ -84,7 +84,7 @@ impl Engine {
             self.open_direct(now, connection, client, server, via, reason);
             return;
         };
-        let birth = self.birth(node, id, Half::Near, connection, accelerator, &open);
+        let birth = self.birth(now, (node, id), Half::Near, connection, accelerator, &open);
         let via = Some(via);
         self.start_flow(now, Birth { via, ..birth });
     }
@@ -110,14 +110,14 @@ impl Engine {
             return;
         };
         let connection = self.next_opened();
-        let birth = self.birth(node, id, Half::Far, connection, accelerator, &open);
+        let birth = self.birth(now, (node, id), Half::Far, connection, accelerator, &open);
         self.start_flow(now, birth);
     }
 
     pub(super) fn birth(
         &mut self,
-        node: NodeId,
-        id: FlowId,
+        now: Time,
+        (node, id): (NodeId, FlowId),
         half: Half,
         connection: ConnectionId,
         accelerator: &'static registry::Entry,
@@ -151,6 +151,10 @@ impl Engine {
             decoder: Decoder::new(DecoderConfig::default(), slot),
             carry_only,
             may_store,
+            left_alone: self
+                .left_alone
+                .because(now, open.client.ip(), open.server)
+                .filter(|_| accelerator.number != registry::ENTRIES[0].number),
         }
     }
 

@@ -32,6 +32,7 @@ impl Engine {
         }
         // The dictionary's sizes are fixed at the start; the rest holds from here on.
         self.config = config;
+        self.left_alone.forget();
         // Prefixes may have changed under an unchanged set of peers.
         self.intercepted = None;
     }

@@ -30,6 +30,7 @@ use crate::config::{AVOID_FOR, Config};
 use crate::direct::Direct;
 use crate::flow::Flow;
 use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output};
+use crate::left_alone::LeftAlone;
 use crate::peer::{Peer, Reach};
 use crate::report::{FlowReport, Status, Why};
 use crate::why;
@@ -62,6 +63,7 @@ pub struct Engine {
     timers: BTreeSet<(Time, u64)>,
     /// Flows and direct connections whose server failed them, until it is left alone.
     doomed: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
+    left_alone: LeftAlone,
     outputs: VecDeque<Output>,
     /// Peers whose sessions may have something to say or to send.
     touched: BTreeSet<NodeId>,
@@ -116,6 +118,7 @@ impl Engine {
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
             doomed: BTreeMap::new(),
+            left_alone: LeftAlone::default(),
             outputs: VecDeque::new(),
             touched: BTreeSet::new(),
             closed: VecDeque::new(),

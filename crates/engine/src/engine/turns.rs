@@ -56,6 +56,10 @@ impl Engine {
             Ok(()) => self.account(number),
             Err(broken) => {
                 peer.session.reset(flow.id, broken.reset);
+                if let Some(because) = broken.recurs {
+                    let (client, server) = (flow.client.ip(), flow.server);
+                    self.left_alone.closed(now, client, server, because);
+                }
                 self.fail_flow(now, number, &broken.text);
             }
         }

@@ -51,15 +51,46 @@ impl Share {
             heard: 0,
             read: 0,
         };
+        share.set_up();
+        share
+    }
+
+    fn set_up(&mut self) {
         for question in [
             Question::Negotiate,
             Question::SetUp,
             Question::Connect,
             Question::Open,
         ] {
-            share.ask(question);
+            self.ask(question);
         }
-        share
+    }
+
+    /// The client connects once more, as if to a server that was started anew.
+    fn connect_again(&mut self) {
+        let contents = self.server.borrow().contents().to_vec();
+        self.server = Rc::new(RefCell::new(FileServer::new(contents)));
+        let script = Script::Files(Rc::clone(&self.server));
+        self.world.servers.insert(445, script);
+        self.client = FileClient::default();
+        self.connection = self.world.accept(445);
+        (self.heard, self.read) = (0, 0);
+        self.set_up();
+    }
+
+    /// What both nodes say of why the last flow is not accelerated.
+    fn whys_not(&self) -> [Option<String>; 2] {
+        [NEAR, FAR].map(|own| {
+            let engine = &self.world.nodes[own].engine;
+            let last = engine
+                .flows(self.world.now)
+                .iter()
+                .map(|flow| flow.flow)
+                .max();
+            let why = engine.why(self.world.now, last?)?;
+            let mut stages = why.stages.into_iter();
+            stages.find(|stage| stage.stage == "accelerate")?.why_not
+        })
     }
 
     /// The answer, if it takes no time.
@@ -211,4 +242,34 @@ fn what_was_flushed_outlives_the_clients_node_and_its_opens_end() {
     assert_eq!(server.open_count(), 0);
     assert_eq!(server.contents()[..1_000], [1; 1_000]);
     assert_eq!(server.contents()[1_000..2_000], [2; 1_000]);
+}
+
+/// A signed request on a session that goes unsigned, and whose key nobody has.
+#[test]
+fn hosts_whose_flow_was_closed_for_want_of_a_key_are_left_alone_for_some_minutes() {
+    let mut share = Share::new();
+    share.settle();
+    assert_eq!(share.whys_not(), [None, None]);
+    let mut signed = share.client.ask(Question::Flush);
+    signed[4 + 16] |= 8;
+    share.world.send(share.connection, &signed, false);
+    let connection = share.connection;
+    let is_reset = |world: &World| world.client_host(connection).was_reset;
+    share.world.run_until(is_reset, PATIENCE);
+    share.connect_again();
+    for _ in 0..10 {
+        let question = share.next_block();
+        assert!(share.ask_at_once(question).is_none());
+        assert!(share.wait() == share.last_block());
+    }
+    for why_not in share.whys_not() {
+        let why_not = why_not.expect("it says why");
+        assert!(why_not.contains("no key was delegated"), "{why_not}");
+    }
+    let [_, of_far] = share.whys_not();
+    assert!(of_far.unwrap().contains("the next 5 minutes"));
+    // Then it is tried again, and at once where the configuration has changed.
+    share.world.run_for(Duration::from_secs(301));
+    share.connect_again();
+    share.settle();
 }

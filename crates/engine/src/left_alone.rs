@@ -1,0 +1,129 @@
+//! Hosts between which an accelerator had to close a flow for a reason that the next one will meet as well.
+//!
+//! A client whose connection is reset connects again, logs in again and is reset again, for as long as the
+//! key that is missing is. So what follows between the same two is carried untouched for a while; then it is tried
+//! once more, or as soon as the configuration is another one, which may have brought the key.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use accelerate::LetGoReason;
+use vocab::Time;
+
+/// For how long. A client that is reset again after it is one connection in five minutes that a person
+/// notices, and an operator who has added an account waits no longer than that.
+const LEFT_ALONE_FOR: Duration = Duration::from_secs(300);
+
+/// Pairs that are remembered: the clients of a large branch at some servers each, about 200 kB.
+const PAIRS_MAX: usize = 1_000;
+
+/// Why flows between two hosts are carried untouched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Because {
+    pub(crate) reason: LetGoReason,
+    /// What the accelerator had to say about the flow that it closed.
+    pub(crate) note: Option<String>,
+}
+
+impl Because {
+    /// What `why` says beside the reason.
+    pub(crate) fn text(&self) -> String {
+        let minutes = LEFT_ALONE_FOR.as_secs() / 60;
+        let whose = self.note.as_ref().map(|note| format!("{note}; "));
+        format!(
+            "{}a flow between these hosts was closed for it, and those of the next {minutes} minutes pass untouched",
+            whose.unwrap_or_default()
+        )
+    }
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct LeftAlone {
+    pairs: BTreeMap<(IpAddr, SocketAddr), (Time, Because)>,
+}
+
+impl LeftAlone {
+    /// A flow between these was closed.
+    pub(crate) fn closed(&mut self, now: Time, client: IpAddr, server: SocketAddr, why: Because) {
+        if !why.reason.recurs() {
+            return;
+        }
+        self.pairs.retain(|_, (until, _)| now < *until);
+        if self.pairs.len() >= PAIRS_MAX {
+            let oldest = self.pairs.iter().min_by_key(|(_, (until, _))| *until);
+            if let Some(oldest) = oldest.map(|(pair, _)| *pair) {
+                self.pairs.remove(&oldest);
+            }
+        }
+        let until = now + LEFT_ALONE_FOR;
+        self.pairs.insert((client, server), (until, why));
+    }
+
+    /// Why a flow between these is carried untouched, if it is.
+    pub(crate) fn because(&self, now: Time, client: IpAddr, server: SocketAddr) -> Option<Because> {
+        let (until, why) = self.pairs.get(&(client, server))?;
+        (now < *until).then(|| why.clone())
+    }
+
+    /// What was missing may be there now.
+    pub(crate) fn forget(&mut self) {
+        self.pairs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn because(reason: LetGoReason) -> Because {
+        Because { reason, note: None }
+    }
+
+    fn client(number: u32) -> IpAddr {
+        IpAddr::V4(std::net::Ipv4Addr::from_bits(number))
+    }
+
+    #[test]
+    fn a_pair_is_left_alone_for_some_minutes_and_no_other() {
+        let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
+        let other: SocketAddr = "192.0.2.2:445".parse().unwrap();
+        let mut left = LeftAlone::default();
+        let why = because(LetGoReason::UnknownAccount);
+        left.closed(Time::ZERO, client(1), server, why.clone());
+        let before = Time::ZERO + LEFT_ALONE_FOR - Duration::from_millis(1);
+        assert_eq!(left.because(before, client(1), server), Some(why));
+        assert_eq!(left.because(before, client(2), server), None);
+        assert_eq!(left.because(before, client(1), other), None);
+        let after = Time::ZERO + LEFT_ALONE_FOR;
+        assert_eq!(left.because(after, client(1), server), None);
+    }
+
+    #[test]
+    fn what_will_not_recur_and_what_may_be_mended_leaves_nobody_alone() {
+        let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
+        let mut left = LeftAlone::default();
+        for reason in [LetGoReason::Violation, LetGoReason::Forged] {
+            left.closed(Time::ZERO, client(1), server, because(reason));
+            assert_eq!(left.because(Time::ZERO, client(1), server), None);
+        }
+        left.closed(Time::ZERO, client(1), server, because(LetGoReason::Gmac));
+        left.forget();
+        assert_eq!(left.because(Time::ZERO, client(1), server), None);
+    }
+
+    #[test]
+    fn of_too_many_pairs_the_oldest_is_forgotten() {
+        let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
+        let mut left = LeftAlone::default();
+        let at = |number: u32| Time::ZERO + Duration::from_millis(number.into());
+        let most = PAIRS_MAX as u32;
+        for number in 0..=most {
+            let why = because(LetGoReason::Signed);
+            left.closed(at(number), client(number), server, why);
+        }
+        assert_eq!(left.because(at(most), client(0), server), None);
+        assert!(left.because(at(most), client(1), server).is_some());
+    }
+}
