@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 
-use accelerate::smb::Consistency;
+use accelerate::smb::{Channels, Consistency};
 
 use crate::config::{InterceptMode, NodeConfig};
 use crate::identity::{Identity, IdentityError};
@@ -138,17 +138,7 @@ pub fn look(config: &NodeConfig) -> Vec<String> {
     if let Err(error) = delegated::delegate(&mut config.clone()) {
         problems.push(error.to_string());
     }
-    if config.policy.accelerators.smb.consistency == Consistency::Off {
-        let secrets = [
-            ("smb_accounts", &config.smb_accounts),
-            ("smb_keytab", &config.smb_keytab),
-        ];
-        for (setting, _) in secrets.into_iter().filter(|(_, path)| path.is_some()) {
-            problems.push(format!(
-                "{setting} does nothing without smb = \"strict\" in [policy]"
-            ));
-        }
-    }
+    look_at_file_shares(config, &mut problems);
     if config.peers.is_empty() {
         problems.push("there is no [[peer]], so nothing will be accelerated".to_owned());
     }
@@ -171,6 +161,29 @@ pub fn look(config: &NodeConfig) -> Vec<String> {
         Err(error) => problems.push(error.to_string()),
     }
     problems
+}
+
+/// Settings for SMB that do nothing without others.
+fn look_at_file_shares(config: &NodeConfig, problems: &mut Vec<String>) {
+    let smb = &config.policy.accelerators.smb;
+    let is_one_channel = smb.channels == Channels::One;
+    let has_secrets = config.smb_accounts.is_some() || config.smb_keytab.is_some();
+    if smb.consistency == Consistency::Off {
+        let settings = [
+            ("smb_accounts", config.smb_accounts.is_some()),
+            ("smb_keytab", config.smb_keytab.is_some()),
+            ("smb_channels = \"one\"", is_one_channel),
+        ];
+        for (setting, _) in settings.into_iter().filter(|(_, is_set)| *is_set) {
+            problems.push(format!(
+                "{setting} does nothing without smb = \"strict\" in [policy]"
+            ));
+        }
+    } else if is_one_channel && !has_secrets {
+        problems.push(
+            "smb_channels = \"one\" does nothing without smb_accounts or smb_keytab in [policy]: only sessions whose key is known are told so".to_owned(),
+        );
+    }
 }
 
 fn look_at_interception(config: &NodeConfig, problems: &mut Vec<String>) {
@@ -229,4 +242,44 @@ fn listeners(config: &NodeConfig) -> Vec<(&'static str, SocketAddr)> {
     .into_iter()
     .filter_map(|(what, address)| Some((what, address?)))
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(policy: &str) -> Vec<String> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("node.toml");
+        let text = format!(
+            "[node]\nname = \"hub\"\nstate_directory = {:?}\n[intercept]\nmode = \"off\"\n[policy]\n{policy}",
+            directory.path()
+        );
+        std::fs::write(&file, text).unwrap();
+        let config = NodeConfig::load(&file).unwrap();
+        let mut problems = Vec::new();
+        look_at_file_shares(&config, &mut problems);
+        problems
+    }
+
+    #[test]
+    fn settings_for_file_shares_that_do_nothing_are_named() {
+        let key = "smb_keytab = \"/nowhere\"\n";
+        let one = "smb_channels = \"one\"\n";
+        let on = "smb = \"strict\"\n";
+        for (policy, named) in [
+            (String::new(), vec![]),
+            (one.to_owned(), vec!["smb_channels"]),
+            (format!("{key}{one}"), vec!["smb_keytab", "smb_channels"]),
+            (format!("{on}{one}"), vec!["smb_channels"]),
+            (format!("{on}{key}{one}"), vec![]),
+            (format!("{on}smb_channels = \"several\"\n"), vec![]),
+        ] {
+            let found = problems(&policy);
+            assert_eq!(found.len(), named.len(), "{policy}: {found:?}");
+            for (problem, setting) in found.iter().zip(named) {
+                assert!(problem.starts_with(setting), "{problem}");
+            }
+        }
+    }
 }

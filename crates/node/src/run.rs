@@ -40,7 +40,7 @@ use crate::pairing::{Invitations, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
 use crate::service_manager;
-use crate::smb_keytab::{self, Watch};
+use crate::smb_keytab::{self, Changed, Watch};
 use crate::sys;
 use crate::tls::Trust;
 use crate::wan::{self, LinkNumbers, Listening};
@@ -143,6 +143,58 @@ impl Held {
             watch: Watch::new(config.smb_keytab.clone()),
             config,
         }
+    }
+
+    /// Looks at the keytab beside everything else: its disk may be slow, or a network's. In a thread of its own,
+    /// because a runtime that ends waits for those that it lends.
+    fn look_at_keytab(&self) -> oneshot::Receiver<Looked> {
+        let mut watch = self.watch.clone();
+        let current = self.config.policy.accelerators.smb.keytab.clone();
+        let (tell, told) = oneshot::channel();
+        let look = move || {
+            let changed = watch.changed(current.as_deref());
+            let _ = tell.send(Looked { watch, changed });
+        };
+        // Without a thread there is no answer, and the next look is as good.
+        let _ = std::thread::Builder::new()
+            .name("keytab".to_owned())
+            .spawn(look);
+        told
+    }
+
+    /// Takes the keytab's keys if they are others; a file that cannot be used changes nothing.
+    async fn take_keytab(&mut self, looked: Looked, mailbox: &Mailbox) {
+        // Meanwhile the configuration may have come to name another one.
+        if !looked.watch.is_of(&self.watch) {
+            return;
+        }
+        self.watch = looked.watch;
+        match looked.changed {
+            None => {}
+            Some(Err(error)) => {
+                tracing::error!(%error, "the keytab was not read again; the keys that were there hold");
+            }
+            Some(Ok(new)) => {
+                tracing::info!(keys = new.keys(), "keytab read again");
+                self.config.policy.accelerators.smb.keytab = Some(new);
+                let config = Box::new(self.config.clone());
+                let _ = mailbox.send(Message::Reload(config)).await;
+            }
+        }
+    }
+}
+
+/// What a look at the keytab gave.
+struct Looked {
+    watch: Watch,
+    changed: Changed,
+}
+
+/// Waits for a look to end, for ever if there is none; `None` if it could not be made.
+async fn ended(looking: &mut Option<oneshot::Receiver<Looked>>) -> Option<Looked> {
+    match looking {
+        Some(looking) => looking.await.ok(),
+        None => std::future::pending().await,
     }
 }
 
@@ -348,6 +400,7 @@ impl Node {
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
         let mut look = tokio::time::interval(smb_keytab::LOOK_EVERY);
         let mut held = Held::new(self.config.clone());
+        let mut looking: Option<oneshot::Receiver<Looked>> = None;
         let give_up = tokio::time::sleep(Duration::MAX);
         tokio::pin!(give_up);
         loop {
@@ -376,8 +429,15 @@ impl Node {
                     }
                     continue;
                 }
-                _ = look.tick() => {
-                    self.look_at_keytab(mailbox, &mut held).await;
+                _ = look.tick(), if looking.is_none() && held.watch.is_on() => {
+                    looking = Some(held.look_at_keytab());
+                    continue;
+                }
+                looked = ended(&mut looking) => {
+                    looking = None;
+                    if let Some(looked) = looked {
+                        held.take_keytab(looked, mailbox).await;
+                    }
                     continue;
                 }
                 () = &mut give_up => {
@@ -426,23 +486,6 @@ impl Node {
         *held = Held::new(config.clone());
         let _ = mailbox.send(Message::Reload(Box::new(config))).await;
         service_manager::notify("READY=1");
-    }
-
-    /// Reads the keytab again if it is another one; one that cannot be used changes nothing.
-    async fn look_at_keytab(&self, mailbox: &Mailbox, held: &mut Held) {
-        let keytab = &mut held.config.policy.accelerators.smb.keytab;
-        match held.watch.changed(keytab.as_deref()) {
-            None => {}
-            Some(Err(error)) => {
-                tracing::error!(%error, "the keytab was not read again; the keys that were there hold");
-            }
-            Some(Ok(new)) => {
-                tracing::info!(keys = new.keys(), "keytab read again");
-                *keytab = Some(new);
-                let config = Box::new(held.config.clone());
-                let _ = mailbox.send(Message::Reload(config)).await;
-            }
-        }
     }
 
     fn needs_restart(&self, new: &NodeConfig) -> Vec<&'static str> {

@@ -49,34 +49,68 @@ pub(crate) fn load(path: &Path) -> Result<Keytab, SmbKeytabError> {
 }
 
 /// Looks whether the keytab is another one than it was.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Watch {
     path: Option<PathBuf>,
-    /// Of the file that was looked into last. None at first, because what was read before may have changed since.
+    /// Of the file that was looked into last and could be used. None at first, because what was read before may
+    /// have changed since.
     seen: Option<Stamp>,
+    /// What was wrong with it when it was last looked into.
+    fault: Option<String>,
 }
+
+/// The keys of the file, if they are others than before, or why they cannot be used.
+pub(crate) type Changed = Option<Result<Arc<Keytab>, SmbKeytabError>>;
 
 impl Watch {
     /// Of this file, if there is one.
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
-        Self { path, seen: None }
+        Self {
+            path,
+            seen: None,
+            fault: None,
+        }
     }
 
-    /// The keys of the file, if they are others than these, or why they cannot be used; each once.
-    pub(crate) fn changed(
+    /// Whether there is a file to be looked at.
+    pub(crate) fn is_on(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whether it is of the same file as another.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+
+    /// Looks at the file, which may take as long as its disk does. A file that cannot be used is told of once for each
+    /// thing that is wrong with it, and read again at every look: what kept it from being read may pass.
+    pub(crate) fn changed(&mut self, current: Option<&Keytab>) -> Changed {
+        self.changed_by(load, current)
+    }
+
+    fn changed_by(
         &mut self,
+        load: impl FnOnce(&Path) -> Result<Keytab, SmbKeytabError>,
         current: Option<&Keytab>,
-    ) -> Option<Result<Arc<Keytab>, SmbKeytabError>> {
+    ) -> Changed {
         let path = self.path.as_ref()?;
         let stamp = Stamp::of(path);
-        if stamp == self.seen {
+        if stamp == self.seen && self.fault.is_none() {
             return None;
         }
-        // Taken before the file is read: what changes meanwhile is read once more.
-        self.seen = stamp;
-        let keytab = load(path);
-        let is_current = keytab.as_ref().is_ok_and(|new| Some(new) == current);
-        (!is_current).then(|| keytab.map(Arc::new))
+        match load(path) {
+            Ok(keytab) => {
+                // Taken before the file was read: what changed meanwhile is read once more.
+                self.seen = stamp;
+                self.fault = None;
+                (Some(&keytab) != current).then(|| Ok(Arc::new(keytab)))
+            }
+            Err(error) => {
+                let text = error.to_string();
+                let is_told = self.fault.replace(text.clone()) == Some(text);
+                (!is_told).then_some(Err(error))
+            }
+        }
     }
 }
 
@@ -124,6 +158,18 @@ mod tests {
         assert!(watch.changed(Some(&second)).unwrap().is_err());
         assert!(watch.changed(Some(&second)).is_none());
         write(&path, &bytes(3, 0xcc));
+        assert!(watch.changed(Some(&second)).unwrap().is_ok());
+        // So is one that could not be read for a reason which is not the file's.
+        let refused = |_: &Path| {
+            Err(SmbKeytabError::Content {
+                path: PathBuf::from("keytab"),
+                cause: Keytab::parse(b"").unwrap_err(),
+            })
+        };
+        write(&path, &bytes(5, 0xee));
+        let faulty = watch.changed_by(refused, Some(&second));
+        assert!(faulty.unwrap().is_err());
+        assert!(watch.changed_by(refused, Some(&second)).is_none());
         assert!(watch.changed(Some(&second)).unwrap().is_ok());
         // What changed between the start and the first look is seen.
         write(&path, &bytes(4, 0xdd));
