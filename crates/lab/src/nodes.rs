@@ -321,6 +321,12 @@ impl Nodes {
         Ok(&self.node(site)?.state)
     }
 
+    /// Whether any of them runs.
+    #[must_use]
+    pub fn are_running(&self) -> bool {
+        self.nodes.iter().any(|node| node.process.is_some())
+    }
+
     /// The process of a site's node.
     ///
     /// # Errors

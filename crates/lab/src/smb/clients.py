@@ -79,6 +79,34 @@ class Session:
         self.tree.connect(require_secure_negotiate=signs)
         self.opens = 0
         self.closes = 0
+        self.leases = order.get("leases", False)
+
+    def lease(self):
+        """A lease of its own, with READ, WRITE and HANDLE caching: the second version from SMB 3.0 on."""
+        from smbprotocol import Dialects
+        from smbprotocol.create_contexts import (
+            CreateContextName,
+            LeaseState,
+            SMB2CreateContextRequest,
+            SMB2CreateRequestLease,
+            SMB2CreateRequestLeaseV2,
+        )
+
+        is_second = self.connection.dialect >= Dialects.SMB_3_0_0
+        lease = SMB2CreateRequestLeaseV2() if is_second else SMB2CreateRequestLease()
+        lease["lease_key"] = os.urandom(16)
+        lease["lease_state"] = (
+            LeaseState.SMB2_LEASE_READ_CACHING
+            | LeaseState.SMB2_LEASE_WRITE_CACHING
+            | LeaseState.SMB2_LEASE_HANDLE_CACHING
+        )
+        if is_second:
+            lease["parent_lease_key"] = bytes(16)
+            lease["epoch"] = bytes(2)
+        context = SMB2CreateContextRequest()
+        context["buffer_name"] = CreateContextName.SMB2_CREATE_REQUEST_LEASE
+        context["buffer_data"] = lease
+        return context
 
     def open(self, path, access, disposition, options=0):
         from smbprotocol.open import (
@@ -87,6 +115,7 @@ class Session:
             FilePipePrinterAccessMask,
             ImpersonationLevel,
             Open,
+            RequestedOplockLevel,
             ShareAccess,
         )
 
@@ -114,7 +143,13 @@ class Session:
             | ShareAccess.FILE_SHARE_DELETE,
             dispositions[disposition],
             options,
+            [self.lease()] if self.leases else None,
+            RequestedOplockLevel.SMB2_OPLOCK_LEVEL_LEASE
+            if self.leases
+            else RequestedOplockLevel.SMB2_OPLOCK_LEVEL_NONE,
         )
+        if self.leases:
+            assert file.oplock_level == RequestedOplockLevel.SMB2_OPLOCK_LEVEL_LEASE
         self.opens += 1
         return file
 

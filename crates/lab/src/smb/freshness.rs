@@ -23,6 +23,8 @@ use serde::{Deserialize, Serialize};
 pub struct Freshness {
     /// Changes that the second client made while the first read.
     pub changes: usize,
+    /// Of these, how many were of contents.
+    pub changed_contents: usize,
     /// Files among those read that it changed at some time.
     pub files: usize,
     /// Of these, how many times were told that were out of date as they were asked for.
@@ -86,10 +88,10 @@ impl Freshness {
         };
         let began = told.iter().map(|told| told.asked).fold(f64::MAX, f64::min);
         let ended = told.iter().map(|told| told.answered).fold(0.0, f64::max);
-        found.changes = changes
-            .iter()
-            .filter(|change| change.ended >= began && change.began <= ended)
-            .count();
+        let meanwhile = |change: &&Change| change.ended >= began && change.began <= ended;
+        let made: Vec<&Change> = changes.iter().filter(meanwhile).collect();
+        let of_contents = made.iter().filter(|made| made.kind == Kind::Contents);
+        (found.changes, found.changed_contents) = (made.len(), of_contents.count());
         for told in told {
             let of = |version| versions.get(&(&told.file[..], told.kind, version));
             let made = of(told.version)
@@ -130,8 +132,11 @@ impl Freshness {
                 self.oldest_time_ms, self.bound_ms
             ));
         }
-        if self.changes == 0 {
-            faults.push("the second client changed nothing".to_owned());
+        if self.changes == self.changed_contents {
+            faults.push("the second client changed no file's times".to_owned());
+        }
+        if self.changed_contents == 0 {
+            faults.push("the second client changed no file's contents".to_owned());
         }
         faults
     }
@@ -186,7 +191,7 @@ mod tests {
         assert!(
             found
                 .faults()
-                .contains(&"the second client changed nothing".to_owned())
+                .contains(&"the second client changed no file's times".to_owned())
         );
         let late = judge(&changes, &[told(Kind::Time, 0, 6.5, 6.6)]);
         assert!(late.faults().iter().any(|fault| fault.contains("1250 ms")));
@@ -194,16 +199,38 @@ mod tests {
 
     #[test]
     fn contents_that_were_replaced_before_are_a_fault_and_a_change_under_way_is_none() {
-        let changes = [
+        let mut changes = vec![
             change(Kind::Contents, 0, 0.0, 0.1),
             change(Kind::Contents, 1, 5.0, 6.0),
         ];
         let under_way = judge(&changes, &[told(Kind::Contents, 0, 5.5, 5.6)]);
+        assert_eq!(
+            under_way.faults(),
+            ["the second client changed no file's times"]
+        );
+        changes.push(change(Kind::Time, 1, 5.5, 5.55));
+        let under_way = judge(&changes, &[told(Kind::Contents, 0, 5.5, 5.6)]);
         assert_eq!(under_way.faults(), Vec::<String>::new());
-        assert_eq!(under_way.changes, 1);
+        assert_eq!((under_way.changes, under_way.changed_contents), (2, 1));
         let late = judge(&changes, &[told(Kind::Contents, 0, 6.1, 6.2)]);
         assert_eq!(late.outdated_contents, 1);
         assert_eq!(late.faults().len(), 2);
+    }
+
+    /// A run in which only times changed shows nothing of contents.
+    #[test]
+    fn a_run_without_a_change_of_contents_is_a_fault() {
+        let changes = [
+            change(Kind::Time, 0, 0.0, 0.1),
+            change(Kind::Contents, 1, 1.0, 1.1),
+            change(Kind::Time, 1, 5.5, 5.6),
+        ];
+        let found = judge(&changes, &[told(Kind::Time, 0, 5.0, 6.0)]);
+        assert_eq!((found.changes, found.changed_contents), (1, 0));
+        assert_eq!(
+            found.faults(),
+            ["the second client changed no file's contents"]
+        );
     }
 
     #[test]

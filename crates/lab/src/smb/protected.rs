@@ -130,7 +130,8 @@ pub fn exchange(environment: &Environment) -> Result<Vec<Exchange>> {
     Ok(exchanges)
 }
 
-/// Lets the serial client read and write for a moment, protected in each way that it knows.
+/// Lets the serial client read and write for a moment, protected in each way that it knows, and then
+/// with leases of its own.
 ///
 /// # Errors
 /// As [`exchange`].
@@ -138,12 +139,19 @@ pub fn exchange_serially(environment: &Environment, clients: &Clients) -> Result
     let mut lane = stand(environment, Some(clients))?;
     lane.publish_bulk(FILE_BYTES)?;
     let mut results = Vec::new();
-    for protection in [
-        Protection::Hmac,
-        Protection::Cmac,
-        Protection::Gmac,
-        Protection::Encrypted,
-    ] {
+    let ways = [
+        (Protection::Hmac, false),
+        (Protection::Cmac, false),
+        (Protection::Gmac, false),
+        (Protection::Encrypted, false),
+        (Protection::Off, true),
+        (Protection::Cmac, true),
+        (Protection::Encrypted, true),
+    ];
+    for (protection, holds_leases) in ways {
+        if holds_leases {
+            lane.hold_leases();
+        }
         for client in [Client::SerialGet, Client::SerialPut] {
             let cell = Cell {
                 client,

@@ -6,6 +6,9 @@
 //! For each link the nodes are started anew and carry a few seconds of bulk data both ways, so that
 //! what is measured finds a path they know; before each cell their dictionaries are emptied.
 
+// tidy: long file, because a lane is one thing that each kind of run asks something else of.
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -71,6 +74,8 @@ pub(super) struct Lane {
     link: Option<LinkKind>,
     /// Nodes get the account's key, where they accelerate.
     is_key_delegated: bool,
+    /// Clients with code of their own ask for a lease with each file.
+    clients_hold_leases: bool,
     run: Run,
 }
 
@@ -176,6 +181,7 @@ impl Lane {
             directory,
             link: None,
             is_key_delegated: false,
+            clients_hold_leases: false,
             run,
         };
         for (name, mode) in [(SMALL, 0o755), (SMALL_UPLOADS, 0o777), (DOCUMENTS, 0o777)] {
@@ -254,6 +260,11 @@ impl Lane {
     /// Whether nodes that are started from now on get the account's key.
     pub(super) fn delegate_key(&mut self, is_delegated: bool) {
         self.is_key_delegated = is_delegated;
+    }
+
+    /// Lets clients ask for leases from now on.
+    pub(super) fn hold_leases(&mut self) {
+        self.clients_hold_leases = true;
     }
 
     /// Starts the nodes anew for this mode.
@@ -403,6 +414,7 @@ impl Lane {
                 let _ = fs::remove_dir_all(&watch);
                 fs::create_dir_all(&watch)?;
                 let mut order = place.order("change", Protection::Hmac.name(), SMALL);
+                order["leases"] = json!(self.clients_hold_leases);
                 order["files"] = json!(files);
                 order["file_bytes"] = json!(SMALL_FILE_BYTES);
                 order["watch"] = json!(watch);
@@ -533,6 +545,27 @@ impl Lane {
         let flows = flows_to_smbd(&self.nodes)?;
         let whys = flows.into_iter().map(|flow| why_of(&self.nodes, flow));
         whys.collect()
+    }
+
+    /// How many requests of flows from these ports of the client's the near node has answered; none where there
+    /// are no nodes.
+    pub(super) fn answered_for(&self, ports: &BTreeSet<u16>) -> Result<u64> {
+        if !self.nodes.are_running() {
+            return Ok(0);
+        }
+        let flows = self.nodes.flows(Site::Near)?;
+        let flows = flows.iter().filter(|flow| {
+            let client = flow["client"].as_str().unwrap_or_default();
+            let port = client
+                .rsplit_once(':')
+                .and_then(|(_, port)| port.parse().ok());
+            port.is_some_and(|port| ports.contains(&port))
+        });
+        let mut answered = 0;
+        for flow in flows.filter_map(|flow| flow["flow"].as_u64()) {
+            answered += why_of(&self.nodes, flow)?.answered;
+        }
+        Ok(answered)
     }
 
     /// The arguments with which smbtorture finds shares that are made for it.
