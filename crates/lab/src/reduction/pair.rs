@@ -57,6 +57,10 @@ pub(super) const ACKNOWLEDGED_AT_ONCE: u64 = 64 * 1024;
 /// Virtual time in which a dictionary syncs and writes down all it knows when nothing more comes.
 const SETTLING: Duration = Duration::from_secs(5);
 
+/// Appends, or syncs between them, after which what a dictionary gathers is written down: it is less than
+/// one append holds.
+const WRITES_DOWN: usize = 4;
+
 /// One end of the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
@@ -235,8 +239,10 @@ impl End {
 
     /// Lets the dictionary write down the chunks that it gathers, as it does within some milliseconds.
     pub(super) fn write_down(&mut self, now: &mut Time) {
-        while self.dictionary.statistics().waiting_bytes > 0 {
-            let Some(due) = self.dictionary.poll_timeout() else {
+        // A disk that is broken keeps it waiting for ever.
+        for _ in 0..WRITES_DOWN {
+            let waits = self.dictionary.statistics().waiting_bytes > 0;
+            let Some(due) = self.dictionary.poll_timeout().filter(|_| waits) else {
                 return;
             };
             *now = due.max(*now);
@@ -409,6 +415,7 @@ impl Pair {
         stream.tally.encoding += kernel::thread_time() - began;
         self.pump(&mut stream)?;
         self.acknowledge(&mut stream);
+        self.write_down(&mut stream);
         ensure!(
             stream.encoder.pending() == 0
                 && stream.expected.is_empty()
@@ -426,6 +433,18 @@ impl Pair {
         }
         stream.tally.encoded_bytes = stream.encoded;
         Ok(stream.tally)
+    }
+
+    /// Lets both dictionaries write what they gather, which is a part of what the stream takes.
+    fn write_down(&mut self, stream: &mut Stream) {
+        for (end, time) in [
+            (stream.from, &mut stream.tally.encoding),
+            (stream.from.other(), &mut stream.tally.decoding),
+        ] {
+            let began = kernel::thread_time();
+            self.ends[end as usize].write_down(&mut self.now);
+            *time += kernel::thread_time() - began;
+        }
     }
 
     /// Lets both dictionaries write down what they have not yet, as they do when time passes.
