@@ -63,14 +63,19 @@ impl ReadAhead {
     /// For an open whose file is `end` bytes long; reads its first block.
     pub(crate) fn new(end: u64, read_max: u32) -> Self {
         let block = FIRST_BLOCK.min(read_max).max(1);
-        let mut ahead = Self {
+        let mut ahead = Self::waiting(end, read_max);
+        ahead.begin(0, block, u64::from(block));
+        ahead
+    }
+
+    /// The same, and reads nothing before the client does.
+    pub(crate) fn waiting(end: u64, read_max: u32) -> Self {
+        Self {
             run: None,
             expected: 0,
             read_max,
             end: Some(end),
-        };
-        ahead.begin(0, block, u64::from(block));
-        ahead
+        }
     }
 
     /// Where the file ends, if that is certain.

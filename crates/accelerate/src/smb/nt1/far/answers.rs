@@ -189,7 +189,13 @@ impl Far {
         let mut open = Open::new(self.next_serial, asked, is_ours);
         if is_licence {
             open.may_write = may_write;
-            open.reads = may_read.then(|| ReadAhead::new(answer.size, agreed.read_max()));
+            // Who may write as well perhaps never reads, and a READ of ours would be told by the time of
+            // the last access.
+            let reads = match may_write {
+                true => ReadAhead::waiting,
+                false => ReadAhead::new,
+            };
+            open.reads = may_read.then(|| reads(answer.size, agreed.read_max()));
             self.tell_near(&Frame::Licence(Licence {
                 file: answer.file,
                 user: asked.user,

@@ -283,7 +283,7 @@ impl Far {
             Touch::AsksPosition(file) => self.opens.get(&file).is_some_and(|open| open.reading > 0),
             _ => false,
         };
-        // A breaker waits for these, and the request that keeps the last place may wait for the breaker.
+        // A breaker waits for these, and the request that has the last place may wait for the breaker.
         let is_awaited = match touch {
             Touch::Writes(write) => self
                 .opens
@@ -291,7 +291,10 @@ impl Far {
                 .is_some_and(|open| matches!(open.grant, Grant::Breaking { .. })),
             _ => false,
         };
+        // What a client asks for beyond what it may, by itself, is between it and the server.
+        let is_its_own = self.own == 0 && self.early == 0;
         let has_room = self.outstanding.len() < self.mpx()
+            || is_its_own
             || is_awaited
             || target::answers(header, request.message()) == 0;
         !is_barred && !is_in_the_way && has_room

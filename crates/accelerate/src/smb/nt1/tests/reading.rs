@@ -3,6 +3,7 @@
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{Create, chained, close, find_first, locking, read, seek, set_size};
+use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
 
@@ -43,14 +44,27 @@ fn a_serial_reader_waits_for_a_few_round_trips_and_reads_every_byte() {
 }
 
 #[test]
-fn a_small_file_comes_with_its_open() {
+fn a_small_file_that_is_opened_to_be_read_comes_with_its_open() {
     let mut world = world(10_000);
-    let file = world.open(0, "a");
+    let create = Create {
+        access: 0x0002_0089,
+        ..Create::file("a")
+    };
+    let answer = world.ask(0, &create.message());
+    let file = CreateAnswer::parse(&answer.message).unwrap().file;
     let time = world.takes(|world| {
         assert!(world.ask(0, &read(file, 0, 65_000)).data() == contents(10_000));
         assert!(world.ask(0, &read(file, 10_000, 65_000)).data().is_empty());
     });
     assert!(time < ROUND_TRIP / 2, "{time:?}");
+}
+
+#[test]
+fn a_file_that_may_be_written_is_not_read_before_its_client_reads() {
+    let mut world = world(10_000);
+    world.open(0, "a");
+    world.run_for(ROUND_TRIP);
+    assert!(!world.server.heard.contains(&command::READ));
 }
 
 #[test]
@@ -105,16 +119,18 @@ fn a_position_is_where_the_clients_own_reads_have_left_it() {
 fn a_chain_passes_as_it_came_and_ends_the_licence() {
     let mut world = world(1 << 20);
     let file = world.open(0, "a");
-    world.ask(0, &read(file, 0, BLOCK));
+    for offset in [0, 60_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
     let answered = world.answered();
     assert!(answered > 0);
-    let sent = chained(&read(file, 60_000, BLOCK));
+    let sent = chained(&read(file, 120_000, BLOCK));
     world.ask(0, &sent);
     // All of it but the multiplex id.
     let tail = &world.server.bytes[world.server.bytes.len() - sent.len() + 32..];
     assert!(tail == &sent[32..]);
     assert_eq!(world.server.open_count(), 0);
-    let status = world.ask(0, &read(file, 60_000, BLOCK)).header.status;
+    let status = world.ask(0, &read(file, 120_000, BLOCK)).header.status;
     assert_ne!(status, 0, "its file is closed");
     assert_eq!(world.answered(), answered);
 }
