@@ -9,8 +9,8 @@
 //! append  ├ head ┼ whole blocks, from where they stand in memory ┼ tail ┤
 //!           page cache          O_DIRECT                        page cache
 //! ```
-//! Large appends go past the page cache, which costs a processor a quarter of what copying into it
-//! does and keeps nothing there that the dictionary has in memory itself. Where a file system does
+//! Large appends go past the page cache, which costs a processor less than copying into it (figures in
+//! docs/decisions/0068) and keeps nothing there that the dictionary has in memory itself. Where a file system does
 //! not take that, all goes through the page cache.
 
 use std::collections::BTreeMap;
@@ -36,8 +36,8 @@ use crate::mailbox::Mailbox;
 /// Segment files kept open; a warm transfer reads from few at a time.
 const OPEN_FILES: usize = 64;
 
-/// Bytes in whole blocks from which on an append goes past the page cache: for less, waiting for the
-/// disk takes longer than copying does.
+/// Bytes in whole blocks from which on an append goes past the page cache. A choice: half of the least that was
+/// measured, where either way took about as long (docs/decisions/0068).
 const LEAST_DIRECT: usize = 64 * 1024;
 
 /// Why there is no dictionary on disk.
@@ -128,6 +128,11 @@ enum Direct {
 }
 
 impl Direct {
+    fn refused(error: &io::Error) -> Self {
+        tracing::debug!(%error, "the dictionary's file system takes nothing past the page cache");
+        Self::Refused
+    }
+
     fn forget(&mut self, number: u32) {
         if matches!(self, Self::To { segment, .. } if *segment == number) {
             *self = Self::Untried;
@@ -255,8 +260,9 @@ impl SegmentFiles {
                 let file = options.write(true).custom_flags(libc::O_DIRECT).open(path);
                 self.direct = match file {
                     Ok(file) => Direct::To { segment, file },
-                    Err(error) if is_refusal(&error) => Direct::Refused,
-                    Err(error) => return Err(error),
+                    Err(error) if is_refusal(&error) => Direct::refused(&error),
+                    // Nothing is written yet, and the other way is open.
+                    Err(_) => Direct::Untried,
                 };
             }
         }
@@ -266,7 +272,7 @@ impl SegmentFiles {
         match file.write_all_at(&bytes[blocks.clone()], offset + blocks.start as u64) {
             Ok(()) => Ok(true),
             Err(error) if is_refusal(&error) => {
-                self.direct = Direct::Refused;
+                self.direct = Direct::refused(&error);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -435,6 +441,14 @@ mod tests {
         }
         assert_eq!(direct, 3);
         assert!(fs::read(state.path().join("dictionary/00000003.seg")).unwrap() == expected);
+        let probe = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(state.path().join("probe"));
+        let is_direct = matches!(disk.direct, Direct::To { segment: 3, .. });
+        assert_eq!(is_direct, probe.is_ok(), "{:?}", disk.direct);
         let delete = DiskOperation::Delete { segment: 3 };
         assert_eq!(disk.execute(delete), Ok(DiskAnswer::Done));
         assert!(!matches!(disk.direct, Direct::To { .. }));

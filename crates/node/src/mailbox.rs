@@ -85,6 +85,11 @@ impl Mailbox {
         self.sender.send(message).await.map_err(|_| LoopEnded)
     }
 
+    /// Waits for room alone; what is then sent is there at once.
+    pub(crate) async fn room(&self) -> Result<mpsc::Permit<'_, Message>, LoopEnded> {
+        self.sender.reserve().await.map_err(|_| LoopEnded)
+    }
+
     /// The same for an engine's input.
     pub(crate) async fn input(&self, input: Input) -> Result<(), LoopEnded> {
         self.send(Message::Input(input)).await

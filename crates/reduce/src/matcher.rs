@@ -19,7 +19,7 @@
 //!    cuts that one short; one that agrees as far back takes its place.
 //!
 //! What it gives up: matches that begin within words, so nothing is gained on what has none
-//! ([`is_text`]), and the search for offsets that were used before, which zstd names by itself if they come up.
+//! ([`is_text`]), and the search for offsets that were used before: those that come up are named (`simd::sequences`).
 
 use simd::agreement::ahead;
 use simd::repeats::{self, AHEAD, BEHIND, Batch, NEAR, PLACE_BITS, Repeats, Tables, least_gain};

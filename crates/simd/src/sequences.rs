@@ -40,7 +40,7 @@ const EXPLICIT: i32 = 1;
 /// there it is the name of one that was used before.
 const NAMES: u32 = 3;
 /// The version of zstd that adds them to whatever is handed to it as an offset, as tests have found:
-/// others get no names.
+/// others get no names. Its debug builds may assert that no offset is zero; ours is none.
 const NAMING_VERSION: u32 = 10_507;
 /// A frame begins with this number ...
 const MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();

@@ -402,6 +402,10 @@ impl Engine {
         {
             self.stopped = true;
             self.stop_at = None;
+            self.dictionary.write_down();
+            while let Some(request) = self.dictionary.poll_disk() {
+                self.outputs.push_back(Output::Disk(request));
+            }
             self.close_paths(now);
             self.outputs.push_back(Output::Stopped);
         }

@@ -34,8 +34,8 @@ use super::seal::{DictionaryKey, Seal, SegmentName};
 use super::segment::{CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, Step, step};
 use super::{Dictionary, ENTRY_MEMORY, Fetch, Place, Ticket};
 use crate::config::{
-    DISK_RETRY, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_BACKLOG, MAX_SEGMENTS,
-    SYNC_INTERVAL,
+    DISK_BLOCK, DISK_RETRY, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_APPEND,
+    MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_INTERVAL,
 };
 use crate::disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
@@ -386,6 +386,13 @@ impl Dictionary {
         self.log.requests.pop_front()
     }
 
+    /// Has what is being gathered written with the next [`Self::poll_disk`]: there will be no more.
+    pub fn write_down(&mut self) {
+        if !self.log.queue.is_empty() {
+            self.log.flush = Flush::Now;
+        }
+    }
+
     /// Takes in the end of a piece of disk work. A completion for an id that is not under way is
     /// ignored.
     pub fn handle_disk(&mut self, completion: DiskCompletion) {
@@ -415,8 +422,10 @@ impl Dictionary {
                 chunks,
                 memory,
             } => {
-                // The disk is done with it.
-                if let Ok(memory) = memory.try_into_mut() {
+                // The disk is done with it. What knowledge of peers has made larger is not kept.
+                if let Ok(memory) = memory.try_into_mut()
+                    && memory.capacity() <= MAX_DISK_APPEND + 4 * DISK_BLOCK
+                {
                     self.log.spare = memory;
                 }
                 match completion.result {

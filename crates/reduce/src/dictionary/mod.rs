@@ -16,6 +16,8 @@
 //! by its fingerprint when it comes from disk and by the record's own check in any case.
 
 mod anchors;
+#[cfg(test)]
+mod append_tests;
 mod contents;
 #[cfg(test)]
 mod damage_tests;

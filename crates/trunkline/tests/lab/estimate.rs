@@ -196,6 +196,7 @@ fn waiting_for_a_pipe_ends_with_an_interruption() {
             mask >> 1 & 1 == 1
         };
         while !caught() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
             std::thread::yield_now();
         }
         kernel::send_signal(child.id(), Signal::Interrupt).unwrap();

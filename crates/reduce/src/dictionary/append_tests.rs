@@ -1,0 +1,124 @@
+//! When what waits goes to the disk, and how it stands in memory then.
+
+use vocab::{ByteCount, Random, Time};
+
+use super::{Dictionary, DictionaryKey, NO_KEY};
+use crate::config::{DISK_BLOCK, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_APPEND};
+use crate::disk::{DiskOperation, DiskRequest};
+use crate::fingerprint::Fingerprint;
+use crate::testing::MemoryDisk;
+
+const CONFIG: DictionaryConfig = DictionaryConfig {
+    memory: ByteCount::mebibytes(32),
+    disk: ByteCount::mebibytes(64),
+    segment: ByteCount::mebibytes(4),
+};
+const CHUNK: usize = 30_000;
+
+/// A dictionary whose first chunk was appended just now, and its disk.
+struct World {
+    dictionary: Dictionary,
+    disk: MemoryDisk,
+    random: Random,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut disk = MemoryDisk::new();
+        let key = DictionaryKey::new([3; 32]);
+        let mut dictionary = Dictionary::with_key(CONFIG, key, Random::from_seed(1));
+        dictionary.open();
+        disk.serve(&mut dictionary);
+        let mut world = Self {
+            dictionary,
+            disk,
+            random: Random::from_seed(2),
+        };
+        world.insert(1);
+        let first = world.appended().expect("a lone chunk is written at once");
+        world.finish(first);
+        world
+    }
+
+    /// As many more chunks.
+    fn insert(&mut self, count: usize) {
+        for _ in 0..count {
+            let mut bytes = vec![0; CHUNK];
+            self.random.fill(&mut bytes);
+            let fingerprint = Fingerprint::of(&bytes);
+            self.dictionary.insert(&fingerprint, &bytes, NO_KEY);
+        }
+    }
+
+    /// The append that is asked for now, if any.
+    fn appended(&mut self) -> Option<DiskRequest> {
+        let request = self.dictionary.poll_disk()?;
+        assert!(matches!(request.operation, DiskOperation::Append { .. }));
+        Some(request)
+    }
+
+    /// The disk has done it, and what it leads to but for further appends of chunks.
+    fn finish(&mut self, request: DiskRequest) {
+        let completion = self.disk.execute(request);
+        self.dictionary.handle_disk(completion);
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.dictionary.poll_timeout()
+    }
+}
+
+/// Bytes of an append, which stand in memory as they are to stand in the file.
+fn length(request: &DiskRequest) -> usize {
+    let DiskOperation::Append { offset, bytes, .. } = &request.operation else {
+        panic!("{request:?}");
+    };
+    let in_file = *offset as usize % DISK_BLOCK;
+    assert_eq!(bytes.as_ptr().addr() % DISK_BLOCK, in_file);
+    bytes.len()
+}
+
+#[test]
+fn what_comes_soon_after_an_append_is_gathered_for_a_while() {
+    let mut world = World::new();
+    world.insert(2);
+    assert!(world.appended().is_none());
+    assert_eq!(world.due(), Some(Time::ZERO + GATHERING));
+    world.dictionary.handle_timeout(Time::ZERO + GATHERING);
+    let append = world.appended().expect("the time is over");
+    assert!((2 * CHUNK..3 * CHUNK).contains(&length(&append)));
+}
+
+#[test]
+fn as_much_as_is_worth_an_append_goes_at_once() {
+    let mut world = World::new();
+    world.insert(GATHERED / CHUNK);
+    assert!(world.appended().is_none());
+    world.insert(1);
+    let append = world.appended().expect("it is enough");
+    assert!(length(&append) >= GATHERED);
+}
+
+#[test]
+fn what_an_append_has_no_room_for_does_not_wait_again() {
+    let mut world = World::new();
+    world.insert(MAX_DISK_APPEND / CHUNK + 5);
+    let append = world.appended().expect("it is more than enough");
+    assert!(length(&append) <= MAX_DISK_APPEND);
+    assert!(world.appended().is_none());
+    world.finish(append);
+    let rest = world.appended().expect("it has waited already");
+    assert!(length(&rest) < GATHERED);
+}
+
+#[test]
+fn what_is_gathered_is_written_at_the_end() {
+    let mut world = World::new();
+    world.dictionary.write_down();
+    assert!(world.appended().is_none());
+    world.insert(2);
+    assert!(world.appended().is_none());
+    world.dictionary.write_down();
+    let append = world.appended().expect("there will be no more");
+    assert!((2 * CHUNK..3 * CHUNK).contains(&length(&append)));
+}
