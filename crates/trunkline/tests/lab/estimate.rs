@@ -189,13 +189,13 @@ fn waiting_for_a_pipe_ends_with_an_interruption() {
             .unwrap();
         let input = child.stdin.take();
         // The signal would end a process that does not catch it yet.
-        let caught = || {
-            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = |id: u32| {
+            let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
             let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
             let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
             mask >> 1 & 1 == 1
         };
-        while !caught() {
+        while !caught(child.id()) {
             assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
             std::thread::yield_now();
         }
