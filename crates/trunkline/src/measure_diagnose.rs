@@ -14,8 +14,9 @@ use vocab::{Time, format_duration};
 
 use crate::output::Output;
 
-/// Segments that are held at once, 128 bytes each: a gigabyte. What follows is not read, and said.
-const MOST_SEGMENTS: usize = 8_000_000;
+/// Segments that are held at once, with what is made of them up to a kilobyte each. What follows is not read,
+/// and said.
+const MOST_SEGMENTS: usize = 2_000_000;
 /// Transfers shown; those with most payload come first.
 const MOST_SHOWN: usize = 12;
 
@@ -181,6 +182,12 @@ fn describe(transfer: &Transfer) -> String {
             transfer.begun_before
         );
     }
+    if transfer.left_out.bytes() > 0 {
+        text += &format!(
+            "  {} bytes more were left out: only so many packets of a capture are judged\n",
+            transfer.left_out.bytes()
+        );
+    }
     for finding in &transfer.findings {
         text += &format!(
             "  {} (confidence {:.2})\n",
@@ -212,6 +219,7 @@ fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {
                 "connections": transfer.connections,
                 "connections_begun_before": transfer.begun_before,
                 "payload_bytes": transfer.payload.bytes(),
+                "payload_bytes_left_out": transfer.left_out.bytes(),
                 "duration_s": transfer.duration.as_secs_f64(),
                 "captured_at": place(transfer.place),
                 "least_rtt_ms": transfer.least_rtt.map(|rtt| rtt.as_secs_f64() * 1e3),

@@ -15,6 +15,8 @@
 //! the rate follows from sums.
 
 use super::passage::{Fate, Passage};
+#[cfg(test)]
+use super::statistics::looks;
 
 /// Losses from which the room of the full bucket is learned.
 const EARLY_LOSSES: usize = 40;
@@ -164,15 +166,17 @@ pub(super) fn best_account(
     let beyond = (1..18).map(|step| goodput * 1.12 * 1.03_f64.powi(step));
     let far = (1..=farthest).map(|step| goodput * 1.8 * 1.5_f64.powi(step));
     let rates = exact.chain(near).chain(beyond).chain(far);
-    let all: Vec<Account> = rates.map(account).collect();
+    // An account is as long as the passages: only one is kept.
+    let all: Vec<(f64, f64)> = rates.map(|rate| (rate, account(rate).explained)).collect();
     let most = all
         .iter()
-        .map(|account| account.explained)
+        .map(|(_, explained)| *explained)
         .fold(0.0, f64::max);
     // Of rates that explain alike the lowest: a higher one only forgets more.
-    let mut best = all
+    let (rate, _) = all
         .into_iter()
-        .find(|account| account.explained >= most - 0.01)?;
+        .find(|(_, explained)| *explained >= most - 0.01)?;
+    let mut best = account(rate);
     // Reckoned from the beginning, no rate but the best explains anything.
     let measured = best
         .served
@@ -240,6 +244,8 @@ fn rate_at_losses(passages: &[Passage], within: f64, packet: f64) -> Option<f64>
 
 /// The deficit that each packet finds in a bucket of a rate behind a line, reckoned from the beginning.
 pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Vec<f64> {
+    #[cfg(test)]
+    looks::add(passages.len());
     let (mut deficit, mut at, mut free) = (0.0_f64, 0.0, 0.0_f64);
     passages
         .iter()
@@ -260,6 +266,8 @@ pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Ve
 /// How well the height of a value tells losses from passes, and the usual height of a loss that it does
 /// tell.
 pub(super) fn split(passages: &[Passage], values: &[f64]) -> (f64, f64) {
+    #[cfg(test)]
+    looks::add(passages.len());
     let of = |lost: bool| {
         let both = values.iter().zip(passages);
         both.filter(move |(_, passage)| (passage.fate == Fate::Lost) == lost)

@@ -17,6 +17,8 @@
 
 mod managed;
 mod policed;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod waiting;
 
@@ -28,7 +30,7 @@ use vocab::{ByteCount, Probability};
 use super::bucket::{Account, best_account, split};
 use super::finding::{Cause, Finding, Parameters};
 use super::line::{behind, early_line, line_waits};
-use super::passage::{Fate, Passage, Place, Stream, streams, waits};
+use super::passage::{Fate, Most, Passage, Place, Stream, streams, waits};
 use super::segment::Segment;
 use super::statistics::{confidence, quantile};
 use super::two_ended::{bitrate, bytes, seconds};
@@ -89,6 +91,9 @@ pub struct Transfer {
     pub begun_before: usize,
     /// Payload, what was sent again included.
     pub payload: ByteCount,
+    /// Payload behind it that was left out, for a capture may stand for any number of packets, and each takes
+    /// time.
+    pub left_out: ByteCount,
     /// From the first packet to the last.
     pub duration: Duration,
     /// Where the capture was taken.
@@ -102,8 +107,15 @@ pub struct Transfer {
 /// Finds what held back each transfer in a capture; the largest first, none where there is no TCP.
 ///
 /// Segments are in the order in which they were captured.
+///
+/// Of one host's transfer to another the first 262,144 packets are judged, of a capture 1,048,576: what the
+/// rest holds is in [`Transfer::left_out`]. So it ends, however bent the segments are.
 #[must_use]
 pub fn diagnose_capture(segments: &[Segment]) -> Vec<Transfer> {
+    diagnose_within(segments, Most::default())
+}
+
+fn diagnose_within(segments: &[Segment], most: Most) -> Vec<Transfer> {
     let transfer = |stream: Stream| {
         let duration = match (stream.passages.first(), stream.passages.last()) {
             (Some(first), Some(last)) => seconds(last.sent - first.sent),
@@ -115,19 +127,23 @@ pub fn diagnose_capture(segments: &[Segment]) -> Vec<Transfer> {
             connections: stream.connections,
             begun_before: stream.begun_before,
             payload: ByteCount::new(stream.payload_bytes),
+            left_out: ByteCount::new(stream.left_out),
             duration,
             place: stream.place,
             least_rtt: stream.least_rtt.map(seconds),
             findings: judge(&stream),
         }
     };
-    streams(segments).into_iter().map(transfer).collect()
+    streams(segments, most).into_iter().map(transfer).collect()
 }
 
 fn judge(stream: &Stream) -> Vec<Finding> {
     let passages = &stream.passages;
     if passages.len() < LEAST_PACKETS {
-        let evidence = format!("{} packets are too few to tell", passages.len());
+        let evidence = match stream.left_out {
+            0 => format!("{} packets are too few to tell", passages.len()),
+            _ => "the capture's other transfers have more packets than are judged".to_owned(),
+        };
         return vec![Finding::new(Cause::Unknown, 0.9, evidence)];
     }
     let mut seen = Seen::of(stream);

@@ -10,7 +10,13 @@
 //! ```
 //! All connections of a pair of hosts in one direction are one stream of packets: what they share is
 //! one bottleneck. Super-segments are cut into segments. Sequence numbers wrap, and a capture may begin
-//! and end anywhere.
+//! and end anywhere. A header of some bytes may stand for hundreds of packets, or for tens of thousands that
+//! are missing before it, so that streams are cut off where they come to more packets than [`Most`].
+
+mod clock;
+mod most;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +24,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use vocab::Time;
 
-use super::segment::Segment;
+use self::clock::Clock;
+pub(super) use self::most::Most;
+use self::most::cut_off;
+use super::segment::{MOST_PAYLOAD, Segment};
+#[cfg(test)]
+use super::statistics::looks;
 use super::statistics::quantile;
 
 /// Segments that a super-segment is taken for when nothing tells the size: Ethernet's, with stamps.
@@ -76,6 +87,8 @@ pub(super) struct Stream {
     /// Connections whose beginning is not in the capture.
     pub(super) begun_before: usize,
     pub(super) payload_bytes: u64,
+    /// Payload that came after as many packets as are looked at.
+    pub(super) left_out: u64,
     pub(super) place: Place,
     /// In order of `sent`.
     pub(super) passages: Vec<Passage>,
@@ -103,6 +116,8 @@ struct Half {
 
 #[derive(Clone, Debug)]
 struct Event {
+    /// The place of its segment in the capture.
+    order: usize,
     at: f64,
     what: What,
 }
@@ -126,7 +141,7 @@ enum What {
 type Key = (SocketAddr, SocketAddr, u32);
 
 /// Puts a capture's segments together to streams, the one with most payload first.
-pub(super) fn streams(segments: &[Segment]) -> Vec<Stream> {
+pub(super) fn streams(segments: &[Segment], most: Most) -> Vec<Stream> {
     let halves = halves(segments);
     let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<Half>> = BTreeMap::new();
     for ((source, destination, _), half) in halves {
@@ -135,12 +150,24 @@ pub(super) fn streams(segments: &[Segment]) -> Vec<Stream> {
             pairs.entry(pair).or_default().push(half);
         }
     }
-    let mut streams: Vec<Stream> = pairs
-        .into_iter()
-        .map(|((source, destination), halves)| Stream::of(source, destination, &halves))
-        .collect();
-    streams.sort_by_key(|stream| std::cmp::Reverse(stream.payload_bytes));
-    streams
+    let mut pairs: Vec<((IpAddr, IpAddr), Vec<Half>)> = pairs.into_iter().collect();
+    pairs.sort_by_key(|(_, halves)| Reverse(payload_bytes(halves)));
+    let mut left = most.of_all;
+    let stream = |((source, destination), mut halves): (_, Vec<Half>)| {
+        let payload = payload_bytes(&halves);
+        let sizes: Vec<i64> = halves.iter().map(Half::segment).collect();
+        left -= cut_off(&mut halves, &sizes, left.min(most.of_stream));
+        let left_out = payload - payload_bytes(&halves);
+        Stream {
+            left_out,
+            ..Stream::of(source, destination, &halves, &sizes)
+        }
+    };
+    pairs.into_iter().map(stream).collect()
+}
+
+fn payload_bytes(halves: &[Half]) -> u64 {
+    halves.iter().map(|half| half.payload_bytes).sum()
 }
 
 /// Sorts segments into directions of connections; a port that is used again is another connection.
@@ -150,32 +177,36 @@ fn halves(segments: &[Segment]) -> BTreeMap<Key, Half> {
     };
     let mut halves: BTreeMap<Key, Half> = BTreeMap::new();
     let mut generations: HashMap<(SocketAddr, SocketAddr), u32> = HashMap::new();
-    for segment in segments {
+    for (order, segment) in segments.iter().enumerate() {
         let (here, there) = (segment.source, segment.destination);
         let pair = (here.min(there), here.max(there));
         let is_first = segment.opens && segment.acknowledgement.is_none();
-        let generation = generations.entry(pair).or_default();
+        let known = generations.get(&pair).copied();
+        let mut generation = known.unwrap_or_default();
         if is_first
             && halves
-                .get(&(here, there, *generation))
+                .get(&(here, there, generation))
                 .is_some_and(Half::has_begun)
         {
-            *generation += 1;
+            generation += 1;
         }
-        let generation = *generation;
-        if halves.len() >= 2 * MOST_CONNECTIONS && !halves.contains_key(&(here, there, generation))
-        {
+        let is_left_out = halves.len() >= 2 * MOST_CONNECTIONS
+            && !halves.contains_key(&(here, there, generation));
+        if known.is_some() || !is_left_out {
+            generations.insert(pair, generation);
+        }
+        if is_left_out {
             continue;
         }
         let at = seconds(first, segment.at);
         halves
             .entry((here, there, generation))
             .or_default()
-            .sent(at, segment);
+            .sent(order, at, segment);
         halves
             .entry((there, here, generation))
             .or_default()
-            .answered(at, segment);
+            .answered(order, at, segment);
     }
     halves
 }
@@ -201,12 +232,12 @@ impl Half {
         place
     }
 
-    fn sent(&mut self, at: f64, segment: &Segment) {
+    fn sent(&mut self, order: usize, at: f64, segment: &Segment) {
         if segment.opens {
             self.opened = true;
             self.segment_bytes = segment.options.segment_bytes;
         }
-        if segment.payload_bytes == 0 {
+        if segment.payload_bytes == 0 || segment.payload_bytes > MOST_PAYLOAD {
             return;
         }
         let start = self.unwrap(segment.sequence) + i64::from(segment.opens);
@@ -215,6 +246,7 @@ impl Half {
         self.payload_bytes += u64::from(segment.payload_bytes);
         self.most_payload = self.most_payload.max(segment.payload_bytes);
         self.events.push(Event {
+            order,
             at,
             what: What::Data {
                 start,
@@ -226,7 +258,7 @@ impl Half {
     }
 
     /// A segment of the other direction, for what it says of this one.
-    fn answered(&mut self, at: f64, segment: &Segment) {
+    fn answered(&mut self, order: usize, at: f64, segment: &Segment) {
         if segment.opens {
             self.window_scale = Some(segment.options.window_scale.unwrap_or(0));
         }
@@ -240,6 +272,7 @@ impl Half {
             .blocks
             .map(|block| block.map(|(start, end)| (place(start), place(end))));
         self.events.push(Event {
+            order,
             at,
             what: What::Ack {
                 next,
@@ -404,7 +437,8 @@ fn likely_payloads(counts: &BTreeMap<u32, usize>) -> Vec<u32> {
 }
 
 impl Stream {
-    fn of(source: IpAddr, destination: IpAddr, halves: &[Half]) -> Self {
+    /// `sizes` are those of each half's segments.
+    fn of(source: IpAddr, destination: IpAddr, halves: &[Half], sizes: &[i64]) -> Self {
         let least =
             |values: &mut dyn Iterator<Item = Option<f64>>| values.flatten().min_by(f64::total_cmp);
         let answer = least(&mut halves.iter().map(Half::least_answer));
@@ -424,11 +458,13 @@ impl Stream {
             (Some(answer), None) if answer < 0.001 => Place::Receiver,
             _ => Place::Sender,
         };
-        let before: Vec<Passage> = halves
-            .iter()
-            .flat_map(|half| sent_on(half, answer))
+        let sized = || halves.iter().zip(sizes);
+        let before: Vec<Passage> = sized()
+            .flat_map(|(half, segment)| sent_on(half, *segment, answer))
             .collect();
-        let behind: Vec<Passage> = halves.iter().flat_map(|half| arrived(half, rtt)).collect();
+        let behind: Vec<Passage> = sized()
+            .flat_map(|(half, segment)| arrived(half, *segment, rtt))
+            .collect();
         let lost = |passages: &[Passage]| {
             passages
                 .iter()
@@ -447,7 +483,8 @@ impl Stream {
             destination,
             connections: halves.len(),
             begun_before: halves.iter().filter(|half| !half.opened).count(),
-            payload_bytes: halves.iter().map(|half| half.payload_bytes).sum(),
+            payload_bytes: payload_bytes(halves),
+            left_out: 0,
             place,
             passages,
             least_rtt: rtt,
@@ -469,8 +506,7 @@ struct Piece {
 }
 
 /// Packets before the bottleneck: their fate is told by acknowledgements.
-fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
-    let segment = half.segment();
+fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
     let least = least.unwrap_or_default();
     let mut passages: Vec<Passage> = Vec::new();
     let mut known: Vec<bool> = Vec::new();
@@ -578,6 +614,8 @@ fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
             }
         }
     }
+    #[cfg(test)]
+    looks::add(passages.len());
     // What was under way when the capture ended is not known to have passed.
     let mut known = known.into_iter();
     passages.retain(|_| known.next().unwrap_or_default());
@@ -585,8 +623,7 @@ fn sent_on(half: &Half, least: Option<f64>) -> Vec<Passage> {
 }
 
 /// Packets behind the bottleneck: those that are missing show as holes.
-fn arrived(half: &Half, rtt: Option<f64>) -> Vec<Passage> {
-    let segment = half.segment();
+fn arrived(half: &Half, segment: i64, rtt: Option<f64>) -> Vec<Passage> {
     let clock = Clock::of(half);
     let mut passages: Vec<Passage> = Vec::new();
     // By its first byte: where a hole ends, and which passages stand for it.
@@ -656,11 +693,15 @@ fn arrived(half: &Half, rtt: Option<f64>) -> Vec<Passage> {
         }
         highest = Some(top.max(*end));
     }
+    #[cfg(test)]
+    looks::add(passages.len());
     // A packet that came late has a passage of its own.
-    reordered.sort_unstable();
-    for index in reordered.into_iter().rev() {
-        passages.remove(index);
+    let mut late = vec![false; passages.len()];
+    for index in reordered {
+        late[index] = true;
     }
+    let mut late = late.into_iter();
+    passages.retain(|_| !late.next().unwrap_or_default());
     passages
 }
 
@@ -688,41 +729,6 @@ pub(super) fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
     waits
 }
 
-/// The sender's time stamps against the capture's clock.
-struct Clock {
-    first: u32,
-    tick: f64,
-    least: f64,
-}
-
-impl Clock {
-    /// `None` when there are no stamps, or they do not run like a clock.
-    fn of(half: &Half) -> Option<Self> {
-        /// RFC 7323 §5.4: between 1 ms and 1 s; Linux 1 ms, others 10 ms or 4 ms.
-        const TICKS: [f64; 4] = [0.001, 0.004, 0.01, 0.000_001];
-        let stamped = || {
-            half.events.iter().filter_map(|event| match &event.what {
-                What::Data { stamps, .. } => stamps.map(|(stamp, _)| (event.at, stamp)),
-                What::Ack { .. } => None,
-            })
-        };
-        let (first_at, first) = stamped().next()?;
-        let (last_at, last) = stamped().next_back()?;
-        let measured = (last_at - first_at) / f64::from(last.wrapping_sub(first));
-        let tick = TICKS
-            .into_iter()
-            .find(|tick| (measured / tick - 1.0).abs() < 0.25)?;
-        let took =
-            |(at, stamp): (f64, u32)| at - f64::from(stamp.wrapping_sub(first) as i32) * tick;
-        let least = stamped().map(took).min_by(f64::total_cmp)?;
-        Some(Self { first, tick, least })
-    }
-
-    fn wait(&self, at: f64, stamp: u32) -> f64 {
-        at - f64::from(stamp.wrapping_sub(self.first) as i32) * self.tick - self.least
-    }
-}
-
 /// The receiver's usual window.
 fn window(half: &Half) -> Option<f64> {
     let scale = half.window_scale?;
@@ -735,45 +741,4 @@ fn window(half: &Half) -> Option<f64> {
         })
         .collect();
     quantile(&mut windows, 0.5)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn payloads(sizes: impl IntoIterator<Item = i64>) -> Half {
-        let data = sizes.into_iter().map(|size| Event {
-            at: 0.0,
-            what: What::Data {
-                start: 0,
-                end: size,
-                header: 40,
-                stamps: None,
-            },
-        });
-        Half {
-            events: data.collect(),
-            ..Half::default()
-        }
-    }
-
-    #[test]
-    fn sixty_thousand_sizes_leave_few_to_be_looked_at() {
-        let counts: BTreeMap<u32, usize> = (1..=60_000).map(|size| (size, 1)).collect();
-        let likely = likely_payloads(&counts);
-        assert!((1..=96).contains(&likely.len()), "{}", likely.len());
-        assert_eq!(payloads(1..=60_000).common_payload(), None);
-    }
-
-    #[test]
-    fn the_common_size_is_found_among_many_others() {
-        // The last ones of messages, and one, two or three segments captured as one.
-        let rest = (537..1_037).chain(5_001..5_501);
-        let many = (0..12_000).map(|number| 1_400 * (1 + number % 3));
-        assert_eq!(payloads(many.chain(rest)).common_payload(), Some(1_400));
-        assert_eq!(payloads([2_800; 50]).common_payload(), Some(2_800));
-        // Never captured by itself.
-        let pairs = (0..60).map(|number| 1_400 * (2 + number % 2));
-        assert_eq!(payloads(pairs).common_payload(), Some(1_400));
-    }
 }

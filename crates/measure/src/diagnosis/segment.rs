@@ -15,8 +15,10 @@ const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
-/// The longest super-segment that is believed; Linux's are at most 512 KiB (tcp: BIG TCP).
-const MOST_PAYLOAD: usize = 1 << 20;
+/// The longest super-segment that is believed. An IP packet has 65,535 bytes at most; Linux hands up to eight
+/// times as many to a card at once (`GSO_MAX_SIZE`, "BIG TCP"). A jumbogram (RFC 2675) may be longer, but no
+/// link carries one.
+pub(super) const MOST_PAYLOAD: u32 = 8 * 65_535;
 /// IPv6 extension headers at most; nobody sends as many.
 const MOST_EXTENSIONS: usize = 8;
 
@@ -78,9 +80,8 @@ impl Segment {
         }
         let flags = *tcp.get(13)?;
         let header_bytes = header.length + length;
-        let payload_bytes = header
-            .packet
-            .checked_sub(header_bytes)
+        let payload_bytes = u32::try_from(header.packet.checked_sub(header_bytes)?)
+            .ok()
             .filter(|payload| *payload <= MOST_PAYLOAD)?;
         Some(Self {
             at,
@@ -91,7 +92,7 @@ impl Segment {
             opens: flags & SYN != 0,
             ends: flags & (FIN | RST) != 0,
             window: half(tcp, 14)?,
-            payload_bytes: u32::try_from(payload_bytes).ok()?,
+            payload_bytes,
             header_bytes: u32::try_from(header_bytes).ok()?,
             options: Options::parse(tcp.get(20..tcp.len().min(length)).unwrap_or_default()),
         })
@@ -225,6 +226,16 @@ mod tests {
             [Some((100, 200)), Some((300, 400)), None, None]
         );
         assert!(!segment.opens && !segment.ends);
+    }
+
+    #[test]
+    fn the_longest_offloaded_length_is_read_and_a_longer_one_refused() {
+        let longest = MOST_PAYLOAD as usize + 72;
+        let segment = Segment::parse(Time::ZERO, &packet(), longest).unwrap();
+        assert_eq!(segment.payload_bytes, MOST_PAYLOAD);
+        for wire_bytes in [longest + 1, u32::MAX as usize] {
+            assert_eq!(Segment::parse(Time::ZERO, &packet(), wire_bytes), None);
+        }
     }
 
     #[test]

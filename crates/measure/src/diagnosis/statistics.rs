@@ -51,6 +51,24 @@ pub(super) fn confidence(margin: f64) -> f64 {
     1.0 - 0.5 / (margin * margin)
 }
 
+/// Counts, in tests, how often searches look at a packet.
+#[cfg(test)]
+pub(super) mod looks {
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(in super::super) fn add(packets: usize) {
+        COUNT.set(COUNT.get() + packets as u64);
+    }
+
+    pub(in super::super) fn take() -> u64 {
+        COUNT.take()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -132,6 +132,7 @@ mod tests {
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
+            left_out: 0,
             place: Place::Sender,
             passages,
             least_rtt: Some(0.05),
