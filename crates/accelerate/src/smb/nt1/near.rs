@@ -21,7 +21,9 @@ use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind, Time};
 
 use super::frames::{Frame, Licence, VERSION};
-use super::wire::header::Header;
+use super::wire::create::opened_file;
+use super::wire::header::{Header, command};
+use super::wire::oplock::Locking;
 use super::wire::split::{self, Passed, Passing, Splitter};
 use super::wire::target::{Touch, touch};
 use super::wire::transfer::{
@@ -51,7 +53,7 @@ struct Open {
     /// Data that was read before this message of the client's is out of date.
     changed_at: u64,
     /// The process that has locked parts of the file, if one has.
-    locker: Option<u16>,
+    locker: Option<(u16, u16)>,
     /// What went wrong with a WRITE that was answered, as the server's answer said it.
     lost: Option<u32>,
 }
@@ -120,6 +122,8 @@ pub(crate) struct Near {
     answers: Splitter,
     /// What the server's next message answers.
     reply: Option<u64>,
+    /// The file that has a licence since the server's last message: the next one opens it.
+    licensed: Option<u16>,
     opens: HashMap<u16, Open>,
     pending: HashMap<u64, Pending>,
     incoming: Option<Incoming>,
@@ -145,6 +149,7 @@ impl Near {
             position: 1,
             answers: Splitter::default(),
             reply: None,
+            licensed: None,
             opens: HashMap::new(),
             pending: HashMap::new(),
             incoming: None,
@@ -222,7 +227,6 @@ impl Near {
             | Touch::Asks(_)
             | Touch::AsksPosition(_)
             | Touch::Opens
-            | Touch::Releases(_)
             | Touch::Raw => {}
             Touch::Reads(request) => self.read_passed(now, passed, request),
             Touch::Writes(request) => self.write_passed(now, &passed, request),
@@ -231,18 +235,18 @@ impl Near {
                 self.expect(at, file, Pending::Reports(file));
             }
             Touch::Locks(locking) => {
-                let file = locking.file;
-                if let Some(open) = self.opens.get_mut(&file) {
-                    let process = passed.header.process;
-                    if open.locker.is_some_and(|locker| locker != process) {
-                        // Who may read or write what is for the server to judge.
-                        open.licence.may_read = false;
-                        open.licence.may_write = false;
-                    }
-                    open.locker = Some(process);
-                    open.licence.may_write &= !locking.may_lock_shared();
+                self.locks(&passed.header, locking);
+                self.expect(at, locking.file, Pending::Reports(locking.file));
+            }
+            Touch::Releases(locking) => {
+                // The server takes it back whether it has asked for it or not.
+                if let Some(open) = self.opens.get_mut(&locking.file) {
+                    open.end();
                 }
-                self.expect(at, file, Pending::Reports(file));
+                if !locking.is_without_answer() {
+                    self.locks(&passed.header, locking);
+                    self.expect(at, locking.file, Pending::Reports(locking.file));
+                }
             }
             Touch::Flushes(file) => self.expect(at, file, Pending::Reports(file)),
             Touch::FlushesAll => self.note(at, Pending::ReportsAny),
@@ -268,6 +272,21 @@ impl Near {
                 self.note(at, Pending::ReportsAny);
             }
         }
+    }
+
+    fn locks(&mut self, header: &Header, locking: Locking) {
+        let Some(open) = self.opens.get_mut(&locking.file) else {
+            return;
+        };
+        let who = process(header);
+        let is_another = open.locker.is_some_and(|locker| locker != who);
+        if is_another || !locking.is_of(header.process) {
+            // Who may read or write what is for the server to judge.
+            open.licence.may_read = false;
+            open.licence.may_write = false;
+        }
+        open.locker = Some(who);
+        open.licence.may_write &= !locking.may_lock_shared();
     }
 
     fn change(&mut self, file: u16, at: u64) {
@@ -510,6 +529,7 @@ impl Near {
             lost: None,
         };
         self.opens.insert(licence.file, open);
+        self.licensed = Some(licence.file);
     }
 
     /// Where what was read of a file behind this message of the client's belongs.
@@ -570,6 +590,18 @@ impl Near {
 
     /// A message of the server's.
     fn answer(&mut self, header: &Header, frame: BytesMut) {
+        let licensed = self.licensed.take();
+        if header.status == 0
+            && !matches!(
+                header.command,
+                command::TRANSACTION_2 | command::NT_TRANSACT
+            )
+            && let Some(file) =
+                opened_file(split::message(&frame)).filter(|file| licensed != Some(*file))
+        {
+            // What was known by this file id is no more.
+            self.opens.remove(&file);
+        }
         let pending = self.reply.take().and_then(|at| self.pending.remove(&at));
         match pending {
             None
@@ -602,7 +634,8 @@ impl Near {
             Some(Pending::Closes(file)) => {
                 let lost = self.opens.get(&file).and_then(|open| open.lost);
                 self.report(header, frame, lost);
-                if header.status == 0 {
+                // Another may have its file id already.
+                if header.status == 0 && self.opens.get(&file).is_some_and(|open| open.is_over) {
                     self.opens.remove(&file);
                 }
             }
@@ -638,8 +671,13 @@ impl Open {
     /// Whether what this request asks is its own, and nothing that is locked against it.
     fn takes(&self, header: &Header) -> bool {
         (self.licence.user, self.licence.tree) == (header.user, header.tree)
-            && self.locker.is_none_or(|locker| locker == header.process)
+            && self.locker.is_none_or(|locker| locker == process(header))
     }
+}
+
+/// The process that asks, in both halves of its id.
+fn process(header: &Header) -> (u16, u16) {
+    (header.process, header.process_high)
 }
 
 /// Whether an open ends with a tree, or with a user.

@@ -4,10 +4,11 @@ use bytes::BytesMut;
 use vocab::{SegmentKind, Time};
 
 use super::super::frames::{Frame, Licence};
-use super::super::wire::create::{CreateAnswer, hide_oplock};
+use super::super::wire::create::{CreateAnswer, hide_oplock, opened_file};
 use super::super::wire::header::{self, Header, UNASKED, command};
 use super::super::wire::negotiate::NegotiateAnswer;
 use super::super::wire::oplock::broken;
+use super::super::wire::set_up::connected;
 use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
 use super::super::wire::transfer::read_data;
 use super::{Far, Open, Outstanding, Purpose, State};
@@ -54,7 +55,7 @@ impl Far {
         let Some(outstanding) = self.outstanding.get_mut(&header.mid) else {
             return match self.state {
                 State::Watching => self.pass(header, frame),
-                State::Engaged | State::Gone => self.stop(LetGoReason::Violation),
+                State::Engaged | State::Gone => self.unexpected(header, frame),
             };
         };
         let is_last = match header.command {
@@ -75,16 +76,56 @@ impl Far {
         };
         header::set_mid(message_mut(&mut frame), asked.mid);
         if is_last {
+            if outstanding.may_open && header.status == 0 {
+                self.file_given(split::message(&frame));
+            }
             self.learn(&outstanding, header, &mut frame);
         }
         if self.state == State::Engaged {
             self.tell_near(&Frame::Reply { position });
         }
         self.pass(header, frame);
-        if let Purpose::Closes(file) = outstanding.purpose
-            && is_last
-        {
-            self.closed(now, file, header.status == 0);
+        if !is_last {
+            return;
+        }
+        match outstanding.purpose {
+            Purpose::Closes { file, serial } => {
+                let is_same = |open: &&Open| open.serial == serial;
+                if self.opens.get(&file).filter(is_same).is_some() {
+                    self.closed(now, file, position, header.status == 0);
+                }
+            }
+            Purpose::Ends { tree, user } if header.status != 0 => {
+                for file in self.files_of(tree, user) {
+                    self.closed(now, file, position, false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An answer to what is not answered unless it fails: to a request of our own nobody waits for it.
+    fn unexpected(&mut self, header: &Header, mut frame: BytesMut) {
+        let at = self
+            .silent
+            .iter()
+            .position(|silent| silent.mid == header.mid);
+        let Some(silent) = at.and_then(|at| self.silent.remove(at)) else {
+            return self.stop(LetGoReason::Violation);
+        };
+        if let Some((asked, position)) = silent.client {
+            header::set_mid(message_mut(&mut frame), asked.mid);
+            self.tell_near(&Frame::Reply { position });
+            self.pass(header, frame);
+        }
+    }
+
+    /// The server has given out a file id: what was known by it is no more.
+    fn file_given(&mut self, message: &[u8]) {
+        if let Some(file) = opened_file(message) {
+            self.forget_ahead(file);
+            self.opens.remove(&file);
+            self.forget_gone();
         }
     }
 
@@ -115,6 +156,12 @@ impl Far {
     /// What the answer to a request of the client's tells.
     fn learn(&mut self, outstanding: &Outstanding, header: &Header, frame: &mut BytesMut) {
         let is_done = header.status == 0;
+        if let (true, Some((tree, is_disk))) = (is_done, connected(header, split::message(frame))) {
+            match is_disk {
+                true => self.disks.insert(tree),
+                false => self.disks.remove(&tree),
+            };
+        }
         self.early -= usize::from(outstanding.is_early);
         match outstanding.purpose {
             Purpose::Create {
@@ -132,8 +179,10 @@ impl Far {
                     }
                 }
             }
-            Purpose::Changes { file, .. } => {
-                if let Some(open) = self.opens.get_mut(&file) {
+            Purpose::Anything => self.changing -= 1,
+            Purpose::Changes { file, serial, .. } => {
+                let open = self.opens.get_mut(&file);
+                if let Some(open) = open.filter(|open| open.serial == serial) {
                     open.changing = open.changing.saturating_sub(1);
                     open.writing = open
                         .writing
@@ -144,17 +193,15 @@ impl Far {
                 }
             }
             Purpose::Ends { tree, user } if is_done => {
-                let is_meant = |like: &Header| {
-                    tree.is_none_or(|tree| tree == like.tree)
-                        && user.is_none_or(|user| user == like.user)
-                };
-                self.opens.retain(|_, open| !is_meant(&open.like));
+                for file in self.files_of(tree, user) {
+                    self.opens.remove(&file);
+                }
                 self.forget_gone();
             }
             Purpose::Create { .. }
             | Purpose::Ends { .. }
             | Purpose::Plain
-            | Purpose::Closes(_)
+            | Purpose::Closes { .. }
             | Purpose::Ahead { .. }
             | Purpose::Moves { .. } => {}
         }
@@ -182,8 +229,7 @@ impl Far {
         let is_licence = answer.is_exclusive() && answer.is_file();
         let is_hidden = is_ours && answer.has_oplock();
         if !(is_licence || is_hidden) {
-            self.opens.remove(&answer.file);
-            return self.forget_gone();
+            return;
         }
         self.next_serial += 1;
         let mut open = Open::new(self.next_serial, asked, is_ours);
@@ -212,18 +258,21 @@ impl Far {
             self.reading.push_back(answer.file);
         } else {
             open.grant = crate::smb::far::open::Grant::Given;
+            open.is_shared = true;
         }
         self.opens.insert(answer.file, open);
     }
 
     /// An open was closed, or could not be.
-    fn closed(&mut self, now: Time, file: u16, is_gone: bool) {
+    fn closed(&mut self, now: Time, file: u16, position: u64, is_gone: bool) {
         if is_gone {
             self.opens.remove(&file);
             return self.forget_gone();
         }
         if let Some(open) = self.opens.get_mut(&file) {
             open.is_closing = false;
+            // What fails may have ended it all the same.
+            open.gone_at = Some(position);
             // The near half has ended it.
             open.reads = None;
             self.broken(now, file);

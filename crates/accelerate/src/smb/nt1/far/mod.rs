@@ -18,6 +18,9 @@
 //!   is answered early may ask for more, and that waits here.
 //! - **Signatures** are numbered through the connection and leave no room for a request of ours. What is
 //!   signed passes.
+//! - **File ids** are used again, and an open may end with a chain, a process or a CLOSE that fails. A file id that a
+//!   server gives out anew ends what was known by it; an oplock whose open may be gone is given back only while no
+//!   request is under way that may have been given the same id.
 //! - A message that holds a chain of commands, or one that is not known, ends all licences of the flow.
 //!
 //! Requests reach the server in the client's order. One waits, with all behind it, while the server takes no
@@ -29,7 +32,7 @@ mod open;
 mod oplocks;
 mod requests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use vocab::{Segment, SegmentKind, Time};
@@ -94,10 +97,16 @@ enum Purpose {
     /// It may change this open's file.
     Changes {
         file: u16,
+        serial: u64,
         is_write: bool,
     },
+    /// It may change any file.
+    Anything,
     /// It ends this open.
-    Closes(u16),
+    Closes {
+        file: u16,
+        serial: u64,
+    },
     /// It ends the opens of a tree, or of a user.
     Ends {
         tree: Option<u16>,
@@ -125,6 +134,8 @@ struct Outstanding {
     /// The client's header, and its place among the client's messages; `None` for our own.
     client: Option<(Header, u64)>,
     purpose: Purpose,
+    /// The server may give out a file id with its answer.
+    may_open: bool,
     /// Answers that are still to come.
     answers: u16,
     progress: Progress,
@@ -135,6 +146,19 @@ struct Outstanding {
     /// Where such a WRITE begins, if it stands among [`Open::written`].
     written_at: Option<u64>,
 }
+
+/// A request that is not answered unless it fails: an oplock given back, above all.
+#[derive(Clone, Copy, Debug)]
+struct Silent {
+    /// Its multiplex id at the server.
+    mid: u16,
+    /// As in [`Outstanding`].
+    client: Option<(Header, u64)>,
+}
+
+/// How many of those are remembered, the last ones: an error comes as soon as any answer would, so this is
+/// far more than may be on its way.
+const SILENT_MAX: usize = 256;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -155,7 +179,10 @@ pub(crate) struct Far {
 
     answers: Splitter,
     outstanding: HashMap<u16, Outstanding>,
+    silent: VecDeque<Silent>,
     next_mid: u16,
+    /// The trees that hold files, and not pipes or printers.
+    disks: HashSet<u16>,
     opens: HashMap<u16, Open>,
     next_serial: u64,
     /// The opens whose oplocks the server wants back.
@@ -167,6 +194,8 @@ pub(crate) struct Far {
     own: usize,
     /// WRITEs under way that the client may hold for done.
     early: usize,
+    /// Requests under way that may change any file.
+    changing: usize,
     client_finish: Finish,
 }
 
@@ -186,7 +215,9 @@ impl Far {
             queue_bytes: 0,
             answers: Splitter::default(),
             outstanding: HashMap::new(),
+            silent: VecDeque::new(),
             next_mid: 1,
+            disks: HashSet::new(),
             opens: HashMap::new(),
             next_serial: 0,
             breaking: Vec::new(),
@@ -194,6 +225,7 @@ impl Far {
             pace: Pace::new(),
             own: 0,
             early: 0,
+            changing: 0,
             client_finish: Finish::Open,
         }
     }

@@ -41,6 +41,12 @@ pub(crate) struct Open {
     pub(crate) refuses_writes: bool,
     /// A CLOSE was sent.
     pub(crate) is_closing: bool,
+    /// Its oplock is one that others may share, and the client does not know of it either.
+    pub(crate) is_shared: bool,
+    /// The oplock was given back unasked: the server may have asked for it meanwhile.
+    pub(crate) may_be_asked: bool,
+    /// This message of the client's may have ended it unseen.
+    pub(crate) gone_at: Option<u64>,
 }
 
 impl Open {
@@ -63,6 +69,9 @@ impl Open {
             written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
+            is_shared: false,
+            may_be_asked: false,
+            gone_at: None,
         }
     }
 
@@ -120,6 +129,21 @@ impl Open {
     /// Whether the WRITE whose turn it is may have been answered.
     pub(crate) fn is_from_before(&self) -> bool {
         !self.has_confirmed() || self.queued_writes > 0
+    }
+
+    /// Whether the server's asking for the oplock is none of the client's business. A break of an open that has
+    /// none is of another open with the same file id.
+    pub(crate) fn hides_break(&mut self) -> bool {
+        let has_oplock = self.grant != Grant::Given || self.is_shared;
+        self.is_ours && (has_oplock || std::mem::take(&mut self.may_be_asked))
+    }
+
+    /// The client has given the oplock back: what it asks behind that is the server's to answer.
+    pub(crate) fn given_by_client(&mut self) {
+        self.grant = Grant::Given;
+        self.reads = None;
+        self.queued_writes = 0;
+        self.refuses_writes = false;
     }
 
     /// Whether WRITEs under way may have been answered already.

@@ -12,21 +12,24 @@
 use vocab::Time;
 
 use super::super::frames::Frame;
+use super::super::wire::header::set_mid;
 use super::super::wire::oplock::release;
 use super::super::wire::target::{Touch, touch};
-use super::{Far, Finish, State};
+use super::{Far, Finish, Open, State};
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::far::open::Grant;
 
 impl Far {
     /// The server wants an oplock back; whether the client shall hear of it.
     pub(super) fn break_of(&mut self, now: Time, file: u16) -> bool {
-        let Some(open) = self.opens.get(&file) else {
+        let Some(open) = self.opens.get_mut(&file) else {
             return true;
         };
-        let is_ours = open.is_ours;
+        // It is there, since the server asks.
+        open.gone_at = None;
+        let is_hidden = open.hides_break();
         self.broken(now, file);
-        !is_ours
+        !is_hidden
     }
 
     /// Begins to give an open's oplock back.
@@ -115,19 +118,33 @@ impl Far {
                 true => self.queued_writes(file) > 0,
                 false => open.queued_writes > 0,
             };
-            if open.writing > 0 || open.is_closing || is_queued {
+            if open.writing > 0 || open.is_closing || is_queued || self.may_be_another(open) {
                 continue;
             }
-            let message = open.is_ours.then(|| release(&open.like, file));
+            let mut message = open.is_ours.then(|| release(&open.like, file));
             if let Some(open) = self.opens.get_mut(&file) {
                 open.grant = Grant::Given;
                 open.reads = None;
+                open.may_be_asked = open.gone_at.is_some();
             }
             self.breaking.retain(|breaking| *breaking != file);
-            if let Some(message) = message {
-                self.send_server(super::super::wire::frame(&message).into());
+            if let Some(message) = &mut message {
+                let mid = self.take_silent_mid(None);
+                set_mid(message, mid);
+                self.send_server(super::super::wire::frame(message).into());
             }
         }
+    }
+
+    /// Whether the server may have given this open's file id to another, of which we do not know yet.
+    fn may_be_another(&self, open: &Open) -> bool {
+        let Some(gone_at) = open.gone_at else {
+            return false;
+        };
+        self.outstanding.values().any(|outstanding| {
+            let client = outstanding.client;
+            outstanding.may_open && client.is_some_and(|(_, position)| position > gone_at)
+        })
     }
 
     /// WRITEs to this open that wait and may have been answered.

@@ -10,7 +10,7 @@ use super::super::wire::split::{self, is_short, message_mut};
 use super::super::wire::target::{self, Touch, touch};
 use super::super::wire::transaction::Progress;
 use super::super::wire::transfer::ReadRequest;
-use super::{Far, Finish, Open, Outstanding, Purpose, Request, State};
+use super::{Far, Finish, Open, Outstanding, Purpose, Request, SILENT_MAX, Silent, State};
 use crate::LetGoReason;
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Consistency, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::far::open::Grant;
@@ -83,10 +83,16 @@ impl Far {
         match touch {
             Touch::Changes(file) => self.forget_ahead(file),
             Touch::Writes(request) => self.forget_ahead(request.file),
-            Touch::Locks(locking) => {
+            Touch::Locks(locking) | Touch::Releases(locking) => {
+                if locking.releases() {
+                    self.forget_ahead(locking.file);
+                }
                 if let Some(open) = self.opens.get_mut(&locking.file) {
                     open.like.process = header.process;
                     open.like.process_high = header.process_high;
+                    if locking.releases() {
+                        open.reads = None;
+                    }
                 }
             }
             Touch::Closes(file) => {
@@ -109,17 +115,15 @@ impl Far {
                         continue;
                     };
                     open.reads = None;
+                    open.gone_at = Some(self.position);
                     // The near half has ended them all by itself; what is ours goes back.
-                    if open.is_ours {
-                        self.broken(now, file);
-                    }
+                    self.broken(now, file);
                 }
             }
             Touch::Nothing
             | Touch::Reads(_)
             | Touch::Asks(_)
             | Touch::AsksPosition(_)
-            | Touch::Releases(_)
             | Touch::Flushes(_)
             | Touch::FlushesAll
             | Touch::Opens
@@ -128,18 +132,24 @@ impl Far {
     }
 
     fn end_opens(&mut self, tree: Option<u16>, user: Option<u16>) {
-        for file in self.files() {
-            let Some(open) = self.opens.get_mut(&file) else {
-                continue;
-            };
-            let like = open.like;
-            if tree.is_none_or(|tree| tree == like.tree)
-                && user.is_none_or(|user| user == like.user)
-            {
+        for file in self.files_of(tree, user) {
+            if let Some(open) = self.opens.get_mut(&file) {
                 open.is_closing = true;
-                self.forget_ahead(file);
             }
+            self.forget_ahead(file);
         }
+    }
+
+    /// The opens of a tree, or of a user.
+    pub(super) fn files_of(&self, tree: Option<u16>, user: Option<u16>) -> Vec<u16> {
+        let is_meant = |like: &Header| {
+            tree.is_none_or(|tree| tree == like.tree) && user.is_none_or(|user| user == like.user)
+        };
+        let opens = self.opens.iter();
+        opens
+            .filter(|(_, open)| is_meant(&open.like))
+            .map(|(file, _)| *file)
+            .collect()
     }
 
     /// What was read ahead of this open is out of date; READs that wait for it go to the server.
@@ -283,21 +293,27 @@ impl Far {
             Touch::AsksPosition(file) => self.opens.get(&file).is_some_and(|open| open.reading > 0),
             _ => false,
         };
-        // A breaker waits for these, and the request that has the last place may wait for the breaker.
-        let is_awaited = match touch {
-            Touch::Writes(write) => self
-                .opens
-                .get(&write.file)
-                .is_some_and(|open| matches!(open.grant, Grant::Breaking { .. })),
-            _ => false,
-        };
         // What a client asks for beyond what it may, by itself, is between it and the server.
         let is_its_own = self.own == 0 && self.early == 0;
         let has_room = self.outstanding.len() < self.mpx()
             || is_its_own
-            || is_awaited
+            || self.outstanding.len() == self.mpx() && self.has_awaited()
             || target::answers(header, request.message()) == 0;
         !is_barred && !is_in_the_way && has_room
+    }
+
+    /// Whether a WRITE waits here that a breaker waits for: what has the last place at the server may wait for
+    /// the breaker, and so one more is sent than the server allows.
+    fn has_awaited(&self) -> bool {
+        !self.breaking.is_empty()
+            && self.queue.iter().any(|request| {
+                let file = match touch(&request.header, request.message()) {
+                    Touch::Writes(write) => write.file,
+                    _ => return false,
+                };
+                let open = self.opens.get(&file);
+                open.is_some_and(|open| matches!(open.grant, Grant::Breaking { .. }))
+            })
     }
 
     /// Puts the position of an open, which the next request asks for, where the client's own READs would have
@@ -332,10 +348,22 @@ impl Far {
             return self.dispatch_secondary(request);
         }
         let answers = target::answers(&header, request.message());
+        if let Touch::Releases(locking) = touch
+            && let Some(open) = self.opens.get_mut(&locking.file)
+        {
+            open.given_by_client();
+            self.breaking.retain(|file| *file != locking.file);
+        }
+        if answers == 0 && self.state == State::Engaged {
+            let mid = self.take_silent_mid(Some((header, request.position)));
+            header::set_mid(message_mut(&mut request.frame), mid);
+        }
         if answers > 0 {
+            self.changing += usize::from(purpose == Purpose::Anything);
             let mut outstanding = Outstanding {
                 client: Some((header, request.position)),
                 purpose,
+                may_open: target::may_open(&header, touch, request.message()),
                 answers,
                 progress: Progress::default(),
                 is_early: false,
@@ -385,7 +413,7 @@ impl Far {
         {
             open.reading += 1;
         }
-        let Purpose::Changes { file, is_write } = outstanding.purpose else {
+        let Purpose::Changes { file, is_write, .. } = outstanding.purpose else {
             return;
         };
         let Some(open) = self.opens.get_mut(&file) else {
@@ -417,9 +445,14 @@ impl Far {
 
     /// What a request's answer will tell.
     fn purpose(&mut self, header: &Header, touch: Touch, request: &Request) -> Purpose {
-        let changes = |file: u16, is_write: bool| match self.opens.contains_key(&file) {
-            true => Purpose::Changes { file, is_write },
-            false => Purpose::Plain,
+        let serial = |file: u16| self.opens.get(&file).map(|open| open.serial);
+        let changes = |file: u16, is_write: bool| match serial(file) {
+            Some(serial) => Purpose::Changes {
+                file,
+                serial,
+                is_write,
+            },
+            None => Purpose::Plain,
         };
         match touch {
             Touch::Reads(read) => match self.opens.get(&read.file) {
@@ -432,8 +465,12 @@ impl Far {
             Touch::Opens => self.judge_create(request).unwrap_or(Purpose::Plain),
             Touch::Writes(write) => changes(write.file, true),
             Touch::Changes(file) => changes(file, false),
-            Touch::Locks(locking) => changes(locking.file, false),
-            Touch::Closes(file) => Purpose::Closes(file),
+            Touch::Locks(locking) | Touch::Releases(locking) => changes(locking.file, false),
+            Touch::Closes(file) => match serial(file) {
+                Some(serial) => Purpose::Closes { file, serial },
+                None => Purpose::Plain,
+            },
+            Touch::Anything | Touch::Unread => Purpose::Anything,
             Touch::EndsTree => Purpose::Ends {
                 tree: Some(header.tree),
                 user: None,
@@ -445,11 +482,8 @@ impl Far {
             Touch::Nothing
             | Touch::Asks(_)
             | Touch::AsksPosition(_)
-            | Touch::Releases(_)
             | Touch::Flushes(_)
             | Touch::FlushesAll
-            | Touch::Anything
-            | Touch::Unread
             | Touch::Raw => Purpose::Plain,
         }
     }
@@ -457,7 +491,9 @@ impl Far {
     /// What a request to open a file is for, if its open may be served.
     fn judge_create(&mut self, request: &Request) -> Option<Purpose> {
         let is_on = self.settings.consistency != Consistency::Off;
-        let may_engage = is_on && self.near_speaks && self.agreed.is_some();
+        // Pipes are opened the same way, and by clients that will sign.
+        let is_disk = self.disks.contains(&request.header.tree);
+        let may_engage = is_on && self.near_speaks && self.agreed.is_some() && is_disk;
         if !may_engage || self.opens.len() >= OPENS_MAX {
             return None;
         }
@@ -479,10 +515,22 @@ impl Far {
             let mid = self.next_mid;
             self.next_mid = self.next_mid.checked_add(1).unwrap_or(1);
             // There are four times as many ids as requests may be under way.
-            if mid != UNASKED && !self.outstanding.contains_key(&mid) {
+            let is_taken = self.outstanding.contains_key(&mid)
+                || self.silent.iter().any(|silent| silent.mid == mid);
+            if mid != UNASKED && !is_taken {
                 return mid;
             }
         }
+    }
+
+    /// An id for what is not answered unless it fails.
+    pub(super) fn take_silent_mid(&mut self, client: Option<(Header, u64)>) -> u16 {
+        let mid = self.take_mid();
+        if self.silent.len() >= SILENT_MAX {
+            self.silent.pop_front();
+        }
+        self.silent.push_back(Silent { mid, client });
+        mid
     }
 
     /// Sends a request of our own.
@@ -492,6 +540,7 @@ impl Far {
         let outstanding = Outstanding {
             client: None,
             purpose,
+            may_open: false,
             answers: 1,
             progress: Progress::default(),
             is_early: false,
@@ -505,7 +554,9 @@ impl Far {
 
     /// Asks the server for what clients will probably ask for.
     fn read_ahead(&mut self, now: Time) {
-        if !self.queue.is_empty() || self.client_finish != Finish::Open {
+        // What is read beside what may change it could be older than what the near half holds for known.
+        let is_held_back = !self.queue.is_empty() || self.changing > 0;
+        if is_held_back || self.client_finish != Finish::Open {
             return;
         }
         let mut index = self.reading.len();

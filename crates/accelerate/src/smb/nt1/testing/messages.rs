@@ -4,6 +4,9 @@ use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, command, flag2};
 use crate::smb::nt1::wire::transfer::ReadRequest;
 use crate::smb::nt1::wire::{WORDS_AT, frame};
 
+/// PROCESS_EXIT ([MS-CIFS] §2.2.4.18): the opens of a process end with it.
+pub(crate) const PROCESS_EXIT: u8 = 0x11;
+
 /// A client's header: of process 77, with the status of NT.
 pub(crate) fn header(command: u8) -> Header {
     Header {
@@ -57,6 +60,26 @@ pub(crate) fn tree_connect() -> Vec<u8> {
         &[&END_OF_CHAIN[..], &[0; 4]].concat(),
         b"\0\\\\srv\\share\0A:\0",
     )
+}
+
+/// The same to the server's pipes.
+pub(crate) fn pipes_connect() -> Vec<u8> {
+    body(
+        &header(command::TREE_CONNECT),
+        &[&END_OF_CHAIN[..], &[0; 4]].concat(),
+        b"\0\\\\srv\\IPC$\0IPC\0",
+    )
+}
+
+/// A connection to the share in place of the header's tree.
+pub(crate) fn tree_reconnect() -> Vec<u8> {
+    let mut message = tree_connect();
+    message[WORDS_AT + 4] = 1;
+    message
+}
+
+pub(crate) fn process_exit() -> Vec<u8> {
+    body(&header(PROCESS_EXIT), &[], &[])
 }
 
 pub(crate) fn tree_disconnect() -> Vec<u8> {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::messages::{body, framed};
+use super::messages::{PROCESS_EXIT, body, framed};
 use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, UNASKED, command, flag, flag2};
 use crate::smb::nt1::wire::oplock::{Locking, release};
 use crate::smb::nt1::wire::split::{Frame, Splitter};
@@ -53,7 +53,6 @@ pub(crate) struct Server {
     connections: Vec<Connection>,
     opens: BTreeMap<u16, Open>,
     waiting: Vec<Waiting>,
-    next_file: u16,
     /// It has room for so many bytes more.
     pub(crate) room: Option<usize>,
     /// It gives no more than this in answer to a READ.
@@ -61,6 +60,8 @@ pub(crate) struct Server {
     /// It answers NEGOTIATE in SMB 2.
     pub(crate) speaks_smb2: bool,
     pub(crate) requires_signatures: bool,
+    /// The next CLOSE ends its open and fails nevertheless; the next TREE_DISCONNECT only fails.
+    pub(crate) fails_to_end: bool,
     /// It gives no oplocks.
     pub(crate) keeps_oplocks: bool,
     /// Commands of the first connection, in order.
@@ -161,7 +162,9 @@ impl Server {
             );
             if connection == 0 {
                 self.mpx_most = self.mpx_most.max(asked.len());
-                assert!(asked.len() <= usize::from(MPX), "too much is under way");
+                // One more while another client waits for what is written.
+                let most = usize::from(MPX) + usize::from(!self.waiting.is_empty());
+                assert!(asked.len() <= most, "too much is under way");
             }
         }
         let is_chained = message[32] > 0
@@ -173,13 +176,16 @@ impl Server {
                     | command::ECHO
                     | command::TRANSACTION_2
                     | command::TREE_DISCONNECT
+                    | PROCESS_EXIT
             )
             && u8_at(message, WORDS_AT) != Ok(NO_ANDX);
         if is_chained {
             // The one chain that tests send: a READ, and a CLOSE of its file.
             let request = ReadRequest::parse(&unchained(message)).expect("it is a READ");
-            self.opens.remove(&request.file);
-            self.say(connection, true, &read_answer_front(header, 0));
+            match self.opens.remove(&request.file) {
+                Some(_) => self.say(connection, true, &read_answer_front(header, 0)),
+                None => self.fail(connection, header, INVALID_HANDLE),
+            }
             return self.try_waiting();
         }
         match header.command {
@@ -212,12 +218,33 @@ impl Server {
                 self.say(connection, true, &body(&answer, &words, b"Unix\0"));
             }
             command::TREE_CONNECT => {
+                if u16_at(message, WORDS_AT + 4).is_ok_and(|flags| flags & 1 != 0) {
+                    self.opens.retain(|_, open| {
+                        open.connection != connection || open.header.tree != header.tree
+                    });
+                    self.try_waiting();
+                }
+                let is_pipe = message.windows(4).any(|at| at == b"IPC$");
+                let (tree, service) = match is_pipe {
+                    true => (8, &b"IPC\0\0"[..]),
+                    false => (7, &b"A:\0NTFS\0"[..]),
+                };
                 let answer = Header {
-                    tree: 7,
+                    tree,
                     ..header.answer()
                 };
                 let words = [&END_OF_CHAIN[..], &[0; 2]].concat();
-                self.say(connection, true, &body(&answer, &words, b"A:\0NTFS\0"));
+                self.say(connection, true, &body(&answer, &words, service));
+            }
+            command::TREE_DISCONNECT if std::mem::take(&mut self.fails_to_end) => {
+                self.fail(connection, header, INVALID_HANDLE);
+            }
+            PROCESS_EXIT => {
+                self.opens.retain(|_, open| {
+                    open.connection != connection || open.header.process != header.process
+                });
+                self.say(connection, true, &header.answer().alone());
+                self.try_waiting();
             }
             command::TREE_DISCONNECT => {
                 self.opens.retain(|_, open| open.connection != connection);
@@ -237,6 +264,9 @@ impl Server {
             command::CLOSE => {
                 let file = u16_at(message, WORDS_AT).expect("a file");
                 match self.opens.remove(&file) {
+                    Some(_) if std::mem::take(&mut self.fails_to_end) => {
+                        self.fail(connection, header, DISK_FULL);
+                    }
                     Some(_) => self.say(connection, true, &header.answer().alone()),
                     None => self.fail(connection, header, INVALID_HANDLE),
                 }
@@ -266,9 +296,11 @@ impl Server {
             }
             command::LOCKING => {
                 let locking = Locking::parse(message).expect("it is one");
-                if locking.releases()
-                    && let Some(open) = self.opens.get_mut(&locking.file)
-                {
+                // What is not answered is so if it fails.
+                let Some(open) = self.opens.get_mut(&locking.file) else {
+                    return self.fail(connection, header, INVALID_HANDLE);
+                };
+                if locking.releases() {
                     open.oplock = 0;
                     open.is_breaking = false;
                     self.try_waiting();
@@ -324,8 +356,10 @@ impl Server {
             contents.clear();
         }
         let size = contents.len() as u64;
-        self.next_file += 1;
-        let file = 0x4000 + self.next_file;
+        let mut files = 0x4001..;
+        let file = files
+            .find(|file| !self.opens.contains_key(file))
+            .expect("tests open few");
         let mut words = END_OF_CHAIN.to_vec();
         words.push(oplock);
         words.extend(file.to_le_bytes());

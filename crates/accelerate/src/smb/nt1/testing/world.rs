@@ -60,6 +60,8 @@ pub(crate) struct Client {
     pub(crate) answered: VecDeque<Answer>,
     /// What came unasked.
     pub(crate) unasked: Vec<Answer>,
+    /// All bytes that it sends, if they are to be kept.
+    pub(crate) said: Option<Vec<u8>>,
     /// All bytes that came.
     pub(crate) bytes: Vec<u8>,
     pub(crate) is_reset: bool,
@@ -105,7 +107,11 @@ impl Client {
             message[26..28].copy_from_slice(&process.to_le_bytes());
         }
         set_mid(&mut message, self.next_mid);
-        (self.next_mid, framed(&message))
+        let bytes = framed(&message);
+        if let Some(said) = &mut self.said {
+            said.extend_from_slice(&bytes);
+        }
+        (self.next_mid, bytes)
     }
 }
 

@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::config::CONFIRM_WITHIN;
-use crate::smb::nt1::testing::{Create, close, locking, read, write};
+use crate::smb::nt1::testing::server::MPX;
+use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::{
+    Create, chained, close, locking, process_exit, read, tree_disconnect, tree_reconnect, write,
+};
 use crate::smb::nt1::wire::create::CreateAnswer;
 
 #[test]
@@ -116,6 +120,114 @@ fn a_second_open_by_the_same_client_sees_what_the_first_wrote() {
     world.ask(0, &write(again, 0, b"by").0);
     assert_eq!(world.ask(0, &read(file, 0, 2)).data(), b"by");
     assert!(world.clients[0].unasked.is_empty());
+}
+
+/// Opens the file with an oplock of the client's own.
+fn open_with_own(world: &mut World) -> u16 {
+    let create = Create {
+        flags: 0x02,
+        ..Create::file("a")
+    };
+    let answer = world.ask(0, &create.message());
+    let answer = CreateAnswer::parse(&answer.message).unwrap();
+    assert!(answer.has_oplock());
+    answer.file
+}
+
+#[test]
+fn a_client_whose_file_id_was_anothers_hears_of_its_own_break() {
+    type End = fn(&mut World, u16);
+    let ends: [End; 4] = [
+        |world, file| drop(world.ask(0, &chained(&read(file, 0, 0)))),
+        |world, _| drop(world.ask(0, &process_exit())),
+        |world, file| {
+            world.server.fails_to_end = true;
+            world.ask(0, &close(file));
+        },
+        |world, _| drop(world.ask(0, &tree_reconnect())),
+    ];
+    for (index, end) in ends.into_iter().enumerate() {
+        for is_early in [true, false] {
+            let mut world = world(0);
+            let other = world.beside();
+            let file = world.open(0, "a");
+            end(&mut world, file);
+            assert_eq!(world.server.open_count(), 0);
+            if !is_early {
+                world.run_for(ROUND_TRIP * 2);
+            }
+            assert_eq!(open_with_own(&mut world), file, "it is used again");
+            world.run_for(ROUND_TRIP * 2);
+            world.send(other, &Create::file("a").message());
+            world.run_for(ROUND_TRIP);
+            assert_eq!(world.clients[0].unasked.len(), 1, "{index} {is_early}");
+            assert!(world.clients[other].answered.is_empty(), "it waits");
+            world.send(0, &locking(file, 2, 0));
+            world.wait(other);
+            assert_eq!(world.let_go, None);
+            assert!(world.clients[0].answered.is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_oplock_that_the_client_gives_back_unasked_ends_the_licence() {
+    let mut world = world(0);
+    let other = world.beside();
+    let file = open_with_own(&mut world);
+    world.ask(0, &write(file, 0, b"mine").0);
+    assert_eq!(world.answered(), 1);
+    world.send(0, &locking(file, 2, 0));
+    world.run_for(ROUND_TRIP);
+    let theirs = world.open(other, "a");
+    world.ask(other, &write(theirs, 0, b"ours").0);
+    assert_eq!(world.ask(0, &read(file, 0, 4)).data(), b"ours");
+    world.ask(0, &write(file, 0, b"last").0);
+    assert_eq!(world.answered(), 1);
+    assert_eq!(world.ask(other, &read(theirs, 0, 4)).data(), b"last");
+}
+
+#[test]
+fn what_gives_an_oplock_of_no_open_back_is_the_clients_to_hear_of() {
+    let mut world = world(0);
+    world.open(0, "a");
+    let mid = world.send(0, &locking(9, 2, 0));
+    let answer = world.wait(0);
+    assert_eq!(answer.header.mid, mid);
+    assert_ne!(answer.header.status, 0);
+    assert_eq!(world.let_go, None);
+}
+
+#[test]
+fn a_tree_that_does_not_end_gives_its_oplocks_back() {
+    let mut world = world(0);
+    let other = world.beside();
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, b"data").0);
+    world.server.fails_to_end = true;
+    assert_ne!(world.ask(0, &tree_disconnect()).header.status, 0);
+    let time = world.takes(|world| {
+        let theirs = world.open(other, "a");
+        assert_eq!(world.ask(other, &read(theirs, 0, 4)).data(), b"data");
+    });
+    assert!(time <= ROUND_TRIP + Duration::from_millis(1), "{time:?}");
+    assert_eq!(world.ask(0, &read(file, 0, 4)).data(), b"data");
+}
+
+#[test]
+fn a_break_among_many_writes_asks_no_more_of_the_server_than_one_over_its_limit() {
+    let mut world = world(0);
+    let other = world.beside();
+    world.server_takes = Duration::from_millis(20);
+    let file = world.open(0, "a");
+    for index in 0..40u8 {
+        world.ask(0, &write(file, u64::from(index) * 10, &[index; 10]).0);
+    }
+    world.run_for(ROUND_TRIP / 2);
+    let theirs = world.open(other, "a");
+    let whole: Vec<u8> = (0..40).flat_map(|index| [index; 10]).collect();
+    assert_eq!(world.ask(other, &read(theirs, 0, 1_000)).data(), whole);
+    assert!(world.server.mpx_most <= usize::from(MPX) + 1);
 }
 
 #[test]

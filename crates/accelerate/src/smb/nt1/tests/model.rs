@@ -9,7 +9,7 @@ use vocab::Random;
 use super::DELAY;
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, close, flush, locking, query_file, read, seek, set_size, write,
+    Create, chained, close, flush, locking, process_exit, query_file, read, seek, set_size, write,
 };
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::wire::u32_at;
@@ -69,7 +69,7 @@ impl Model {
         let index = self.below(count);
         let open = self.opens[who][index];
         let contents = self.files[open.name].clone();
-        match self.below(12) {
+        match self.below(13) {
             // Serial, as clients are.
             0..=3 => {
                 let start = open.position.unwrap_or(0);
@@ -117,6 +117,7 @@ impl Model {
                 self.world.run_for(time);
                 self.world.is_cut = false;
             }
+            11 if who == 0 && self.below(3) == 0 => self.end_unseen(index),
             _ => self.close(who, index),
         }
         self.give_back();
@@ -164,6 +165,27 @@ impl Model {
             position: None,
             is_own,
         });
+    }
+
+    /// An open of the client's behind the pair ends otherwise than with a CLOSE that is done.
+    fn end_unseen(&mut self, index: usize) {
+        let file = self.opens[0][index].file;
+        match self.below(3) {
+            0 => {
+                let answer = self.world.ask(0, &chained(&read(file, 0, 0)));
+                assert_eq!(answer.header.status, 0);
+                self.opens[0].remove(index);
+            }
+            1 => {
+                self.world.server.fails_to_end = true;
+                assert_ne!(self.world.ask(0, &close(file)).header.status, 0);
+                self.opens[0].remove(index);
+            }
+            _ => {
+                assert_eq!(self.world.ask(0, &process_exit()).header.status, 0);
+                self.opens[0].clear();
+            }
+        }
     }
 
     /// A file has become shorter: read again, what was behind its new end moves nothing.

@@ -133,6 +133,25 @@ fn a_chain_passes_as_it_came_and_ends_the_licence() {
     let status = world.ask(0, &read(file, 120_000, BLOCK)).header.status;
     assert_ne!(status, 0, "its file is closed");
     assert_eq!(world.answered(), answered);
+    // Its oplock is given back meanwhile, which the server does not like any more.
+    world.run_for(ROUND_TRIP * 2);
+    assert_eq!(world.let_go, None);
+    let file = world.open(0, "a");
+    assert!(world.ask(0, &read(file, 60_000, BLOCK)).data() == &contents(1 << 20)[60_000..120_000]);
+    assert!(world.clients[0].answered.is_empty());
+}
+
+#[test]
+fn what_a_process_locks_for_another_is_the_servers_to_give() {
+    let mut world = world(200_000);
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, BLOCK));
+    world.clients[0].process = Some(1_234);
+    // Its range names process 77.
+    world.ask(0, &locking(file, 0, 1));
+    let before = world.answered();
+    world.ask(0, &read(file, 60_000, BLOCK));
+    assert_eq!(world.answered(), before);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! NT_CREATE_ANDX ([MS-CIFS] §2.2.4.64; [MS-SMB] §2.2.4.9).
 
-use super::{WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at, u32_at, u64_at};
+use super::header::command;
+use super::{
+    WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at, u32_at, u64_at, word_count,
+};
 
 /// Where a request's Flags stand.
 const FLAGS_AT: usize = WORDS_AT + 7;
@@ -85,6 +88,29 @@ pub(crate) fn hide_oplock(message: &mut [u8]) {
     if let Some(byte) = message.get_mut(LEVEL_AT) {
         *byte = 0;
     }
+}
+
+/// The file id that a server gives out with an answer that succeeds, of any command that opens files; of
+/// transactions, only those that do are to be asked for.
+pub(crate) fn opened_file(message: &[u8]) -> Option<u16> {
+    if word_count(message).ok()? == 0 {
+        return None;
+    }
+    let at = match u8_at(message, 4).ok()? {
+        command::NT_CREATE => WORDS_AT + 5,
+        command::OPEN => WORDS_AT + 4,
+        command::OPEN_OLD | command::CREATE | command::CREATE_TEMPORARY | command::CREATE_NEW => {
+            WORDS_AT
+        }
+        // Their parameters begin with it, behind the oplock's level in the second.
+        command::TRANSACTION_2 => usize::from(u16_at(message, WORDS_AT + 8).ok()?),
+        command::NT_TRANSACT => {
+            let parameters = u32_at(message, WORDS_AT + 15).ok()?;
+            (parameters as usize).checked_add(2)?
+        }
+        _ => return None,
+    };
+    u16_at(message, at).ok()
 }
 
 /// The answer to one.

@@ -13,8 +13,12 @@ const MID_AT: usize = 30;
 
 /// Commands ([MS-CIFS] §2.2.2.1, SMB_COM Command Codes).
 pub(crate) mod command {
+    pub(crate) const OPEN_OLD: u8 = 0x02;
+    pub(crate) const CREATE: u8 = 0x03;
     pub(crate) const CLOSE: u8 = 0x04;
     pub(crate) const FLUSH: u8 = 0x05;
+    pub(crate) const CREATE_TEMPORARY: u8 = 0x0e;
+    pub(crate) const CREATE_NEW: u8 = 0x0f;
     pub(crate) const CHECK_DIRECTORY: u8 = 0x10;
     pub(crate) const SEEK: u8 = 0x12;
     pub(crate) const QUERY_INFORMATION: u8 = 0x08;

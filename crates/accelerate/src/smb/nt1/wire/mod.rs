@@ -14,6 +14,7 @@
 //! | `header` | the 32 bytes before every message |
 //! | `split` | a byte stream cut into frames, whole or as it passes |
 //! | `negotiate` | what the server says of the connection |
+//! | `set_up` | which trees hold files |
 //! | `create` | NT_CREATE_ANDX |
 //! | `transfer` | READ_ANDX and WRITE_ANDX |
 //! | `oplock` | LOCKING_ANDX, with which oplocks are broken and given back as well |
@@ -26,6 +27,7 @@ pub(crate) mod create;
 pub(crate) mod header;
 pub(crate) mod negotiate;
 pub(crate) mod oplock;
+pub(crate) mod set_up;
 pub(crate) mod split;
 pub(crate) mod target;
 pub(crate) mod transaction;

@@ -7,6 +7,8 @@ use super::{WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at};
 /// Bits of TypeOfLock: the locks are shared; an oplock is broken or given back.
 const SHARED: u8 = 0x01;
 const OPLOCK_RELEASE: u8 = 0x02;
+/// Its ranges have places and lengths of 64 bits.
+const LARGE_FILES: u8 = 0x10;
 
 /// One alone in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub(crate) struct Locking {
     kind: u8,
     unlocks: u16,
     locks: u16,
+    /// The process that its ranges name; `None` if they name several, or are not all there.
+    process: Option<u16>,
 }
 
 impl Locking {
@@ -25,12 +29,29 @@ impl Locking {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, WireError> {
         expect_words(message, &[8])?;
         expect_unchained(message)?;
+        let kind = u8_at(message, WORDS_AT + 6)?;
+        let unlocks = u16_at(message, WORDS_AT + 12)?;
+        let locks = u16_at(message, WORDS_AT + 14)?;
+        let length = match kind & LARGE_FILES {
+            0 => 10,
+            _ => 20,
+        };
+        // Each begins with its process ([MS-CIFS] §2.2.4.32.1, LOCKING_ANDX_RANGE).
+        let process_of = |range: usize| u16_at(message, WORDS_AT + 16 + 2 + range * length).ok();
+        let ranges = usize::from(unlocks) + usize::from(locks);
+        let first = process_of(0);
         Ok(Self {
             file: u16_at(message, WORDS_AT + 4)?,
-            kind: u8_at(message, WORDS_AT + 6)?,
-            unlocks: u16_at(message, WORDS_AT + 12)?,
-            locks: u16_at(message, WORDS_AT + 14)?,
+            kind,
+            unlocks,
+            locks,
+            process: first.filter(|_| (1..ranges).all(|range| process_of(range) == first)),
         })
+    }
+
+    /// Whether all that it locks is locked for this process.
+    pub(crate) fn is_of(&self, process: u16) -> bool {
+        self.unlocks == 0 && self.locks == 0 || self.process == Some(process)
     }
 
     /// Of a server: it breaks an oplock. Of a client: it gives one back.

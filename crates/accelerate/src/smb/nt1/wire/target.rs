@@ -3,12 +3,18 @@
 
 use super::header::{Header, command};
 use super::oplock::Locking;
+use super::set_up::disconnects;
 use super::{NO_ANDX, WORDS_AT, transfer, u8_at, u16_at};
 
 /// "All files of this process" in a FLUSH ([MS-CIFS] §2.2.4.6.1).
 const EVERY_FILE: u16 = 0xffff;
 
+/// Functions of NT_TRANSACT ([MS-CIFS] §2.2.2.3).
+const TRANSACT_CREATE: u16 = 0x01;
+const CHANGE_NOTIFY: u16 = 0x04;
+
 /// Subcommands of TRANSACTION2 ([MS-CIFS] §2.2.2.2).
+const OPEN_2: u16 = 0x00;
 const FIND_FIRST: u16 = 0x01;
 const FIND_NEXT: u16 = 0x02;
 const QUERY_FS: u16 = 0x03;
@@ -97,13 +103,21 @@ fn known(header: &Header, message: &[u8]) -> Option<Touch> {
         command::NEGOTIATE | command::TREE_CONNECT_OLD | command::ECHO | command::NT_CANCEL => {
             Touch::Nothing
         }
-        command::SESSION_SETUP | command::TREE_CONNECT if sets_up(message) => Touch::Nothing,
+        // It ends the header's tree whether it connects to another or not.
+        command::TREE_CONNECT if !is_chained() && disconnects(message) => Touch::EndsTree,
+        command::TREE_CONNECT if sets_up(message) => Touch::Nothing,
+        // The TREE_CONNECT in its chain may end the header's tree, if there is one.
+        command::SESSION_SETUP if sets_up(message) && (!is_chained() || has_no_tree(header)) => {
+            Touch::Nothing
+        }
         // On pipes and mailslots alone.
         command::TRANSACTION | command::TRANSACTION_SECONDARY => Touch::Nothing,
         command::CHECK_DIRECTORY
         | command::QUERY_INFORMATION
         | command::QUERY_INFORMATION_DISK
         | command::FIND_CLOSE_2 => Touch::Nothing,
+        // It waits until a directory changes.
+        command::NT_TRANSACT if function(message) == Some(CHANGE_NOTIFY) => Touch::Nothing,
         command::TRANSACTION_2_SECONDARY
         | command::NT_TRANSACT
         | command::NT_TRANSACT_SECONDARY
@@ -122,6 +136,28 @@ fn known(header: &Header, message: &[u8]) -> Option<Touch> {
 fn sets_up(message: &[u8]) -> bool {
     let next = u8_at(message, WORDS_AT);
     next.is_ok_and(|next| matches!(next, NO_ANDX | command::TREE_CONNECT))
+}
+
+/// Whether a request names no tree: 0 before there is one, or none of those that servers give.
+fn has_no_tree(header: &Header) -> bool {
+    matches!(header.tree, 0 | 0xffff)
+}
+
+/// The function of an NT_TRANSACT ([MS-CIFS] §2.2.4.62.1).
+fn function(message: &[u8]) -> Option<u16> {
+    u16_at(message, WORDS_AT + 36).ok()
+}
+
+/// Whether the answer may give out a file id.
+pub(crate) fn may_open(header: &Header, touch: Touch, message: &[u8]) -> bool {
+    match header.command {
+        command::NT_TRANSACT => {
+            function(message).is_none_or(|function| function == TRANSACT_CREATE)
+        }
+        command::TRANSACTION_2 => u16_at(message, WORDS_AT + 28) == Ok(OPEN_2),
+        command::OPEN | command::OPEN_OLD | command::CREATE => true,
+        _ => matches!(touch, Touch::Opens | Touch::Unread),
+    }
 }
 
 fn transaction(message: &[u8]) -> Option<Touch> {

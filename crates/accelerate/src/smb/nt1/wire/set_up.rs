@@ -1,0 +1,68 @@
+//! TREE_CONNECT_ANDX ([MS-CIFS] §2.2.4.55), alone or behind SESSION_SETUP_ANDX.
+
+use super::header::{Header, LENGTH, command};
+use super::{WORDS_AT, u8_at, u16_at};
+
+/// The service of trees that hold files ([MS-CIFS] §2.2.4.55.2, Service).
+const DISK: &[u8] = b"A:\0";
+
+/// The request's bit that disconnects the header's tree first ([MS-CIFS] §2.2.4.55.1, Flags).
+const DISCONNECT_TREE: u16 = 0x0001;
+
+/// Which tree an answer that succeeds connects to, and whether it holds files.
+pub(crate) fn connected(header: &Header, message: &[u8]) -> Option<(u16, bool)> {
+    let at = match header.command {
+        command::TREE_CONNECT => LENGTH,
+        command::SESSION_SETUP if u8_at(message, WORDS_AT) == Ok(command::TREE_CONNECT) => {
+            usize::from(u16_at(message, WORDS_AT + 2).ok()?)
+        }
+        _ => return None,
+    };
+    let words = usize::from(u8_at(message, at).ok()?);
+    // Behind the count of bytes; never in Unicode.
+    let service = message.get(at + 1 + 2 * words + 2..)?;
+    Some((header.tree, service.starts_with(DISK)))
+}
+
+/// Whether a request to connect to a tree, alone in its message, ends another one.
+pub(crate) fn disconnects(message: &[u8]) -> bool {
+    u16_at(message, WORDS_AT + 4).is_ok_and(|flags| flags & DISCONNECT_TREE != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::nt1::testing::{body, header};
+
+    #[test]
+    fn a_tree_of_files_is_told_from_pipes_alone_and_behind_a_session() {
+        let answer = Header {
+            tree: 9,
+            ..header(command::TREE_CONNECT)
+        };
+        for (service, is_disk) in [
+            (&b"A:\0NTFS\0"[..], true),
+            (b"IPC\0\0", false),
+            (b"", false),
+        ] {
+            let words = [0xff, 0, 0, 0, 1, 0];
+            let alone = body(&answer, &words, service);
+            assert_eq!(connected(&answer, &alone), Some((9, is_disk)));
+            let session = Header {
+                command: command::SESSION_SETUP,
+                ..answer
+            };
+            let mut chain = body(
+                &session,
+                &[command::TREE_CONNECT, 0, 50, 0, 0, 0],
+                b"Unix\0",
+            );
+            chain.resize(50, 0);
+            chain.extend(&alone[LENGTH..]);
+            assert_eq!(connected(&session, &chain), Some((9, is_disk)));
+        }
+        let other = header(command::SESSION_SETUP);
+        let message = body(&other, &[0xff, 0, 0, 0, 0, 0], b"A:\0");
+        assert_eq!(connected(&other, &message), None);
+    }
+}
