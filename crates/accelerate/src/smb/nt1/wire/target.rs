@@ -74,6 +74,7 @@ pub(crate) fn touch(header: &Header, message: &[u8]) -> Touch {
 fn known(header: &Header, message: &[u8]) -> Option<Touch> {
     let is_chained = || u8_at(message, WORDS_AT).is_ok_and(|next| next != NO_ANDX);
     Some(match header.command {
+        command::READ if transfer::waits(message) => Touch::Asks(u16_at(message, WORDS_AT + 4).ok()?),
         command::READ => Touch::Reads(transfer::ReadRequest::parse(message).ok()?),
         command::WRITE => Touch::Writes(transfer::WriteRequest::parse(message).ok()?),
         command::CLOSE => Touch::Closes(u16_at(message, WORDS_AT).ok()?),
@@ -215,7 +216,9 @@ pub(crate) fn is_secondary(header: &Header) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smb::nt1::testing::{chained, close, flush, header, query_file, read, set_size};
+    use crate::smb::nt1::testing::{
+        body, chained, close, flush, header, query_file, read, set_size,
+    };
 
     fn of(message: &[u8]) -> Touch {
         touch(&Header::parse(message).unwrap(), message)
@@ -230,6 +233,26 @@ mod tests {
         assert_eq!(of(&query_file(7, 0x107)), Touch::Asks(7));
         assert_eq!(of(&query_file(7, 1_014)), Touch::AsksPosition(7));
         assert_eq!(of(&set_size(7, 100)), Touch::Changes(7));
+    }
+
+    #[test]
+    fn a_read_that_waits_on_a_pipe_ends_no_licence() {
+        let mut message = read(7, 0, 10);
+        message[WORDS_AT + 14..WORDS_AT + 18].fill(0xff);
+        assert_eq!(of(&message), Touch::Asks(7));
+        assert_eq!(of(&chained(&message)), Touch::Unread);
+        assert_eq!(of(&message[..WORDS_AT + 18]), Touch::Unread);
+    }
+
+    #[test]
+    fn a_transaction_that_waits_for_changes_makes_none() {
+        let mut words = [0; 38];
+        words[36] = 4;
+        let message = body(&header(command::NT_TRANSACT), &words, &[]);
+        assert_eq!(of(&message), Touch::Nothing);
+        words[36] = 1;
+        let message = body(&header(command::NT_TRANSACT), &words, &[]);
+        assert_eq!(of(&message), Touch::Anything);
     }
 
     #[test]

@@ -59,6 +59,14 @@ impl ReadRequest {
     }
 }
 
+/// Whether a READ alone in its message says how long to wait for data, which is said to pipes
+/// ([MS-CIFS] §2.2.4.42.1, Timeout): it stands where the upper half of the length does.
+pub(crate) fn waits(message: &[u8]) -> bool {
+    expect_words(message, &[10, 12]).is_ok()
+        && expect_unchained(message).is_ok()
+        && u32_at(message, WORDS_AT + 14).is_ok_and(|more| more > 1)
+}
+
 /// Where an answer's data stands in the message, and how long it is.
 ///
 /// # Errors
