@@ -311,6 +311,8 @@ impl Server {
                 }
             }
             command::TRANSACTION_2 => self.transaction(connection, header, message),
+            // CREATE_DIRECTORY, which is neither a file's nor an open's.
+            0x00 => self.say(connection, true, &header.answer().alone()),
             command::NT_CANCEL | command::READ_RAW => {}
             other => panic!("command {other:#x}"),
         }

@@ -2,7 +2,9 @@
 
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::world::World;
-use crate::smb::nt1::testing::{Create, chained, close, find_first, locking, read, seek, set_size};
+use crate::smb::nt1::testing::{
+    Create, chained, close, find_first, header, locking, read, seek, set_size,
+};
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
@@ -152,6 +154,24 @@ fn what_a_process_locks_for_another_is_the_servers_to_give() {
     let before = world.answered();
     world.ask(0, &read(file, 60_000, BLOCK));
     assert_eq!(world.answered(), before);
+}
+
+#[test]
+fn nothing_is_read_ahead_beside_what_may_change_any_file() {
+    let mut world = world(4 << 20);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    world.run_for(ROUND_TRIP * 2);
+    world.server_takes = ROUND_TRIP * 3;
+    world.server.heard.clear();
+    world.send(0, &header(0x00).alone());
+    world.send(0, &read(file, 180_000, BLOCK));
+    world.run_for(ROUND_TRIP * 2);
+    assert_eq!(world.server.heard, [0x00, command::READ]);
+    world.run_for(ROUND_TRIP * 5);
+    assert!(world.server.heard.len() > 2, "and is again behind it");
 }
 
 #[test]
