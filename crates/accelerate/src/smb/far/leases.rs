@@ -36,6 +36,8 @@ use crate::smb::wire::u8_at;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeaseAsked {
     pub(super) key: LeaseKey,
+    /// With the open the file is emptied.
+    pub(super) empties: bool,
     /// Meanwhile it was taken back, or its file changed through another open: what the answer says of either is
     /// out of date.
     pub(super) is_stale: bool,
@@ -163,11 +165,9 @@ impl Far {
         }
     }
 
-    /// The server takes a lease back, or a part of it; its client hears of it in any case.
+    /// The server takes a lease back, or a part of it; its client hears of it in any case. What it keeps it says
+    /// itself, and it may be less than it was left ([MS-SMB2] §3.3.5.22.2, Processing a Lease Acknowledgment).
     pub(super) fn lease_broken(&mut self, now: Time, notice: LeaseBreak) {
-        if notice.leaves_exclusive() {
-            return;
-        }
         self.outdate_opening(notice.key);
         self.give_back_lease(now, Some(notice.key));
     }
@@ -190,16 +190,24 @@ impl Far {
             let level = u8_at(body, REQUEST_OPLOCK_AT);
             header.command == command::CREATE && level == Ok(oplock_level::LEASE)
         };
+        let joined = message.joined();
+        let request = joined.as_deref().map(CreateRequest::parse);
+        let request = request.and_then(Result::ok);
+        let is_again = message.first().map(|header| header.command) == Some(command::CREATE)
+            && request
+                .as_ref()
+                .is_some_and(CreateRequest::is_taken_up_again);
         let mut heads = message.heads();
-        if !heads.any(|head| asks(&head.header, head.body())) {
+        if !is_again && !heads.any(|head| asks(&head.header, head.body())) {
             return;
         }
         let mut key = None;
-        if let Some(joined) = message.joined()
-            && let Ok(request) = CreateRequest::parse(&joined)
+        if let Some(request) = request
             && let Ok(lease) = request.lease()
         {
             match lease {
+                // Its lease is the one that the server remembers.
+                None if is_again => {}
                 // Without the context the server gives none ([MS-SMB2] §3.3.5.9, Receiving an SMB2 CREATE Request).
                 None => return,
                 Some(_) if request.is_for_attributes() => return,

@@ -47,13 +47,20 @@ impl Far {
     /// The lease that a CREATE asks for, if it may be a licence.
     fn judge_lease(&self, request: &CreateRequest<'_>) -> Option<LeaseAsked> {
         let key = request.lease().ok()??.key;
+        let empties = request.empties();
         let has_kin = self.opens.values().any(|open| open.lease == Some(key));
+        let mut opening = self.outstanding.values();
+        let is_emptied = opening.any(|request| {
+            matches!(request.purpose, Purpose::Create { lease: Some(lease), .. }
+                if lease.key == key && (lease.empties || empties))
+        });
         // Who empties a file that it holds itself breaks nothing.
         let may_serve = self.near_takes_leases
             && !self.leases.is_shared(key)
-            && !(has_kin && request.empties());
+            && !(is_emptied || has_kin && empties);
         may_serve.then_some(LeaseAsked {
             key,
+            empties,
             is_stale: false,
         })
     }

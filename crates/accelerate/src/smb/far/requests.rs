@@ -390,9 +390,12 @@ impl Far {
         if self.state == State::Watching {
             return true;
         }
-        let is_write = message
-            .single()
-            .is_some_and(|head| head.header.command == command::WRITE);
+        // Whether WRITEs through opens that are not watched overlap with those under way nobody knows.
+        let is_write = message.single().is_some_and(|head| {
+            let file = touch(&head.header, head.body(), None).file();
+            head.header.command == command::WRITE
+                && file.is_some_and(|file| self.opens.contains_key(&file))
+        });
         let is_barred = self.early > 0
             && !is_write
             && !message

@@ -311,7 +311,7 @@ impl Server {
     }
 
     /// A lease is taken back but for this state ([MS-SMB2] §2.2.23.2, Lease Break Notification).
-    fn say_lease_broken(&mut self, holder: usize, key: LeaseKey, state: u8) {
+    pub(crate) fn say_lease_broken(&mut self, holder: usize, key: LeaseKey, state: u8) {
         let mut body = [0; 44];
         body[0] = 44;
         body[4] = u8::from(state > 0);

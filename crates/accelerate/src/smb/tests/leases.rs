@@ -75,7 +75,7 @@ fn writes_are_answered_under_a_lease_and_stand_before_a_breaker_sees_the_file() 
         ));
     }
     let wanted = world.send(other, &Create::open("a").request());
-    assert!(!hears_of_a_break(&mut world).leaves_exclusive());
+    hears_of_a_break(&mut world);
     // What the client says now is the server's to answer; and it says when the breaker may go on.
     assert!(!is_answered_here(
         &mut world,
@@ -389,4 +389,100 @@ fn a_near_half_of_an_earlier_release_is_given_no_leases() {
     let file = leased(&mut world);
     world.run_for(Duration::from_secs(1));
     assert!(!is_answered_here(&mut world, &messages::read(file, 0, 10)));
+}
+
+/// WRITEs that the client was told are done are not overtaken by one through an open that nobody watches.
+#[test]
+fn a_write_through_what_is_not_watched_waits_for_those_that_were_answered() {
+    let mut world = world_with(300_000);
+    let first = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    world.server.holds_writes = true;
+    let unbuffered = Create {
+        options: 0x8,
+        ..Create::leased("a", KEY)
+    };
+    let opening = world.send(0, &unbuffered.request());
+    world.run_for(Duration::from_millis(80));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::write(first, 0, b"older")
+    ));
+    let answer = world.wait(0, opening);
+    let second = CreateAnswer::parse(&answer.body).unwrap().file;
+    let writing = world.send(0, &messages::write(second, 0, b"newer"));
+    world.run_for(Duration::from_secs(1));
+    // The last that has come is done first.
+    world.server.do_held_writes();
+    world.server.holds_writes = false;
+    world.wait(0, writing);
+    assert_eq!(world.server.files["a"][..5], *b"newer");
+}
+
+/// The client may give back more of its lease than was asked for.
+#[test]
+fn a_lease_that_is_broken_in_part_is_no_licence_any_more() {
+    let mut world = world_with(300_000);
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::read(file, 0, 1_000)
+    ));
+    world.server.say_lease_broken(0, LeaseKey([KEY; 16]), 1 | 4);
+    hears_of_a_break(&mut world);
+    assert!(!is_answered_here(
+        &mut world,
+        &messages::read(file, 1_000, 1_000)
+    ));
+}
+
+#[test]
+fn of_two_opens_at_once_of_which_one_empties_the_file_none_is_served() {
+    for empties_first in [true, false] {
+        let mut world = world_with(300_000);
+        let plain = Create::leased("a", KEY).request();
+        // FILE_OVERWRITE_IF ([MS-SMB2] §2.2.13).
+        let mut emptying = plain.clone();
+        emptying.body[36..40].copy_from_slice(&5_u32.to_le_bytes());
+        let both = match empties_first {
+            true => [&emptying, &plain],
+            false => [&plain, &emptying],
+        };
+        // Both are with the server before it has answered either.
+        let frames = both.map(|create| world.clients[0].frame(std::slice::from_ref(create)));
+        let bytes = [&frames[0].1[..], &frames[1].1].concat();
+        world.send_bytes(0, &bytes);
+        for id in frames.map(|(ids, _)| ids[0]) {
+            let answer = world.wait(0, id);
+            assert_eq!(answer.header.status, status::SUCCESS);
+            let file = CreateAnswer::parse(&answer.body).unwrap().file;
+            world.run_for(Duration::from_secs(1));
+            let start = world.now;
+            world.ask(0, &messages::read(file, 0, 1_000));
+            assert!(world.now > start, "{empties_first}");
+        }
+    }
+}
+
+/// A handle that is taken up again has the lease that it had, whatever its CREATE asks for.
+#[test]
+fn a_handle_that_is_taken_up_again_without_a_word_of_its_lease_ends_the_licence() {
+    let mut world = world_with(300_000);
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert!(is_answered_here(
+        &mut world,
+        &messages::read(file, 0, 1_000)
+    ));
+    let again = Create {
+        context: Some(b"DHnC"),
+        ..Create::open("a")
+    };
+    world.send(0, &again.request());
+    world.run_for(Duration::from_secs(1));
+    assert!(!is_answered_here(
+        &mut world,
+        &messages::read(file, 1_000, 1_000)
+    ));
 }

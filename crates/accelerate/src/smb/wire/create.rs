@@ -106,6 +106,13 @@ impl<'a> CreateRequest<'a> {
         names.iter().any(|name| matches!(*name, b"DHnQ" | b"DH2Q"))
     }
 
+    /// Whether a handle is taken up again ([MS-SMB2] §2.2.13.2.4, SMB2_CREATE_DURABLE_HANDLE_RECONNECT; §2.2.13.2.12,
+    /// SMB2_CREATE_DURABLE_HANDLE_RECONNECT_V2): with the oplock or lease that it had.
+    pub(crate) fn is_taken_up_again(&self) -> bool {
+        let names = self.context_names().unwrap_or_default();
+        names.iter().any(|name| matches!(*name, b"DHnC" | b"DH2C"))
+    }
+
     /// The lease that is asked for; a second one, and one that cannot be read, are errors.
     pub(crate) fn lease(&self) -> Result<Option<Lease>, WireError> {
         lease_in(self.contexts)

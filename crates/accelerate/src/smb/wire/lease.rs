@@ -54,7 +54,6 @@ impl Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseBreak {
     pub(crate) key: LeaseKey,
-    state: u32,
 }
 
 impl LeaseBreak {
@@ -63,13 +62,7 @@ impl LeaseBreak {
         expect_structure(body, 44)?;
         Ok(Self {
             key: LeaseKey(array(body, 8)?),
-            state: u32_at(body, 28)?,
         })
-    }
-
-    /// Whether what is left is as good as all of it for READs and WRITEs.
-    pub(crate) fn leaves_exclusive(&self) -> bool {
-        is_exclusive(self.state)
     }
 }
 
@@ -116,20 +109,16 @@ mod tests {
     }
 
     #[test]
-    fn a_break_says_which_lease_and_what_is_left() {
+    fn a_break_says_which_lease() {
         let mut body = [0; 44];
         body[0] = 44;
         body[8..24].fill(9);
-        for (state, leaves) in [(0, false), (1, false), (3, false), (5, true)] {
-            body[28] = state;
-            let notice = LeaseBreak::parse(&body).unwrap();
-            assert_eq!(notice.key, LeaseKey([9; 16]));
-            assert_eq!(notice.leaves_exclusive(), leaves);
-        }
+        let notice = LeaseBreak::parse(&body).unwrap();
+        assert_eq!(notice.key, LeaseKey([9; 16]));
         body[0] = 24;
         assert!(LeaseBreak::parse(&body).is_err());
         body[0] = 44;
-        for length in 0..32 {
+        for length in 0..24 {
             assert!(LeaseBreak::parse(&body[..length]).is_err());
         }
     }
