@@ -44,6 +44,5 @@ mod watchdog;
 pub use disk::{DiskError, SegmentFiles, StateLock};
 pub use run::{RunError, RunOptions, WatchdogArguments, run};
 pub use service_manager::restarts_us;
-pub use sys::keep_freed_memory;
 pub use wan::known_congestion_controls;
 pub use watchdog::{WatchdogOptions, watch};

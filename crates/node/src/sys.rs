@@ -40,24 +40,6 @@ struct CapabilityWord {
     inheritable: u32,
 }
 
-/// Has freed memory kept for what comes next, instead of given back to the kernel and taken again page by
-/// page: a flow's window, tables and buffers are blocks of up to 16 MiB (docs/decisions/0070). To be
-/// called before any of them is made; without effect where the C library is not GNU's.
-pub fn keep_freed_memory() {
-    /// Larger blocks are the kernel's, each by itself: the most that glibc takes.
-    #[cfg(target_env = "gnu")]
-    const OWN_MAPPING: libc::c_int = 32 << 20;
-    /// How much may lie free at the heap's end.
-    #[cfg(target_env = "gnu")]
-    const KEPT: libc::c_int = 64 << 20;
-    // SAFETY: plain values of settings; one that is not taken stays as it was, which is slower and no worse.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
-    }
-}
-
 /// The calling thread's permitted capabilities, one bit each.
 ///
 /// # Errors

@@ -101,7 +101,6 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    ::node::keep_freed_memory();
     let words = with_negative_values(std::env::args_os());
     let arguments = Arguments::try_parse_from(&words)
         .unwrap_or_else(|error| with_unit_hint(error, &words).exit());
