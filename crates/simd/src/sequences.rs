@@ -13,7 +13,7 @@
 //! block, the block is taken over into this frame.
 //!
 //! Offsets that were used before have names (§3.1.1.5 (Repeat Offsets)). zstd finds them slowly, one search
-//! after the other, and each time as if a frame began; so they are found here ([`Recent`]).
+//! after the other, and each time as if a frame began; so they are found here (`Recent`).
 
 use std::ptr::NonNull;
 
