@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -273,8 +274,9 @@ fn efficiency_is_what_a_capture_counts_to_the_byte() {
     }
 }
 
-/// Packets of TCP on the way of the longest stream while it was sent, past its first 300 ms: what the two
-/// ends say to each other would share the bottleneck that is measured.
+/// Packets with which one of the two ends said something to the other by TCP while the longest stream was sent,
+/// past its first 300 ms: it would share the bottleneck that is measured. What was lost in the overload is said
+/// again whenever its time has come, and does not count.
 fn beside_a_stream(packets: &[Packet]) -> usize {
     /// A host that stands still for longer cuts a stream in two here.
     const GAP: Duration = Duration::from_millis(100);
@@ -296,9 +298,28 @@ fn beside_a_stream(packets: &[Packet]) -> usize {
     let longest = streams.into_iter().max_by_key(|(begin, end)| *end - *begin);
     let (begin, end) = longest.expect("a stream was sent");
     assert!(end - begin > BEGINNING, "a stream takes two seconds");
-    let beside = |packet: &&Packet| (begin + BEGINNING..end).contains(&packet.at);
-    let all = from_here().filter(|packet| packet.transport != Transport::Udp);
-    all.filter(beside).count()
+    // Of each connection and way, where what was said so far ends.
+    let mut said: HashMap<(SocketAddr, SocketAddr), u32> = HashMap::new();
+    let says = |packet: &&Packet| {
+        let Transport::Tcp {
+            sequence,
+            payload_bytes,
+            ..
+        } = packet.transport
+        else {
+            return false;
+        };
+        let to = sequence.wrapping_add(payload_bytes);
+        let said = said
+            .entry((packet.source, packet.destination))
+            .or_insert(sequence);
+        let is_new = payload_bytes > 0 && (to.wrapping_sub(*said) as i32) > 0;
+        if is_new {
+            *said = to;
+        }
+        is_new && (begin + BEGINNING..end).contains(&packet.at)
+    };
+    packets.iter().filter(says).count()
 }
 
 /// Payload of the connection that carried most, towards the server: all of it, and what was there before.
