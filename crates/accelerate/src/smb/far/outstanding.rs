@@ -27,6 +27,29 @@ pub(super) struct Outstanding {
     pub(super) changes_names: bool,
 }
 
+impl Outstanding {
+    /// A request of which nothing else is known.
+    pub(super) fn new(
+        client_id: Option<u64>,
+        purpose: Purpose,
+        charge: u16,
+        (session, guard): (u64, Guard),
+    ) -> Self {
+        Self {
+            client_id,
+            purpose,
+            charge,
+            session,
+            guard,
+            is_refused: false,
+            is_early: false,
+            is_awaited: false,
+            written_at: None,
+            changes_names: false,
+        }
+    }
+}
+
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
@@ -86,18 +109,7 @@ mod tests {
     use super::*;
 
     fn request(client_id: Option<u64>) -> Outstanding {
-        Outstanding {
-            client_id,
-            purpose: Purpose::Plain,
-            charge: 1,
-            session: 0,
-            guard: Guard::Nothing,
-            is_refused: false,
-            is_early: false,
-            is_awaited: false,
-            written_at: None,
-            changes_names: false,
-        }
+        Outstanding::new(client_id, Purpose::Plain, 1, (0, Guard::Nothing))
     }
 
     #[test]

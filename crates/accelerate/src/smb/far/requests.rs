@@ -43,18 +43,8 @@ impl Far {
                     // The only SMB1 message that an SMB2 client sends: its first NEGOTIATE, which
                     // takes id 0 ([MS-SMB2] §3.3.5.3.1, SMB 2.??? Support).
                     self.ids.pass(0, 1);
-                    let negotiate = Outstanding {
-                        client_id: Some(0),
-                        purpose: Purpose::Plain,
-                        charge: 1,
-                        session: 0,
-                        guard: Guard::Nothing,
-                        is_refused: false,
-                        is_early: false,
-                        is_awaited: false,
-                        written_at: None,
-                        changes_names: false,
-                    };
+                    let nobodys = (0, Guard::Nothing);
+                    let negotiate = Outstanding::new(Some(0), Purpose::Plain, 1, nobodys);
                     self.outstanding.insert(0, negotiate);
                     self.requests.skip_frame();
                 }
@@ -585,18 +575,12 @@ impl Far {
         }
         self.outstanding.insert(
             header.message_id,
-            Outstanding {
-                client_id: None,
+            Outstanding::new(
+                None,
                 purpose,
-                charge: header.charge(),
-                session: header.session,
-                guard: header.guard(),
-                is_refused: false,
-                is_early: false,
-                is_awaited: false,
-                written_at: None,
-                changes_names: false,
-            },
+                header.charge(),
+                (header.session, header.guard()),
+            ),
         );
         match header.is_sealed {
             true => self.send_sealed(header.session, &[bytes.into()]),
