@@ -49,19 +49,32 @@ pub(crate) struct BenchDiagnosis {
     /// Where results are kept, a line of JSON each; what is there already is not measured again.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
+    /// Keeps each case's capture in this directory (headers alone, some megabytes each).
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Measures nothing: judges the captures kept in DIR again, of the cases of --results. That shows what
+    /// another build makes of the same captures, in a minute and without privileges.
+    #[arg(long, requires = "keep", requires = "results")]
+    again: bool,
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
 }
 
 impl BenchDiagnosis {
-    /// Measures what is missing and prints.
+    /// Measures what is missing, or judges again what was kept, and prints.
     ///
     /// # Errors
     /// When nothing could be measured, or the file of results belongs to another seed.
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let environment = environment()?;
+        if self.again {
+            return self.judge_again(&environment);
+        }
+        if let Some(keep) = &self.keep {
+            std::fs::create_dir_all(keep).with_context(|| format!("making {}", keep.display()))?;
+        }
         let privileges = rootless::obtain(&environment)?;
         let needs = Needs {
             servers: vec![],
@@ -93,10 +106,11 @@ impl BenchDiagnosis {
         std::thread::scope(|scope| -> Result<()> {
             for _ in 0..self.at_once {
                 let (sender, missing, environment) = (sender.clone(), &missing, &environment);
+                let keep = self.keep.as_deref();
                 scope.spawn(move || {
                     while let Some(index) = next(missing) {
                         let case = Case::draw(seed, index);
-                        if sender.send(measured(environment, &case)).is_err() {
+                        if sender.send(measured(environment, &case, keep)).is_err() {
                             return;
                         }
                     }
@@ -130,7 +144,40 @@ impl BenchDiagnosis {
             "no case could be measured: {}",
             failures.join("; ")
         );
-        let report = Report::of(seed, known, failures, all);
+        self.print(&Report::of(seed, known, failures, all))
+    }
+
+    /// Judges kept captures again. What two ends found stays as it was measured.
+    fn judge_again(&self, environment: &lab::Environment) -> Result<()> {
+        let (Some(results), Some(keep)) = (&self.results, &self.keep) else {
+            bail!("--again needs the results and the captures of a run: --results FILE --keep DIR");
+        };
+        let mut known = read(results)?;
+        if !self.only.is_empty() {
+            known.retain(|index, _| self.only.contains(index));
+        }
+        let (all, seed) = (known.len(), self.seed(&known)?);
+        let mut failures = Vec::new();
+        known.retain(
+            |_, outcome| match labelled::judge_again(environment, outcome, keep) {
+                Ok(()) => true,
+                Err(error) => {
+                    failures.push(format!("{error:#}"));
+                    false
+                }
+            },
+        );
+        ensure!(
+            !known.is_empty(),
+            "{} names no case whose capture is in {}: {}",
+            results.display(),
+            keep.display(),
+            failures.join("; ")
+        );
+        self.print(&Report::of(seed, known, failures, all))
+    }
+
+    fn print(&self, report: &Report) -> Result<()> {
         let mut out = Output::new();
         match self.json {
             true => writeln!(out, "{}", report.document())?,
@@ -169,10 +216,10 @@ fn next(missing: &Mutex<VecDeque<u32>>) -> Option<u32> {
     missing.pop_front()
 }
 
-fn measured(environment: &lab::Environment, case: &Case) -> Result<Outcome> {
+fn measured(environment: &lab::Environment, case: &Case, keep: Option<&Path>) -> Result<Outcome> {
     let mut attempt = 1;
     loop {
-        match labelled::measure(environment, case) {
+        match labelled::measure(environment, case, keep) {
             Err(_) if attempt < ATTEMPTS && !kernel::interrupted() => attempt += 1,
             other => return other,
         }

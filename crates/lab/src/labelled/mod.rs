@@ -16,6 +16,7 @@ mod case;
 mod path;
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -82,6 +83,11 @@ impl Found {
             .collect()
     }
 
+    /// The same of the largest transfer in a capture.
+    fn in_capture(document: &Value) -> Vec<Self> {
+        Self::of(&document["transfers"][0]["diagnosis"])
+    }
+
     fn answer(&self) -> Option<Answer> {
         Some(Answer {
             cause: Cause::named(&self.cause)?,
@@ -128,16 +134,26 @@ impl Outcome {
     }
 }
 
-/// Builds a case, measures and judges it, and removes it.
+/// The file of a case's capture in a directory of kept ones.
+#[must_use]
+pub fn kept_capture(directory: &Path, case: &Case) -> PathBuf {
+    directory.join(format!("case-{}-{}.pcap", case.seed, case.index))
+}
+
+/// Builds a case, measures and judges it, and removes it; its capture is kept in the directory `keep`.
 ///
 /// # Errors
-/// When it cannot be built, or the tester could not measure.
-pub fn measure(environment: &Environment, case: &Case) -> Result<Outcome> {
+/// When it cannot be built, the tester could not measure, or the capture cannot be kept.
+pub fn measure(environment: &Environment, case: &Case, keep: Option<&Path>) -> Result<Outcome> {
     let began = Instant::now();
     let path = path::Path::build(environment, case)
         .with_context(|| format!("building case {}", case.index))?;
     let measured = path
-        .measure(case)
+        .measure(
+            case,
+            keep.map(|directory| kept_capture(directory, case))
+                .as_deref(),
+        )
         .with_context(|| format!("measuring case {}", case.index))?;
     let runs = measured.test["directions"]["up"]["runs"].as_array();
     let resent = runs.into_iter().flatten();
@@ -149,7 +165,7 @@ pub fn measure(environment: &Environment, case: &Case) -> Result<Outcome> {
             .map(|cause| cause.name().to_owned())
             .collect(),
         found: Found::of(&measured.test["diagnosis"]),
-        captured: Found::of(&measured.capture["transfers"][0]["diagnosis"]),
+        captured: Found::in_capture(&measured.capture),
         retransmitted_bytes: resent
             .filter_map(|run| run["retransmitted_bytes"].as_u64())
             .sum(),
@@ -160,4 +176,16 @@ pub fn measure(environment: &Environment, case: &Case) -> Result<Outcome> {
         },
         took_s: began.elapsed().as_secs_f64(),
     })
+}
+
+/// Judges a kept capture of a case again, with the program as it is now; nothing is measured.
+///
+/// # Errors
+/// When there is no such capture, or it cannot be judged.
+pub fn judge_again(environment: &Environment, outcome: &mut Outcome, kept: &Path) -> Result<()> {
+    let file = kept_capture(kept, &outcome.case);
+    let document = path::diagnose(&environment.program, &file)
+        .with_context(|| format!("judging case {} again", outcome.case.index))?;
+    outcome.captured = Found::in_capture(&document);
+    Ok(())
 }

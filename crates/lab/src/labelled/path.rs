@@ -87,7 +87,8 @@ impl Path {
         })
     }
 
-    pub(super) fn measure(&self, case: &Case) -> Result<Measured> {
+    /// Measures; the capture is kept as `keep`, where that is asked for.
+    pub(super) fn measure(&self, case: &Case, keep: Option<&FilePath>) -> Result<Measured> {
         let file = self.run.directory().join("transfer.pcap");
         let mut capture = self.capture(&file)?;
         let key = self.key.display().to_string();
@@ -121,10 +122,10 @@ impl Path {
         let test = serde_json::from_str(&text).context("what the tester printed")?;
         std::thread::sleep(WRITE_DOWN);
         capture.stop(Signal::Interrupt)?;
-        let mut judge = command::new(&self.run.environment().program);
-        judge.args(["measure", "diagnose", "--json"]).arg(&file);
-        let text = command::finish("trunkline measure diagnose", &mut judge, None)?;
-        let capture = serde_json::from_str(&text).context("what the diagnosis printed")?;
+        if let Some(keep) = keep {
+            fs::copy(&file, keep).with_context(|| format!("keeping {}", keep.display()))?;
+        }
+        let capture = diagnose(&self.run.environment().program, &file)?;
         Ok(Measured { test, capture })
     }
 
@@ -163,6 +164,14 @@ impl Path {
         })?;
         Ok(process)
     }
+}
+
+/// The document of `trunkline measure diagnose --json` on a capture.
+pub(super) fn diagnose(program: &FilePath, capture: &FilePath) -> Result<Value> {
+    let mut judge = command::new(program);
+    judge.args(["measure", "diagnose", "--json"]).arg(capture);
+    let text = command::finish("trunkline measure diagnose", &mut judge, None)?;
+    serde_json::from_str(&text).context("what the diagnosis printed")
 }
 
 fn link(case: &Case) -> LinkArguments {

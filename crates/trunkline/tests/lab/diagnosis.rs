@@ -58,20 +58,24 @@ fn paths_of_the_kernel_are_measured_judged_and_kept() {
     let folder = tempfile::tempdir().expect("there is room");
     let results = folder.path().join("results.jsonl");
     let numbers: Vec<String> = cases().iter().map(u32::to_string).collect();
-    let bench = || {
+    let captures = folder.path().join("captures");
+    let bench = |more: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
             .args(["bench", "diagnosis", "--json", "--at-once=3"])
             .arg(format!("--seed={SEED}"))
             .arg(format!("--only={}", numbers.join(",")))
             .arg("--results")
             .arg(&results)
+            .arg("--keep")
+            .arg(&captures)
+            .args(more)
             .output()
             .expect("the program starts");
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         serde_json::from_slice::<Value>(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {errors}"))
     };
-    let found = bench();
+    let found = bench(&[]);
     let all = found["cases"].as_array().expect("a list");
     assert_eq!(all.len(), 3, "{}", found["not_measured"]);
     for outcome in all {
@@ -84,7 +88,16 @@ fn paths_of_the_kernel_are_measured_judged_and_kept() {
     let kept = std::fs::read_to_string(&results).expect("results are kept");
     assert_eq!(kept.lines().count(), 3);
     // What is there is not measured again.
-    assert_eq!(bench()["figures"], found["figures"]);
+    assert_eq!(bench(&[])["figures"], found["figures"]);
     let again = std::fs::read_to_string(&results).expect("results are kept");
     assert_eq!(again, kept);
+    // Nor to judge a kept capture again, which gives what it gave.
+    let judged = bench(&["--again"]);
+    assert_eq!(judged["cases"], found["cases"]);
+    let one = std::fs::read_dir(&captures).expect("captures are kept");
+    let one = one.flatten().next().expect("three of them").path();
+    std::fs::remove_file(one).expect("ours");
+    let judged = bench(&["--again"]);
+    assert_eq!(judged["cases"].as_array().map(Vec::len), Some(2));
+    assert_eq!(judged["not_measured"].as_array().map(Vec::len), Some(1));
 }
