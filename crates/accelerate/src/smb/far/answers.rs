@@ -344,12 +344,14 @@ impl Far {
                     lease,
                     is_durable,
                 };
+                self.creating -= 1;
                 self.opened(now, head, rest, tree, opened);
+                self.give_early_breaks();
             }
             Purpose::Changes { file, .. } => {
                 self.outdate_opening_of(file);
                 if let Some(open) = self.opens.get_mut(&file) {
-                    open.changing = open.changing.saturating_sub(1);
+                    self.leases.change_ends(open);
                     if request.is_awaited {
                         open.writing = open.writing.saturating_sub(1);
                     }
@@ -359,13 +361,7 @@ impl Far {
                 }
             }
             Purpose::Closes(file) if header.status == status::SUCCESS => self.forget_open(file),
-            Purpose::Closes(file) => {
-                if let Some(open) = self.opens.get_mut(&file) {
-                    open.is_closing = false;
-                }
-                // What a CLOSE under way was to give back.
-                self.give_back_for_channels(now, file);
-            }
+            Purpose::Closes(file) => self.stays_open(now, file),
             Purpose::Ends { session, tree } if header.status == status::SUCCESS => {
                 for file in self.files() {
                     let open = &self.opens[&file];
@@ -376,12 +372,16 @@ impl Far {
             }
             // They have not ended, and what breaks must be given back.
             Purpose::Ends { session, tree } => {
-                for open in self.opens.values_mut() {
-                    open.is_closing &=
-                        open.session != session || tree.is_some_and(|tree| tree != open.tree);
+                for file in self.files() {
+                    let open = &self.opens[&file];
+                    if open.session == session && tree.is_none_or(|tree| tree == open.tree) {
+                        self.stays_open(now, file);
+                    }
                 }
             }
-            Purpose::Plain if header.command == command::CREATE => self.opened_unserved(head),
+            Purpose::Plain if header.command == command::CREATE => {
+                self.opened_unserved(now, head);
+            }
             Purpose::Lists(file) => {
                 if let Some(listing) = self.listing(file) {
                     listing.answered_client(header.status);
@@ -412,9 +412,6 @@ impl Far {
         opened: Opened,
     ) {
         let is_ours = opened.is_ours;
-        if is_ours {
-            self.creating -= 1;
-        }
         let header = Header {
             tree,
             ..head.header
@@ -438,20 +435,17 @@ impl Far {
         if is_exclusive || is_watched || (is_ours && answer.oplock_level != oplock_level::NONE) {
             self.serve(&header, &answer, is_exclusive, opened);
         }
+        if let Some(lease) = opened.lease.filter(|_| is_watched && opened.is_durable) {
+            self.give_back_writers(now, lease.key);
+        }
         self.finish_opening(now, answer.file);
     }
 
     /// Does what has been waiting for a file to be opened.
     pub(super) fn finish_opening(&mut self, now: Time, file: FileId) {
-        if let Some(index) = self.early_breaks.iter().position(|other| *other == file) {
-            self.early_breaks.swap_remove(index);
-            self.broken(now, file);
-        }
+        self.break_early(now, file);
         // Its client may have asked for channels while the CREATE was under way.
         self.give_back_for_channels(now, file);
-        if self.creating == 0 {
-            self.early_breaks.clear();
-        }
     }
 
     /// The server has opened a directory, or something for its attributes alone.
@@ -475,7 +469,7 @@ impl Far {
         open.may_close = true;
         open.listing = may_list.then(|| self.usual_listing.begin());
         open.guard = guard;
-        self.opens.insert(file, open);
+        self.keep_open(file, open);
         self.tell_key(session);
         self.tell_near(Frame::Licence(Licence {
             file,
@@ -495,7 +489,7 @@ impl Far {
 
     /// The server has opened a file that is not served. If the client has an oplock of its own, its
     /// break must be known from one of an open that is under way.
-    fn opened_unserved(&mut self, head: &Head) {
+    fn opened_unserved(&mut self, now: Time, head: &Head) {
         if head.header.status != status::SUCCESS {
             return;
         }
@@ -511,7 +505,8 @@ impl Far {
         // With so many opens no more are served, and every unknown break is the client's.
         if self.opens.len() < OUTSTANDING_MAX {
             let open = Open::new(head.header.session, head.header.tree, false);
-            self.opens.insert(answer.file, open);
+            self.keep_open(answer.file, open);
+            self.break_early(now, answer.file);
         }
     }
 
@@ -530,12 +525,16 @@ impl Far {
             .map_or((0, 0), |agreed| (agreed.max_read, agreed.max_write));
         let file = answer.file;
         let may_read = opened.may_read && is_exclusive && read_max > 0;
-        // An open that outlives its connection would hide that WRITEs were lost with it.
-        let may_write = opened.may_write && is_exclusive && !opened.is_durable && write_max > 0;
+        let lease = opened.lease.map(|lease| lease.key);
+        // An open that outlives its connection would hide that WRITEs were lost with it, those through another
+        // of its lease as well: it keeps the file as its client knows it.
+        let is_outlived = opened.is_durable || lease.is_some_and(|key| self.has_durable_kin(key));
+        let may_write = opened.may_write && is_exclusive && !is_outlived && write_max > 0;
         let may_close = is_exclusive && !opened.is_durable;
         let mut open = Open::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
-        open.lease = opened.lease.map(|lease| lease.key);
+        open.lease = lease;
+        open.is_durable = opened.is_durable;
         if is_exclusive {
             open.grant = Grant::Held;
             open.may_write = may_write;
@@ -572,6 +571,15 @@ impl Far {
                 offset: answer.end_of_file,
             });
         }
+        self.keep_open(file, open);
+    }
+
+    /// Watches an open from here on.
+    pub(super) fn keep_open(&mut self, file: FileId, open: Open) {
+        if let Some(before) = self.opens.remove(&file) {
+            self.leases.remove(file, &before);
+        }
+        self.leases.insert(file, &open);
         self.opens.insert(file, open);
     }
 
@@ -588,7 +596,9 @@ impl Far {
         if let Some(message) = self.opens_ahead.forget(file) {
             self.enqueue(message);
         }
-        self.opens.remove(&file);
+        if let Some(open) = self.opens.remove(&file) {
+            self.leases.remove(file, &open);
+        }
         self.reading.retain(|reading| *reading != file);
         self.breaking.retain(|breaking| *breaking != file);
     }
@@ -598,7 +608,11 @@ impl Far {
         self.rest = Rest::Swallow;
         match request.purpose {
             _ if is_interim => {}
-            Purpose::OpensAhead(number) => return self.opened_ahead(now, head, number),
+            Purpose::OpensAhead(number) => {
+                self.creating -= 1;
+                self.opened_ahead(now, head, number);
+                return self.give_early_breaks();
+            }
             Purpose::ClosesAhead(file) => return self.forget_open(file),
             Purpose::AsksFileSystem {
                 file,

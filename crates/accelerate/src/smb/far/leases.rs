@@ -16,21 +16,20 @@
 //! licence any more. Leases of READ caching alone are none (docs/decisions/0044), nor are those of
 //! directories.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::message::Message;
-use super::open::Grant;
+use super::open::{Grant, Open};
 use super::{Far, Purpose};
 use crate::smb::config::OPENS_MAX;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
-use crate::smb::wire::header::{Header, command};
+use crate::smb::wire::header::{Header, LENGTH, command};
 use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
 use crate::smb::wire::split::Head;
-use crate::smb::wire::u8_at;
 
 /// A lease that is asked for with an open under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +42,70 @@ pub(super) struct LeaseAsked {
     pub(super) is_stale: bool,
 }
 
-/// What is known of leases beside the opens that are watched.
+/// The opens that are watched of one lease: the same that stand among all opens, found by their key.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Kin {
+    files: Vec<FileId>,
+    /// Requests under way that may change their file, through any of them.
+    changing: usize,
+}
+
+/// What is known of leases.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
+    kin: HashMap<LeaseKey, Kin>,
     shared: HashSet<LeaseKey>,
     /// Any may be.
     are_all_shared: bool,
 }
 
 impl Leases {
+    /// Whether opens of this lease are watched.
+    pub(super) fn has_kin(&self, key: LeaseKey) -> bool {
+        self.kin.contains_key(&key)
+    }
+
+    fn of(&self, key: LeaseKey) -> &[FileId] {
+        self.kin.get(&key).map_or(&[], |kin| &kin.files)
+    }
+
+    pub(super) fn insert(&mut self, file: FileId, open: &Open) {
+        if let Some(key) = open.lease {
+            let kin = self.kin.entry(key).or_default();
+            kin.files.push(file);
+            kin.changing += open.changing;
+        }
+    }
+
+    pub(super) fn remove(&mut self, file: FileId, open: &Open) {
+        if let Some(key) = open.lease
+            && let Some(kin) = self.kin.get_mut(&key)
+        {
+            kin.files.retain(|other| *other != file);
+            kin.changing -= open.changing;
+            if kin.files.is_empty() {
+                self.kin.remove(&key);
+            }
+        }
+    }
+
+    /// A request that may change this open's file goes to the server.
+    pub(super) fn change_begins(&mut self, open: &mut Open) {
+        open.changing += 1;
+        if let Some(kin) = open.lease.and_then(|key| self.kin.get_mut(&key)) {
+            kin.changing += 1;
+        }
+    }
+
+    /// One is answered; it may have gone before the open was there, by another of the same id.
+    pub(super) fn change_ends(&mut self, open: &mut Open) {
+        let ended = open.changing.min(1);
+        open.changing -= ended;
+        if let Some(kin) = open.lease.and_then(|key| self.kin.get_mut(&key)) {
+            kin.changing -= ended;
+        }
+    }
+
     pub(super) fn is_shared(&self, key: LeaseKey) -> bool {
         self.are_all_shared || self.shared.contains(&key)
     }
@@ -72,15 +126,10 @@ impl Far {
         let key = self.opens.get(&file).and_then(|open| open.lease);
         let mut kin = vec![file];
         if let Some(key) = key {
-            kin.extend(self.of_lease(key).filter(|other| *other != file));
+            let all = self.leases.of(key).iter();
+            kin.extend(all.filter(|other| **other != file));
         }
         kin
-    }
-
-    fn of_lease(&self, key: LeaseKey) -> impl Iterator<Item = FileId> {
-        let opens = self.opens.iter();
-        let opens = opens.filter(move |(_, open)| open.lease == Some(key));
-        opens.map(|(file, _)| *file)
     }
 
     /// Whether requests that may change an open's file are under way, through it or another of its lease.
@@ -88,12 +137,8 @@ impl Far {
         let Some(open) = self.opens.get(&file) else {
             return false;
         };
-        let key = open.lease;
-        open.changing > 0
-            || key.is_some_and(|key| {
-                let mut kin = self.opens.values();
-                kin.any(|open| open.lease == Some(key) && open.changing > 0)
-            })
+        let kin = open.lease.and_then(|key| self.leases.kin.get(&key));
+        open.changing > 0 || kin.is_some_and(|kin| kin.changing > 0)
     }
 
     /// An open's file may have changed, or may change now.
@@ -141,7 +186,7 @@ impl Far {
     }
 
     fn may_serve_lease(&self, lease: LeaseAsked) -> bool {
-        let kin: Vec<_> = self.of_lease(lease.key).collect();
+        let kin = self.leases.of(lease.key);
         let is_quiet = |file: &FileId| {
             let open = &self.opens[file];
             open.changing == 0 && !open.is_locked
@@ -158,7 +203,7 @@ impl Far {
         };
         open.is_locked = true;
         if let Some(key) = open.lease
-            && self.of_lease(key).nth(1).is_some()
+            && self.leases.of(key).len() > 1
         {
             self.leases.share(Some(key));
             self.give_back_lease(now, Some(key));
@@ -174,47 +219,82 @@ impl Far {
 
     /// Ends what is done for the opens of one lease, or of all.
     fn give_back_lease(&mut self, now: Time, key: Option<LeaseKey>) {
-        let is_meant = |lease: Option<LeaseKey>| lease.is_some() && (key.is_none() || lease == key);
-        for file in self.files() {
+        let files = match key {
+            Some(key) => self.leases.of(key).to_vec(),
+            None => self.files(),
+        };
+        for file in files {
             let open = &self.opens[&file];
-            if is_meant(open.lease) && open.grant == Grant::Held {
+            if open.lease.is_some() && open.grant == Grant::Held {
                 self.broken(now, file);
             }
         }
     }
 
-    /// A request goes to the server as it is, unwatched: leases that it asks for are shared from here on, if
-    /// something could be changed through their opens.
-    pub(super) fn share_leases(&mut self, now: Time, message: &Message) {
-        let asks = |header: &Header, body: &[u8]| {
-            let level = u8_at(body, REQUEST_OPLOCK_AT);
-            header.command == command::CREATE && level == Ok(oplock_level::LEASE)
-        };
-        let joined = message.joined();
-        let request = joined.as_deref().map(CreateRequest::parse);
-        let request = request.and_then(Result::ok);
-        let is_again = message.first().map(|header| header.command) == Some(command::CREATE)
-            && request
-                .as_ref()
-                .is_some_and(CreateRequest::is_taken_up_again);
-        let mut heads = message.heads();
-        if !is_again && !heads.any(|head| asks(&head.header, head.body())) {
-            return;
-        }
-        let mut key = None;
-        if let Some(request) = request
-            && let Ok(lease) = request.lease()
-        {
-            match lease {
-                // Its lease is the one that the server remembers.
-                None if is_again => {}
-                // Without the context the server gives none ([MS-SMB2] §3.3.5.9, Receiving an SMB2 CREATE Request).
-                None => return,
-                Some(_) if request.is_for_attributes() => return,
-                Some(lease) => key = Some(lease.key),
+    /// Whether an open of this lease may outlive its connection.
+    pub(super) fn has_durable_kin(&self, key: LeaseKey) -> bool {
+        let mut kin = self.leases.of(key).iter();
+        kin.any(|file| self.opens[file].is_durable)
+    }
+
+    /// Ends what is done for those opens of a lease whose WRITEs are answered: another, which is there from now on,
+    /// may outlive the connection with which answered WRITEs would be lost.
+    pub(super) fn give_back_writers(&mut self, now: Time, key: LeaseKey) {
+        for file in self.leases.of(key).to_vec() {
+            if self.opens[&file].may_write {
+                self.broken(now, file);
             }
         }
-        self.leases.share(key);
-        self.give_back_lease(now, key);
+    }
+
+    /// What is found by a lease's key is what stands among the opens.
+    #[cfg(test)]
+    pub(super) fn check_kin(&self) {
+        let mut opens = Leases::default();
+        for (file, open) in &self.opens {
+            opens.insert(*file, open);
+        }
+        assert_eq!(self.leases.kin.len(), opens.kin.len());
+        for (key, kin) in &self.leases.kin {
+            let of = &opens.kin[key];
+            assert_eq!(kin.changing, of.changing, "{key:?}");
+            assert_eq!(kin.files.len(), of.files.len(), "{key:?}");
+            assert!(kin.files.iter().all(|file| of.files.contains(file)));
+        }
+    }
+
+    /// A frame goes to the server as it is, unwatched: leases that it asks for are shared from here on, if
+    /// something could be changed through their opens.
+    pub(super) fn share_leases(&mut self, now: Time, message: &Message) {
+        let may_ask = |header: &Header| header.command == command::CREATE;
+        if !message.heads().any(|head| may_ask(&head.header)) {
+            return;
+        }
+        let creates = message.messages().filter(|(header, _)| may_ask(header));
+        let shared: Vec<_> = creates.filter_map(|(_, create)| shared_by(&create)).collect();
+        for key in shared {
+            self.leases.share(key);
+            self.give_back_lease(now, key);
+        }
+    }
+}
+
+/// Which lease a CREATE that nobody watches shares, if any; nothing inside if it may be any.
+fn shared_by(create: &[u8]) -> Option<Option<LeaseKey>> {
+    let level = create.get(LENGTH + REQUEST_OPLOCK_AT);
+    let asks = level == Some(&oplock_level::LEASE);
+    let Ok(request) = CreateRequest::parse(create) else {
+        return asks.then_some(None);
+    };
+    match request.lease() {
+        // It has the lease that the server remembers.
+        _ if request.is_taken_up_again() => Some(request.lease().ok().flatten().map(|of| of.key)),
+        _ if !asks => None,
+        Err(_) => Some(None),
+        // Without the context the server gives none ([MS-SMB2] §3.3.5.9, Receiving an SMB2 CREATE Request).
+        Ok(None) => None,
+        // Directories have leases of their own, which nobody here serves.
+        Ok(Some(_)) if request.is_for_attributes() || request.is_directory() => None,
+        Ok(Some(lease)) => Some(Some(lease.key)),
     }
 }

@@ -167,6 +167,19 @@ impl Message {
         Some(joined.split_off(start))
     }
 
+    /// Its messages, each in one piece and with the padding that may stand before the next.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = (Header, Vec<u8>)> {
+        let heads = self.parts.iter().enumerate();
+        heads.filter_map(|(index, part)| match part {
+            Part::Head(head) => {
+                let mut joined = head.message().to_vec();
+                rest(&self.parts[index + 1..]).for_each(|bytes| joined.extend_from_slice(bytes));
+                Some((head.header, joined))
+            }
+            Part::Rest(_) => None,
+        })
+    }
+
     /// Whether every message that says it is signed bears the signature of its session: an error names
     /// the first session that has no key, or nothing when a signature is not valid.
     pub(crate) fn verify<'a>(

@@ -201,10 +201,10 @@ pub(crate) struct Far {
 
     ids: Ids,
     outstanding: Requests,
-    /// CREATEs under way with an oplock of ours; while there are any, a break of an open that is
+    /// CREATEs under way whose opens may be served; while there are any, a break of an open that is
     /// not known yet may belong to one.
     creating: usize,
-    early_breaks: Vec<FileId>,
+    early_breaks: Vec<oplocks::EarlyBreak>,
     opens: HashMap<FileId, Open>,
     leases: Leases,
     /// The opens whose oplocks the server wants back.

@@ -46,6 +46,8 @@ pub(crate) struct Open {
     pub(crate) lease: Option<LeaseKey>,
     /// A LOCK went through it.
     pub(crate) is_locked: bool,
+    /// It may outlive its connection, and with it what is told of its lease.
+    pub(crate) is_durable: bool,
     pub(crate) may_write: bool,
     /// The near half may answer its CLOSE before the server does.
     pub(crate) may_close: bool,
@@ -73,6 +75,8 @@ pub(crate) struct Open {
     pub(crate) refuses_writes: bool,
     /// A CLOSE was sent.
     pub(crate) is_closing: bool,
+    /// Meanwhile the server wanted the oplock back, which the CLOSE gives back if it succeeds.
+    pub(crate) is_broken: bool,
 }
 
 /// A READ that waits.
@@ -95,6 +99,7 @@ impl Open {
             grant: Grant::Given,
             lease: None,
             is_locked: false,
+            is_durable: false,
             may_write: false,
             may_close: false,
             reads: None,
@@ -108,6 +113,7 @@ impl Open {
             written: BTreeMap::new(),
             refuses_writes: false,
             is_closing: false,
+            is_broken: false,
         }
     }
 

@@ -566,7 +566,6 @@ impl Far {
     /// The server has opened a file ahead of the client, or not.
     pub(super) fn opened_ahead(&mut self, now: Time, head: &Head, number: u64) {
         self.ahead_credits = self.ahead_credits.saturating_sub(1);
-        self.creating -= 1;
         let Some(asked) = self.opens_ahead.asked.remove(&number) else {
             return;
         };
@@ -584,8 +583,8 @@ impl Far {
         if !is_plain || !is_exclusive || answer.is_directory() || !is_there {
             let mut open = Open::new(asked.header.session, asked.header.tree, true);
             open.guard = asked.header.guard();
-            self.opens.insert(file, open);
-            self.early_breaks.retain(|early| *early != file);
+            self.keep_open(file, open);
+            self.forget_early_break(file);
             return self.discard(file);
         }
         let opened = Opened {

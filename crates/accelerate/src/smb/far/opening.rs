@@ -48,7 +48,7 @@ impl Far {
     fn judge_lease(&self, request: &CreateRequest<'_>) -> Option<LeaseAsked> {
         let key = request.lease().ok()??.key;
         let empties = request.empties();
-        let has_kin = self.opens.values().any(|open| open.lease == Some(key));
+        let has_kin = self.leases.has_kin(key);
         let mut opening = self.outstanding.values();
         let is_emptied = opening.any(|request| {
             matches!(request.purpose, Purpose::Create { lease: Some(lease), .. }

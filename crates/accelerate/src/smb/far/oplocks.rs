@@ -14,6 +14,7 @@
 //! that its licences hold, so that an oplock given back without its word gives back nothing that
 //! it still uses. WRITEs that come later, from before the path broke, are refused and reported.
 
+use bytes::Bytes;
 use vocab::Time;
 
 use super::message::Message;
@@ -34,12 +35,21 @@ use crate::smb::wire::target::touch;
 /// are CREATEs under way.
 const EARLY_BREAKS_MAX: usize = 64;
 
+/// A break that came before the answer to the CREATE of its open, perhaps: that answer says whose it is.
+#[derive(Debug)]
+pub(super) struct EarlyBreak {
+    file: FileId,
+    /// The notice as it came, with its frame's header, and the session that it was encrypted for.
+    notice: Bytes,
+    sealed: Option<u64>,
+}
+
 impl Far {
     /// Something that the server sends unasked.
     pub(super) fn unasked(&mut self, now: Time, head: Head) {
         let is_for_the_client = match OplockBreak::parse(head.body()) {
             Ok(notice) if head.header.command == command::OPLOCK_BREAK => {
-                self.break_of(now, notice.file)
+                self.break_of(now, notice.file, &head)
             }
             // Only a client has asked for a lease, or for what is not known.
             Ok(_) | Err(_) => {
@@ -63,14 +73,14 @@ impl Far {
         }
     }
 
-    /// The server wants an oplock back; whether the client shall hear of it.
-    fn break_of(&mut self, now: Time, file: FileId) -> bool {
+    /// The server wants an oplock back; whether the client shall hear of it now.
+    fn break_of(&mut self, now: Time, file: FileId, head: &Head) -> bool {
         if let Some(open) = self.opens.get(&file) {
             let is_ours = open.is_ours;
             self.broken(now, file);
             return !is_ours;
         }
-        if self.creating == 0 {
+        if self.creating == 0 || head.message().len() < head.length {
             return true;
         }
         // Of an open whose CREATE was answered in another order, perhaps.
@@ -78,8 +88,41 @@ impl Far {
             self.stop(LetGoReason::Violation);
             return false;
         }
-        self.early_breaks.push(file);
+        self.early_breaks.push(EarlyBreak {
+            file,
+            notice: Bytes::copy_from_slice(&head.bytes),
+            sealed: self.answer_sealed,
+        });
         false
+    }
+
+    /// A file is open now whose break may have come before. A client that has asked for its oplock hears of
+    /// the break behind the answer, and so behind the near half.
+    pub(super) fn break_early(&mut self, now: Time, file: FileId) {
+        let mut early = self.early_breaks.iter();
+        let Some(index) = early.position(|early| early.file == file) else {
+            return;
+        };
+        let early = self.early_breaks.remove(index);
+        self.broken(now, file);
+        if !self.opens.get(&file).is_some_and(|open| open.is_ours) {
+            self.ready.push((early.sealed, early.notice));
+        }
+    }
+
+    /// Once no CREATE is under way, breaks that no answer has claimed are the client's: nobody here knows
+    /// their opens.
+    pub(super) fn give_early_breaks(&mut self) {
+        if self.creating == 0 {
+            let early = self.early_breaks.drain(..);
+            self.ready
+                .extend(early.map(|early| (early.sealed, early.notice)));
+        }
+    }
+
+    /// The oplock of an open that nobody is to have goes with it.
+    pub(super) fn forget_early_break(&mut self, file: FileId) {
+        self.early_breaks.retain(|early| early.file != file);
     }
 
     /// Begins to give an open's oplock back.
@@ -89,8 +132,12 @@ impl Far {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
+        if open.grant != Grant::Held {
+            return;
+        }
         // A CLOSE under way gives it back as well.
-        if open.grant != Grant::Held || open.is_closing {
+        if open.is_closing {
+            open.is_broken = true;
             return;
         }
         open.grant = Grant::Breaking {
@@ -106,6 +153,18 @@ impl Far {
         self.reading.retain(|reading| *reading != file);
         self.offer_broken(file);
         self.tell_near(Frame::Revoke { file });
+    }
+
+    /// A CLOSE has failed: what it was to give back is given back otherwise.
+    pub(super) fn stays_open(&mut self, now: Time, file: FileId) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
+        open.is_closing = false;
+        if std::mem::take(&mut open.is_broken) {
+            self.broken(now, file);
+        }
+        self.give_back_for_channels(now, file);
     }
 
     /// Whether another connection may work on this session's opens.

@@ -357,6 +357,8 @@ impl Far {
         self.read_ahead(now);
         self.list_all_ahead();
         self.open_ahead(now);
+        #[cfg(test)]
+        self.check_kin();
     }
 
     /// Whether a message alone in its frame asks for further channels of a session whose opens are not
@@ -480,7 +482,7 @@ impl Far {
             if let Purpose::Changes { file, is_write } = purpose
                 && let Some(open) = self.opens.get_mut(&file)
             {
-                open.changing += 1;
+                self.leases.change_begins(open);
                 is_awaited = is_write && is_single && open.is_from_before();
                 open.writing += usize::from(is_awaited);
                 if is_write && is_single {
@@ -501,9 +503,11 @@ impl Far {
             {
                 listing.asked_by_client += 1;
             }
-            if let Purpose::Create { is_ours: true, .. } = purpose {
+            if let Purpose::Create { is_bare: false, is_ours, .. } = purpose {
                 self.creating += 1;
-                head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
+                if is_ours {
+                    head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
+                }
             }
             let id = match self.state {
                 State::Watching => {

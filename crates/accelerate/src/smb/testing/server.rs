@@ -175,6 +175,9 @@ pub(crate) struct Server {
     pub(crate) now: Time,
     /// The first connection's next request of this command is refused with this status.
     pub(crate) refuses: Option<(u16, u32)>,
+    /// The first connection's next answer to this command goes behind the next break.
+    pub(crate) is_overtaken: Option<u16>,
+    overtaken: Vec<u8>,
     /// Oplocks that were asked for back.
     breaking: BTreeSet<FileId>,
     /// Those that did not come back in time.
@@ -213,6 +216,8 @@ impl Server {
             times: Vec::new(),
             now: Time::ZERO,
             refuses: None,
+            is_overtaken: None,
+            overtaken: Vec::new(),
             breaking: BTreeSet::new(),
             given_up: BTreeSet::new(),
             objects: BTreeMap::new(),
@@ -1252,8 +1257,20 @@ impl Server {
             key.sign(&mut message, []);
         }
         to.heard = to.heard.and(header, &message);
-        to.out.extend(frame_header(message.len()));
-        to.out.extend(message);
+        let framed = [&frame_header(message.len())[..], &message].concat();
+        if connection == 0
+            && self
+                .is_overtaken
+                .take_if(|of| *of == header.command && header.message_id != UNASKED)
+                .is_some()
+        {
+            self.overtaken = framed;
+            return;
+        }
+        to.out.extend(framed);
+        if connection == 0 && header.message_id == UNASKED {
+            to.out.append(&mut self.overtaken);
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::super::testing::messages::{self, Create};
+use super::super::testing::server::ACCESS_DENIED;
 use super::super::testing::world::{World, is_notice};
+use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{command, status};
 use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
@@ -300,4 +302,107 @@ fn an_open_that_waited_for_another_clients_oplock_is_served_under_its_own_tree()
     let (theirs, waited) = open_beside(&mut world, other);
     assert!(waited <= 1.01, "{waited}");
     world.ask(other, &messages::close(theirs));
+}
+
+/// A server may say that it wants an oplock back before it has said that it gave it.
+#[test]
+fn a_break_that_overtakes_its_open_ends_the_licence_and_is_heard_behind_it() {
+    for is_beside_another in [false, true] {
+        for oplock in [8, 9] {
+            let mut world = world_with(200_000);
+            world.server.files.insert("b".to_owned(), contents(10));
+            let other = world.beside();
+            if is_beside_another {
+                // A CREATE with an oplock of ours is under way all the while.
+                let kept = Create {
+                    oplock: 9,
+                    ..Create::open("b")
+                };
+                world.create(other, &kept);
+                world.send(0, &Create::open("b").request());
+                world.run_for(Duration::from_secs(1));
+            }
+            world.server.is_overtaken = Some(command::CREATE);
+            let create = Create {
+                oplock,
+                ..Create::open("a")
+            };
+            let created = world.send(0, &create.request());
+            world.run_for(Duration::from_millis(60));
+            let wanted = world.send(other, &Create::open("a").request());
+            let answer = world.wait(0, created);
+            let file = CreateAnswer::parse(&answer.body).unwrap().file;
+            // Nothing is answered here, for the break may be answered now.
+            let start = world.now;
+            world.ask(0, &messages::write(file, 0, b"mine"));
+            assert!(world.round_trips(start) >= 1.0);
+            let notice = world.clients[0].unasked.pop().expect("it hears of the break");
+            assert_eq!(OplockBreak::parse(&notice.body).unwrap().file, file);
+            world.ask(0, &messages::acknowledge(file, 0));
+            let answer = world.wait(other, wanted);
+            let theirs = CreateAnswer::parse(&answer.body).unwrap().file;
+            world.ask(other, &messages::write(theirs, 0, &[1; 200_000]));
+            assert_eq!(read(&mut world, 0, file, 0, 1_000), [1; 1_000]);
+        }
+    }
+}
+
+#[test]
+fn an_oplock_of_ours_that_is_broken_before_its_open_is_given_back_unheard() {
+    let mut world = world_with(200_000);
+    let other = world.beside();
+    world.server.is_overtaken = Some(command::CREATE);
+    let created = world.send(0, &Create::open("a").request());
+    world.run_for(Duration::from_millis(60));
+    let wanted = world.send(other, &Create::open("a").request());
+    let answer = world.wait(0, created);
+    let file = CreateAnswer::parse(&answer.body).unwrap().file;
+    let answer = world.wait(other, wanted);
+    let theirs = CreateAnswer::parse(&answer.body).unwrap().file;
+    world.ask(other, &messages::write(theirs, 0, &[1; 200_000]));
+    assert_eq!(read(&mut world, 0, file, 0, 1_000), [1; 1_000]);
+    assert!(world.clients[0].unasked.is_empty());
+}
+
+/// The CLOSE was to give the oplock back, and has not.
+#[test]
+fn a_break_before_a_close_that_fails_keeps_nobody_waiting() {
+    for ends in [messages::tree_disconnect(), messages::logoff()] {
+        breaks_beside_what_fails(&ends);
+    }
+    for moment in 0..10 {
+        let mut world = world_with(100_000);
+        let other = world.beside();
+        let file = open(&mut world, 0);
+        read(&mut world, 0, file, 0, 1_000);
+        world.server_takes = Duration::from_millis(100);
+        world.server.refuses = Some((command::CLOSE, ACCESS_DENIED));
+        // It asks for what only the server knows.
+        let closed = world.send(0, &messages::close_with_attributes(file));
+        world.run_for(Duration::from_millis(20 * moment));
+        let start = world.now;
+        let theirs = open(&mut world, other);
+        let waited = world.now.since(start);
+        assert!(waited < CONFIRM_WITHIN, "at {moment}: {waited:?}");
+        assert_eq!(world.wait(0, closed).header.status, ACCESS_DENIED);
+        world.ask(other, &messages::write(theirs, 0, &[1; 100_000]));
+        assert_eq!(read(&mut world, 0, file, 1_000, 1_000), [1; 1_000]);
+    }
+}
+
+fn breaks_beside_what_fails(ends: &messages::Request) {
+    let mut world = world_with(100_000);
+    let other = world.beside();
+    let file = open(&mut world, 0);
+    read(&mut world, 0, file, 0, 1_000);
+    world.server_takes = Duration::from_millis(100);
+    world.server.refuses = Some((ends.command, ACCESS_DENIED));
+    let ended = world.send(0, ends);
+    world.run_for(Duration::from_millis(40));
+    let start = world.now;
+    let theirs = open(&mut world, other);
+    assert!(world.now.since(start) < CONFIRM_WITHIN);
+    assert_eq!(world.wait(0, ended).header.status, ACCESS_DENIED);
+    world.ask(other, &messages::write(theirs, 0, &[1; 100_000]));
+    assert_eq!(read(&mut world, 0, file, 1_000, 1_000), [1; 1_000]);
 }

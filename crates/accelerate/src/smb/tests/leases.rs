@@ -217,6 +217,61 @@ fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_t
     }
 }
 
+/// Its client goes on with the file after the connection has broken, and must not miss what it wrote through
+/// another open of the lease.
+#[test]
+fn beside_an_open_that_can_outlive_its_connection_no_other_of_its_lease_writes_early() {
+    let durable = Create {
+        context: Some(b"DH2Q"),
+        ..Create::leased("a", KEY)
+    };
+    let mut world = world_with(300_000);
+    let before = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    let early = messages::write(before, 0, b"early");
+    assert!(is_answered_here(&mut world, &early));
+    let file = world.create(0, &durable);
+    let behind = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    for file in [before, behind] {
+        let late = messages::write(file, 0, b"late");
+        assert!(!is_answered_here(&mut world, &late));
+    }
+    world.run_for(Duration::from_secs(1));
+    // What is read is no harm.
+    for file in [file, behind] {
+        world.ask(0, &messages::read(file, 0, 10_000));
+        assert!(is_answered_here(
+            &mut world,
+            &messages::read(file, 10_000, 10_000)
+        ));
+    }
+    assert!(world.clients[0].unasked.is_empty());
+}
+
+/// What cannot be watched is the file of that open, and no other.
+#[test]
+fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
+    let directory = Create {
+        oplock: 0xff,
+        lease: Some((LeaseKey([9; 16]), 3)),
+        ..Create::directory("")
+    };
+    for create in [Create::leased("b", 9), directory] {
+        let mut world = world_with(300_000);
+        world.server.files.insert("b".to_owned(), contents(10));
+        let file = leased(&mut world);
+        let chain = [create.request(), messages::echo()];
+        let ids = world.send_chain(0, &chain);
+        for id in ids {
+            assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+        }
+        world.run_for(Duration::from_secs(1));
+        let write = messages::write(file, 0, b"x");
+        assert!(is_answered_here(&mut world, &write));
+    }
+}
+
 /// A WRITE that is not answered here bars no READ; nor may it be overtaken by one made ahead.
 #[test]
 fn nothing_is_read_ahead_while_a_write_is_under_way() {
