@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use reduce::DictionaryKey;
 use thiserror::Error;
@@ -40,7 +40,7 @@ use crate::pairing::{Invitations, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
 use crate::service_manager;
-use crate::smb_keytab::{self, Changed, Watch};
+use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::sys;
 use crate::tls::Trust;
 use crate::wan::{self, LinkNumbers, Listening};
@@ -135,31 +135,38 @@ fn hint(error: &io::Error) -> &'static str {
 struct Held {
     config: NodeConfig,
     watch: Watch,
+    looks: Looks,
 }
 
 impl Held {
     fn new(config: NodeConfig) -> Self {
         Self {
             watch: Watch::new(config.smb_keytab.clone()),
+            looks: Looks::default(),
             config,
         }
     }
 
-    /// Looks at the keytab beside everything else: its disk may be slow, or a network's. In a thread of its own,
-    /// because a runtime that ends waits for those that it lends.
-    fn look_at_keytab(&self) -> oneshot::Receiver<Looked> {
+    /// Another configuration holds. Looks at a keytab that it does not name any more are nobody's.
+    fn replace(&mut self, config: NodeConfig) {
+        let before = std::mem::replace(self, Self::new(config));
+        if before.watch.is_of(&self.watch) {
+            self.looks = before.looks;
+        }
+    }
+
+    /// Looks at the keytab, whose disk may be slow, or a network's, unless a look is under way.
+    fn look_at_keytab(&mut self) {
+        let now = Instant::now();
+        if !self.watch.is_on() || !self.looks.may_begin(now) {
+            return;
+        }
         let mut watch = self.watch.clone();
         let current = self.config.policy.accelerators.smb.keytab.clone();
-        let (tell, told) = oneshot::channel();
-        let look = move || {
+        self.looks.begin(now, move || {
             let changed = watch.changed(current.as_deref());
-            let _ = tell.send(Looked { watch, changed });
-        };
-        // Without a thread there is no answer, and the next look is as good.
-        let _ = std::thread::Builder::new()
-            .name("keytab".to_owned())
-            .spawn(look);
-        told
+            Looked { watch, changed }
+        });
     }
 
     /// Takes the keytab's keys if they are others; a file that cannot be used changes nothing.
@@ -181,20 +188,6 @@ impl Held {
                 let _ = mailbox.send(Message::Reload(config)).await;
             }
         }
-    }
-}
-
-/// What a look at the keytab gave.
-struct Looked {
-    watch: Watch,
-    changed: Changed,
-}
-
-/// Waits for a look to end, for ever if there is none; `None` if it could not be made.
-async fn ended(looking: &mut Option<oneshot::Receiver<Looked>>) -> Option<Looked> {
-    match looking {
-        Some(looking) => looking.await.ok(),
-        None => std::future::pending().await,
     }
 }
 
@@ -400,7 +393,6 @@ impl Node {
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
         let mut look = tokio::time::interval(smb_keytab::LOOK_EVERY);
         let mut held = Held::new(self.config.clone());
-        let mut looking: Option<oneshot::Receiver<Looked>> = None;
         let give_up = tokio::time::sleep(Duration::MAX);
         tokio::pin!(give_up);
         loop {
@@ -429,12 +421,11 @@ impl Node {
                     }
                     continue;
                 }
-                _ = look.tick(), if looking.is_none() && held.watch.is_on() => {
-                    looking = Some(held.look_at_keytab());
+                _ = look.tick() => {
+                    held.look_at_keytab();
                     continue;
                 }
-                looked = ended(&mut looking) => {
-                    looking = None;
+                looked = held.looks.ended() => {
                     if let Some(looked) = looked {
                         held.take_keytab(looked, mailbox).await;
                     }
@@ -483,7 +474,7 @@ impl Node {
         if let Some(changes) = changes {
             let _ = changes.send(Change::Configure(Box::new(config.clone())));
         }
-        *held = Held::new(config.clone());
+        held.replace(config.clone());
         let _ = mailbox.send(Message::Reload(Box::new(config))).await;
         service_manager::notify("READY=1");
     }

@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use accelerate::smb::{Keytab, KeytabError};
 use thiserror::Error;
+use tokio::sync::oneshot;
 
 use crate::private_file::{self, PrivateFileError, Stamp};
 
@@ -19,6 +20,14 @@ const BYTES_MAX: u64 = 8 << 20;
 /// How often the file is looked at. Clients get tickets for a new key as soon as the domain has it, while
 /// whoever renews a key writes the keytab first or at once.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long a look is waited for. A disk of a network's that has lost its server keeps whoever looks for as
+/// long as it likes, and then it may be another file that is there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Looks at one file that may be under way, each in a thread of its own: as many as patience has run out for in
+/// two minutes. Behind them nothing is looked at before one has ended.
+const LOOKS_MAX: usize = 4;
 
 /// Why the keytab cannot be used.
 #[derive(Debug, Error)]
@@ -114,10 +123,69 @@ impl Watch {
     }
 }
 
+/// What a look at the keytab gave.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub(crate) watch: Watch,
+    pub(crate) changed: Changed,
+}
+
+/// The looks at one keytab that are under way: the last one's word counts.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    last: Option<(Instant, oneshot::Receiver<Looked>)>,
+    /// Each look under way has another of it.
+    running: Arc<()>,
+}
+
+impl Looks {
+    /// Whether to look again: the last look has ended, or is not waited for any more.
+    pub(crate) fn may_begin(&self, now: Instant) -> bool {
+        let is_awaited = self
+            .last
+            .as_ref()
+            .is_some_and(|(since, _)| now.duration_since(*since) < PATIENCE);
+        !is_awaited && Arc::strong_count(&self.running) <= LOOKS_MAX
+    }
+
+    /// Looks beside everything else. In a thread of its own, because a runtime that ends waits for those
+    /// that it lends.
+    pub(crate) fn begin(&mut self, now: Instant, look: impl FnOnce() -> Looked + Send + 'static) {
+        let (tell, told) = oneshot::channel();
+        let running = Arc::clone(&self.running);
+        let look = move || {
+            let looked = look();
+            drop(running);
+            let _ = tell.send(looked);
+        };
+        // Without a thread there is no answer, and the next look is as good.
+        let _ = std::thread::Builder::new()
+            .name("keytab".to_owned())
+            .spawn(look);
+        if self.last.replace((now, told)).is_some() {
+            tracing::warn!(
+                patience_s = PATIENCE.as_secs(),
+                "the keytab's disk does not answer; the keys that were there hold"
+            );
+        }
+    }
+
+    /// Waits for the last look to end, for ever if there is none; `None` if it could not be made.
+    pub(crate) async fn ended(&mut self) -> Option<Looked> {
+        let looked = match &mut self.last {
+            Some((_, looked)) => looked.await.ok(),
+            None => std::future::pending().await,
+        };
+        self.last = None;
+        looked
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc;
 
     use super::*;
 
@@ -195,5 +263,56 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let error = load(&path).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
+    }
+
+    fn looked(path: &str) -> Looked {
+        Looked {
+            watch: Watch::new(Some(PathBuf::from(path))),
+            changed: None,
+        }
+    }
+
+    /// Begins a look that ends when the sender is dropped.
+    fn hanging(looks: &mut Looks, now: Instant) -> mpsc::Sender<()> {
+        let (end, ends) = mpsc::channel::<()>();
+        looks.begin(now, move || {
+            let _ = ends.recv();
+            looked("/hangs")
+        });
+        end
+    }
+
+    #[tokio::test]
+    async fn a_look_that_hangs_keeps_nobody_from_looking_again() {
+        let start = Instant::now();
+        let mut looks = Looks::default();
+        assert!(looks.may_begin(start));
+        let hangs = hanging(&mut looks, start);
+        assert!(!looks.may_begin(start + LOOK_EVERY));
+        let later = start + PATIENCE;
+        assert!(looks.may_begin(later));
+        looks.begin(later, || looked("/answers"));
+        // The word that comes late is nobody's.
+        drop(hangs);
+        let looked = looks.ended().await.expect("the look ends");
+        assert!(looked.watch.is_of(&Watch::new(Some("/answers".into()))));
+        assert!(looks.may_begin(later));
+    }
+
+    #[tokio::test]
+    async fn looks_that_hang_are_few_and_when_one_ends_there_is_another() {
+        let mut now = Instant::now();
+        let mut looks = Looks::default();
+        let mut hang = Vec::new();
+        for _ in 0..LOOKS_MAX {
+            assert!(looks.may_begin(now));
+            hang.push(hanging(&mut looks, now));
+            now += PATIENCE;
+        }
+        assert!(!looks.may_begin(now));
+        // The last one's word is taken, though it was not waited for.
+        hang.pop();
+        assert!(looks.ended().await.is_some());
+        assert!(looks.may_begin(now));
     }
 }
