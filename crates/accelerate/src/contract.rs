@@ -27,6 +27,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{Segment, Time};
 
+use crate::companions::Ends;
+
 /// Which end of the WAN a half stands at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Half {
@@ -55,6 +57,10 @@ pub enum Input {
     WanSilent(Duration),
     /// The moment that [`Accelerator::poll_timeout`] named has come.
     Timeout,
+    /// No other flow that the node knows is between the two that [`Output::Between`] has named.
+    Alone,
+    /// Others are. One that was alone stops what it did as such, and says [`Output::GivenBack`] then.
+    Beside,
 }
 
 /// What an accelerator half wants done.
@@ -70,6 +76,10 @@ pub enum Output {
     ToWan(Segment),
     /// End the stream towards the other half, after all that was put out before.
     FinishWan,
+    /// The flow is between these two; [`Input::Alone`] or [`Input::Beside`] follows. At most once.
+    Between(Ends),
+    /// Behind [`Input::Beside`]: nothing is done any more for which the flow would have to be alone.
+    GivenBack,
     /// Stop helping.
     LettingGo(LettingGo),
 }

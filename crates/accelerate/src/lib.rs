@@ -19,11 +19,13 @@
 //! because the open leaves before the client has said anything; [`detect`] names the protocol
 //! from the first bytes, for people to read, and never delays a byte.
 //!
-//! It does no I/O, keeps no state between flows and knows nothing of chunks or sessions.
+//! It does no I/O and knows nothing of chunks or sessions. Between flows the engine keeps one thing of it: which are
+//! between the same two hosts ([`companions`]).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(any(test, feature = "testing"), allow(clippy::unwrap_used))]
 
+pub mod companions;
 mod contract;
 pub mod detect;
 pub mod passthrough;

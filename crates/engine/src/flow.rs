@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use accelerate::companions::Companions;
 use accelerate::detect::{self, Protocol};
 use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
 use bytes::Bytes;
@@ -54,6 +55,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Time,
     pub(crate) session: &'a mut Session,
     pub(crate) dictionary: &'a mut Dictionary,
+    pub(crate) companions: &'a mut Companions,
     pub(crate) outputs: &'a mut VecDeque<Output>,
     /// The node is at its limit of memory.
     pub(crate) pressed: bool,
@@ -352,6 +354,12 @@ impl Flow {
         self.accelerate(turn, Input::WanSilent(since))
     }
 
+    /// Whether the flow is alone between its two hosts, or not any more.
+    pub(crate) fn company(&mut self, turn: &mut Turn<'_>, told: Input) -> Result<(), Broken> {
+        self.accelerate(turn, told)?;
+        self.pump(turn)
+    }
+
     pub(crate) fn session_closed(&mut self) {
         self.session_closed = true;
     }
@@ -505,6 +513,7 @@ impl Flow {
         // The other half has let go; this one puts out what it still holds and goes too.
         self.drain_accelerator(turn)?;
         self.stage = Stage::Released;
+        turn.companions.given_back(self.number);
         if let Some(reason) = segment
             .bytes
             .get(1)
@@ -541,6 +550,8 @@ impl Flow {
                 Wish::FinishLan => self.finish_lan(turn),
                 Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
                 Wish::FinishWan => self.finish_wan(),
+                Wish::Between(ends) => turn.companions.between(self.number, ends),
+                Wish::GivenBack => turn.companions.given_back(self.number),
                 Wish::LettingGo(letting_go) => {
                     self.letting_go_note = accelerator.note();
                     self.let_go(turn, letting_go)?;
@@ -558,6 +569,7 @@ impl Flow {
                 let frame = Bytes::copy_from_slice(&released);
                 self.encoder.push(turn.now, Segment::frame(frame));
                 self.stage = Stage::Released;
+                turn.companions.given_back(self.number);
                 Ok(())
             }
             LettingGo::Translate { .. } => Ok(()),
@@ -582,7 +594,8 @@ impl Flow {
                 SegmentKind::Frame => {}
             },
             Input::WanFinished => self.finish_lan(turn),
-            Input::Start | Input::WanSilent(_) | Input::Timeout => {}
+            Input::Beside => turn.companions.given_back(self.number),
+            Input::Start | Input::WanSilent(_) | Input::Timeout | Input::Alone => {}
         }
     }
 

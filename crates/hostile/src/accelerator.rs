@@ -36,7 +36,7 @@ pub(crate) fn halves(bytes: &[u8]) {
     half.handle(now, Input::Start);
     while let Some(step) = script.step() {
         // The engine drops a half that has let go.
-        if drain(half.as_mut()) {
+        if drain(half.as_mut(), now) {
             return;
         }
         let input = match step % 8 {
@@ -56,7 +56,7 @@ pub(crate) fn halves(bytes: &[u8]) {
         };
         half.handle(now, input);
     }
-    drain(half.as_mut());
+    drain(half.as_mut(), now);
 }
 
 /// Bytes as every structure of SMB 2.
@@ -103,19 +103,25 @@ pub(crate) fn smb_pair(bytes: &[u8]) {
 
 /// Carries what the halves say to each other until both are silent; false once one has let go.
 fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool {
+    let mut asks: Option<usize> = None;
     for _ in 0..MOST_OUTPUTS {
         let from = match halves[0].poll_output() {
             Some(output) => Some((0, output)),
             None => halves[1].poll_output().map(|output| (1, output)),
         };
         let Some((from, output)) = from else {
-            return true;
+            match asks.take() {
+                Some(half) => halves[half].handle(now, Input::Alone),
+                None => return true,
+            }
+            continue;
         };
         match output {
             Output::ToWan(segment) => halves[1 - from].handle(now, Input::Wan(segment)),
             Output::FinishWan => halves[1 - from].handle(now, Input::WanFinished),
             Output::LettingGo(_) => return false,
-            Output::OpenServer | Output::ToLan(_) | Output::FinishLan => {}
+            Output::Between(_) => asks = Some(from),
+            Output::OpenServer | Output::ToLan(_) | Output::FinishLan | Output::GivenBack => {}
         }
     }
     panic!("more than {MOST_OUTPUTS} outputs after one input");
@@ -128,14 +134,20 @@ fn settings() -> registry::Settings {
     }
 }
 
-/// Takes all outputs; whether the half let go.
-fn drain(half: &mut dyn accelerate::Accelerator) -> bool {
+/// Takes all outputs, and tells a half that asks that it is alone; whether it let go.
+fn drain(half: &mut dyn accelerate::Accelerator, now: Time) -> bool {
     let mut gone = false;
+    let mut asks = false;
     for _ in 0..MOST_OUTPUTS {
         match half.poll_output() {
+            None if asks && !gone => {
+                asks = false;
+                half.handle(now, Input::Alone);
+            }
             None => return gone,
             Some(output) => {
                 assert!(!gone, "{output:?} after letting go");
+                asks |= matches!(output, Output::Between(_));
                 gone = matches!(
                     output,
                     Output::LettingGo(LettingGo::LetGo { .. } | LettingGo::Close { .. })

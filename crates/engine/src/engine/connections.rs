@@ -169,6 +169,7 @@ impl Engine {
             now,
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
+            companions: &mut self.companions,
             outputs: &mut self.outputs,
             pressed,
         };

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use accelerate::companions::Companions;
 use bytes::{Bytes, BytesMut};
 use reduce::Dictionary;
 use tunnel::LinkId;
@@ -57,6 +58,7 @@ pub struct Engine {
     /// Where this node takes packets beside a link that the session has not agreed on yet.
     offers: BTreeMap<LinkId, DatagramOffer>,
     flows: BTreeMap<u64, Flow>,
+    companions: Companions,
     directs: BTreeMap<u64, Direct>,
     /// Whose connection it is: the number of a flow or a direct connection.
     connections: BTreeMap<ConnectionId, u64>,
@@ -114,6 +116,7 @@ impl Engine {
             links: BTreeMap::new(),
             offers: BTreeMap::new(),
             flows: BTreeMap::new(),
+            companions: Companions::default(),
             directs: BTreeMap::new(),
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -366,7 +369,13 @@ impl Engine {
     /// that follow from the whole (interception, disk, links to write to) up to date.
     pub(super) fn settle(&mut self, now: Time) {
         let mut to_transmit = BTreeSet::new();
-        while let Some(node) = self.touched.pop_first() {
+        loop {
+            while let Some((number, told)) = self.companions.poll_told() {
+                self.turn(now, number, |flow, turn| flow.company(turn, told));
+            }
+            let Some(node) = self.touched.pop_first() else {
+                break;
+            };
             to_transmit.insert(node);
             while let Some(event) = self
                 .peers

@@ -42,6 +42,7 @@ impl Engine {
             now,
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
+            companions: &mut self.companions,
             outputs: &mut self.outputs,
             pressed: self.memory_limit_reached,
         };
@@ -104,6 +105,7 @@ impl Engine {
         let Some(flow) = self.flows.remove(&number) else {
             return;
         };
+        self.companions.ended(number);
         self.buffered -= flow.accounted;
         if let Some(at) = flow.timer {
             self.timers.remove(&(at, number));

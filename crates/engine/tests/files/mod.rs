@@ -30,6 +30,10 @@ struct Share {
 
 impl Share {
     fn new() -> Self {
+        Self::opened_by(Question::Open)
+    }
+
+    fn opened_by(question: Question) -> Self {
         let mut policy = Policy::default();
         policy.accelerators.smb = smb::Settings::STRICT;
         let setting = Setting {
@@ -51,19 +55,15 @@ impl Share {
             heard: 0,
             read: 0,
         };
-        share.set_up();
+        share.set_up(question);
         share
     }
 
-    fn set_up(&mut self) {
-        for question in [
-            Question::Negotiate,
-            Question::SetUp,
-            Question::Connect,
-            Question::Open,
-        ] {
+    fn set_up(&mut self, opens: Question) {
+        for question in [Question::Negotiate, Question::SetUp, Question::Connect] {
             self.ask(question);
         }
+        self.ask(opens);
     }
 
     /// The client connects once more, as if to a server that was started anew.
@@ -75,7 +75,7 @@ impl Share {
         self.client = FileClient::default();
         self.connection = self.world.accept(445);
         (self.heard, self.read) = (0, 0);
-        self.set_up();
+        self.set_up(Question::Open);
     }
 
     /// What both nodes say of why the last flow is not accelerated.
@@ -272,4 +272,28 @@ fn hosts_whose_flow_was_closed_for_want_of_a_key_are_left_alone_for_some_minutes
     share.world.run_for(Duration::from_secs(301));
     share.connect_again();
     share.settle();
+}
+
+/// What the client changes over another connection breaks none of its leases, and the server may say over that one
+/// that somebody else has.
+#[test]
+fn a_second_connection_of_a_client_ends_what_is_done_under_its_leases() {
+    let mut share = Share::opened_by(Question::OpenLeased);
+    share.settle();
+    let write = |byte| Question::Write {
+        offset: 0,
+        data: vec![byte; 1_000],
+    };
+    assert!(share.ask_at_once(write(1)).is_some());
+    let server = Rc::clone(&share.server);
+    let first = std::mem::take(&mut share.client);
+    let place = (share.connection, share.heard, share.read);
+    share.connect_again();
+    // By now what was answered on the first is with the server.
+    assert_eq!(server.borrow().contents()[..1_000], [1; 1_000]);
+    share.client = first;
+    (share.connection, share.heard, share.read) = place;
+    assert!(share.ask_at_once(write(2)).is_none());
+    share.wait();
+    assert_eq!(server.borrow().contents()[..1_000], [2; 1_000]);
 }

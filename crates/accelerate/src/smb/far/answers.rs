@@ -224,6 +224,7 @@ impl Far {
         head.set_message_id(client_id);
         if !is_interim {
             self.connection.learn(&header, head.body());
+            self.ask_for_company();
             self.finished(now, &mut head, rest, request);
         }
         if self.state == State::Engaged && header.guard() == Guard::Signed {

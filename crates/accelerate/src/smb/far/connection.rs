@@ -9,12 +9,17 @@ use super::super::config::TREES_MAX;
 use super::super::wire::create::{CreateRequest, oplock_level};
 use super::super::wire::header::{Header, command, flag, status};
 use super::super::wire::lease;
-use super::super::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, dialect};
+use super::super::wire::set_up::{
+    NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, client_guid, dialect,
+};
 use super::super::wire::u32_at;
+use crate::companions::Ends;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
+    /// What the client calls itself; zeros until it has said.
+    client: [u8; 16],
     negotiated: Option<NegotiateAnswer>,
     /// Sessions that stand, and whether they are without a key.
     sessions: HashMap<u64, bool>,
@@ -98,6 +103,24 @@ impl Connection {
             }
             _ => {}
         }
+    }
+
+    /// What a client says of itself.
+    pub(crate) fn note_client(&mut self, header: &Header, body: &[u8]) {
+        if header.command == command::NEGOTIATE
+            && let Ok(client) = client_guid(body)
+        {
+            self.client = client;
+        }
+    }
+
+    /// Between whom the connection is, once that is agreed; `None` where leases are unknown.
+    pub(crate) fn ends(&self) -> Option<Ends> {
+        let agreed = self.negotiated.as_ref()?;
+        let mut ends = [0; 32];
+        ends[..16].copy_from_slice(&self.client);
+        ends[16..].copy_from_slice(&agreed.server_guid);
+        (agreed.dialect >= dialect::SMB_2_1).then_some(Ends(ends))
     }
 
     /// What was agreed in NEGOTIATE.

@@ -12,6 +12,10 @@
 //! another. Breaks are the client's to answer: it hears of them behind [`Frame::Revoke`], and
 //! what it says to them comes behind all that was answered for it.
 //!
+//! A client's leases count for all of its connections to a server. While another one than this is known, none of its
+//! leases is a licence (docs/decisions/0070): the far half asks behind NEGOTIATE, and what its client says then
+//! waits for the answer.
+//!
 //! A lease of which an open cannot be watched (in a compound, with what is not understood) is *shared*, and no
 //! licence any more. Leases of READ caching alone are none (docs/decisions/0044), nor are those of
 //! directories.
@@ -24,7 +28,8 @@ use vocab::{SegmentKind, Time};
 use super::message::Message;
 use super::open::{Grant, Open};
 use super::{Far, Purpose};
-use crate::smb::config::OPENS_MAX;
+use crate::Output;
+use crate::smb::config::{CONFIRM_WITHIN, OPENS_MAX};
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{Header, LENGTH, command};
@@ -50,9 +55,24 @@ struct Kin {
     changing: usize,
 }
 
+/// Whether other connections of the client may work under its leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Company {
+    #[default]
+    Unknown,
+    /// The engine was asked, and the client waits.
+    Asked,
+    Alone,
+    /// There are others. What was done under leases may still have to end.
+    Beside {
+        is_stopping: bool,
+    },
+}
+
 /// What is known of leases.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
+    company: Company,
     kin: HashMap<LeaseKey, Kin>,
     shared: HashSet<LeaseKey>,
     /// Any may be.
@@ -107,7 +127,12 @@ impl Leases {
     }
 
     pub(super) fn is_shared(&self, key: LeaseKey) -> bool {
-        self.are_all_shared || self.shared.contains(&key)
+        self.company != Company::Alone || self.are_all_shared || self.shared.contains(&key)
+    }
+
+    /// Whether the client waits to hear whether it has other connections.
+    pub(super) fn awaits_company(&self) -> bool {
+        self.company == Company::Asked
     }
 
     fn share(&mut self, key: Option<LeaseKey>) {
@@ -210,6 +235,52 @@ impl Far {
         }
     }
 
+    /// A message of the server's was learned from: once it has said who it is, the engine is asked who else there is.
+    pub(super) fn ask_for_company(&mut self) {
+        if self.leases.company == Company::Unknown
+            && let Some(ends) = self.connection.ends()
+        {
+            self.leases.company = Company::Asked;
+            self.outputs.push_back(Output::Between(ends));
+        }
+    }
+
+    /// The client has no other connection that is known, or none any more.
+    pub(super) fn is_alone(&mut self) {
+        self.leases.company = Company::Alone;
+    }
+
+    /// The client has other connections. Through those the file may change, and breaks be told; so what is done under
+    /// leases ends, without the near half's word once it has surely stopped.
+    pub(super) fn is_beside_others(&mut self, now: Time) {
+        let is_stopping = self.leases.company == Company::Alone;
+        self.leases.company = Company::Beside { is_stopping };
+        self.give_back_lease(now, None);
+        for open in self.opens.values_mut().filter(|open| open.lease.is_some()) {
+            if let Grant::Breaking { at_latest, .. } = &mut open.grant {
+                *at_latest = (*at_latest).min(now + CONFIRM_WITHIN);
+            }
+        }
+    }
+
+    /// Says so when nothing is done under leases any more and somebody waits for that.
+    pub(super) fn tell_given_back(&mut self) {
+        let is_done = |open: &Open| open.lease.is_none() || open.grant == Grant::Given;
+        if self.leases.company == (Company::Beside { is_stopping: true })
+            && self.opens.values().all(is_done)
+        {
+            self.leases.company = Company::Beside { is_stopping: false };
+            self.outputs.push_back(Output::GivenBack);
+        }
+    }
+
+    /// Nobody waits to hear of others any more: the client is gone.
+    pub(super) fn forgo_company(&mut self) {
+        if self.leases.awaits_company() {
+            self.leases.company = Company::Beside { is_stopping: false };
+        }
+    }
+
     /// The server takes a lease back, or a part of it; its client hears of it in any case. What it keeps it says
     /// itself, and it may be less than it was left ([MS-SMB2] §3.3.5.22.2, Processing a Lease Acknowledgment).
     pub(super) fn lease_broken(&mut self, now: Time, notice: LeaseBreak) {
@@ -271,7 +342,9 @@ impl Far {
             return;
         }
         let creates = message.messages().filter(|(header, _)| may_ask(header));
-        let shared: Vec<_> = creates.filter_map(|(_, create)| shared_by(&create)).collect();
+        let shared: Vec<_> = creates
+            .filter_map(|(_, create)| shared_by(&create))
+            .collect();
         for key in shared {
             self.leases.share(key);
             self.give_back_lease(now, key);

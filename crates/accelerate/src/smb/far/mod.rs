@@ -311,12 +311,7 @@ impl Far {
     fn stop(&mut self, reason: LetGoReason) {
         let letting_go = match self.state {
             State::Watching => {
-                let gathered = std::mem::take(&mut self.gathering);
-                for bytes in gathered.into_bytes() {
-                    self.send_server(bytes);
-                }
-                let held = self.requests.give_back();
-                self.send_server(held);
+                self.give_gathered();
                 self.give_held();
                 let held = self.answers.give_back();
                 self.send_client(SegmentKind::Payload, held);
@@ -327,6 +322,18 @@ impl Far {
         };
         self.state = State::Gone;
         self.outputs.push_back(Output::LettingGo(letting_go));
+    }
+
+    /// Passes on what came of the client's, as it came.
+    fn give_gathered(&mut self) {
+        let waiting = std::mem::take(&mut self.queue).into_iter();
+        let gathered = std::mem::take(&mut self.gathering);
+        for bytes in waiting.chain([gathered]).flat_map(Message::into_bytes) {
+            self.send_server(bytes);
+        }
+        self.queue_bytes = 0;
+        let held = self.requests.give_back();
+        self.send_server(held);
     }
 
     /// Passes on what was gathered of the server's message, as it came.
@@ -384,15 +391,11 @@ impl Far {
     /// server, and then the stream towards it ends (see [`Self::pump`]).
     fn client_finished(&mut self) {
         self.client_finish = Finish::Wanted;
+        self.forgo_company();
         self.stop_serving_all();
         if self.state == State::Watching {
-            // The beginning of a message that never came whole.
-            let gathered = std::mem::take(&mut self.gathering);
-            for bytes in gathered.into_bytes() {
-                self.send_server(bytes);
-            }
-            let held = self.requests.give_back();
-            self.send_server(held);
+            // With the beginning of a message that never came whole.
+            self.give_gathered();
         }
     }
 }
@@ -432,6 +435,8 @@ impl Accelerator for Far {
             },
             Input::WanFinished => self.client_finished(),
             Input::WanSilent(_) => {}
+            Input::Alone => self.is_alone(),
+            Input::Beside => self.is_beside_others(now),
             Input::Timeout => {
                 self.give_back_overdue(now);
                 self.retire_overdue(now);

@@ -67,6 +67,9 @@ impl Far {
             self.note_channels(now, &message);
         }
         self.note_set_up(&message);
+        for head in message.heads() {
+            self.connection.note_client(&head.header, head.body());
+        }
         self.note_touches(now, &message);
         self.note_file_system(&message);
         if let Some(message) = self.open_next(now, message)
@@ -337,8 +340,9 @@ impl Far {
             return;
         }
         self.give_back_confirmed();
+        self.tell_given_back();
         self.close_unwanted();
-        loop {
+        while !self.leases.awaits_company() {
             // What waits for opens to be given back concerns none of them, and what they are given
             // back with, WRITEs and CLOSEs, stands behind it.
             let mut waiting = self.queue.iter();
@@ -503,7 +507,12 @@ impl Far {
             {
                 listing.asked_by_client += 1;
             }
-            if let Purpose::Create { is_bare: false, is_ours, .. } = purpose {
+            if let Purpose::Create {
+                is_bare: false,
+                is_ours,
+                ..
+            } = purpose
+            {
                 self.creating += 1;
                 if is_ours {
                     head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;

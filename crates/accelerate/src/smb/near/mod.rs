@@ -604,6 +604,8 @@ impl Accelerator for Near {
             Input::Start => self.tell_far(Frame::Speaks {
                 version: TAKES_LEASES,
             }),
+            // The far half's affair.
+            Input::Alone | Input::Beside => {}
             Input::Timeout => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {

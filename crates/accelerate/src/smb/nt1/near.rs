@@ -691,7 +691,7 @@ impl Accelerator for Near {
             return;
         }
         match input {
-            Input::Start | Input::Timeout => {}
+            Input::Start | Input::Timeout | Input::Alone | Input::Beside => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {
                 self.outputs.push_back(Output::FinishWan);

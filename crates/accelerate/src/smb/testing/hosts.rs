@@ -60,6 +60,8 @@ pub enum Question {
     Connect,
     /// To open the file, to read and write it.
     Open,
+    /// The same under a lease.
+    OpenLeased,
     /// For what it holds.
     Read {
         /// From here on.
@@ -108,6 +110,7 @@ impl FileClient {
             Question::SetUp => messages::session_setup(),
             Question::Connect => messages::tree_connect(),
             Question::Open => Create::open(FileServer::NAME).request(),
+            Question::OpenLeased => Create::leased(FileServer::NAME, 7).request(),
             Question::Read { offset, length } => messages::read(self.file, *offset, *length),
             Question::Write { offset, data } => messages::write(self.file, *offset, data),
             Question::Flush => messages::flush(self.file),
@@ -130,7 +133,7 @@ impl FileClient {
         match self.asked.take()?.1 {
             Question::SetUp => self.client.session = answer.header.session,
             Question::Connect => self.client.tree = answer.header.tree,
-            Question::Open => {
+            Question::Open | Question::OpenLeased => {
                 let opened = CreateAnswer::parse(&answer.body);
                 self.file = opened.expect("it is a CREATE's").file;
             }

@@ -15,6 +15,7 @@ use super::login::Heard;
 use super::messages::{self, Create, Request, frame};
 use super::seal::{End, Seal};
 use super::server::{Sealing, Server, Signing};
+use crate::companions::Ends;
 use crate::smb::keys::SigningKey;
 use crate::smb::wire::create::CreateAnswer;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
@@ -339,6 +340,11 @@ pub(crate) struct World {
     pub(crate) arrivals: Vec<Arrival>,
     /// The stream towards client 0 has ended, cleanly or not.
     pub(crate) is_client_gone: bool,
+    /// Between whom the far half has said that it is.
+    pub(crate) between: Option<Ends>,
+    /// It is not told that it is alone there: the test says what it is told.
+    pub(crate) keeps_company: bool,
+    pub(crate) has_given_back: bool,
     /// What each half was told, if it is to be kept.
     pub(crate) told: Option<[Vec<Input>; 2]>,
     halves: [Stage; 2],
@@ -381,6 +387,9 @@ impl World {
             wan_bytes: 0,
             arrivals: Vec::new(),
             is_client_gone: false,
+            between: None,
+            keeps_company: false,
+            has_given_back: false,
             told: None,
             halves: [half(Half::Near), half(Half::Far)],
             ways: [way(), way()],
@@ -713,6 +722,14 @@ impl World {
     }
 
     fn drain(&mut self, half: usize) {
+        let knew = self.between.is_some();
+        self.drain_outputs(half);
+        if !knew && self.between.is_some() && !self.keeps_company {
+            self.input(half, Input::Alone);
+        }
+    }
+
+    fn drain_outputs(&mut self, half: usize) {
         while let Stage::Running(running) = &mut self.halves[half] {
             let Some(output) = running.poll_output() else {
                 return;
@@ -723,6 +740,8 @@ impl World {
                 Output::ToLan(bytes) => self.give_host(half, &bytes),
                 Output::ToWan(segment) => self.send_segment(half, segment),
                 Output::FinishWan => self.push(1 - half, Item::Finish, 0),
+                Output::Between(ends) => self.between = Some(ends),
+                Output::GivenBack => self.has_given_back = true,
                 Output::LettingGo(letting_go) => {
                     assert!(self.let_go.is_none(), "it lets go twice");
                     self.let_go = Some(letting_go);

@@ -336,7 +336,10 @@ fn a_break_that_overtakes_its_open_ends_the_licence_and_is_heard_behind_it() {
             let start = world.now;
             world.ask(0, &messages::write(file, 0, b"mine"));
             assert!(world.round_trips(start) >= 1.0);
-            let notice = world.clients[0].unasked.pop().expect("it hears of the break");
+            let notice = world.clients[0]
+                .unasked
+                .pop()
+                .expect("it hears of the break");
             assert_eq!(OplockBreak::parse(&notice.body).unwrap().file, file);
             world.ask(0, &messages::acknowledge(file, 0));
             let answer = world.wait(other, wanted);

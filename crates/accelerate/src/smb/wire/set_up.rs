@@ -3,7 +3,7 @@
 //! derived from them ([MS-SMB2] §3.1.4.2, Generating Cryptographic Keys).
 
 use super::header::LENGTH;
-use super::{WireError, expect_structure, u8_at, u16_at, u32_at};
+use super::{WireError, array, expect_structure, u8_at, u16_at, u32_at};
 
 /// What a NEGOTIATE context is of that says how messages are encrypted, and how they are signed
 /// ([MS-SMB2] §2.2.3.1).
@@ -14,6 +14,8 @@ const CONTEXTS_MAX: u16 = 64;
 
 /// The dialects as they are numbered ([MS-SMB2] §2.2.4, NEGOTIATE Response).
 pub(crate) mod dialect {
+    /// The first one with leases.
+    pub(crate) const SMB_2_1: u16 = 0x0210;
     /// The first one of SMB 3.
     pub(crate) const SMB_3_0: u16 = 0x0300;
     /// The first one that demands a signed TREE_CONNECT of users with a key.
@@ -22,10 +24,18 @@ pub(crate) mod dialect {
     pub(crate) const WILDCARD: u16 = 0x02ff;
 }
 
+/// What a client calls itself in its NEGOTIATE: the same over all its connections ([MS-SMB2] §2.2.3, ClientGuid).
+pub(crate) fn client_guid(body: &[u8]) -> Result<[u8; 16], WireError> {
+    expect_structure(body, 36)?;
+    array(body, 12)
+}
+
 /// The answer to a NEGOTIATE ([MS-SMB2] §2.2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NegotiateAnswer {
     pub(crate) dialect: u16,
+    /// What the server calls itself, at all its addresses.
+    pub(crate) server_guid: [u8; 16],
     pub(crate) capabilities: u32,
     pub(crate) max_read: u32,
     pub(crate) max_write: u32,
@@ -36,6 +46,7 @@ impl NegotiateAnswer {
         expect_structure(body, 65)?;
         Ok(Self {
             dialect: u16_at(body, 4)?,
+            server_guid: array(body, 8)?,
             capabilities: u32_at(body, 24)?,
             max_read: u32_at(body, 32)?,
             max_write: u32_at(body, 36)?,

@@ -321,7 +321,7 @@ impl Accelerator for Far {
             return;
         }
         match input {
-            Input::Start | Input::WanSilent(_) => {}
+            Input::Start | Input::WanSilent(_) | Input::Alone | Input::Beside => {}
             Input::Lan(bytes) => self.answer_bytes(now, &bytes),
             Input::LanFinished => {
                 let held = self.answers.give_back();
