@@ -226,6 +226,8 @@ impl Near {
             Touch::Nothing
             | Touch::Asks(_)
             | Touch::AsksPosition(_)
+            | Touch::Seeks(_)
+            | Touch::ReadsOtherwise(_)
             | Touch::Opens
             | Touch::Raw => {}
             Touch::Reads(request) => self.read_passed(now, passed, request),

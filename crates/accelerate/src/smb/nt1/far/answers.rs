@@ -8,6 +8,7 @@ use super::super::wire::create::{CreateAnswer, hide_oplock, opened_file};
 use super::super::wire::header::{self, Header, UNASKED, command};
 use super::super::wire::negotiate::NegotiateAnswer;
 use super::super::wire::oplock::broken;
+use super::super::wire::position::sought;
 use super::super::wire::set_up::connected;
 use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
 use super::super::wire::transfer::read_data;
@@ -163,6 +164,12 @@ impl Far {
             };
         }
         self.early -= usize::from(outstanding.is_early);
+        if let Some((file, serial)) = outstanding.purpose.bars_reads_ahead() {
+            let open = self.opens.get_mut(&file);
+            if let Some(open) = open.filter(|open| open.serial == serial) {
+                open.changing = open.changing.saturating_sub(1);
+            }
+        }
         match outstanding.purpose {
             Purpose::Create {
                 is_ours,
@@ -183,13 +190,27 @@ impl Far {
             Purpose::Changes { file, serial, .. } => {
                 let open = self.opens.get_mut(&file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
-                    open.changing = open.changing.saturating_sub(1);
                     open.writing = open
                         .writing
                         .saturating_sub(usize::from(outstanding.is_awaited));
                     if let Some(start) = outstanding.written_at {
                         open.written.remove(&start);
                     }
+                }
+            }
+            Purpose::Seeks { seek, serial } if is_done => {
+                let open = self.opens.get_mut(&seek.file);
+                if let (Some(open), Ok(told)) = (
+                    open.filter(|open| open.serial == serial),
+                    sought(split::message(frame)),
+                ) {
+                    open.sought.at = seek.leads_to(open.sought.at, told);
+                }
+            }
+            Purpose::SetsPosition { file, serial, to } if is_done => {
+                let open = self.opens.get_mut(&file);
+                if let Some(open) = open.filter(|open| open.serial == serial) {
+                    open.told.at = to;
                 }
             }
             Purpose::Ends { tree, user } if is_done => {
@@ -200,6 +221,9 @@ impl Far {
             }
             Purpose::Create { .. }
             | Purpose::Ends { .. }
+            | Purpose::Tells { .. }
+            | Purpose::Seeks { .. }
+            | Purpose::SetsPosition { .. }
             | Purpose::Plain
             | Purpose::Closes { .. }
             | Purpose::Ahead { .. }
@@ -297,6 +321,10 @@ impl Far {
         let mut open = open.filter(|open| open.serial == serial);
         if let Some(open) = &mut open {
             open.reading = open.reading.saturating_sub(1);
+            if matches!(outstanding.purpose, Purpose::Ahead { .. }) {
+                // It may have been done behind what was asked since.
+                open.reads_moved();
+            }
         }
         let Purpose::Ahead {
             offset,

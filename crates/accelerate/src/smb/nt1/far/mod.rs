@@ -25,7 +25,7 @@
 //!
 //! Requests reach the server in the client's order. One waits, with all behind it, while the server takes no
 //! more, while WRITEs are under way that the client may hold for done (only further WRITEs pass then), or
-//! while a position must be put where the client's own READs would have left it.
+//! while a position must be put where the client's own requests would have left it.
 
 mod answers;
 mod open;
@@ -40,6 +40,7 @@ use vocab::{Segment, SegmentKind, Time};
 use super::frames::{Frame, VERSION};
 use super::wire::header::Header;
 use super::wire::negotiate::NegotiateAnswer;
+use super::wire::position::Seek;
 use super::wire::split::{self, Splitter, Unread};
 use super::wire::transaction::Progress;
 use super::wire::transfer::ReadRequest;
@@ -100,6 +101,22 @@ enum Purpose {
         serial: u64,
         is_write: bool,
     },
+    /// It tells a position of this open's.
+    Tells {
+        file: u16,
+        serial: u64,
+    },
+    /// The same, and moves it.
+    Seeks {
+        seek: Seek,
+        serial: u64,
+    },
+    /// It sets FilePositionInformation.
+    SetsPosition {
+        file: u16,
+        serial: u64,
+        to: u64,
+    },
     /// It may change any file.
     Anything,
     /// It ends this open.
@@ -121,11 +138,35 @@ enum Purpose {
         position: u64,
         at: Time,
     },
-    /// Our own READ that puts an open's position where the client's would be.
+    /// Our own request that puts an open's position where the client's would be.
     Moves {
         file: u16,
         serial: u64,
     },
+}
+
+impl Purpose {
+    /// The open, and its serial, that nothing of ours may be asked of until this is answered: it may change the
+    /// open's file, or is about a position.
+    fn bars_reads_ahead(self) -> Option<(u16, u64)> {
+        match self {
+            Self::Changes { file, serial, .. }
+            | Self::Tells { file, serial }
+            | Self::Seeks {
+                seek: Seek { file, .. },
+                serial,
+            }
+            | Self::SetsPosition { file, serial, .. } => Some((file, serial)),
+            Self::Plain
+            | Self::Reads { .. }
+            | Self::Create { .. }
+            | Self::Anything
+            | Self::Closes { .. }
+            | Self::Ends { .. }
+            | Self::Ahead { .. }
+            | Self::Moves { .. } => None,
+        }
+    }
 }
 
 /// A request under way, by its multiplex id at the server.

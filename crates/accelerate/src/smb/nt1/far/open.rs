@@ -4,10 +4,20 @@
 use std::collections::BTreeMap;
 
 use super::super::wire::header::Header;
+use super::super::wire::position::{From, Seek, set_position};
 use super::super::wire::transfer::ReadRequest;
 use super::Request;
 use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::ReadAhead;
+
+/// One of an open's positions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Position {
+    /// As the client's requests leave it.
+    pub(crate) at: u64,
+    /// The server's may be another.
+    pub(crate) is_moved: bool,
+}
 
 /// One open.
 #[derive(Debug)]
@@ -21,10 +31,10 @@ pub(crate) struct Open {
     pub(crate) grant: Grant,
     pub(crate) may_write: bool,
     pub(crate) reads: Option<ReadAhead>,
-    /// Where the client's last READ or WRITE ended: its position in the file, as the server would tell it.
-    pub(crate) seek: u64,
-    /// The server's position may be another: it has seen READs of ours, or not all of the client's.
-    pub(crate) is_moved: bool,
+    /// The position that SEEK moves: where the client's last READ, WRITE or SEEK ended.
+    pub(crate) sought: Position,
+    /// FilePositionInformation: where the client's last READ ended, or where it has set it.
+    pub(crate) told: Position,
     /// READs under way, the client's and ours: until they are answered nobody knows the position.
     pub(crate) reading: usize,
     /// READs of the client's that what is on its way will answer.
@@ -59,8 +69,8 @@ impl Open {
             grant: Grant::Held,
             may_write: false,
             reads: None,
-            seek: 0,
-            is_moved: false,
+            sought: Position::default(),
+            told: Position::default(),
             reading: 0,
             waiting: Vec::new(),
             changing: 0,
@@ -77,27 +87,46 @@ impl Open {
 
     /// A READ of the client's is answered that the server does not see: it leaves its position behind.
     pub(crate) fn note_unseen(&mut self, read: ReadRequest) {
-        self.is_moved = true;
+        self.reads_moved();
         let end = self.reads.as_ref().and_then(ReadAhead::end);
         let left = end.map_or(u64::MAX, |end| end.saturating_sub(read.offset));
         self.note_read(read, left.min(u64::from(read.length)) as u32);
     }
 
-    /// A READ of the client's has read so many bytes.
+    /// A READ of the client's has read so many bytes, or none at the file's end.
     pub(crate) fn note_read(&mut self, read: ReadRequest, count: u32) {
-        if count > 0 {
-            self.seek = read.offset + u64::from(count.min(read.length));
-        }
+        let end = read.offset + u64::from(count.min(read.length));
+        self.sought.at = end;
+        self.told.at = end;
     }
 
-    /// A READ that leaves the position where the client's own requests would have: of the byte before it.
-    pub(crate) fn to_position(&self, file: u16) -> ReadRequest {
-        let length = self.seek.min(1);
-        ReadRequest {
-            file,
-            offset: self.seek - length,
-            length: length as u32,
+    /// The server's positions may be others: it has seen a READ of ours, or not one of the client's.
+    pub(crate) fn reads_moved(&mut self) {
+        self.sought.is_moved = true;
+        self.told.is_moved = true;
+    }
+
+    /// A request that puts the position that SEEK moves where the client's own would have left it.
+    pub(crate) fn to_sought(&mut self, file: u16) -> Vec<u8> {
+        self.sought.is_moved = false;
+        if let Ok(by) = i32::try_from(self.sought.at) {
+            let from = From::Start;
+            return Seek { file, from, by }.emit(&self.like);
         }
+        // No SEEK reaches that far. A READ of the byte before it does, and moves the other position as well.
+        self.told.is_moved = true;
+        let read = ReadRequest {
+            file,
+            offset: self.sought.at - 1,
+            length: 1,
+        };
+        read.emit(&self.like)
+    }
+
+    /// The same of FilePositionInformation.
+    pub(crate) fn to_told(&mut self, file: u16) -> Vec<u8> {
+        self.told.is_moved = false;
+        set_position(&self.like, file, self.told.at)
     }
 
     /// Whether a request is of the open's own user and tree.

@@ -6,6 +6,7 @@ use vocab::{SegmentKind, Time};
 use super::super::frames::Frame;
 use super::super::wire::create::{CreateRequest, ask_for_oplock};
 use super::super::wire::header::{self, Header, UNASKED, command};
+use super::super::wire::position::{From, Seek, position_set};
 use super::super::wire::split::{self, is_short, message_mut};
 use super::super::wire::target::{self, Touch, touch};
 use super::super::wire::transaction::Progress;
@@ -81,7 +82,16 @@ impl Far {
     /// What the message does to what is known of opens.
     fn note_touch(&mut self, now: Time, header: &Header, touch: Touch) {
         match touch {
-            Touch::Changes(file) => self.forget_ahead(file),
+            Touch::Changes(file) => {
+                self.forget_ahead(file);
+                if header.command == command::WRITE_OLD {
+                    self.leave_position(file);
+                }
+            }
+            Touch::ReadsOtherwise(file) => {
+                self.forget_ahead(file);
+                self.leave_position(file);
+            }
             Touch::Writes(request) => self.forget_ahead(request.file),
             Touch::Locks(locking) | Touch::Releases(locking) => {
                 if locking.releases() {
@@ -124,10 +134,18 @@ impl Far {
             | Touch::Reads(_)
             | Touch::Asks(_)
             | Touch::AsksPosition(_)
+            | Touch::Seeks(_)
             | Touch::Flushes(_)
             | Touch::FlushesAll
             | Touch::Opens
             | Touch::Raw => {}
+        }
+    }
+
+    /// Only the server knows an open's position from here on: no READ of ours may move it any more.
+    fn leave_position(&mut self, file: u16) {
+        if let Some(open) = self.opens.get_mut(&file) {
+            open.reads = None;
         }
     }
 
@@ -284,13 +302,17 @@ impl Far {
         let is_barred = self.early > 0
             && !matches!(touch, Touch::Writes(_))
             && !matches!(header.command, command::ECHO | command::NT_CANCEL);
+        let is_reading = |file: u16| self.opens.get(&file).is_some_and(|open| open.reading > 0);
         let is_in_the_way = match touch {
             Touch::Writes(write) => self
                 .opens
                 .get(&write.file)
                 .is_some_and(|open| open.overlaps(write.offset, write.end().unwrap_or(u64::MAX))),
             // No READ of ours may move its position any more.
-            Touch::AsksPosition(file) => self.opens.get(&file).is_some_and(|open| open.reading > 0),
+            Touch::AsksPosition(file)
+            | Touch::Seeks(Seek { file, .. })
+            | Touch::ReadsOtherwise(file) => is_reading(file),
+            Touch::Changes(file) if header.command == command::WRITE_OLD => is_reading(file),
             _ => false,
         };
         // What a client asks for beyond what it may, by itself, is between it and the server.
@@ -316,22 +338,31 @@ impl Far {
             })
     }
 
-    /// Puts the position of an open, which the next request asks for, where the client's own READs would have
-    /// left it: by reading the byte before it. Whether that was begun.
+    /// Puts the position of an open, which the next request asks for, where the client's own requests would have
+    /// left it. Whether that was begun.
     fn moves_position(&mut self) -> bool {
         let Some(request) = self.queue.front() else {
             return false;
         };
-        let Touch::AsksPosition(file) = touch(&request.header, request.message()) else {
-            return false;
+        let (file, message, serial) = match touch(&request.header, request.message()) {
+            Touch::AsksPosition(file) => {
+                let open = self.opens.get_mut(&file);
+                let Some(open) = open.filter(|open| open.told.is_moved) else {
+                    return false;
+                };
+                open.reading += 1;
+                (file, open.to_told(file), open.serial)
+            }
+            Touch::Seeks(seek) if seek.from == From::Current => {
+                let open = self.opens.get_mut(&seek.file);
+                let Some(open) = open.filter(|open| open.sought.is_moved) else {
+                    return false;
+                };
+                open.reading += 1;
+                (seek.file, open.to_sought(seek.file), open.serial)
+            }
+            _ => return false,
         };
-        let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_moved) else {
-            return false;
-        };
-        open.is_moved = false;
-        open.reading += 1;
-        let message = open.to_position(file).emit(&open.like);
-        let serial = open.serial;
         self.send_own(message, Purpose::Moves { file, serial });
         true
     }
@@ -408,25 +439,33 @@ impl Far {
 
     /// Notes at its open that a READ, or a request which may change its file, is under way.
     fn note_change(&mut self, outstanding: &mut Outstanding, touch: Touch) {
+        if let Touch::ReadsOtherwise(file) = touch
+            && let Some(open) = self.opens.get_mut(&file)
+        {
+            open.sought.is_moved = false;
+            open.told.is_moved = false;
+        }
         if let Purpose::Reads { read, .. } = outstanding.purpose
             && let Some(open) = self.opens.get_mut(&read.file)
         {
             open.reading += 1;
         }
-        let Purpose::Changes { file, is_write, .. } = outstanding.purpose else {
+        let Some((file, _)) = outstanding.purpose.bars_reads_ahead() else {
             return;
         };
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
         open.changing += 1;
-        if !is_write {
+        if !matches!(outstanding.purpose, Purpose::Changes { is_write: true, .. }) {
             return;
         }
-        // From here on the server's position is the client's.
-        open.is_moved = false;
-        if let Touch::Writes(write) = touch {
-            open.seek = write.end().unwrap_or_default();
+        // From here on the server's position is the client's, but for READs of ours under way.
+        if let Touch::Writes(write) = touch
+            && write.length > 0
+        {
+            open.sought.is_moved = false;
+            open.sought.at = write.end().unwrap_or_default();
         }
         outstanding.is_awaited = open.is_from_before();
         open.writing += usize::from(outstanding.is_awaited);
@@ -464,7 +503,20 @@ impl Far {
             },
             Touch::Opens => self.judge_create(request).unwrap_or(Purpose::Plain),
             Touch::Writes(write) => changes(write.file, true),
-            Touch::Changes(file) => changes(file, false),
+            Touch::Changes(file) => match (serial(file), position_set(request.message())) {
+                (Some(serial), Some(to)) if header.command == command::TRANSACTION_2 => {
+                    Purpose::SetsPosition { file, serial, to }
+                }
+                _ => changes(file, false),
+            },
+            Touch::AsksPosition(file) => match serial(file) {
+                Some(serial) => Purpose::Tells { file, serial },
+                None => Purpose::Plain,
+            },
+            Touch::Seeks(seek) => match serial(seek.file) {
+                Some(serial) => Purpose::Seeks { seek, serial },
+                None => Purpose::Plain,
+            },
             Touch::Locks(locking) | Touch::Releases(locking) => changes(locking.file, false),
             Touch::Closes(file) => match serial(file) {
                 Some(serial) => Purpose::Closes { file, serial },
@@ -481,7 +533,7 @@ impl Far {
             },
             Touch::Nothing
             | Touch::Asks(_)
-            | Touch::AsksPosition(_)
+            | Touch::ReadsOtherwise(_)
             | Touch::Flushes(_)
             | Touch::FlushesAll
             | Touch::Raw => Purpose::Plain,
@@ -594,7 +646,7 @@ impl Far {
                 return true;
             }
             reads.asked(offset, length);
-            open.is_moved = true;
+            open.reads_moved();
             open.reading += 1;
             let read = ReadRequest {
                 file,

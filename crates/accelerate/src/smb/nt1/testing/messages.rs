@@ -167,6 +167,18 @@ pub(crate) fn seek(file: u16, from: u16, by: i32) -> Vec<u8> {
     body(&header(command::SEEK), &words, &[])
 }
 
+/// A READ of the oldest kind.
+pub(crate) fn read_old(file: u16, offset: u32, length: u16) -> Vec<u8> {
+    let words = [
+        &file.to_le_bytes()[..],
+        &length.to_le_bytes(),
+        &offset.to_le_bytes(),
+        &[0; 2],
+    ]
+    .concat();
+    body(&header(command::READ_OLD), &words, &[])
+}
+
 /// Locks 16 bytes from the file's start: shared if the kind says 1, a release if it says 2.
 pub(crate) fn locking(file: u16, kind: u8, locks: u16) -> Vec<u8> {
     let mut words = END_OF_CHAIN.to_vec();
@@ -208,6 +220,12 @@ pub(crate) fn query_file(file: u16, level: u16) -> Vec<u8> {
 pub(crate) fn set_size(file: u16, size: u64) -> Vec<u8> {
     let parameters = [&file.to_le_bytes()[..], &0x104u16.to_le_bytes(), &[0; 2]].concat();
     transaction(0x08, &parameters, &size.to_le_bytes())
+}
+
+/// Sets a position (FilePositionInformation).
+pub(crate) fn tell(file: u16, position: u64) -> Vec<u8> {
+    let parameters = [&file.to_le_bytes()[..], &1_014u16.to_le_bytes(), &[0; 2]].concat();
+    transaction(0x08, &parameters, &position.to_le_bytes())
 }
 
 pub(crate) fn find_first() -> Vec<u8> {

@@ -35,7 +35,9 @@ struct Open {
     /// 0, 1 (exclusive) or 2 (batch).
     oplock: u8,
     is_breaking: bool,
+    /// What SEEK moves, and FilePositionInformation.
     position: u64,
+    told: u64,
     header: Header,
 }
 
@@ -172,6 +174,7 @@ impl Server {
                 header.command,
                 command::CLOSE
                     | command::FLUSH
+                    | command::READ_OLD
                     | command::SEEK
                     | command::ECHO
                     | command::TRANSACTION_2
@@ -260,6 +263,16 @@ impl Server {
                 self.try_waiting();
             }
             command::READ => self.read(connection, header, message),
+            command::READ_OLD => {
+                let file = u16_at(message, WORDS_AT).expect("a file");
+                let (length, offset) =
+                    (u16_at(message, WORDS_AT + 2), u32_at(message, WORDS_AT + 4));
+                let open = self.opens.get_mut(&file).expect("an open file");
+                open.position = u64::from(offset.unwrap()) + u64::from(length.unwrap());
+                open.told = open.position;
+                let answer = body(&header.answer(), &[0; 10], &[]);
+                self.say(connection, true, &answer);
+            }
             command::WRITE => self.write(connection, header, message),
             command::CLOSE => {
                 let file = u16_at(message, WORDS_AT).expect("a file");
@@ -288,7 +301,8 @@ impl Server {
                 let open = self.opens.get_mut(&file).expect("an open file");
                 let from = match mode {
                     Ok(0) => 0,
-                    _ => open.position,
+                    Ok(1) => open.position,
+                    _ => self.files[&open.name].len() as u64,
                 };
                 open.position = from.wrapping_add_signed(by.unwrap().cast_signed().into());
                 let at = (open.position as u32).to_le_bytes();
@@ -378,6 +392,7 @@ impl Server {
                 oplock,
                 is_breaking: false,
                 position: 0,
+                told: 0,
                 header: *header,
             },
         );
@@ -399,9 +414,9 @@ impl Server {
         let most = self.read_most.unwrap_or(u32::MAX).min(request.length);
         let end = (start + most as usize).min(contents.len());
         let data = &contents[start..end];
-        if !data.is_empty() {
-            open.position = end as u64;
-        }
+        // At the file's end as well.
+        open.position = request.offset + data.len() as u64;
+        open.told = open.position;
         let mut answer = read_answer_front(header, data.len() as u32);
         answer.extend_from_slice(data);
         self.say(connection, true, &answer);
@@ -444,14 +459,18 @@ impl Server {
             return;
         }
         let file = u16_at(message, parameters).unwrap();
-        let Some(open) = self.opens.get(&file) else {
+        let Some(open) = self.opens.get_mut(&file) else {
             return self.fail(connection, header, INVALID_HANDLE);
         };
         let contents = self.files.get_mut(&open.name).expect("it is open");
         let level = u16_at(message, parameters + 2).unwrap();
         let data = match (subcommand, level) {
-            (7, 1_014) => open.position.to_le_bytes().to_vec(),
+            (7, 1_014) => open.told.to_le_bytes().to_vec(),
             (7, _) => (contents.len() as u64).to_le_bytes().to_vec(),
+            (8, 1_014) => {
+                open.told = u64_at(message, data_at).unwrap();
+                Vec::new()
+            }
             (8, _) => {
                 let size = u64_at(message, data_at).unwrap();
                 contents.resize(size as usize, 0);

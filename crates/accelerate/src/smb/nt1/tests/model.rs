@@ -9,21 +9,24 @@ use vocab::Random;
 use super::DELAY;
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, flush, locking, process_exit, query_file, read, seek, set_size, write,
+    Create, chained, close, flush, locking, process_exit, query_file, read, seek, set_size, tell,
+    write,
 };
 use crate::smb::nt1::wire::create::CreateAnswer;
+use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const STEPS: usize = 120;
 const RUNS: u64 = 60;
 
-/// An open, and where its client's READs have left it.
+/// An open, and where its client has left both positions.
 #[derive(Clone, Copy)]
 struct Open {
     file: u16,
     name: &'static str,
-    position: Option<u64>,
+    position: u64,
+    told: u64,
     is_own: bool,
 }
 
@@ -72,7 +75,7 @@ impl Model {
         match self.below(13) {
             // Serial, as clients are.
             0..=3 => {
-                let start = open.position.unwrap_or(0);
+                let start = open.position;
                 let length = [10, 100, 3_000][self.below(3)];
                 for turn in 0..1 + self.below(4) as u64 {
                     self.read(who, index, start + turn * length, length as u32);
@@ -86,7 +89,7 @@ impl Model {
                 let contents = self.files.get_mut(open.name).unwrap();
                 contents.resize(contents.len().max(at + data.len()), 0);
                 contents[at..at + data.len()].copy_from_slice(&data);
-                self.opens[who][index].position = Some((at + data.len()) as u64);
+                self.opens[who][index].position = (at + data.len()) as u64;
             }
             8 => match self.below(3) {
                 0 => {
@@ -102,15 +105,9 @@ impl Model {
                     let size = self.below(2_000);
                     self.world.ask(who, &set_size(open.file, size as u64));
                     self.files.get_mut(open.name).unwrap().resize(size, 0);
-                    self.forget_positions();
                 }
             },
-            9 => {
-                if let Some(position) = open.position {
-                    let answer = self.world.ask(who, &seek(open.file, 1, 0));
-                    assert_eq!(u32_at(&answer.message, 33), Ok(position as u32));
-                }
-            }
+            9 => self.positions(who, index),
             10 => {
                 let time = Duration::from_millis(self.below(700) as u64);
                 self.world.is_cut = self.below(3) == 0;
@@ -154,7 +151,6 @@ impl Model {
         self.files.entry(name).or_default();
         if create.disposition == 5 {
             self.files.insert(name, Vec::new());
-            self.forget_positions();
         }
         let answer = CreateAnswer::parse(&answer.message).expect("it opens");
         assert_eq!(answer.size, self.files[name].len() as u64);
@@ -162,7 +158,8 @@ impl Model {
         self.opens[who].push(Open {
             file: answer.file,
             name,
-            position: None,
+            position: 0,
+            told: 0,
             is_own,
         });
     }
@@ -188,11 +185,33 @@ impl Model {
         }
     }
 
-    /// A file has become shorter: read again, what was behind its new end moves nothing.
-    fn forget_positions(&mut self) {
-        for open in self.opens.iter_mut().flatten() {
-            open.position = None;
+    /// An open's positions are asked for, and moved.
+    fn positions(&mut self, who: usize, index: usize) {
+        let open = self.opens[who][index];
+        let size = self.files[open.name].len() as u64;
+        let by = self.below(40) as i32;
+        let to = self.below(3_000) as u64;
+        let (message, position, told) = match self.below(5) {
+            0 => (seek(open.file, 0, by), by as u64, open.told),
+            1 => (seek(open.file, 1, by), open.position + by as u64, open.told),
+            2 => (seek(open.file, 2, by), size + by as u64, open.told),
+            3 => (tell(open.file, to), open.position, to),
+            _ => (query_file(open.file, 1_014), open.position, open.told),
+        };
+        let answer = self.world.ask(who, &message);
+        assert_eq!(answer.header.status, 0);
+        match answer.header.command {
+            command::SEEK => assert_eq!(u32_at(&answer.message, 33), Ok(position as u32)),
+            _ if message == query_file(open.file, 1_014) => {
+                assert_eq!(
+                    answer.message[answer.message.len() - 8..],
+                    told.to_le_bytes()
+                );
+            }
+            _ => {}
         }
+        self.opens[who][index].position = position;
+        self.opens[who][index].told = told;
     }
 
     fn read(&mut self, who: usize, index: usize, at: u64, length: u32) {
@@ -202,9 +221,9 @@ impl Model {
         let start = (at as usize).min(contents.len());
         let end = (at as usize + length as usize).min(contents.len());
         assert_eq!(answer.data(), &contents[start..end]);
-        if start < end {
-            self.opens[who][index].position = Some(end as u64);
-        }
+        let open = &mut self.opens[who][index];
+        open.position = at + (end - start) as u64;
+        open.told = open.position;
     }
 
     /// The client behind the pair gives back the oplocks of its own that were broken.

@@ -1,9 +1,12 @@
 //! READs ahead of a serial client.
 
+use std::time::Duration;
+
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, find_first, header, locking, read, seek, set_size,
+    Create, chained, close, find_first, header, locking, query_file, read, read_old, seek,
+    set_size, tell, write,
 };
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
@@ -115,6 +118,71 @@ fn a_position_is_where_the_clients_own_reads_have_left_it() {
     world.ask(0, &read(file, 180_000, BLOCK));
     let answer = world.ask(0, &seek(file, 1, 5));
     assert_eq!(u32_at(&answer.message, 33), Ok(240_005));
+}
+
+#[test]
+fn a_position_that_the_client_has_sought_stays_beside_what_is_read_ahead() {
+    let mut world = world(4 << 20);
+    world.server_takes = Duration::from_millis(1);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000, 180_000, 240_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    let sought = |world: &mut World, from, by| {
+        let answer = world.ask(0, &seek(file, from, by));
+        world.server.heard.clear();
+        world.run_for(ROUND_TRIP * 5);
+        // So that there is something to put right.
+        assert!(world.server.heard.contains(&command::READ));
+        u32_at(&answer.message, 33).unwrap()
+    };
+    assert_eq!(sought(&mut world, 0, 500), 500);
+    assert_eq!(
+        u32_at(&world.ask(0, &seek(file, 1, 0)).message, 33),
+        Ok(500)
+    );
+    // The other position is where the last READ has left it.
+    let told = |world: &mut World| {
+        let answer = world.ask(0, &query_file(file, 1_014)).message;
+        u64::from_le_bytes(answer[answer.len() - 8..].try_into().unwrap())
+    };
+    assert_eq!(told(&mut world), 300_000);
+    world.ask(0, &write(file, 70, b"written").0);
+    assert_eq!(told(&mut world), 300_000);
+    assert_eq!(u32_at(&world.ask(0, &seek(file, 1, 0)).message, 33), Ok(77));
+    assert_eq!(world.ask(0, &tell(file, 9)).header.status, 0);
+    world.ask(0, &read(file, 0, 100));
+    world.ask(0, &read(file, 100, 100));
+    world.ask(0, &read(file, 200, 100));
+    world.ask(0, &tell(file, 7));
+    world.run_for(ROUND_TRIP * 5);
+    assert_eq!(told(&mut world), 7);
+    assert_eq!(
+        u32_at(&world.ask(0, &seek(file, 1, 0)).message, 33),
+        Ok(300)
+    );
+    // Back to where it began, which no READ of a byte before it reaches.
+    assert_eq!(world.ask(0, &seek(file, 0, 0)).header.status, 0);
+    world.ask(0, &read(file, 300, 0));
+    assert_eq!(told(&mut world), 300);
+}
+
+#[test]
+fn a_position_that_only_the_server_knows_is_left_alone() {
+    let mut world = world(4 << 20);
+    world.server_takes = Duration::from_millis(1);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    world.ask(0, &read_old(file, 40, 2));
+    world.run_for(ROUND_TRIP * 5);
+    assert_eq!(u32_at(&world.ask(0, &seek(file, 1, 0)).message, 33), Ok(42));
+    assert!(world.ask(0, &read(file, 180_000, 10)).data() == &contents(1 << 20)[180_000..180_010]);
+    assert_eq!(
+        u32_at(&world.ask(0, &seek(file, 1, 0)).message, 33),
+        Ok(180_010)
+    );
 }
 
 #[test]

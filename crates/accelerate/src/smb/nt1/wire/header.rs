@@ -17,6 +17,8 @@ pub(crate) mod command {
     pub(crate) const CREATE: u8 = 0x03;
     pub(crate) const CLOSE: u8 = 0x04;
     pub(crate) const FLUSH: u8 = 0x05;
+    pub(crate) const READ_OLD: u8 = 0x0a;
+    pub(crate) const WRITE_OLD: u8 = 0x0b;
     pub(crate) const CREATE_TEMPORARY: u8 = 0x0e;
     pub(crate) const CREATE_NEW: u8 = 0x0f;
     pub(crate) const CHECK_DIRECTORY: u8 = 0x10;

@@ -17,6 +17,7 @@
 //! | `set_up` | which trees hold files |
 //! | `create` | NT_CREATE_ANDX |
 //! | `transfer` | READ_ANDX and WRITE_ANDX |
+//! | `position` | SEEK, and the levels that tell and set a position |
 //! | `oplock` | LOCKING_ANDX, with which oplocks are broken and given back as well |
 //! | `target` | which open, tree or user a request works on, and what it does to it |
 //! | `transaction` | when a transaction has been answered |
@@ -27,6 +28,7 @@ pub(crate) mod create;
 pub(crate) mod header;
 pub(crate) mod negotiate;
 pub(crate) mod oplock;
+pub(crate) mod position;
 pub(crate) mod set_up;
 pub(crate) mod split;
 pub(crate) mod target;

@@ -3,6 +3,7 @@
 
 use super::header::{Header, command};
 use super::oplock::Locking;
+use super::position::{self, Seek};
 use super::set_up::disconnects;
 use super::{NO_ANDX, WORDS_AT, transfer, u8_at, u16_at};
 
@@ -23,10 +24,6 @@ const QUERY_FILE: u16 = 0x07;
 const SET_FILE: u16 = 0x08;
 const GET_REFERRAL: u16 = 0x10;
 
-/// Levels of QUERY_FILE whose answer holds the position: the native classes FilePositionInformation and
-/// FileAllInformation, shifted ([MS-SMB] §2.2.2.3.5, Pass-through Information Level Codes).
-const POSITION_LEVELS: [u16; 2] = [1_000 + 14, 1_000 + 18];
-
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
@@ -38,8 +35,12 @@ pub(crate) enum Touch {
     Writes(transfer::WriteRequest),
     /// It asks something of this open and changes nothing.
     Asks(u16),
-    /// The same, and the answer tells its position.
+    /// The same, and the answer tells FilePositionInformation.
     AsksPosition(u16),
+    /// It tells and moves the other position.
+    Seeks(Seek),
+    /// It reads this open's file in a way of its own, and only the server knows how far.
+    ReadsOtherwise(u16),
     /// It may change this open, or its file.
     Changes(u16),
     /// It locks or unlocks parts of the file.
@@ -74,7 +75,9 @@ pub(crate) fn touch(header: &Header, message: &[u8]) -> Touch {
 fn known(header: &Header, message: &[u8]) -> Option<Touch> {
     let is_chained = || u8_at(message, WORDS_AT).is_ok_and(|next| next != NO_ANDX);
     Some(match header.command {
-        command::READ if transfer::waits(message) => Touch::Asks(u16_at(message, WORDS_AT + 4).ok()?),
+        command::READ if transfer::waits(message) => {
+            Touch::ReadsOtherwise(u16_at(message, WORDS_AT + 4).ok()?)
+        }
         command::READ => Touch::Reads(transfer::ReadRequest::parse(message).ok()?),
         command::WRITE => Touch::Writes(transfer::WriteRequest::parse(message).ok()?),
         command::CLOSE => Touch::Closes(u16_at(message, WORDS_AT).ok()?),
@@ -89,10 +92,10 @@ fn known(header: &Header, message: &[u8]) -> Option<Touch> {
                 false => Touch::Locks(locking),
             }
         }
-        command::SEEK => Touch::AsksPosition(u16_at(message, WORDS_AT).ok()?),
-        // READ and QUERY_INFORMATION2; WRITE.
-        0x0a | command::QUERY_INFORMATION_2 => Touch::Asks(u16_at(message, WORDS_AT).ok()?),
-        0x0b => Touch::Changes(u16_at(message, WORDS_AT).ok()?),
+        command::SEEK => Touch::Seeks(Seek::parse(message).ok()?),
+        command::READ_OLD => Touch::ReadsOtherwise(u16_at(message, WORDS_AT).ok()?),
+        command::QUERY_INFORMATION_2 => Touch::Asks(u16_at(message, WORDS_AT).ok()?),
+        command::WRITE_OLD => Touch::Changes(u16_at(message, WORDS_AT).ok()?),
         command::TRANSACTION_2 => transaction(message)?,
         // Its contents are the same behind it; what it truncates has no licence: who holds one is asked
         // for it by the server first.
@@ -168,7 +171,7 @@ fn transaction(message: &[u8]) -> Option<Touch> {
     };
     Some(match u16_at(message, WORDS_AT + 28).ok()? {
         FIND_FIRST | FIND_NEXT | QUERY_FS | QUERY_PATH | GET_REFERRAL => Touch::Nothing,
-        QUERY_FILE => match POSITION_LEVELS.contains(&parameter(2)?) {
+        QUERY_FILE => match position::is_told_by(parameter(2)?) {
             true => Touch::AsksPosition(parameter(0)?),
             false => Touch::Asks(parameter(0)?),
         },
@@ -239,7 +242,7 @@ mod tests {
     fn a_read_that_waits_on_a_pipe_ends_no_licence() {
         let mut message = read(7, 0, 10);
         message[WORDS_AT + 14..WORDS_AT + 18].fill(0xff);
-        assert_eq!(of(&message), Touch::Asks(7));
+        assert_eq!(of(&message), Touch::ReadsOtherwise(7));
         assert_eq!(of(&chained(&message)), Touch::Unread);
         assert_eq!(of(&message[..WORDS_AT + 18]), Touch::Unread);
     }
