@@ -25,7 +25,8 @@ use super::wire::create::opened_file;
 use super::wire::header::{Header, command};
 use super::wire::oplock::Locking;
 use super::wire::split::{self, Passed, Passing, Splitter};
-use super::wire::target::{Touch, touch};
+use super::wire::target::{Touch, is_secondary, may_open, touch};
+use super::wire::transaction::Progress;
 use super::wire::transfer::{
     LONGEST, ReadRequest, WriteRequest, read_answer_front, write_answer, written,
 };
@@ -87,16 +88,35 @@ enum Pending {
         length: u32,
         is_answered: bool,
     },
-    /// A request with whose answer a loss is reported.
-    Reports(u16),
+    /// A request with whose answer a loss is reported, and what has come of the answer.
+    Reports {
+        file: u16,
+        progress: Progress,
+    },
     /// The same of any open.
-    ReportsAny,
+    ReportsAny {
+        progress: Progress,
+        /// The server may give out a file id with its answer.
+        may_open: bool,
+    },
     Closes(u16),
     /// The opens of a tree, or of a user, end with it.
     Ends {
         tree: Option<u16>,
         user: Option<u16>,
     },
+}
+
+impl Pending {
+    fn reports(file: u16) -> Self {
+        let progress = Progress::default();
+        Self::Reports { file, progress }
+    }
+
+    fn reports_any(may_open: bool) -> Self {
+        let progress = Progress::default();
+        Self::ReportsAny { progress, may_open }
+    }
 }
 
 /// A block that is coming in.
@@ -222,7 +242,9 @@ impl Near {
             return;
         }
         let at = self.position;
-        match touch(&passed.header, &passed.message) {
+        let touch = touch(&passed.header, &passed.message);
+        let may_open = may_open(&passed.header, touch, &passed.message);
+        match touch {
             Touch::Nothing
             | Touch::Asks(_)
             | Touch::AsksPosition(_)
@@ -234,11 +256,11 @@ impl Near {
             Touch::Writes(request) => self.write_passed(now, &passed, request),
             Touch::Changes(file) => {
                 self.change(file, at);
-                self.expect(at, file, Pending::Reports(file));
+                self.expect(at, file, Pending::reports(file));
             }
             Touch::Locks(locking) => {
                 self.locks(&passed.header, locking);
-                self.expect(at, locking.file, Pending::Reports(locking.file));
+                self.expect(at, locking.file, Pending::reports(locking.file));
             }
             Touch::Releases(locking) => {
                 // The server takes it back whether it has asked for it or not.
@@ -247,11 +269,11 @@ impl Near {
                 }
                 if !locking.is_without_answer() {
                     self.locks(&passed.header, locking);
-                    self.expect(at, locking.file, Pending::Reports(locking.file));
+                    self.expect(at, locking.file, Pending::reports(locking.file));
                 }
             }
-            Touch::Flushes(file) => self.expect(at, file, Pending::Reports(file)),
-            Touch::FlushesAll => self.note(at, Pending::ReportsAny),
+            Touch::Flushes(file) => self.expect(at, file, Pending::reports(file)),
+            Touch::FlushesAll => self.note(at, Pending::reports_any(false)),
             Touch::Closes(file) => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     // What READs before it wait for is on its way.
@@ -265,13 +287,16 @@ impl Near {
                 for open in self.opens.values_mut() {
                     open.change(at);
                 }
-                self.note(at, Pending::ReportsAny);
+                // A part of a request is answered with the first one.
+                if !is_secondary(&passed.header) {
+                    self.note(at, Pending::reports_any(may_open));
+                }
             }
             Touch::Unread => {
                 for open in self.opens.values_mut() {
                     open.end();
                 }
-                self.note(at, Pending::ReportsAny);
+                self.note(at, Pending::reports_any(may_open));
             }
         }
     }
@@ -593,18 +618,20 @@ impl Near {
     /// A message of the server's.
     fn answer(&mut self, header: &Header, frame: BytesMut) {
         let licensed = self.licensed.take();
-        if header.status == 0
-            && !matches!(
-                header.command,
-                command::TRANSACTION_2 | command::NT_TRANSACT
-            )
+        let reply = self.reply.take();
+        let (is_last, may_open) = self.progress(reply, header, split::message(&frame));
+        if may_open
+            && header.status == 0
             && let Some(file) =
                 opened_file(split::message(&frame)).filter(|file| licensed != Some(*file))
         {
             // What was known by this file id is no more.
             self.opens.remove(&file);
         }
-        let pending = self.reply.take().and_then(|at| self.pending.remove(&at));
+        // What was lost is said at the end of an answer.
+        let pending = reply
+            .filter(|_| is_last)
+            .and_then(|at| self.pending.remove(&at));
         match pending {
             None
             | Some(Pending::Read {
@@ -629,7 +656,7 @@ impl Near {
                     open.lost.get_or_insert(lost);
                 }
             }
-            Some(Pending::Write { file, .. } | Pending::Reports(file)) => {
+            Some(Pending::Write { file, .. } | Pending::Reports { file, .. }) => {
                 let lost = self.opens.get(&file).and_then(|open| open.lost);
                 self.report(header, frame, lost);
             }
@@ -641,7 +668,7 @@ impl Near {
                     self.opens.remove(&file);
                 }
             }
-            Some(Pending::ReportsAny) => {
+            Some(Pending::ReportsAny { .. }) => {
                 let lost = self.opens.values().find_map(|open| open.lost);
                 self.report(header, frame, lost);
             }
@@ -656,6 +683,24 @@ impl Near {
                         .retain(|_, open| !is_of(&open.licence, tree, user));
                 }
             }
+        }
+    }
+
+    /// Whether a message is the last of the answer to this request, and whether it may give out a file id.
+    fn progress(&mut self, reply: Option<u64>, header: &Header, message: &[u8]) -> (bool, bool) {
+        let is_transaction = matches!(
+            header.command,
+            command::TRANSACTION | command::TRANSACTION_2 | command::NT_TRANSACT
+        );
+        if !is_transaction {
+            return (true, true);
+        }
+        match reply.and_then(|at| self.pending.get_mut(&at)) {
+            Some(Pending::Reports { progress, .. }) => (progress.is_last(header, message), false),
+            Some(Pending::ReportsAny { progress, may_open }) => {
+                (progress.is_last(header, message), *may_open)
+            }
+            _ => (true, false),
         }
     }
 

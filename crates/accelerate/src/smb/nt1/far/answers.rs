@@ -14,6 +14,7 @@ use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
 use super::super::wire::transfer::read_data;
 use super::{Far, Open, Outstanding, Purpose, State};
 use crate::LetGoReason;
+use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::ReadAhead;
 
 impl Far {
@@ -76,10 +77,10 @@ impl Far {
             return self.own_answered(&outstanding, header, frame);
         };
         header::set_mid(message_mut(&mut frame), asked.mid);
+        if outstanding.may_open && header.status == 0 {
+            self.file_given(split::message(&frame));
+        }
         if is_last {
-            if outstanding.may_open && header.status == 0 {
-                self.file_given(split::message(&frame));
-            }
             self.learn(&outstanding, header, &mut frame);
         }
         if self.state == State::Engaged {
@@ -88,6 +89,9 @@ impl Far {
         self.pass(header, frame);
         if !is_last {
             return;
+        }
+        if !self.is_opening() {
+            self.early_breaks.clear();
         }
         match outstanding.purpose {
             Purpose::Closes { file, serial } => {
@@ -248,6 +252,20 @@ impl Far {
         if is_ours {
             hide_oplock(message_mut(frame));
         }
+        if self.was_broken_early(answer.file) {
+            // The near half has never answered for it. Of an oplock of its own the client has heard.
+            if is_ours && answer.has_oplock() {
+                self.next_serial += 1;
+                let mut open = Open::new(self.next_serial, asked, is_ours);
+                open.grant = Grant::Breaking {
+                    confirmed: true,
+                    at_latest: Time::ZERO,
+                };
+                self.opens.insert(answer.file, open);
+                self.breaking.push(answer.file);
+            }
+            return;
+        }
         // One whose oplock is not exclusive is remembered where the client does not know of it: its break
         // must not reach the client.
         let is_licence = answer.is_exclusive() && answer.is_file();
@@ -281,7 +299,7 @@ impl Far {
             self.reading.retain(|file| *file != answer.file);
             self.reading.push_back(answer.file);
         } else {
-            open.grant = crate::smb::far::open::Grant::Given;
+            open.grant = Grant::Given;
             open.is_shared = true;
         }
         self.opens.insert(answer.file, open);

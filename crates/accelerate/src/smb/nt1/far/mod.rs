@@ -228,6 +228,11 @@ pub(crate) struct Far {
     next_serial: u64,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<u16>,
+    /// The same of file ids that it has not given out yet, as far as was said: its answer to a request that
+    /// opens a file may come behind the break of what it opens.
+    early_breaks: Vec<u16>,
+    /// The client may have an oplock of its own that is not known here.
+    has_other_oplocks: bool,
     /// The opens that are read ahead for, the one that was read last at the end.
     reading: VecDeque<u16>,
     pace: Pace,
@@ -262,6 +267,8 @@ impl Far {
             opens: HashMap::new(),
             next_serial: 0,
             breaking: Vec::new(),
+            early_breaks: Vec::new(),
+            has_other_oplocks: false,
             reading: VecDeque::new(),
             pace: Pace::new(),
             own: 0,

@@ -15,21 +15,49 @@ use super::super::frames::Frame;
 use super::super::wire::header::set_mid;
 use super::super::wire::oplock::release;
 use super::super::wire::target::{Touch, touch};
-use super::{Far, Finish, Open, State};
+use super::{Far, Finish, Open, Purpose, State};
+use crate::LetGoReason;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::far::open::Grant;
+
+/// Breaks that are remembered while a request to open a file is under way: as many as a server allows requests, and
+/// more. A server that sends more breaks what nobody has opened.
+const EARLY_BREAKS_MAX: usize = 64;
 
 impl Far {
     /// The server wants an oplock back; whether the client shall hear of it.
     pub(super) fn break_of(&mut self, now: Time, file: u16) -> bool {
+        let is_opening = self.is_opening();
+        let open = self.opens.get(&file);
+        if is_opening && open.is_none_or(|open| open.is_closing || open.gone_at.is_some()) {
+            if self.early_breaks.len() >= EARLY_BREAKS_MAX {
+                self.stop(LetGoReason::Limit);
+                return false;
+            }
+            self.early_breaks.push(file);
+        }
         let Some(open) = self.opens.get_mut(&file) else {
-            return true;
+            // Of an oplock that the client may have, it hears at once: it may be what keeps the server from
+            // answering.
+            return !is_opening || self.has_other_oplocks;
         };
         // It is there, since the server asks.
         open.gone_at = None;
         let is_hidden = open.hides_break();
         self.broken(now, file);
         !is_hidden
+    }
+
+    /// Whether a file may be opened at this moment that may be served.
+    pub(super) fn is_opening(&self) -> bool {
+        let mut outstanding = self.outstanding.values();
+        outstanding.any(|outstanding| matches!(outstanding.purpose, Purpose::Create { .. }))
+    }
+
+    /// Whether the server wanted the oplock of an open back before it said that there is one.
+    pub(super) fn was_broken_early(&mut self, file: u16) -> bool {
+        let at = self.early_breaks.iter().position(|early| *early == file);
+        at.map(|at| self.early_breaks.swap_remove(at)).is_some()
     }
 
     /// Begins to give an open's oplock back.

@@ -248,17 +248,23 @@ impl Far {
 
     /// The near half does not have what answered this READ any more.
     pub(super) fn read_again(&mut self, position: u64, message: &[u8]) {
-        let Ok(header) = Header::parse(message) else {
+        let (Ok(header), Ok(read), State::Engaged) = (
+            Header::parse(message),
+            ReadRequest::parse(message),
+            self.state,
+        ) else {
             return self.stop(LetGoReason::Violation);
         };
-        let is_read = header.command == command::READ && ReadRequest::parse(message).is_ok();
-        if is_read && self.state == State::Engaged && self.queue.len() <= OUTSTANDING_MAX {
-            self.enqueue(Request {
-                position,
-                header,
-                frame: BytesMut::from(&super::super::wire::frame(message)[..]),
-            });
+        if self.queue.len() > OUTSTANDING_MAX {
+            return self.stop(LetGoReason::Limit);
         }
+        // Written anew, because the near half keeps no more than the beginning of a message.
+        let frame = super::super::wire::frame(&read.emit(&header));
+        self.enqueue(Request {
+            position,
+            header,
+            frame: BytesMut::from(&frame[..]),
+        });
     }
 
     fn enqueue(&mut self, request: Request) {
@@ -401,6 +407,8 @@ impl Far {
                 is_awaited: false,
                 written_at: None,
             };
+            let is_ours = matches!(purpose, Purpose::Create { is_ours: true, .. });
+            self.has_other_oplocks |= outstanding.may_open && !is_ours;
             self.note_change(&mut outstanding, touch);
             if let Purpose::Create { is_ours: true, .. } = purpose {
                 ask_for_oplock(message_mut(&mut request.frame));
@@ -418,16 +426,17 @@ impl Far {
     /// A part of a request, or a word on it, goes under the request's own id.
     fn dispatch_secondary(&mut self, mut request: Request) {
         let header = request.header;
-        let meant = self.outstanding.iter().find(|(_, outstanding)| {
-            outstanding.client.is_some_and(|(asked, _)| {
-                (asked.mid, asked.process) == (header.mid, header.process)
-            })
+        // Others may have the same id: what the client holds for done, which stays, and what serial clients have
+        // waiting for ever. It is the last one.
+        let meant = self.outstanding.iter().filter_map(|(mid, outstanding)| {
+            let (asked, position) = outstanding.client?;
+            let is_meant = !outstanding.is_early
+                && (asked.mid, asked.process) == (header.mid, header.process)
+                && target::belongs_to(&header, asked.command);
+            is_meant.then_some((position, *mid))
         });
-        match meant {
-            // What the client holds for done stays.
-            Some((_, outstanding)) if outstanding.is_early => {}
-            Some((mid, _)) => {
-                let mid = *mid;
+        match meant.max() {
+            Some((_, mid)) => {
                 header::set_mid(message_mut(&mut request.frame), mid);
                 self.send_server(request.frame.freeze());
             }
@@ -689,5 +698,48 @@ impl Far {
         let refusal = super::super::wire::frame(&refusal.alone());
         self.send_client(SegmentKind::Control, Bytes::from(refusal));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::nt1::testing::{header, read};
+    use crate::smb::{Settings, nt1::wire::split::FRAME_HEADER};
+    use crate::{LettingGo, Output};
+
+    fn engaged() -> Far {
+        let mut far = Far::new(Settings::STRICT);
+        far.state = State::Engaged;
+        far
+    }
+
+    #[test]
+    fn a_read_is_asked_again_as_it_was_though_only_its_beginning_came() {
+        let mut far = engaged();
+        let mut message = read(7, 1 << 33, 70_000);
+        let whole = message.clone();
+        message.extend([0; 96]);
+        message.truncate(96);
+        far.read_again(5, &message);
+        let frame = &far.queue[0].frame;
+        assert_eq!(frame[FRAME_HEADER..], whole);
+        assert_eq!(frame[..FRAME_HEADER], (whole.len() as u32).to_be_bytes());
+    }
+
+    #[test]
+    fn a_read_that_cannot_wait_any_more_is_not_lost_in_silence() {
+        let mut far = engaged();
+        let message = read(7, 0, 10);
+        let request = Request {
+            position: 1,
+            header: header(command::READ),
+            frame: BytesMut::from(&super::super::super::wire::frame(&message)[..]),
+        };
+        far.queue = vec![request; OUTSTANDING_MAX + 1].into();
+        far.read_again(5, &message);
+        let reason = LetGoReason::Limit;
+        let closing = Output::LettingGo(LettingGo::Close { reason });
+        assert_eq!(far.outputs.pop_back(), Some(closing));
     }
 }

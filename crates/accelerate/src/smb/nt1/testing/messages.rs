@@ -222,6 +222,33 @@ pub(crate) fn set_size(file: u16, size: u64) -> Vec<u8> {
     transaction(0x08, &parameters, &size.to_le_bytes())
 }
 
+/// The same in two messages, with half of the data in each.
+pub(crate) fn set_size_in_parts(file: u16, size: u64) -> [Vec<u8>; 2] {
+    let mut first = set_size(file, size);
+    first.truncate(first.len() - 4);
+    let bytes_at = WORDS_AT + 30;
+    for (at, value) in [(22, 4), (30, (first.len() - bytes_at - 2) as u16)] {
+        first[WORDS_AT + at..WORDS_AT + at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    let at = (WORDS_AT + 18 + 2) as u16;
+    let words: Vec<u8> = [6, 8, 0, 0, 0, 4, at, 4, file]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    let rest = &size.to_le_bytes()[4..];
+    let second = body(&header(command::TRANSACTION_2_SECONDARY), &words, rest);
+    [first, second]
+}
+
+/// Waits until something in a directory changes.
+pub(crate) fn notify(directory: u16) -> Vec<u8> {
+    let mut words = [0; 46];
+    words[35] = 4;
+    words[36] = 4;
+    words[42..44].copy_from_slice(&directory.to_le_bytes());
+    body(&header(command::NT_TRANSACT), &words, &[])
+}
+
 /// Sets a position (FilePositionInformation).
 pub(crate) fn tell(file: u16, position: u64) -> Vec<u8> {
     let parameters = [&file.to_le_bytes()[..], &1_014u16.to_le_bytes(), &[0; 2]].concat();

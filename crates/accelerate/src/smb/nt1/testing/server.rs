@@ -48,6 +48,13 @@ struct Waiting {
     message: Vec<u8>,
 }
 
+/// A transaction whose data has not come whole.
+struct Parts {
+    connection: usize,
+    header: Header,
+    message: Vec<u8>,
+}
+
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Server {
@@ -55,6 +62,9 @@ pub(crate) struct Server {
     connections: Vec<Connection>,
     opens: BTreeMap<u16, Open>,
     waiting: Vec<Waiting>,
+    parts: Vec<Parts>,
+    /// What it breaks, it says before what it has not said yet.
+    pub(crate) breaks_first: bool,
     /// It has room for so many bytes more.
     pub(crate) room: Option<usize>,
     /// It gives no more than this in answer to a READ.
@@ -124,7 +134,12 @@ impl Server {
     /// What it says next on a connection.
     pub(crate) fn take(&mut self, connection: usize) -> Option<Vec<u8>> {
         let connection = &mut self.connections[connection];
-        let (is_answer, bytes) = connection.out.pop_front()?;
+        let is_break = |(_, bytes): &(bool, Vec<u8>)| {
+            Header::parse(&bytes[4..]).is_ok_and(|header| header.mid == UNASKED)
+        };
+        let first_break = connection.out.iter().position(is_break);
+        let next = first_break.filter(|_| self.breaks_first).unwrap_or(0);
+        let (is_answer, bytes) = connection.out.remove(next)?;
         if is_answer {
             let header = Header::parse(&bytes[4..]).expect("it wrote one");
             connection.asked.remove(&(header.process, header.mid));
@@ -153,6 +168,7 @@ impl Server {
             self.heard.push(header.command);
         }
         let is_without_answer = header.command == command::NT_CANCEL
+            || header.command == command::TRANSACTION_2_SECONDARY
             || header.command == command::LOCKING
                 && Locking::parse(message).is_ok_and(|locking| locking.is_without_answer());
         if !is_without_answer {
@@ -178,6 +194,8 @@ impl Server {
                     | command::SEEK
                     | command::ECHO
                     | command::TRANSACTION_2
+                    | command::TRANSACTION_2_SECONDARY
+                    | command::NT_TRANSACT
                     | command::TREE_DISCONNECT
                     | PROCESS_EXIT
             )
@@ -324,7 +342,19 @@ impl Server {
                     self.say(connection, true, &answer);
                 }
             }
+            command::TRANSACTION_2 if data_missing(message) > 0 => {
+                self.parts.push(Parts {
+                    connection,
+                    header: *header,
+                    message: message.to_vec(),
+                });
+                // It waits for the rest.
+                self.say(connection, false, &header.answer().alone());
+            }
             command::TRANSACTION_2 => self.transaction(connection, header, message),
+            command::TRANSACTION_2_SECONDARY => self.more_parts(connection, header, message),
+            // It waits for a change, and none is told here.
+            command::NT_TRANSACT => {}
             // CREATE_DIRECTORY, which is neither a file's nor an open's.
             0x00 => self.say(connection, true, &header.answer().alone()),
             command::NT_CANCEL | command::READ_RAW => {}
@@ -446,6 +476,23 @@ impl Server {
         self.say(connection, true, &write_answer(header, request.length));
     }
 
+    fn more_parts(&mut self, connection: usize, header: &Header, message: &[u8]) {
+        let whose = |header: &Header| (header.process, header.mid);
+        let meant = self.parts.iter().position(|parts| {
+            parts.connection == connection && whose(&parts.header) == whose(header)
+        });
+        let mut parts = self.parts.remove(meant.expect("a part of something"));
+        let short = |at: usize| usize::from(u16_at(message, WORDS_AT + at).unwrap());
+        let (count, at) = (short(10), short(12));
+        // Its data ends the first message.
+        parts.message.extend(&message[at..at + count]);
+        let had = u16_at(&parts.message, WORDS_AT + 22).unwrap();
+        let has = (had + count as u16).to_le_bytes();
+        parts.message[WORDS_AT + 22..WORDS_AT + 24].copy_from_slice(&has);
+        assert_eq!(data_missing(&parts.message), 0, "tests send two parts");
+        self.transaction(connection, &parts.header, &parts.message);
+    }
+
     fn transaction(&mut self, connection: usize, header: &Header, message: &[u8]) {
         let parameters = usize::from(u16_at(message, WORDS_AT + 20).unwrap());
         let data_at = usize::from(u16_at(message, WORDS_AT + 24).unwrap());
@@ -481,6 +528,11 @@ impl Server {
         let answer = transaction_answer(header, data.len(), 0, &data);
         self.say(connection, true, &answer);
     }
+}
+
+/// Bytes of a transaction's data that come in further messages.
+fn data_missing(message: &[u8]) -> u16 {
+    u16_at(message, WORDS_AT + 2).unwrap() - u16_at(message, WORDS_AT + 22).unwrap()
 }
 
 /// A part of an answer with so many bytes of data in all.

@@ -231,6 +231,40 @@ fn a_break_among_many_writes_asks_no_more_of_the_server_than_one_over_its_limit(
 }
 
 #[test]
+fn a_break_that_overtakes_the_open_it_is_of_gives_the_oplock_back() {
+    for has_other in [false, true] {
+        let mut world = world(100);
+        let other = world.beside();
+        if has_other {
+            let create = Create {
+                flags: 0x02,
+                ..Create::file("b")
+            };
+            world.ask(0, &create.message());
+        }
+        world.server_takes = Duration::from_millis(5);
+        world.server.breaks_first = true;
+        world.send(0, &Create::file("a").message());
+        // The server has opened it, and has not said so.
+        world.run_for(ROUND_TRIP / 2 + Duration::from_millis(1));
+        let time = world.takes(|world| {
+            let theirs = world.open(other, "a");
+            world.ask(other, &write(theirs, 0, b"theirs").0);
+        });
+        assert!(time <= ROUND_TRIP / 2, "{time:?}");
+        let answer = CreateAnswer::parse(&world.wait(0).message).unwrap();
+        assert!(!answer.has_oplock());
+        // It may be of an oplock of its own that is not known here, and then it hears.
+        assert_eq!(world.clients[0].unasked.len(), usize::from(has_other));
+        let before = world.answered();
+        assert_eq!(world.ask(0, &read(answer.file, 0, 6)).data(), b"theirs");
+        world.ask(0, &write(answer.file, 0, b"ours").0);
+        assert_eq!(world.answered(), before);
+        assert_eq!(world.let_go, None);
+    }
+}
+
+#[test]
 fn licences_end_with_silence() {
     let mut world = world(300_000);
     let file = world.open(0, "a");

@@ -2,7 +2,7 @@
 
 use super::world;
 use crate::smb::nt1::testing::server::MPX;
-use crate::smb::nt1::testing::{cancel, close, echo, read, write};
+use crate::smb::nt1::testing::{cancel, close, echo, notify, read, set_size_in_parts, write};
 use crate::smb::nt1::wire::header::command;
 
 #[test]
@@ -55,6 +55,21 @@ fn every_echo_comes_back_under_its_id_and_none_is_owed_for_none() {
     let answers: Vec<u16> = (0..3).map(|_| world.wait(0).header.mid).collect();
     assert_eq!(answers, [mid; 3]);
     world.open(0, "b");
+}
+
+#[test]
+fn a_part_of_a_request_goes_with_its_own_beginning() {
+    let mut world = world(100);
+    let file = world.open(0, "a");
+    world.clients[0].has_one_mid = true;
+    for _ in 0..6 {
+        world.send(0, &notify(file));
+    }
+    let [first, second] = set_size_in_parts(file, 5);
+    world.ask(0, &first);
+    // Under another id the server would not know what it belongs to.
+    assert_eq!(world.ask(0, &second).header.status, 0);
+    assert_eq!(world.server.files["a"].len(), 5);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::server::{DISK_FULL, MPX};
 use crate::smb::nt1::testing::{
-    Create, close, flush, locking, query_file, set_size, tree_disconnect, write,
+    Create, close, flush, locking, query_file, set_size, set_size_in_parts, tree_disconnect, write,
 };
 use crate::smb::nt1::wire::header::command;
 
@@ -75,6 +75,21 @@ fn a_full_disk_is_told_by_close_and_by_the_end_of_the_tree() {
         let file = world.open(0, "b");
         assert_eq!(world.ask(0, &close(file)).header.status, 0);
     }
+}
+
+#[test]
+fn a_full_disk_is_told_at_the_end_of_an_answer_and_not_before_its_request_is_whole() {
+    let mut world = world(0);
+    world.clients[0].has_one_mid = true;
+    world.server.room = Some(10);
+    let file = world.open(0, "a");
+    assert_eq!(world.ask(0, &write(file, 0, &[1; 60]).0).header.status, 0);
+    world.run_for(ROUND_TRIP * 2);
+    let [first, second] = set_size_in_parts(file, 5);
+    let interim = world.ask(0, &first);
+    assert_eq!((interim.header.status, interim.message[32]), (0, 0));
+    assert_eq!(world.ask(0, &second).header.status, DISK_FULL);
+    assert_eq!(world.server.files["a"].len(), 5);
 }
 
 #[test]

@@ -102,10 +102,15 @@ pub(crate) fn opened_file(message: &[u8]) -> Option<u16> {
         command::OPEN_OLD | command::CREATE | command::CREATE_TEMPORARY | command::CREATE_NEW => {
             WORDS_AT
         }
-        // Their parameters begin with it, behind the oplock's level in the second.
-        command::TRANSACTION_2 => usize::from(u16_at(message, WORDS_AT + 8).ok()?),
+        // Their parameters begin with it, behind the oplock's level in the second; an answer in several
+        // messages has them in the first.
+        command::TRANSACTION_2 => {
+            let [count, at, from] = [6, 8, 10].map(|at| u16_at(message, WORDS_AT + at).ok());
+            usize::from(at.filter(|_| count >= Some(2) && from == Some(0))?)
+        }
         command::NT_TRANSACT => {
-            let parameters = u32_at(message, WORDS_AT + 15).ok()?;
+            let [count, at, from] = [11, 15, 19].map(|at| u32_at(message, WORDS_AT + at).ok());
+            let parameters = at.filter(|_| count >= Some(4) && from == Some(0))?;
             (parameters as usize).checked_add(2)?
         }
         _ => return None,

@@ -216,6 +216,16 @@ pub(crate) fn is_secondary(header: &Header) -> bool {
     )
 }
 
+/// Whether a request of this command can be the one that a secondary, or an NT_CANCEL, belongs to.
+pub(crate) fn belongs_to(secondary: &Header, primary: u8) -> bool {
+    match secondary.command {
+        command::TRANSACTION_SECONDARY => primary == command::TRANSACTION,
+        command::TRANSACTION_2_SECONDARY => primary == command::TRANSACTION_2,
+        command::NT_TRANSACT_SECONDARY => primary == command::NT_TRANSACT,
+        _ => secondary.command == command::NT_CANCEL,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
