@@ -37,6 +37,8 @@ pub(crate) struct Licence {
     pub(crate) may_read: bool,
     /// WRITEs before the server has.
     pub(crate) may_write: bool,
+    /// READs of no more bytes than this: the server cuts what is longer.
+    pub(crate) longest: u32,
 }
 
 /// One frame. A position counts the client's messages since the flow began.
@@ -91,7 +93,8 @@ impl Frame {
                 .u16(licence.file)
                 .u16(licence.user)
                 .u16(licence.tree)
-                .u8(u8::from(licence.may_read) | u8::from(licence.may_write) << 1),
+                .u8(u8::from(licence.may_read) | u8::from(licence.may_write) << 1)
+                .u32(licence.longest),
             Self::Ahead {
                 file,
                 position,
@@ -150,6 +153,7 @@ impl Frame {
                     tree,
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
+                    longest: reader.u32()?,
                 })
             }
             AHEAD => Self::Ahead {
@@ -212,6 +216,7 @@ mod tests {
                 tree: 7,
                 may_read: true,
                 may_write: false,
+                longest: 4_296,
             }),
             Frame::Ahead {
                 file: 3,

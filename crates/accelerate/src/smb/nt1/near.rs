@@ -27,9 +27,7 @@ use super::wire::oplock::Locking;
 use super::wire::split::{self, Passed, Passing, Splitter};
 use super::wire::target::{Touch, is_secondary, may_open, touch};
 use super::wire::transaction::Progress;
-use super::wire::transfer::{
-    LONGEST, ReadRequest, WriteRequest, read_answer_front, write_answer, written,
-};
+use super::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_answer, written};
 use crate::smb::config::{BEHIND_MAX, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::near::contents::{BYTES_MAX, Contents, Found};
 use crate::smb::near::freshness::Freshness;
@@ -394,7 +392,8 @@ impl Near {
         let Some(open) = self.opens.get_mut(&request.file) else {
             return false;
         };
-        if !open.licence.may_read || request.length > LONGEST || !open.takes(header) {
+        let is_short = request.length <= open.licence.longest;
+        if !(open.licence.may_read && is_short && open.takes(header)) {
             return false;
         }
         let Some(found) = open.contents.find(request.offset, request.length) else {

@@ -17,6 +17,9 @@ use crate::LetGoReason;
 use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::ReadAhead;
 
+/// For less than a disk's sector at a time nothing is read ahead.
+const READ_LEAST: u32 = 512;
+
 impl Far {
     /// Bytes of the server's.
     pub(super) fn answer_bytes(&mut self, now: Time, bytes: &[u8]) {
@@ -283,13 +286,16 @@ impl Far {
                 true => ReadAhead::waiting,
                 false => ReadAhead::new,
             };
-            open.reads = may_read.then(|| reads(answer.size, agreed.read_max()));
+            let read_max = agreed.read_max(self.client_buffer);
+            let may_read = may_read && read_max >= READ_LEAST;
+            open.reads = may_read.then(|| reads(answer.size, read_max));
             self.tell_near(&Frame::Licence(Licence {
                 file: answer.file,
                 user: asked.user,
                 tree: asked.tree,
                 may_read,
                 may_write,
+                longest: agreed.longest_answered(self.client_buffer),
             }));
             self.tell_near(&Frame::EndOfFile {
                 file: answer.file,

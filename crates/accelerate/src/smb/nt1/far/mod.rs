@@ -209,6 +209,8 @@ pub(crate) struct Far {
     outputs: VecDeque<Output>,
     agreed: Option<NegotiateAnswer>,
     near_speaks: bool,
+    /// The longest message that the client takes, in bytes.
+    client_buffer: u16,
 
     requests: Splitter,
     /// The message in hand, so that letting go passes it on.
@@ -254,6 +256,7 @@ impl Far {
             outputs: VecDeque::new(),
             agreed: None,
             near_speaks: false,
+            client_buffer: u16::MAX,
             requests: Splitter::default(),
             in_hand: BytesMut::new(),
             position: 1,

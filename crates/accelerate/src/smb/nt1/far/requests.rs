@@ -7,6 +7,7 @@ use super::super::frames::Frame;
 use super::super::wire::create::{CreateRequest, ask_for_oplock};
 use super::super::wire::header::{self, Header, UNASKED, command};
 use super::super::wire::position::{From, Seek, position_set};
+use super::super::wire::set_up::buffer_size;
 use super::super::wire::split::{self, is_short, message_mut};
 use super::super::wire::target::{self, Touch, touch};
 use super::super::wire::transaction::Progress;
@@ -37,6 +38,10 @@ impl Far {
     /// A message of the client's is complete.
     fn arrived(&mut self, now: Time, header: Header, frame: BytesMut) {
         let touch = touch(&header, split::message(&frame));
+        if let Some(size) = buffer_size(&header, split::message(&frame)) {
+            // One for each session; what the server makes of several is not known.
+            self.client_buffer = self.client_buffer.min(size);
+        }
         if let Some(reason) = self.objection(&header, &frame, touch) {
             self.in_hand = frame;
             return self.stop(reason);
@@ -186,7 +191,9 @@ impl Far {
     /// Takes a READ that is, or will be, answered by what is read ahead; gives back what is not.
     fn answer_ahead(&mut self, read: ReadRequest, request: Request) -> Option<Request> {
         let header = request.header;
-        let is_own = |open: &&mut Open| open.is_of(&header);
+        let agreed = self.agreed;
+        let longest = agreed.map(|agreed| agreed.longest_answered(self.client_buffer));
+        let is_own = |open: &&mut Open| open.is_of(&header) && longest >= Some(read.length);
         let Some(open) = self.opens.get_mut(&read.file).filter(is_own) else {
             return Some(request);
         };

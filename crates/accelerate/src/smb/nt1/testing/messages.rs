@@ -7,6 +7,9 @@ use crate::smb::nt1::wire::{WORDS_AT, frame};
 /// PROCESS_EXIT ([MS-CIFS] §2.2.4.18): the opens of a process end with it.
 pub(crate) const PROCESS_EXIT: u8 = 0x11;
 
+/// The longest message that a client takes, as Windows XP says it.
+pub(crate) const CLIENT_BUFFER: u16 = 4_356;
+
 /// A client's header: of process 77, with the status of NT.
 pub(crate) fn header(command: u8) -> Header {
     Header {
@@ -49,7 +52,7 @@ pub(crate) fn negotiate() -> Vec<u8> {
 pub(crate) fn session_setup() -> Vec<u8> {
     body(
         &header(command::SESSION_SETUP),
-        &[&END_OF_CHAIN[..], &[0; 22]].concat(),
+        &[&END_OF_CHAIN[..], &CLIENT_BUFFER.to_le_bytes(), &[0; 20]].concat(),
         &[0; 8],
     )
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::messages::{PROCESS_EXIT, body, framed};
+use super::messages::{CLIENT_BUFFER, PROCESS_EXIT, body, framed};
 use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, UNASKED, command, flag, flag2};
 use crate::smb::nt1::wire::oplock::{Locking, release};
 use crate::smb::nt1::wire::split::{Frame, Splitter};
@@ -69,6 +69,8 @@ pub(crate) struct Server {
     pub(crate) room: Option<usize>,
     /// It gives no more than this in answer to a READ.
     pub(crate) read_most: Option<u32>,
+    /// It knows no READs beyond what the client's buffer holds, nor lengths of more than 16 bits.
+    pub(crate) has_short_reads: bool,
     /// It answers NEGOTIATE in SMB 2.
     pub(crate) speaks_smb2: bool,
     pub(crate) requires_signatures: bool,
@@ -223,7 +225,11 @@ impl Server {
                 words[2] = 3 | if self.requires_signatures { 0x0c } else { 0 };
                 words[3..5].copy_from_slice(&MPX.to_le_bytes());
                 words[7..11].copy_from_slice(&16_644u32.to_le_bytes());
-                words[19..23].copy_from_slice(&0x0000_c05du32.to_le_bytes());
+                let capabilities: u32 = match self.has_short_reads {
+                    true => 0x0000_005d,
+                    false => 0x0000_c05d,
+                };
+                words[19..23].copy_from_slice(&capabilities.to_le_bytes());
                 self.say(
                     connection,
                     true,
@@ -441,7 +447,11 @@ impl Server {
         assert_eq!(open.connection, connection);
         let contents = &self.files[&open.name];
         let start = (request.offset as usize).min(contents.len());
-        let most = self.read_most.unwrap_or(u32::MAX).min(request.length);
+        let length = match self.has_short_reads {
+            true => (request.length & 0xffff).min(u32::from(CLIENT_BUFFER) - 60),
+            false => request.length.min(0x1_ffff - 60),
+        };
+        let most = self.read_most.unwrap_or(u32::MAX).min(length);
         let end = (start + most as usize).min(contents.len());
         let data = &contents[start..end];
         // At the file's end as well.

@@ -94,6 +94,40 @@ fn a_server_that_gives_less_than_asked_for_is_at_no_files_end() {
 }
 
 #[test]
+fn an_answer_here_is_no_longer_than_the_servers_would_be() {
+    let mut world = World::new(super::DELAY);
+    world.server.has_short_reads = true;
+    world.server.files.insert("a".to_owned(), contents(500_000));
+    world.set_up(0);
+    let file = world.open(0, "a");
+    for at in 0..40 {
+        let at = at * 4_000;
+        let answer = world.ask(0, &read(file, at, 4_000));
+        assert!(answer.data() == &contents(500_000)[at as usize..][..4_000]);
+    }
+    assert!(world.answered() >= 30, "{}", world.answered());
+    world.run_for(ROUND_TRIP * 5);
+    // Its client's buffer has 4,356 bytes; and lengths have no upper half.
+    for (length, given) in [
+        (4_296, 4_296),
+        (4_297, 4_296),
+        (9_000, 4_296),
+        (0x1_0005, 5),
+    ] {
+        let answer = world.ask(0, &read(file, 160_000, length));
+        assert!(answer.data() == &contents(500_000)[160_000..][..given]);
+    }
+    let mut world = super::world(500_000);
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, 0x1_0000));
+    world.ask(0, &read(file, 0x1_0000, 0x1_0000));
+    world.run_for(ROUND_TRIP * 5);
+    // No frame of NetBIOS is longer.
+    let answer = world.ask(0, &read(file, 0x2_0000, 0x1_ffff));
+    assert_eq!(answer.message.len(), 0x1_ffff);
+}
+
+#[test]
 fn what_changes_the_file_is_read_and_not_what_was_read_before() {
     let mut world = world(300_000);
     let file = world.open(0, "a");

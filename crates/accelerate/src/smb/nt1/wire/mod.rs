@@ -14,7 +14,7 @@
 //! | `header` | the 32 bytes before every message |
 //! | `split` | a byte stream cut into frames, whole or as it passes |
 //! | `negotiate` | what the server says of the connection |
-//! | `set_up` | which trees hold files |
+//! | `set_up` | how long a client's messages may be, and which trees hold files |
 //! | `create` | NT_CREATE_ANDX |
 //! | `transfer` | READ_ANDX and WRITE_ANDX |
 //! | `position` | SEEK, and the levels that tell and set a position |

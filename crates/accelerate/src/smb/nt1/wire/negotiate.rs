@@ -1,6 +1,7 @@
 //! What the server says of the connection ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response; [MS-SMB]
 //! §2.2.4.5.2).
 
+use super::transfer::{LONGEST_ANSWERED, READ_DATA_AT};
 use super::{WORDS_AT, WireError, expect_words, u8_at, u16_at, u32_at};
 
 /// Bits of SecurityMode: the server demands signatures.
@@ -41,17 +42,26 @@ impl NegotiateAnswer {
         self.capabilities & NT_SMBS != 0
     }
 
-    /// The longest READ that it answers in full: by its buffer, or with CAP_LARGE_READX by the field
-    /// ([MS-SMB] §2.2.4.2.1).
-    pub(crate) fn read_max(&self) -> u32 {
-        /// What stands around the data of an answer ([MS-CIFS] §2.2.4.42.2).
-        const AROUND: u32 = 64;
+    /// The longest READ of ours that it answers in full: with CAP_LARGE_READX by the field ([MS-SMB]
+    /// §2.2.4.2.1), else by its own buffer and the client's.
+    pub(crate) fn read_max(&self, client_buffer: u16) -> u32 {
+        let by_buffer = self.buffer_size.saturating_sub(READ_DATA_AT as u32);
+        let by_field = match self.capabilities & LARGE_READS {
+            0 => by_buffer,
+            _ => u32::MAX,
+        };
+        by_field
+            .min(self.longest_answered(client_buffer))
+            .min(u32::from(u16::MAX))
+    }
+
+    /// The longest READ of the client's that it answers in full. Windows XP reads 60 kB with a buffer of 4 KiB:
+    /// with CAP_LARGE_READX the buffer bounds other answers alone, and without it, also the 16 bits above
+    /// a READ's length are none.
+    pub(crate) fn longest_answered(&self, client_buffer: u16) -> u32 {
         match self.capabilities & LARGE_READS {
-            0 => self
-                .buffer_size
-                .saturating_sub(AROUND)
-                .clamp(512, u32::from(u16::MAX)),
-            _ => u32::from(u16::MAX),
+            0 => u32::from(client_buffer).saturating_sub(READ_DATA_AT as u32),
+            _ => LONGEST_ANSWERED,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! TREE_CONNECT_ANDX ([MS-CIFS] §2.2.4.55), alone or behind SESSION_SETUP_ANDX.
+//! SESSION_SETUP_ANDX ([MS-CIFS] §2.2.4.53) and TREE_CONNECT_ANDX (§2.2.4.55), alone or behind it.
 
 use super::header::{Header, LENGTH, command};
-use super::{WORDS_AT, u8_at, u16_at};
+use super::{WORDS_AT, expect_words, u8_at, u16_at};
 
 /// The service of trees that hold files ([MS-CIFS] §2.2.4.55.2, Service).
 const DISK: &[u8] = b"A:\0";
@@ -22,6 +22,16 @@ pub(crate) fn connected(header: &Header, message: &[u8]) -> Option<(u16, bool)> 
     // Behind the count of bytes; never in Unicode.
     let service = message.get(at + 1 + 2 * words + 2..)?;
     Some((header.tree, service.starts_with(DISK)))
+}
+
+/// The longest message that a client takes, in bytes, by its request to set a session up ([MS-CIFS] §2.2.4.53.1,
+/// MaxBufferSize; [MS-SMB] §2.2.4.6.1).
+pub(crate) fn buffer_size(header: &Header, message: &[u8]) -> Option<u16> {
+    let is_one = header.command == command::SESSION_SETUP;
+    expect_words(message, &[10, 12, 13])
+        .ok()
+        .filter(|_| is_one)?;
+    u16_at(message, WORDS_AT + 4).ok()
 }
 
 /// Whether a request to connect to a tree, alone in its message, ends another one.

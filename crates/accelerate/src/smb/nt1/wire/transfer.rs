@@ -9,6 +9,10 @@ pub(crate) const READ_DATA_AT: usize = WORDS_AT + 24 + 2 + 1;
 /// The longest READ and WRITE that are looked at: the field's 16 bits and one more of its upper half.
 pub(crate) const LONGEST: u32 = 0x1_ffff;
 
+/// The longest READ that is answered in full: servers give a whole answer the 17 bits that a frame's length has
+/// where NetBIOS is spoken (RFC 1002 §4.3.1; measured on Samba 4.17).
+pub(crate) const LONGEST_ANSWERED: u32 = LONGEST - READ_DATA_AT as u32;
+
 /// A READ alone in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
