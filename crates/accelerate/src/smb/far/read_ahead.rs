@@ -90,6 +90,11 @@ impl ReadAhead {
         // The next READ may continue the last one, and begins a run again.
     }
 
+    /// Reads no further ahead until the client goes on by itself. What is known of the file's end stays.
+    pub(crate) fn stop(&mut self) {
+        self.run = None;
+    }
+
     /// Bytes asked for or sent that the client has not asked for yet.
     pub(crate) fn ahead(&self) -> u64 {
         self.run.as_ref().map_or(0, |run| run.next - run.start)

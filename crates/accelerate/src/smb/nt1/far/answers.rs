@@ -171,6 +171,7 @@ impl Far {
             };
         }
         self.early -= usize::from(outstanding.is_early);
+        let position = outstanding.client.map_or(0, |(_, position)| position);
         if let Some((file, serial)) = outstanding.purpose.bars_reads_ahead() {
             let open = self.opens.get_mut(&file);
             if let Some(open) = open.filter(|open| open.serial == serial) {
@@ -183,13 +184,14 @@ impl Far {
                 may_read,
                 may_write,
             } if is_done => self.opened(outstanding, [is_ours, may_read, may_write], frame),
-            Purpose::Reads { read, serial } => {
+            Purpose::Reads { read, serial, end } => {
                 let count = read_data(split::message(frame)).map_or(0, |(_, count)| count);
                 let open = self.opens.get_mut(&read.file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
                     open.reading = open.reading.saturating_sub(1);
                     if is_done {
-                        open.note_read(read, count as u32);
+                        let left = end.map_or(u64::MAX, |end| end.saturating_sub(read.offset));
+                        open.note_read(position, read, left.min(count as u64) as u32);
                     }
                 }
             }
@@ -211,13 +213,13 @@ impl Far {
                     open.filter(|open| open.serial == serial),
                     sought(split::message(frame)),
                 ) {
-                    open.sought.at = seek.leads_to(open.sought.at, told);
+                    open.note_seek(position, seek, told);
                 }
             }
             Purpose::SetsPosition { file, serial, to } if is_done => {
                 let open = self.opens.get_mut(&file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
-                    open.told.at = to;
+                    open.told.set(position, to);
                 }
             }
             Purpose::Ends { tree, user } if is_done => {
@@ -345,10 +347,6 @@ impl Far {
         let mut open = open.filter(|open| open.serial == serial);
         if let Some(open) = &mut open {
             open.reading = open.reading.saturating_sub(1);
-            if matches!(outstanding.purpose, Purpose::Ahead { .. }) {
-                // It may have been done behind what was asked since.
-                open.reads_moved();
-            }
         }
         let Purpose::Ahead {
             offset,
@@ -373,7 +371,7 @@ impl Far {
         };
         let Some((data_at, count)) = data else {
             self.pace.answered(at, u64::from(length), 0);
-            return self.forget_ahead(file);
+            return self.stop_ahead(file);
         };
         // A server may give less than it is asked for without being at the file's end.
         let is_whole = count as u64 == u64::from(length);
@@ -394,7 +392,7 @@ impl Far {
         }
         match is_whole {
             true => self.judge_waiting(file),
-            false => self.forget_ahead(file),
+            false => self.stop_ahead(file),
         }
     }
 }

@@ -88,6 +88,8 @@ enum Purpose {
     Reads {
         read: ReadRequest,
         serial: u64,
+        /// Where the file ended as it was asked, if that is certain: the server may be behind what was asked since.
+        end: Option<u64>,
     },
     /// To open a file that may be served.
     Create {

@@ -14,9 +14,20 @@ use crate::smb::far::read_ahead::ReadAhead;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position {
     /// As the client's requests leave it.
-    pub(crate) at: u64,
+    at: u64,
+    /// The last of these, by its place among the client's messages: answers come in any order.
+    by: u64,
     /// The server's may be another.
     pub(crate) is_moved: bool,
+}
+
+impl Position {
+    /// This request of the client's leaves it here.
+    pub(crate) fn set(&mut self, by: u64, at: u64) {
+        if by >= self.by {
+            *self = Self { at, by, ..*self };
+        }
+    }
 }
 
 /// One open.
@@ -86,28 +97,34 @@ impl Open {
     }
 
     /// A READ of the client's is answered that the server does not see: it leaves its position behind.
-    pub(crate) fn note_unseen(&mut self, read: ReadRequest) {
+    pub(crate) fn note_unseen(&mut self, by: u64, read: ReadRequest) {
         self.reads_moved();
         let end = self.reads.as_ref().and_then(ReadAhead::end);
         let left = end.map_or(u64::MAX, |end| end.saturating_sub(read.offset));
-        self.note_read(read, left.min(u64::from(read.length)) as u32);
+        self.note_read(by, read, left.min(u64::from(read.length)) as u32);
     }
 
     /// A READ of the client's has read so many bytes, or none at the file's end.
-    pub(crate) fn note_read(&mut self, read: ReadRequest, count: u32) {
+    pub(crate) fn note_read(&mut self, by: u64, read: ReadRequest, count: u32) {
         let end = read.offset + u64::from(count.min(read.length));
-        self.sought.at = end;
-        self.told.at = end;
+        self.sought.set(by, end);
+        self.told.set(by, end);
     }
 
-    /// The server's positions may be others: it has seen a READ of ours, or not one of the client's.
+    /// A SEEK of the client's has told this.
+    pub(crate) fn note_seek(&mut self, by: u64, seek: Seek, told: u32) {
+        self.sought.set(by, seek.leads_to(self.sought.at, told));
+    }
+
+    /// The server's positions may be others: it has seen a READ of ours, or not one of the client's, or several
+    /// at a time.
     pub(crate) fn reads_moved(&mut self) {
         self.sought.is_moved = true;
         self.told.is_moved = true;
     }
 
     /// A request that puts the position that SEEK moves where the client's own would have left it.
-    pub(crate) fn to_sought(&mut self, file: u16) -> Vec<u8> {
+    pub(crate) fn put_sought(&mut self, file: u16) -> Vec<u8> {
         self.sought.is_moved = false;
         if let Ok(by) = i32::try_from(self.sought.at) {
             let from = From::Start;
@@ -124,7 +141,7 @@ impl Open {
     }
 
     /// The same of FilePositionInformation.
-    pub(crate) fn to_told(&mut self, file: u16) -> Vec<u8> {
+    pub(crate) fn put_told(&mut self, file: u16) -> Vec<u8> {
         self.told.is_moved = false;
         set_position(&self.like, file, self.told.at)
     }

@@ -16,7 +16,7 @@ use super::{Far, Finish, Open, Outstanding, Purpose, Request, SILENT_MAX, Silent
 use crate::LetGoReason;
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Consistency, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::far::open::Grant;
-use crate::smb::far::read_ahead::Verdict;
+use crate::smb::far::read_ahead::{ReadAhead, Verdict};
 
 impl Far {
     /// Bytes of the client's.
@@ -183,6 +183,25 @@ impl Far {
         if let Some(reads) = &mut open.reads {
             reads.forget();
         }
+        self.ask_for_waiting(file);
+    }
+
+    /// Nothing more comes of what is read ahead of this open; READs that wait for it go to the server.
+    pub(super) fn stop_ahead(&mut self, file: u16) {
+        if let Some(reads) = self
+            .opens
+            .get_mut(&file)
+            .and_then(|open| open.reads.as_mut())
+        {
+            reads.stop();
+        }
+        self.ask_for_waiting(file);
+    }
+
+    fn ask_for_waiting(&mut self, file: u16) {
+        let Some(open) = self.opens.get_mut(&file) else {
+            return;
+        };
         for (_, request) in std::mem::take(&mut open.waiting) {
             self.enqueue(request);
         }
@@ -206,10 +225,15 @@ impl Far {
             self.reading.retain(|file| *file != read.file);
             self.reading.push_back(read.file);
         }
-        let verdict = reads.read(read.offset, read.length);
+        // What the near half answers without a word is none of the server's business.
+        let is_behind = reads.end().is_some_and(|end| read.offset >= end);
+        let verdict = match is_behind {
+            true => Verdict::Settled,
+            false => reads.read(read.offset, read.length),
+        };
         match verdict {
             Verdict::Settled => {
-                open.note_unseen(read);
+                open.note_unseen(request.position, read);
                 self.tell_near(&Frame::Settled {
                     position: request.position,
                 });
@@ -242,7 +266,7 @@ impl Far {
             };
             match verdict {
                 Verdict::Settled => {
-                    open.note_unseen(read);
+                    open.note_unseen(request.position, read);
                     self.tell_near(&Frame::Settled {
                         position: request.position,
                     });
@@ -328,13 +352,19 @@ impl Far {
             Touch::Changes(file) if header.command == command::WRITE_OLD => is_reading(file),
             _ => false,
         };
-        // What a client asks for beyond what it may, by itself, is between it and the server.
-        let is_its_own = self.own == 0 && self.early == 0;
+        // What a client asks for beyond what it may, by itself, is between it and the server. READs may have been
+        // answered to it, of what the near half still has, and end soon.
+        let is_its_own = self.own == 0 && self.early == 0 && !self.is_reading();
         let has_room = self.outstanding.len() < self.mpx()
             || is_its_own
             || self.outstanding.len() == self.mpx() && self.has_awaited()
             || target::answers(header, request.message()) == 0;
         !is_barred && !is_in_the_way && has_room
+    }
+
+    fn is_reading(&self) -> bool {
+        let mut outstanding = self.outstanding.values();
+        outstanding.any(|outstanding| matches!(outstanding.purpose, Purpose::Reads { .. }))
     }
 
     /// Whether a WRITE waits here that a breaker waits for: what has the last place at the server may wait for
@@ -364,7 +394,7 @@ impl Far {
                     return false;
                 };
                 open.reading += 1;
-                (file, open.to_told(file), open.serial)
+                (file, open.put_told(file), open.serial)
             }
             Touch::Seeks(seek) if seek.from == From::Current => {
                 let open = self.opens.get_mut(&seek.file);
@@ -372,7 +402,7 @@ impl Far {
                     return false;
                 };
                 open.reading += 1;
-                (seek.file, open.to_sought(seek.file), open.serial)
+                (seek.file, open.put_sought(seek.file), open.serial)
             }
             _ => return false,
         };
@@ -464,6 +494,9 @@ impl Far {
         if let Purpose::Reads { read, .. } = outstanding.purpose
             && let Some(open) = self.opens.get_mut(&read.file)
         {
+            if open.reading > 0 {
+                open.reads_moved();
+            }
             open.reading += 1;
         }
         let Some((file, _)) = outstanding.purpose.bars_reads_ahead() else {
@@ -473,15 +506,20 @@ impl Far {
             return;
         };
         open.changing += 1;
+        if matches!(outstanding.purpose, Purpose::SetsPosition { .. }) {
+            open.told.is_moved |= open.reading > 0;
+        }
         if !matches!(outstanding.purpose, Purpose::Changes { is_write: true, .. }) {
             return;
         }
-        // From here on the server's position is the client's, but for READs of ours under way.
+        // From here on the server's position is the client's, but for what else is under way.
         if let Touch::Writes(write) = touch
             && write.length > 0
         {
-            open.sought.is_moved = false;
-            open.sought.at = write.end().unwrap_or_default();
+            open.sought.is_moved = open.reading > 0 || !open.written.is_empty();
+            open.told.is_moved |= open.reading > 0;
+            let position = outstanding.client.map_or(0, |(_, position)| position);
+            open.sought.set(position, write.end().unwrap_or_default());
         }
         outstanding.is_awaited = open.is_from_before();
         open.writing += usize::from(outstanding.is_awaited);
@@ -514,6 +552,7 @@ impl Far {
                 Some(open) => Purpose::Reads {
                     read,
                     serial: open.serial,
+                    end: open.reads.as_ref().and_then(ReadAhead::end),
                 },
                 None => Purpose::Plain,
             },

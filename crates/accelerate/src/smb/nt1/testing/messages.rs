@@ -194,6 +194,27 @@ pub(crate) fn locking(file: u16, kind: u8, locks: u16) -> Vec<u8> {
     body(&header(command::LOCKING), &words, &ranges)
 }
 
+/// Unlocks, or locks, 16 bytes from each of these places for these processes.
+pub(crate) fn lock_ranges(file: u16, kind: u8, is_unlock: bool, of: &[(u16, u32)]) -> Vec<u8> {
+    let count = of.len() as u16;
+    let counts = match is_unlock {
+        true => [count, 0],
+        false => [0, count],
+    };
+    let mut words = END_OF_CHAIN.to_vec();
+    words.extend(file.to_le_bytes());
+    words.extend([kind, 0]);
+    words.extend([0; 4]);
+    words.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+    let mut ranges = Vec::new();
+    for (process, at) in of {
+        ranges.extend(process.to_le_bytes());
+        ranges.extend(at.to_le_bytes());
+        ranges.extend(16u32.to_le_bytes());
+    }
+    body(&header(command::LOCKING), &words, &ranges)
+}
+
 /// A TRANSACTION2 of these parameters and this data.
 fn transaction(subcommand: u16, parameters: &[u8], data: &[u8]) -> Vec<u8> {
     let at = (WORDS_AT + 30 + 2 + 3) as u16;

@@ -2,6 +2,9 @@
 //! requests than it allows or an open that nobody has are failed tests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use vocab::Random;
 
 use super::messages::{CLIENT_BUFFER, PROCESS_EXIT, body, framed};
 use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, UNASKED, command, flag, flag2};
@@ -11,9 +14,11 @@ use crate::smb::nt1::wire::transfer::{ReadRequest, WriteRequest, read_answer_fro
 use crate::smb::nt1::wire::{NO_ANDX, WORDS_AT};
 use crate::smb::wire::{u8_at, u16_at, u32_at, u64_at};
 
-/// STATUS_INVALID_HANDLE, and what a full disk is called.
+/// STATUS_INVALID_HANDLE, and STATUS_DISK_FULL.
 pub(crate) const INVALID_HANDLE: u32 = 0xc000_0008;
 pub(crate) const DISK_FULL: u32 = 0xc000_007f;
+/// STATUS_FILE_LOCK_CONFLICT.
+pub(crate) const LOCK_CONFLICT: u32 = 0xc000_0054;
 
 /// How many requests may be under way.
 pub(crate) const MPX: u16 = 10;
@@ -48,6 +53,15 @@ struct Waiting {
     message: Vec<u8>,
 }
 
+/// A locked range.
+struct Lock {
+    file: u16,
+    name: String,
+    process: u16,
+    range: Range<u64>,
+    is_shared: bool,
+}
+
 /// A transaction whose data has not come whole.
 struct Parts {
     connection: usize,
@@ -63,6 +77,11 @@ pub(crate) struct Server {
     opens: BTreeMap<u16, Open>,
     waiting: Vec<Waiting>,
     parts: Vec<Parts>,
+    locks: Vec<Lock>,
+    /// It does what it may in any order, and says what it has done in any order.
+    pub(crate) disorder: Option<Random>,
+    /// What it has heard of the first connection and not done yet.
+    undone: VecDeque<(Header, Vec<u8>)>,
     /// What it breaks, it says before what it has not said yet.
     pub(crate) breaks_first: bool,
     /// It has room for so many bytes more.
@@ -130,17 +149,54 @@ impl Server {
 
     /// Whether it has something to say.
     pub(crate) fn has_answers(&self, connection: usize) -> bool {
-        !self.connections[connection].out.is_empty()
+        let is_undone = connection == 0 && !self.undone.is_empty();
+        is_undone || !self.connections[connection].out.is_empty()
+    }
+
+    /// Does what it has put off, all of it, in any order that a server with several hands may do it in.
+    fn catch_up(&mut self) {
+        while !self.undone.is_empty() {
+            let is_free = |(header, _): &&(Header, Vec<u8>)| {
+                matches!(
+                    header.command,
+                    command::READ
+                        | command::WRITE
+                        | command::SEEK
+                        | command::FLUSH
+                        | command::TRANSACTION_2
+                )
+            };
+            let free = self.undone.iter().take_while(is_free).count();
+            let chance = self.disorder.as_mut().expect("only then it puts off");
+            let next = chance.below(free.max(1) as u64) as usize;
+            let (header, message) = self.undone.remove(next).expect("it is one of them");
+            self.carry_out(0, &header, &message);
+        }
     }
 
     /// What it says next on a connection.
     pub(crate) fn take(&mut self, connection: usize) -> Option<Vec<u8>> {
+        if connection == 0 {
+            self.catch_up();
+        }
+        let disorder = self.disorder.as_mut();
         let connection = &mut self.connections[connection];
         let is_break = |(_, bytes): &(bool, Vec<u8>)| {
             Header::parse(&bytes[4..]).is_ok_and(|header| header.mid == UNASKED)
         };
         let first_break = connection.out.iter().position(is_break);
-        let next = first_break.filter(|_| self.breaks_first).unwrap_or(0);
+        let mut next = first_break.filter(|_| self.breaks_first).unwrap_or(0);
+        if let (Some(chance), count @ 1..) = (disorder, connection.out.len()) {
+            next = chance.below(count as u64) as usize;
+            // But for answers in several messages.
+            let mid = |(_, bytes): &(bool, Vec<u8>)| [bytes[34], bytes[35]];
+            let of = mid(&connection.out[next]);
+            next = connection
+                .out
+                .iter()
+                .position(|other| mid(other) == of)
+                .unwrap_or(next);
+        }
         let (is_answer, bytes) = connection.out.remove(next)?;
         if is_answer {
             let header = Header::parse(&bytes[4..]).expect("it wrote one");
@@ -187,6 +243,14 @@ impl Server {
                 assert!(asked.len() <= most, "too much is under way");
             }
         }
+        if connection == 0 && self.disorder.is_some() {
+            self.undone.push_back((*header, message.to_vec()));
+        } else {
+            self.carry_out(connection, header, message);
+        }
+    }
+
+    fn carry_out(&mut self, connection: usize, header: &Header, message: &[u8]) {
         let is_chained = message[32] > 0
             && !matches!(
                 header.command,
@@ -338,11 +402,13 @@ impl Server {
                 let Some(open) = self.opens.get_mut(&locking.file) else {
                     return self.fail(connection, header, INVALID_HANDLE);
                 };
+                let name = open.name.clone();
                 if locking.releases() {
                     open.oplock = 0;
                     open.is_breaking = false;
                     self.try_waiting();
                 }
+                self.lock(&locking, &name, message);
                 if !locking.is_without_answer() {
                     let answer = body(&header.answer(), &END_OF_CHAIN, &[]);
                     self.say(connection, true, &answer);
@@ -420,6 +486,7 @@ impl Server {
         words.extend(size.to_le_bytes());
         words.extend(size.to_le_bytes());
         words.extend([0; 2 + 2 + 1]);
+        self.locks.retain(|lock| lock.file != file);
         self.opens.insert(
             file,
             Open {
@@ -445,6 +512,13 @@ impl Server {
             return self.fail(connection, header, INVALID_HANDLE);
         };
         assert_eq!(open.connection, connection);
+        let asked = request.offset..request.offset + u64::from(request.length);
+        let mut locks = self.locks.iter();
+        if locks
+            .any(|lock| lock.name == open.name && lock.keeps_from_reading(header, &request, &asked))
+        {
+            return self.fail(connection, header, LOCK_CONFLICT);
+        }
         let contents = &self.files[&open.name];
         let start = (request.offset as usize).min(contents.len());
         let length = match self.has_short_reads {
@@ -468,7 +542,15 @@ impl Server {
             return self.fail(connection, header, INVALID_HANDLE);
         };
         assert_eq!(open.connection, connection);
-        open.position = request.end().expect("it is a place in a file");
+        let asked = request.offset..request.end().expect("it is a place in a file");
+        let mut locks = self.locks.iter();
+        if locks.any(|lock| {
+            let is_others = !lock.is_of(request.file, header);
+            lock.name == open.name && lock.meets(&asked) && (lock.is_shared || is_others)
+        }) {
+            return self.fail(connection, header, LOCK_CONFLICT);
+        }
+        open.position = asked.end;
         let length = request.length as usize;
         if let Some(room) = &mut self.room {
             if *room < length {
@@ -484,6 +566,31 @@ impl Server {
         }
         contents[start..end].copy_from_slice(data);
         self.say(connection, true, &write_answer(header, request.length));
+    }
+
+    /// Locks and unlocks the ranges of a request: of 10 bytes each, unlocks first.
+    fn lock(&mut self, locking: &Locking, name: &str, message: &[u8]) {
+        let short = |at: usize| u16_at(message, WORDS_AT + at).unwrap();
+        let (unlocks, locks) = (usize::from(short(12)), usize::from(short(14)));
+        for range in 0..unlocks + locks {
+            let at = WORDS_AT + 16 + 2 + range * 10;
+            let process = u16_at(message, at).unwrap();
+            let start = u64::from(u32_at(message, at + 2).unwrap());
+            let range_asked = start..start + u64::from(u32_at(message, at + 6).unwrap());
+            if range < unlocks {
+                self.locks.retain(|lock| {
+                    (lock.file, lock.process, &lock.range) != (locking.file, process, &range_asked)
+                });
+            } else {
+                self.locks.push(Lock {
+                    file: locking.file,
+                    name: name.to_owned(),
+                    process,
+                    range: range_asked,
+                    is_shared: locking.may_lock_shared(),
+                });
+            }
+        }
     }
 
     fn more_parts(&mut self, connection: usize, header: &Header, message: &[u8]) {
@@ -537,6 +644,21 @@ impl Server {
         };
         let answer = transaction_answer(header, data.len(), 0, &data);
         self.say(connection, true, &answer);
+    }
+}
+
+impl Lock {
+    fn meets(&self, asked: &Range<u64>) -> bool {
+        self.range.start < asked.end && asked.start < self.range.end
+    }
+
+    /// Whether who asks this of this file has locked it.
+    fn is_of(&self, file: u16, header: &Header) -> bool {
+        (self.file, self.process) == (file, header.process)
+    }
+
+    fn keeps_from_reading(&self, header: &Header, read: &ReadRequest, asked: &Range<u64>) -> bool {
+        self.meets(asked) && !self.is_shared && !self.is_of(read.file, header)
     }
 }
 

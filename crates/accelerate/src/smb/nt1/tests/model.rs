@@ -7,10 +7,11 @@ use std::time::Duration;
 use vocab::Random;
 
 use super::DELAY;
+use crate::smb::nt1::testing::server::LOCK_CONFLICT;
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, flush, locking, process_exit, query_file, read, seek, set_size, tell,
-    write,
+    Create, chained, close, flush, lock_ranges, locking, process_exit, query_file, read, seek,
+    set_size, tell, write,
 };
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
@@ -18,7 +19,7 @@ use crate::smb::wire::u32_at;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const STEPS: usize = 120;
-const RUNS: u64 = 60;
+const RUNS: u64 = 100;
 
 /// An open, and where its client has left both positions.
 #[derive(Clone, Copy)]
@@ -36,6 +37,8 @@ struct Model {
     files: BTreeMap<&'static str, Vec<u8>>,
     /// By client.
     opens: [Vec<Open>; 2],
+    /// Files ids whose oplocks the server wanted back, and that the first client did not know.
+    early_breaks: Vec<u16>,
 }
 
 impl Model {
@@ -45,6 +48,9 @@ impl Model {
         world.piece = [usize::MAX, 40, 1_000][below(&mut chance, 3)];
         world.server_takes = Duration::from_millis([0, 1, 30][below(&mut chance, 3)]);
         world.clients[0].has_one_mid = below(&mut chance, 2) == 0;
+        if below(&mut chance, 2) == 0 {
+            world.server.disorder = Some(Random::from_seed(seed));
+        }
         world.set_up(0);
         world.beside();
         Self {
@@ -52,6 +58,7 @@ impl Model {
             chance,
             files: BTreeMap::new(),
             opens: [Vec::new(), Vec::new()],
+            early_breaks: Vec::new(),
         }
     }
 
@@ -91,12 +98,14 @@ impl Model {
                 contents[at..at + data.len()].copy_from_slice(&data);
                 self.opens[who][index].position = (at + data.len()) as u64;
             }
-            8 => match self.below(3) {
+            8 => match self.below(5) {
                 0 => {
                     assert_eq!(self.world.ask(who, &flush(open.file)).header.status, 0);
                     assert_eq!(self.world.server.files[open.name], contents);
                 }
-                1 => {
+                1 => self.locks(who, index),
+                2 => self.read_at_once(who, index),
+                3 => {
                     let answer = self.world.ask(who, &query_file(open.file, 0x107));
                     let size = (contents.len() as u64).to_le_bytes();
                     assert_eq!(answer.message[answer.message.len() - 8..], size);
@@ -162,6 +171,10 @@ impl Model {
             told: 0,
             is_own,
         });
+        if is_own && self.early_breaks.contains(&answer.file) {
+            self.world.send(0, &locking(answer.file, 2, 0));
+        }
+        self.early_breaks.retain(|file| *file != answer.file);
     }
 
     /// An open of the client's behind the pair ends otherwise than with a CLOSE that is done.
@@ -183,6 +196,81 @@ impl Model {
                 self.opens[0].clear();
             }
         }
+    }
+
+    /// Several READs at a time, in whatever order they are answered.
+    fn read_at_once(&mut self, who: usize, index: usize) {
+        let open = self.opens[who][index];
+        if self.world.clients[who].has_one_mid {
+            return;
+        }
+        let length = [10, 700][self.below(2)];
+        let mut asked = BTreeMap::new();
+        for turn in 0..2 + self.below(4) {
+            let at = open.position + (turn * length) as u64;
+            let mid = self.world.send(who, &read(open.file, at, length as u32));
+            asked.insert(mid, at as usize);
+        }
+        let contents = &self.files[open.name];
+        while !asked.is_empty() {
+            let answer = self.world.wait(who);
+            let at = asked.remove(&answer.header.mid).expect("it was asked");
+            let [start, end] = [at, at + length].map(|at| at.min(contents.len()));
+            assert_eq!(answer.data(), &contents[start..end]);
+        }
+        // Which was the last is the server's to know.
+        let position = open.position as i32;
+        self.world.ask(who, &seek(open.file, 0, position));
+        self.world.ask(who, &tell(open.file, open.told));
+    }
+
+    /// Two processes lock a part each with one request, and both read and write both.
+    fn locks(&mut self, who: usize, index: usize) {
+        const RANGES: [(u16, u32); 2] = [(77, 0), (88, 100)];
+        let open = self.opens[who][index];
+        let kind = self.below(2) as u8;
+        let ranges = &RANGES[..1 + self.below(2)];
+        let locked = lock_ranges(open.file, kind, false, ranges);
+        assert_eq!(self.world.ask(who, &locked).header.status, 0);
+        for _ in 0..4 {
+            let (process, at) = (RANGES[self.below(2)].0, RANGES[self.below(2)].1);
+            let mut ranges = ranges.iter();
+            let others = ranges
+                .find(|range| range.1 == at)
+                .map(|range| range.0 != process);
+            self.world.clients[who].process = Some(process);
+            let is_read = self.below(2) == 0;
+            let may = match others {
+                None => true,
+                Some(is_others) if is_read => kind == 1 || !is_others,
+                Some(is_others) => kind == 0 && !is_others,
+            };
+            let status = if is_read {
+                let answer = self.world.ask(who, &read(open.file, at.into(), 16));
+                if may {
+                    let contents = &self.files[open.name];
+                    let [start, end] = [at, at + 16].map(|at| contents.len().min(at as usize));
+                    assert_eq!(answer.data(), &contents[start..end]);
+                    self.opens[who][index].told = u64::from(at) + (end - start) as u64;
+                }
+                answer.header.status
+            } else {
+                let data = [self.below(256) as u8; 16];
+                let answer = self.world.ask(who, &write(open.file, at.into(), &data).0);
+                if may {
+                    let contents = self.files.get_mut(open.name).unwrap();
+                    contents.resize(contents.len().max(at as usize + 16), 0);
+                    contents[at as usize..at as usize + 16].copy_from_slice(&data);
+                }
+                answer.header.status
+            };
+            assert_eq!(status, if may { 0 } else { LOCK_CONFLICT });
+        }
+        self.world.clients[who].process = None;
+        let unlocked = lock_ranges(open.file, kind, true, ranges);
+        assert_eq!(self.world.ask(who, &unlocked).header.status, 0);
+        let position = self.opens[who][index].position as i32;
+        self.world.ask(who, &seek(open.file, 0, position));
     }
 
     /// An open's positions are asked for, and moved.
@@ -231,10 +319,14 @@ impl Model {
         for broken in std::mem::take(&mut self.world.clients[0].unasked) {
             let file = u16::from_le_bytes([broken.message[37], broken.message[38]]);
             let mut opens = self.opens[0].iter();
-            let is_known = opens.any(|open| open.file == file && open.is_own);
-            let is_closed = !self.opens[0].iter().any(|open| open.file == file);
-            assert!(is_known || is_closed, "of an oplock it did not ask for");
-            self.world.send(0, &locking(file, 2, 0));
+            match opens.find(|open| open.file == file) {
+                Some(open) => {
+                    assert!(open.is_own, "of an oplock it did not ask for");
+                    self.world.send(0, &locking(file, 2, 0));
+                }
+                // It is closed, or what opens it is not answered yet.
+                None => self.early_breaks.push(file),
+            }
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::{ROUND_TRIP, contents, world};
+use crate::smb::nt1::testing::server::LOCK_CONFLICT;
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, find_first, header, locking, query_file, read, read_old, seek,
-    set_size, tell, write,
+    Create, chained, close, find_first, header, lock_ranges, locking, query_file, read, read_old,
+    seek, set_size, tell, write,
 };
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
@@ -255,6 +256,24 @@ fn what_a_process_locks_for_another_is_the_servers_to_give() {
     world.ask(0, &locking(file, 0, 1));
     let before = world.answered();
     world.ask(0, &read(file, 60_000, BLOCK));
+    assert_eq!(world.answered(), before);
+}
+
+#[test]
+fn what_several_processes_lock_at_once_is_the_servers_to_give() {
+    let mut world = world(200_000);
+    let file = world.open(0, "a");
+    world.ask(0, &read(file, 0, BLOCK));
+    world.ask(0, &read(file, 60_000, BLOCK));
+    world.ask(0, &lock_ranges(file, 0, false, &[(77, 0), (88, 130_000)]));
+    let before = world.answered();
+    // The client's process is 77, and 88 has locked a part of this.
+    let status = world.ask(0, &read(file, 120_000, BLOCK)).header.status;
+    assert_eq!(status, LOCK_CONFLICT);
+    assert_eq!(
+        world.ask(0, &write(file, 130_000, b"x").0).header.status,
+        LOCK_CONFLICT
+    );
     assert_eq!(world.answered(), before);
 }
 
