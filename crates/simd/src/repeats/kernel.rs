@@ -31,7 +31,12 @@ impl Kernel {
     /// Every kernel that this processor has, for tests and benchmarks.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        let mut kernels = vec![Self(Means::Portable), Self::detect()];
+        let mut kernels = vec![Self(Means::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        if let Some(instructions) = Avx512::detect() {
+            kernels.push(Self(Means::Avx512(instructions.without_packed_bytes())));
+        }
+        kernels.push(Self::detect());
         kernels.dedup();
         kernels
     }

@@ -10,7 +10,10 @@ use super::{
 
 /// A value exists only where the processor has AVX-512 F, BW, CD, DQ and VL, BMI1, BMI2 and POPCNT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512 {
+    /// Whether it has VBMI2 as well, by which bytes are packed.
+    packs_bytes: bool,
+}
 
 impl Avx512 {
     /// Asks the processor.
@@ -23,7 +26,13 @@ impl Avx512 {
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")
             && is_x86_feature_detected!("popcnt");
-        has.then_some(Self(()))
+        let packs_bytes = is_x86_feature_detected!("avx512vbmi2");
+        has.then_some(Self { packs_bytes })
+    }
+
+    /// The same without VBMI2, as older processors are.
+    pub(super) fn without_packed_bytes(self) -> Self {
+        Self { packs_bytes: false }
     }
 
     /// All steps.
@@ -36,7 +45,7 @@ impl Avx512 {
         base: usize,
     ) {
         // SAFETY: the processor has the instructions, or there would be no value of this type.
-        unsafe { find(parts, tables, history, marks, base) }
+        unsafe { find(self, parts, tables, history, marks, base) }
     }
 }
 
@@ -45,7 +54,14 @@ impl Avx512 {
 /// # Safety
 /// The processor has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
-unsafe fn find(parts: Parts<'_>, tables: &mut Tables, history: &[u8], marks: &[u64], base: usize) {
+unsafe fn find(
+    instructions: Avx512,
+    parts: Parts<'_>,
+    tables: &mut Tables,
+    history: &[u8],
+    marks: &[u64],
+    base: usize,
+) {
     let Parts {
         now,
         before,
@@ -56,7 +72,11 @@ unsafe fn find(parts: Parts<'_>, tables: &mut Tables, history: &[u8], marks: &[u
         reach,
         repeats,
     } = parts;
-    now.count = list(marks, base as u32, &mut now.places);
+    now.count = match instructions.packs_bytes {
+        // SAFETY: the processor has VBMI2.
+        true => unsafe { list_by_bytes(marks, base as u32, &mut now.places) },
+        false => list(marks, base as u32, &mut now.places),
+    };
     check(now, history);
     // SAFETY: all places were checked, and so many bytes are there.
     unsafe { hash(now, history, short, long, longest) };
@@ -98,14 +118,59 @@ fn list(marks: &[u64], base: u32, places: &mut [u32; ROOM]) -> usize {
             let here = (marks >> part) as u16;
             let at = _mm512_add_epi32(steps, _mm512_set1_epi32((base + part).cast_signed()));
             let listed = _mm512_maskz_compress_epi32(here, at);
-            let room: &mut [u32] = &mut places[count..count + 16];
-            // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
-            unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), listed) };
+            store_places(places, count, listed);
             count += here.count_ones() as usize;
         }
     }
     assert!(count <= MOST, "marks stand side by side");
     count
+}
+
+/// The same: the places of a word are packed as bytes, all at once.
+#[target_feature(enable = "avx512f,avx512vbmi2,popcnt")]
+fn list_by_bytes(marks: &[u64], base: u32, places: &mut [u32; ROOM]) -> usize {
+    const BYTES: [u8; WORD] = {
+        let mut bytes = [0; WORD];
+        let mut at = 0;
+        while at < WORD {
+            bytes[at] = at as u8;
+            at += 1;
+        }
+        bytes
+    };
+    let mut count = 0;
+    // SAFETY: they are as long as a vector; loads of this kind need no alignment.
+    let bytes = unsafe { _mm512_loadu_si512(BYTES.as_ptr().cast()) };
+    for (base, marks) in (base..).step_by(WORD).zip(marks) {
+        let packed = _mm512_maskz_compress_epi8(*marks, bytes);
+        let base = _mm512_set1_epi32(base.cast_signed());
+        let first = _mm512_castsi512_si128(packed);
+        store_places(
+            places,
+            count,
+            _mm512_add_epi32(_mm512_cvtepu8_epi32(first), base),
+        );
+        let here = marks.count_ones() as usize;
+        if here > 16 {
+            let second = _mm512_extracti32x4_epi32::<1>(packed);
+            store_places(
+                places,
+                count + 16,
+                _mm512_add_epi32(_mm512_cvtepu8_epi32(second), base),
+            );
+        }
+        count += here;
+    }
+    assert!(count <= MOST, "marks stand side by side");
+    count
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_places(places: &mut [u32; ROOM], from: usize, values: __m512i) {
+    let room: &mut [u32] = &mut places[from..from + 16];
+    // SAFETY: the room is as long as a vector; stores of this kind need no alignment.
+    unsafe { _mm512_storeu_si512(room.as_mut_ptr().cast(), values) };
 }
 
 /// Makes sure that there are bytes enough before and behind each place.
