@@ -49,6 +49,8 @@ struct Open {
     /// Revoked, or closed by the client: what it asks behind that is the server's to answer.
     is_over: bool,
     contents: Contents,
+    /// What the client asked up to this message was of another open with the same file id.
+    opened_at: u64,
     /// Data that was read before this message of the client's is out of date.
     changed_at: u64,
     /// The process that has locked parts of the file, if one has.
@@ -393,7 +395,8 @@ impl Near {
             return false;
         };
         let is_short = request.length <= open.licence.longest;
-        if !(open.licence.may_read && is_short && open.takes(header)) {
+        let is_of_it = at > open.opened_at && open.takes(header);
+        if !(open.licence.may_read && is_short && is_of_it) {
             return false;
         }
         let Some(found) = open.contents.find(request.offset, request.length) else {
@@ -550,6 +553,7 @@ impl Near {
             licence,
             is_over: false,
             contents: Contents::default(),
+            opened_at: self.position,
             changed_at: 0,
             locker: None,
             lost: None,
@@ -619,11 +623,11 @@ impl Near {
         let licensed = self.licensed.take();
         let reply = self.reply.take();
         let (is_last, may_open) = self.progress(reply, header, split::message(&frame));
-        if may_open
-            && header.status == 0
-            && let Some(file) =
-                opened_file(split::message(&frame)).filter(|file| licensed != Some(*file))
-        {
+        let given = match header.status {
+            0 if may_open => opened_file(split::message(&frame)),
+            _ => None,
+        };
+        if let Some(file) = given.filter(|file| licensed != Some(*file)) {
             // What was known by this file id is no more.
             self.opens.remove(&file);
         }
@@ -666,6 +670,10 @@ impl Near {
                 if header.status == 0 && self.opens.get(&file).is_some_and(|open| open.is_over) {
                     self.opens.remove(&file);
                 }
+            }
+            // Nobody would close what is opened so.
+            Some(Pending::ReportsAny { .. }) if given.is_some() => {
+                self.send_client(frame.freeze());
             }
             Some(Pending::ReportsAny { .. }) => {
                 let lost = self.opens.values().find_map(|open| open.lost);

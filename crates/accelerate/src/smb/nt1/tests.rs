@@ -4,6 +4,7 @@ mod breaks;
 mod choosing;
 mod ids;
 mod model;
+mod near_alone;
 mod reading;
 mod writing;
 

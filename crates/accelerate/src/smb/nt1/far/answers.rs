@@ -247,7 +247,7 @@ impl Far {
         [is_ours, may_read, may_write]: [bool; 3],
         frame: &mut BytesMut,
     ) {
-        let (Ok(answer), Some((asked, _)), Some(agreed)) = (
+        let (Ok(answer), Some((asked, position)), Some(agreed)) = (
             CreateAnswer::parse(split::message(frame)),
             outstanding.client,
             self.agreed,
@@ -257,11 +257,13 @@ impl Far {
         if is_ours {
             hide_oplock(message_mut(frame));
         }
-        if self.was_broken_early(answer.file) {
+        let is_ended = self.unread_at > position;
+        if self.was_broken_early(answer.file) || is_ended {
             // The near half has never answered for it. Of an oplock of its own the client has heard.
             if is_ours && answer.has_oplock() {
                 self.next_serial += 1;
                 let mut open = Open::new(self.next_serial, asked, is_ours);
+                open.gone_at = is_ended.then_some(self.unread_at);
                 open.grant = Grant::Breaking {
                     confirmed: true,
                     at_latest: Time::ZERO,
@@ -291,6 +293,11 @@ impl Far {
             let read_max = agreed.read_max(self.client_buffer);
             let may_read = may_read && read_max >= READ_LEAST;
             open.reads = may_read.then(|| reads(answer.size, read_max));
+            // What was asked behind it may have been done before this answer came, and be done behind it.
+            let is_certain = self.changed_at < position;
+            if let Some(reads) = open.reads.as_mut().filter(|_| !is_certain) {
+                reads.forget();
+            }
             self.tell_near(&Frame::Licence(Licence {
                 file: answer.file,
                 user: asked.user,
@@ -299,11 +306,13 @@ impl Far {
                 may_write,
                 longest: agreed.longest_answered(self.client_buffer),
             }));
-            self.tell_near(&Frame::EndOfFile {
-                file: answer.file,
-                position: self.position,
-                offset: answer.size,
-            });
+            if is_certain {
+                self.tell_near(&Frame::EndOfFile {
+                    file: answer.file,
+                    position: self.position,
+                    offset: answer.size,
+                });
+            }
             self.reading.retain(|file| *file != answer.file);
             self.reading.push_back(answer.file);
         } else {

@@ -246,6 +246,9 @@ pub(crate) struct Far {
     early: usize,
     /// Requests under way that may change any file.
     changing: usize,
+    /// The last message of the client's that may have changed any file, and the last that may have ended any open.
+    changed_at: u64,
+    unread_at: u64,
     client_finish: Finish,
 }
 
@@ -279,6 +282,8 @@ impl Far {
             own: 0,
             early: 0,
             changing: 0,
+            changed_at: 0,
+            unread_at: 0,
             client_finish: Finish::Open,
         }
     }

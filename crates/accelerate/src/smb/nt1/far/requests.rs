@@ -119,11 +119,13 @@ impl Far {
             Touch::EndsTree => self.end_opens(Some(header.tree), None),
             Touch::EndsUser => self.end_opens(None, Some(header.user)),
             Touch::Anything => {
+                self.changed_at = self.position;
                 for file in self.files() {
                     self.forget_ahead(file);
                 }
             }
             Touch::Unread => {
+                self.unread_at = self.position;
                 for file in self.files() {
                     self.forget_ahead(file);
                     let Some(open) = self.opens.get_mut(&file) else {

@@ -128,6 +128,12 @@ impl<'a> Create<'a> {
     }
 }
 
+/// OPEN_ANDX ([MS-CIFS] §2.2.4.41), without an oplock.
+pub(crate) fn open_andx(name: &str) -> Vec<u8> {
+    let words = [&END_OF_CHAIN[..], &[0; 26]].concat();
+    body(&header(command::OPEN), &words, name.as_bytes())
+}
+
 pub(crate) fn read(file: u16, offset: u64, length: u32) -> Vec<u8> {
     let request = ReadRequest {
         file,
@@ -244,6 +250,12 @@ pub(crate) fn query_file(file: u16, level: u16) -> Vec<u8> {
 pub(crate) fn set_size(file: u16, size: u64) -> Vec<u8> {
     let parameters = [&file.to_le_bytes()[..], &0x104u16.to_le_bytes(), &[0; 2]].concat();
     transaction(0x08, &parameters, &size.to_le_bytes())
+}
+
+/// The same by the file's name.
+pub(crate) fn set_size_by_name(name: &str, size: u64) -> Vec<u8> {
+    let parameters = [&0x104u16.to_le_bytes()[..], &[0; 4], name.as_bytes()].concat();
+    transaction(0x06, &parameters, &size.to_le_bytes())
 }
 
 /// The same in two messages, with half of the data in each.

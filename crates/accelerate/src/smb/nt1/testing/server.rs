@@ -342,7 +342,7 @@ impl Server {
                 self.say(connection, true, &header.answer().alone());
                 self.try_waiting();
             }
-            command::NT_CREATE => {
+            command::NT_CREATE | command::OPEN => {
                 self.waiting.push(Waiting {
                     connection,
                     header: *header,
@@ -460,8 +460,11 @@ impl Server {
 
     fn create(&mut self, waiting: &Waiting, name: String) {
         let (header, message) = (&waiting.header, &waiting.message);
-        let flags = u32_at(message, WORDS_AT + 7).expect("flags");
-        let disposition = u32_at(message, WORDS_AT + 35).expect("a disposition");
+        let is_old = header.command == command::OPEN;
+        let [flags, disposition] = match is_old {
+            true => [0, 3],
+            false => [7, 35].map(|at| u32_at(message, WORDS_AT + at).expect("it is there")),
+        };
         let is_alone = !self.opens.values().any(|open| open.name == name);
         let oplock = match flags & 6 {
             0 => 0,
@@ -486,6 +489,9 @@ impl Server {
         words.extend(size.to_le_bytes());
         words.extend(size.to_le_bytes());
         words.extend([0; 2 + 2 + 1]);
+        if is_old {
+            words = [&END_OF_CHAIN[..], &file.to_le_bytes(), &[0; 24]].concat();
+        }
         self.locks.retain(|lock| lock.file != file);
         self.opens.insert(
             file,
@@ -622,6 +628,14 @@ impl Server {
             }
             return;
         }
+        if subcommand == 6 {
+            let count = usize::from(u16_at(message, WORDS_AT + 18).unwrap());
+            let name = message[parameters + 6..parameters + count].to_vec();
+            let contents = String::from_utf8(name).map(|name| self.files.get_mut(&name));
+            let size = u64_at(message, data_at).unwrap();
+            contents.unwrap().expect("a file").resize(size as usize, 0);
+            return self.say(connection, true, &transaction_answer(header, 0, 0, &[]));
+        }
         let file = u16_at(message, parameters).unwrap();
         let Some(open) = self.opens.get_mut(&file) else {
             return self.fail(connection, header, INVALID_HANDLE);
@@ -688,6 +702,9 @@ fn unchained(message: &[u8]) -> Vec<u8> {
 
 /// The name in a request to open a file.
 fn name(message: &[u8]) -> Vec<u8> {
+    if message[4] == command::OPEN {
+        return message[WORDS_AT + 30 + 2..].to_vec();
+    }
     let length = usize::from(u16_at(message, WORDS_AT + 5).expect("a length"));
     let at = WORDS_AT + 48 + 2;
     message[at..at + length].to_vec()

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{ROUND_TRIP, contents, world};
-use crate::smb::nt1::testing::server::LOCK_CONFLICT;
+use crate::smb::nt1::testing::server::{INVALID_HANDLE, LOCK_CONFLICT};
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, find_first, header, lock_ranges, locking, query_file, read, read_old,
-    seek, set_size, tell, write,
+    Create, chained, close, find_first, header, lock_ranges, locking, process_exit, query_file,
+    read, read_old, seek, set_size, set_size_by_name, tell, write,
 };
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
@@ -293,6 +293,30 @@ fn nothing_is_read_ahead_beside_what_may_change_any_file() {
     assert_eq!(world.server.heard, [0x00, command::READ]);
     world.run_for(ROUND_TRIP * 5);
     assert!(world.server.heard.len() > 2, "and is again behind it");
+}
+
+#[test]
+fn where_a_file_ends_is_not_certain_beside_what_changes_it_as_it_is_opened() {
+    let mut world = world(100);
+    world.send(0, &Create::file("a").message());
+    world.send(0, &set_size_by_name("a", 1_000));
+    let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
+    assert_eq!(world.wait(0).header.status, 0);
+    assert_eq!(world.ask(0, &read(file, 100, 50)).data(), [0; 50]);
+}
+
+#[test]
+fn an_open_that_ends_as_it_begins_is_not_served() {
+    let mut world = world(100);
+    world.send(0, &Create::file("a").message());
+    world.send(0, &process_exit());
+    let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
+    assert_eq!(world.wait(0).header.status, 0);
+    let status = world.ask(0, &read(file, 200, 10)).header.status;
+    assert_eq!(status, INVALID_HANDLE);
+    world.run_for(ROUND_TRIP * 2);
+    assert_eq!(world.let_go, None);
+    assert!(world.clients[0].answered.is_empty());
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::server::{DISK_FULL, MPX};
 use crate::smb::nt1::testing::{
-    Create, close, flush, locking, query_file, set_size, set_size_in_parts, tree_disconnect, write,
+    Create, close, flush, locking, open_andx, query_file, set_size, set_size_in_parts,
+    tree_disconnect, write,
 };
 use crate::smb::nt1::wire::header::command;
 
@@ -90,6 +91,21 @@ fn a_full_disk_is_told_at_the_end_of_an_answer_and_not_before_its_request_is_who
     assert_eq!((interim.header.status, interim.message[32]), (0, 0));
     assert_eq!(world.ask(0, &second).header.status, DISK_FULL);
     assert_eq!(world.server.files["a"].len(), 5);
+}
+
+#[test]
+fn what_was_lost_with_one_file_keeps_no_other_from_being_opened() {
+    let mut world = world(0);
+    world.server.room = Some(10);
+    let file = world.open(0, "a");
+    world.ask(0, &write(file, 0, &[1; 60]).0);
+    world.run_for(ROUND_TRIP * 2);
+    let answer = world.ask(0, &open_andx("b"));
+    assert_eq!(answer.header.status, 0);
+    let other = u16::from_le_bytes([answer.message[37], answer.message[38]]);
+    assert_eq!(world.ask(0, &close(other)).header.status, 0);
+    assert_eq!(world.ask(0, &close(file)).header.status, DISK_FULL);
+    assert_eq!(world.server.open_count(), 0);
 }
 
 #[test]

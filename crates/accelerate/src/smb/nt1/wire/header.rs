@@ -26,6 +26,7 @@ pub(crate) mod command {
     pub(crate) const QUERY_INFORMATION: u8 = 0x08;
     pub(crate) const READ_RAW: u8 = 0x1a;
     pub(crate) const WRITE_COMPLETE: u8 = 0x20;
+    pub(crate) const SET_INFORMATION_2: u8 = 0x22;
     pub(crate) const QUERY_INFORMATION_2: u8 = 0x23;
     pub(crate) const LOCKING: u8 = 0x24;
     pub(crate) const TRANSACTION: u8 = 0x25;

@@ -24,6 +24,9 @@ const QUERY_FILE: u16 = 0x07;
 const SET_FILE: u16 = 0x08;
 const GET_REFERRAL: u16 = 0x10;
 
+/// The level of SET_FILE that locks, of the Unix extensions (Samba 4.17).
+const SET_POSIX_LOCK: u16 = 0x208;
+
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
@@ -95,7 +98,9 @@ fn known(header: &Header, message: &[u8]) -> Option<Touch> {
         command::SEEK => Touch::Seeks(Seek::parse(message).ok()?),
         command::READ_OLD => Touch::ReadsOtherwise(u16_at(message, WORDS_AT).ok()?),
         command::QUERY_INFORMATION_2 => Touch::Asks(u16_at(message, WORDS_AT).ok()?),
-        command::WRITE_OLD => Touch::Changes(u16_at(message, WORDS_AT).ok()?),
+        command::WRITE_OLD | command::SET_INFORMATION_2 => {
+            Touch::Changes(u16_at(message, WORDS_AT).ok()?)
+        }
         command::TRANSACTION_2 => transaction(message)?,
         // Its contents are the same behind it; what it truncates has no licence: who holds one is asked
         // for it by the server first.
@@ -175,6 +180,8 @@ fn transaction(message: &[u8]) -> Option<Touch> {
             true => Touch::AsksPosition(parameter(0)?),
             false => Touch::Asks(parameter(0)?),
         },
+        // Who may read or write what is for the server to judge behind it.
+        SET_FILE if parameter(2)? == SET_POSIX_LOCK => return None,
         SET_FILE => Touch::Changes(parameter(0)?),
         _ => Touch::Anything,
     })
@@ -246,6 +253,18 @@ mod tests {
         assert_eq!(of(&query_file(7, 0x107)), Touch::Asks(7));
         assert_eq!(of(&query_file(7, 1_014)), Touch::AsksPosition(7));
         assert_eq!(of(&set_size(7, 100)), Touch::Changes(7));
+    }
+
+    #[test]
+    fn times_that_are_set_change_an_open_and_a_lock_by_another_name_ends_all_licences() {
+        let times = [&9u16.to_le_bytes()[..], &[0; 12]].concat();
+        let message = body(&header(command::SET_INFORMATION_2), &times, &[]);
+        assert_eq!(of(&message), Touch::Changes(9));
+        let mut message = set_size(9, 100);
+        let level = message.windows(2).position(|at| at == [0x04, 0x01]);
+        let at = level.expect("the level stands there");
+        message[at..at + 2].copy_from_slice(&[0x08, 0x02]);
+        assert_eq!(of(&message), Touch::Unread);
     }
 
     #[test]
