@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::iperf3::{COOKIE_BYTES, Counted, Order, Output, Session};
+use measure::iperf3::{COOKIE_BYTES, Carried, Counted, Order, Output, Session, Stamped};
 use measure::wire::Direction;
 use vocab::{ByteCount, Time};
 
@@ -16,6 +16,7 @@ const OUTPUTS_MAX: usize = 8;
 pub(crate) fn session(bytes: &[u8]) {
     let cookie = Session::cookie(&[3; COOKIE_BYTES - 1]);
     let order = Order {
+        carried: Carried::Tcp,
         direction: Direction::Down,
         connections: 2,
         window: Some(ByteCount::new(65_536)),
@@ -23,6 +24,15 @@ pub(crate) fn session(bytes: &[u8]) {
         congestion_control: String::new(),
         dscp: 0,
     };
+    // The same bytes, as what travels over UDP.
+    if let Some(head) = Stamped::parse(bytes) {
+        let mut again = Vec::new();
+        head.emit(bytes.len(), &mut again);
+        assert_eq!(
+            Stamped::parse(&again).map(|head| head.number),
+            Some(head.number)
+        );
+    }
     let mut session = Session::new(Time::ZERO, &cookie, order);
     let mut outputs = 0;
     // Byte by byte, so that the data ends before the server's next word.

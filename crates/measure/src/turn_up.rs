@@ -11,11 +11,19 @@
 //! ```
 //! Then there is no bottleneck rate and no verdict; whatever TCP shows is reported as TCP's.
 //!
+//! Where the far end only counts what comes of a stream (an iperf3 server) the rates are known, too:
+//!
+//! ```text
+//!  least RTT of TCP ─► rate up ─► rate down ─► loss up, down ─► window walk, listed windows, many connections
+//!                       └─ no stream gets through ─► TCP with the hosts' own windows, as above
+//! ```
+//!
 //! A step that cannot be measured is left out with what depends on it, the reason is kept, and the rest
 //! goes on. Each direction is measured alone before both are together (RFC 6349 §3.3). Nothing is
 //! passed or failed but by a threshold that somebody stated: the RFC has none.
 
 mod judgement;
+mod one_ended;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,8 +32,8 @@ use vocab::{Bitrate, ByteCount};
 
 use crate::metrics::{self, LossBudget, LossVerdict};
 use crate::procedure::{
-    Bottleneck, BottleneckSearch, MtuOutcome, RttOutcome, SearchConfig, Step, StreamPlan,
-    StreamRecord,
+    Bottleneck, BottleneckSearch, CountedSearch, CountedStream, MtuOutcome, RttOutcome,
+    SearchConfig, Step, StreamPlan, StreamRecord,
 };
 use crate::run::{Figures, Ideal, Maximum};
 use crate::wire::Direction;
@@ -125,7 +133,7 @@ pub enum Task {
     PathMtu(Direction),
     /// Find the baseline RTT, then [`TurnUp::baseline_rtt`].
     BaselineRtt,
-    /// Send a stream, then [`TurnUp::stream`].
+    /// Send a stream, then [`TurnUp::stream`]; where the far end only counts, [`TurnUp::counted`].
     Stream(Direction, StreamPlan),
     /// Run connections, then [`TurnUp::run`].
     Run(RunPlan),
@@ -142,6 +150,8 @@ pub struct Known {
     pub bottleneck: Option<Bottleneck>,
     /// The streams that measured, for plots and for diagnosis.
     pub streams: Vec<StreamRecord>,
+    /// The streams that measured and were only counted at the far end.
+    pub counted: Vec<CountedStream>,
     /// What the stream below the rate lost, against the budget for the target.
     pub loss: Option<LossCheck>,
     /// The runs.
@@ -198,13 +208,28 @@ pub struct TurnUp {
     runs: VecDeque<RunPlan>,
     remarks: Vec<String>,
     given_up: Option<String>,
-    /// Whether TCP alone is measured.
-    is_tcp_alone: bool,
+    /// Why a rate is not known, where somebody said.
+    no_rate: Option<String>,
+    means: Means,
     /// The least RTT that TCP saw, where that is all there is.
     tcp_round_trip: Option<Duration>,
+    /// What it carried up meanwhile.
+    tcp_carried: Option<Bitrate>,
     /// What TCP reached with the hosts' own windows.
     reached: [Option<Bitrate>; 2],
     is_both_at_once: bool,
+    mtu_assumed: u16,
+}
+
+/// What a test can send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// Probes and streams, and a far end that answers and reports.
+    Whole,
+    /// Streams whose packets the far end counts, and TCP.
+    Counted,
+    /// Nothing but TCP.
+    TcpAlone,
 }
 
 #[derive(Debug)]
@@ -212,6 +237,7 @@ enum Stage {
     PathMtu(usize),
     BaselineRtt,
     Rate(usize, Box<BottleneckSearch>),
+    CountedRate(usize, Box<CountedSearch>),
     Loss(usize),
     /// Without streams: the least RTT, then what TCP reaches in each direction.
     RoundTripOfTcp,
@@ -235,47 +261,19 @@ impl TurnUp {
             runs: VecDeque::new(),
             remarks: Vec::new(),
             given_up: None,
-            is_tcp_alone: false,
+            no_rate: None,
+            means: Means::Whole,
             tcp_round_trip: None,
+            tcp_carried: None,
             reached: [None; 2],
             is_both_at_once: true,
+            mtu_assumed: MTU_ASSUMED,
         }
     }
 
-    /// A test in which nothing but TCP gets through, and why: neither path MTU, nor baseline RTT, nor
-    /// bottleneck rate can be measured.
-    ///
-    /// # Panics
-    /// As [`TurnUp::new`].
-    #[must_use]
-    pub fn of_tcp_alone(profile: Profile, why: impl Into<String>) -> Self {
-        let mut test = Self {
-            stage: Stage::RoundTripOfTcp,
-            is_tcp_alone: true,
-            ..Self::new(profile)
-        };
-        test.remark(why);
-        test
-    }
-
-    /// The same, with no run in both directions at once.
-    #[must_use]
-    pub fn without_both_at_once(mut self) -> Self {
-        self.is_both_at_once = false;
-        self
-    }
-
-    /// Whether nothing but TCP is measured.
-    #[must_use]
-    pub fn is_tcp_alone(&self) -> bool {
-        self.is_tcp_alone
-    }
-
-    /// What TCP reached in a direction with the hosts' own windows, where nothing but TCP is measured: the
-    /// bottleneck's rate is at least that.
-    #[must_use]
-    pub fn reached(&self, direction: Direction) -> Option<Bitrate> {
-        self.reached[direction as usize]
+    /// Sets what full packets are taken to have where the path MTU cannot be searched for.
+    pub fn assume_mtu(&mut self, bytes: u16) {
+        self.mtu_assumed = bytes;
     }
 
     /// What it measures.
@@ -325,7 +323,7 @@ impl TurnUp {
         match self.known(direction).path_mtu {
             Some(MtuOutcome::Found { mtu, .. }) => mtu,
             Some(MtuOutcome::TooSmall { tried }) => tried,
-            Some(MtuOutcome::NoAnswer) | None => MTU_ASSUMED,
+            Some(MtuOutcome::NoAnswer) | None => self.mtu_assumed,
         }
     }
 
@@ -350,13 +348,13 @@ impl TurnUp {
     /// What runs in a direction are held against.
     #[must_use]
     pub fn ideal(&self, direction: Direction) -> Option<Ideal> {
-        if self.is_tcp_alone {
-            return Some(Ideal {
+        let Some(found) = &self.known(direction).bottleneck else {
+            return (self.means != Means::Whole).then(|| Ideal {
                 baseline_rtt: self.round_trip().unwrap_or_default(),
                 maximum: Maximum::AtLeast(self.reached(direction).unwrap_or_default()),
             });
-        }
-        let rate = self.known(direction).bottleneck.as_ref()?.rate;
+        };
+        let rate = found.rate;
         let mtu = u64::from(self.mtu(direction));
         Some(Ideal {
             baseline_rtt: self.round_trip()?,
@@ -379,6 +377,10 @@ impl TurnUp {
                 Step::Stream(plan) => Task::Stream(self.profile.directions[*at], plan),
                 Step::Done => unreachable!("a search that is done is left at once"),
             },
+            Stage::CountedRate(at, search) => match search.next_step() {
+                Step::Stream(plan) => Task::Stream(self.profile.directions[*at], plan),
+                Step::Done => unreachable!("a search that is done is left at once"),
+            },
             Stage::Loss(at) => {
                 let direction = self.profile.directions[*at];
                 Task::Stream(direction, self.loss_stream(direction))
@@ -395,7 +397,16 @@ impl TurnUp {
     /// Whether the stream to be sent next measures by overload, and must find full buckets.
     #[must_use]
     pub fn is_overloading(&self) -> bool {
-        matches!(&self.stage, Stage::Rate(_, search) if search.is_measuring())
+        match &self.stage {
+            Stage::Rate(_, search) => search.is_measuring(),
+            Stage::CountedRate(_, search) => search.is_measuring(),
+            Stage::PathMtu(_)
+            | Stage::BaselineRtt
+            | Stage::Loss(_)
+            | Stage::RoundTripOfTcp
+            | Stage::Reach(_)
+            | Stage::Runs => false,
+        }
     }
 
     /// How much of the test is done, from 0 to 1, by what each step is expected to take.
@@ -407,6 +418,9 @@ impl TurnUp {
             Stage::PathMtu(_) => 0.0,
             Stage::BaselineRtt => 0.4,
             Stage::Rate(at, search) => {
+                1.0 + *at as f64 + if search.is_measuring() { 0.3 } else { 0.0 }
+            }
+            Stage::CountedRate(at, search) => {
                 1.0 + *at as f64 + if search.is_measuring() { 0.3 } else { 0.0 }
             }
             Stage::Loss(_) => directions + 0.7,
@@ -463,7 +477,19 @@ impl TurnUp {
             measure_for: self.profile.duration,
             ip_bytes: self.mtu(self.profile.directions[at]),
         };
-        self.stage = Stage::Rate(at, Box::new(BottleneckSearch::new(config)));
+        self.stage = match self.means {
+            Means::Whole | Means::TcpAlone => {
+                Stage::Rate(at, Box::new(BottleneckSearch::new(config)))
+            }
+            Means::Counted => {
+                let carried = match self.profile.directions[at] {
+                    Direction::Up => self.tcp_carried,
+                    Direction::Down => None,
+                };
+                let search = CountedSearch::new(config).from_at_least(carried.unwrap_or_default());
+                Stage::CountedRate(at, Box::new(search))
+            }
+        };
     }
 
     /// Hands in what became of a stream.
@@ -485,10 +511,13 @@ impl TurnUp {
             }
             Stage::Loss(at) => {
                 let at = *at;
-                self.loss_found(at, record);
+                self.loss_found(at, record.plan, record.sent, record.lost());
+                let direction = self.profile.directions[at];
+                self.known[direction as usize].streams.push(record);
             }
             Stage::PathMtu(_)
             | Stage::BaselineRtt
+            | Stage::CountedRate(..)
             | Stage::RoundTripOfTcp
             | Stage::Reach(_)
             | Stage::Runs => {}
@@ -499,27 +528,6 @@ impl TurnUp {
         self.is_both_at_once && self.profile.directions.len() > 1
     }
 
-    /// Up, whatever is tested: this end's kernel always tells.
-    fn round_trip_run(&self) -> RunPlan {
-        RunPlan {
-            purpose: Purpose::RoundTrip,
-            connections: [1, 0],
-            windows: [ByteCount::new(MANY_WINDOW_MIN), ByteCount::default()],
-            duration: ROUND_TRIP_FOR.min(self.profile.duration),
-        }
-    }
-
-    fn open_run(&self, direction: Direction) -> RunPlan {
-        let mut connections = [0; 2];
-        connections[direction as usize] = 1;
-        RunPlan {
-            purpose: Purpose::Open,
-            connections,
-            windows: [ByteCount::default(); 2],
-            duration: self.profile.duration,
-        }
-    }
-
     fn rate_found(&mut self, at: usize, direction: Direction, outcome: Option<Bottleneck>) {
         if outcome.is_none() {
             let name = direction.name();
@@ -528,10 +536,18 @@ impl TurnUp {
             ));
         }
         self.known[direction as usize].bottleneck = outcome;
-        match at + 1 < self.profile.directions.len() {
-            true => self.begin_rate(at + 1),
-            false => self.begin_loss(0),
+        self.next_rate(at);
+    }
+
+    fn next_rate(&mut self, at: usize) {
+        if at + 1 < self.profile.directions.len() {
+            return self.begin_rate(at + 1);
         }
+        let mut known = self.profile.directions.iter().map(|way| self.known(*way));
+        if self.means == Means::Counted && known.all(|known| known.bottleneck.is_none()) {
+            self.means = Means::TcpAlone;
+        }
+        self.begin_loss(0);
     }
 
     /// Goes to the first direction from `at` on that has a rate.
@@ -540,7 +556,8 @@ impl TurnUp {
             .find(|at| self.bdp(self.profile.directions[*at]).is_some());
         match next {
             Some(at) => self.stage = Stage::Loss(at),
-            None => self.plan_runs(),
+            None if self.means == Means::Whole => self.plan_runs(),
+            None => self.begin_reach(0),
         }
     }
 
@@ -562,13 +579,12 @@ impl TurnUp {
         }
     }
 
-    fn loss_found(&mut self, at: usize, record: StreamRecord) {
+    fn loss_found(&mut self, at: usize, plan: StreamPlan, sent: u64, lost: u64) {
         let direction = self.profile.directions[at];
-        let target = self.profile.target.unwrap_or(record.plan.rate);
+        let target = self.profile.target.unwrap_or(plan.rate);
         if let Some(rtt) = self.round_trip() {
             let mtu = u64::from(self.mtu(direction));
             let budget = LossBudget::new(target, rtt, mtu, self.profile.tcp_headers);
-            let (sent, lost) = (record.sent, record.lost());
             self.known[direction as usize].loss = Some(LossCheck {
                 budget,
                 sent,
@@ -576,7 +592,6 @@ impl TurnUp {
                 verdict: budget.judge(sent, lost),
             });
         }
-        self.known[direction as usize].streams.push(record);
         self.begin_loss(at + 1);
     }
 
@@ -647,10 +662,14 @@ impl TurnUp {
             Stage::RoundTripOfTcp => {
                 let plan = self.round_trip_run();
                 self.tcp_round_trip = figures[0].as_ref().and_then(|found| found.rtt_min);
+                self.tcp_carried = figures[0].as_ref().map(|found| found.throughput);
                 if self.tcp_round_trip.is_none() {
                     self.remark("TCP saw no round-trip time: no window can be walked through");
                 }
-                self.stage = Stage::Reach(0);
+                match self.means {
+                    Means::Counted => self.begin_rate(0),
+                    Means::Whole | Means::TcpAlone => self.begin_reach(0),
+                }
                 Some(plan)
             }
             Stage::Reach(at) => {
@@ -658,15 +677,13 @@ impl TurnUp {
                 let plan = self.open_run(direction);
                 let found = figures[direction as usize].as_ref();
                 self.reached[direction as usize] = found.map(|found| found.throughput);
-                match at + 1 < self.profile.directions.len() {
-                    true => self.stage = Stage::Reach(at + 1),
-                    false => self.plan_runs(),
-                }
+                self.begin_reach(at + 1);
                 Some(plan)
             }
             Stage::PathMtu(_)
             | Stage::BaselineRtt
             | Stage::Rate(..)
+            | Stage::CountedRate(..)
             | Stage::Loss(_)
             | Stage::Runs => self.runs.pop_front(),
         }

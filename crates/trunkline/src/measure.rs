@@ -162,7 +162,7 @@ struct Run {
     /// Its port, TCP and UDP.
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// Tests TCP alone against an ordinary iperf3 server (iperf3 -s) at this port, for those who have only
+    /// Tests against an ordinary iperf3 server (iperf3 -s) at this port, TCP and UDP, for those who have only
     /// that at the far end. No key is needed. What cannot be measured then is said.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
     iperf3: Option<u16>,

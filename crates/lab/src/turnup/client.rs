@@ -275,8 +275,7 @@ impl<'a> Test<'a> {
                     self.turn_up.baseline_rtt(found);
                 }
                 Task::Stream(direction, plan) => {
-                    let text = format!("rate {}: a stream of {}", direction.name(), plan.rate);
-                    self.progress.step(done, &text);
+                    self.progress.step(done, &describe_stream(direction, &plan));
                     let mut rest = REST;
                     if self.turn_up.is_overloading() {
                         rest += self.options.rest;
@@ -745,6 +744,11 @@ pub(super) fn unexpected(message: &Message) -> anyhow::Error {
         .take_while(|one| one.is_alphanumeric())
         .collect();
     anyhow!("the server said `{name}` where it should not")
+}
+
+/// A stream in a few words, for who watches.
+pub(super) fn describe_stream(direction: Direction, plan: &StreamPlan) -> String {
+    format!("rate {}: a stream of {}", direction.name(), plan.rate)
 }
 
 /// A run in a few words, for who watches.

@@ -26,7 +26,7 @@ pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
     let directions = finished.turn_up.profile().directions.clone();
     let known = |direction: &Direction| {
         let known = finished.turn_up.known(*direction);
-        known.bottleneck.is_some() || (finished.turn_up.is_tcp_alone() && !known.runs.is_empty())
+        known.bottleneck.is_some() || !known.runs.is_empty()
     };
     directions
         .into_iter()
@@ -91,7 +91,7 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
         Direction::Down => Direction::Up,
     };
     let reverse = finished.turn_up.known(other).bottleneck.as_ref();
-    let is_tcp_alone = finished.turn_up.is_tcp_alone();
+    let is_tcp_alone = known.bottleneck.is_none();
     let has_window = finished.turn_up.profile().connection_window.is_some();
     TwoEnded {
         baseline_rtt: finished.turn_up.round_trip(),

@@ -1,10 +1,13 @@
 //! `trunkline measure run --iperf3`: a turn-up test against an ordinary iperf3 server, for those who have
 //! only that.
 //!
-//! TCP alone is measured, one session of iperf3's for each run. Up, the sender is ours and its counters are
-//! exact; its window is what the server's kernel makes of the buffer it is told to set, and so is what
-//! was seen of it. Down, the window is ours, and of the sender is known what it counts itself: segments
-//! sent again. What needs the other end to answer probes or to send streams is not measured, and said.
+//! Each run and each stream is a session of iperf3's. Rates are told by streams, up by what the server
+//! counts, down by what arrives here. Of TCP up, the sender is ours and its counters are exact; its window is
+//! what the server's kernel makes of the buffer it is told to set, and so is what was seen of it. Down, the
+//! window is ours, and of the sender is known what it counts itself: segments sent again. What needs the
+//! other end to answer probes is not measured, and said.
+
+mod streams;
 
 use std::io::{ErrorKind, Read as _, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,15 +16,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use measure::iperf3::{
-    COOKIE_BYTES, Counted, Failure, Order, Output, Report, SILENCE_MAX, Session,
+    COOKIE_BYTES, Carried, Counted, Failure, Order, Output, Report, SILENCE_MAX, Session,
 };
+use measure::procedure::StreamPlan;
 use measure::run::{self, Figures, Read};
 use measure::turn_up::{Profile, RunPlan, Task, TurnUp};
 use measure::wire::Direction;
 use socket2::{Domain, Protocol, Socket, Type};
 use vocab::ByteCount;
 
-use super::client::{CONNECT_MAX, Finished, RawRun, RunOptions, Unmeasured, describe};
+use super::client::{
+    CONNECT_MAX, Finished, RawRun, RunOptions, Unmeasured, describe, describe_stream,
+};
 use super::conversation::random;
 use super::greeting::resolve;
 use super::host;
@@ -39,7 +45,7 @@ const READY_MAX: Duration = Duration::from_secs(3);
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Runs a test of TCP alone against an iperf3 server.
+/// Runs a test against an iperf3 server.
 ///
 /// # Errors
 /// When it could not begin: nobody answers, it is no iperf3 server, or it is busy. What goes wrong later is
@@ -52,24 +58,7 @@ pub fn run_against_iperf3(
 ) -> Result<Finished, Unmeasured> {
     let began = Instant::now();
     let mut test = Test::begin(options, profile, is_over, progress).map_err(Unmeasured)?;
-    while let Task::Run(plan) = test.turn_up.next_task() {
-        let text = describe(&plan);
-        progress.step(test.turn_up.progress(), &text);
-        match test.run(plan) {
-            Ok(figures) => test.turn_up.run(figures),
-            // Nothing is known yet but that it does not work.
-            Err(error) if test.runs.is_empty() => return Err(Unmeasured(error)),
-            Err(error) if is_of_window(&error) => {
-                test.turn_up
-                    .remark(format!("{text}: not measured: {error}"));
-                test.turn_up.run([None, None]);
-            }
-            Err(error) => {
-                let why = format!("the test ended before its time ({text}): {error:#}");
-                test.turn_up.give_up(why);
-            }
-        }
-    }
+    test.measure()?;
     Ok(Finished {
         turn_up: test.turn_up,
         runs: test.runs,
@@ -88,14 +77,16 @@ fn is_of_window(error: &anyhow::Error) -> bool {
 }
 
 /// What such a test cannot tell, for whoever reads the result.
-const UNKNOWN: [&str; 3] = [
+const UNKNOWN: [&str; 4] = [
+    "one-ended: the bottleneck rate up is counted by the server over a short and a long stream; down it is \
+     measured here. The baseline RTT is the least that TCP saw, of whole segments",
     "one-ended: down, TCP efficiency in bytes, RTT and buffer delay are the sender's to know and are not \
      measured (the server's count of segments sent again is in --json); its window is the one this host \
      offered",
     "one-ended: up, windows are what the server's kernel makes of the socket buffer it is told to set; the \
      one that was seen is reported, and ideals are taken from it",
-    "one-ended: policer, shaper and queue cannot be told without streams; capture a run here (tcpdump -s 96) \
-     and have `trunkline measure diagnose` look at it",
+    "one-ended: policer, shaper and queue are not told; capture a run here (tcpdump -s 96) and have \
+     `trunkline measure diagnose` look at it",
 ];
 
 struct Test<'a> {
@@ -140,11 +131,11 @@ impl<'a> Test<'a> {
             .connect(server)
             .with_context(|| format!("there is no route to {server}"))?;
         let why = format!(
-            "{server} is tested by iperf3's protocol, one-ended: neither path MTU, nor baseline RTT, nor \
-             bottleneck rate by streams can be measured with it (`trunkline measure server` at the far end \
+            "{server} is tested by iperf3's protocol, one-ended: neither path MTU, nor baseline RTT by probes, \
+             nor both directions at once can be measured with it (`trunkline measure server` at the far end \
              can)"
         );
-        let mut turn_up = TurnUp::of_tcp_alone(profile, why).without_both_at_once();
+        let mut turn_up = TurnUp::one_ended(profile, why).without_both_at_once();
         for text in UNKNOWN {
             turn_up.remark(text);
         }
@@ -167,21 +158,94 @@ impl<'a> Test<'a> {
         Ok(())
     }
 
+    fn pause(&self, span: Duration) -> Result<()> {
+        let until = Instant::now() + span;
+        loop {
+            self.check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK_EVERY));
+        }
+    }
+
+    fn measure(&mut self) -> Result<(), Unmeasured> {
+        loop {
+            match self.turn_up.next_task() {
+                Task::Run(plan) => self.measure_run(plan)?,
+                Task::Stream(direction, plan) => self.measure_stream(direction, plan),
+                Task::PathMtu(_) | Task::BaselineRtt | Task::Done => return Ok(()),
+            }
+        }
+    }
+
+    fn measure_run(&mut self, plan: RunPlan) -> Result<(), Unmeasured> {
+        let text = describe(&plan);
+        self.progress.step(self.turn_up.progress(), &text);
+        match self.run(plan) {
+            Ok(figures) => self.turn_up.run(figures),
+            // Nothing is known yet but that it does not work.
+            Err(error) if self.runs.is_empty() => return Err(Unmeasured(error)),
+            Err(error) if is_of_window(&error) => {
+                self.turn_up
+                    .remark(format!("{text}: not measured: {error}"));
+                self.turn_up.run([None, None]);
+            }
+            Err(error) => self.give_up(&text, &error),
+        }
+        Ok(())
+    }
+
+    fn measure_stream(&mut self, direction: Direction, plan: StreamPlan) {
+        let text = describe_stream(direction, &plan);
+        let (name, server) = (direction.name(), self.server);
+        match self.stream(direction, plan) {
+            Ok(Some(stream)) => self.turn_up.counted(stream),
+            Ok(None) => {
+                let why = format!(
+                    "the bottleneck rate {name} could not be measured: {server} answers over TCP, but nothing \
+                     comes back over UDP port {}: a firewall on the way, or at either end, lets no UDP through",
+                    server.port()
+                );
+                self.progress.note(&why);
+                self.turn_up.no_stream(why);
+            }
+            // It will have TCP, and not this.
+            Err(error) if matches!(error.downcast_ref(), Some(Failure::Refused { .. })) => {
+                self.turn_up
+                    .no_stream(format!("{text}: not measured: {error}"));
+            }
+            Err(error) => self.give_up(&text, &error),
+        }
+    }
+
+    fn give_up(&mut self, at: &str, error: &anyhow::Error) {
+        let why = format!("the test ended before its time ({at}): {error:#}");
+        self.turn_up.give_up(why);
+    }
+
+    /// Begins one of iperf3's tests; returns its control connection and the cookie of its data connections.
+    fn begin_session(&self, order: Order) -> Result<(Control, [u8; COOKIE_BYTES])> {
+        let cookie = Session::cookie(&random::<{ COOKIE_BYTES - 1 }>()?);
+        let control = Control {
+            stream: self.connect_ready()?,
+            session: Session::new(self.clock.now(), &cookie, order),
+            clock: self.clock,
+        };
+        Ok((control, cookie))
+    }
+
     fn run(&mut self, plan: RunPlan) -> Result<[Option<Figures>; 2]> {
         let direction = match plan.connections {
             [0, _] => Direction::Down,
             [_, _] => Direction::Up,
         };
         let place = direction as usize;
-        let mut pause = REST;
-        while !pause.is_zero() {
-            self.check()?;
-            std::thread::sleep(LOOK_EVERY);
-            pause = pause.saturating_sub(LOOK_EVERY);
-        }
+        self.pause(REST)?;
         let window = plan.windows[place];
-        let cookie = Session::cookie(&random::<{ COOKIE_BYTES - 1 }>()?);
         let order = Order {
+            carried: Carried::Tcp,
             direction,
             connections: plan.connections[place],
             // Down, the window is ours to bound, and the server's buffer must not.
@@ -190,11 +254,11 @@ impl<'a> Test<'a> {
             congestion_control: self.options.congestion_control.clone(),
             dscp: self.options.dscp,
         };
-        let mut control = Control {
-            stream: self.connect_ready()?,
-            session: Session::new(self.clock.now(), &cookie, order),
-            clock: self.clock,
-        };
+        let (mut control, cookie) = self.begin_session(order)?;
+        let headers = self.turn_up.profile().tcp_headers;
+        if let Ok(bytes) = system::full_packet(&control.stream, headers) {
+            self.turn_up.assume_mtu(bytes.min(self.interface_mtu));
+        }
         control.wait_for(&Output::Open, &|| self.check())?;
         let mut transfers = Transfers {
             window,
@@ -368,6 +432,7 @@ fn count(kept: &[TcpStream], direction: Direction, span: Duration) -> Vec<Counte
                     Direction::Down => info.bytes_received,
                 },
                 span,
+                ..Counted::default()
             }
         })
         .collect()

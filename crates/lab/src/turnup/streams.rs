@@ -42,60 +42,80 @@ impl Sender<'_> {
         clock: Clock,
         is_over: &dyn Fn() -> bool,
     ) -> io::Result<u64> {
-        sharpen_timers();
         let length = usize::from(plan.ip_bytes.saturating_sub(headers));
-        let mut departures = Departures::new(clock.now(), plan);
         let mut bytes = Vec::new();
-        let mut looked = clock.now();
-        while let Some(due) = departures.poll_timeout() {
-            let now = clock.now();
-            if due > now {
-                std::thread::sleep(due.since(now).min(LOOK_EVERY));
-            }
-            while let Some((number, stamp)) = departures.poll_transmit(clock.now()) {
-                let head = Datagram {
-                    kind: Kind::Data,
-                    session: self.session,
-                    order: self.order,
-                    number,
-                    stamp,
-                    extra: 0,
-                };
-                head.emit(self.key, self.role, length, &mut bytes);
-                self.put(&bytes)?;
-            }
-            if clock.now().since(looked) >= LOOK_EVERY {
-                looked = clock.now();
-                if is_over() {
-                    break;
-                }
-            }
-        }
-        Ok(departures.sent())
+        pace(plan, clock, is_over, &mut |number, stamp| {
+            let head = Datagram {
+                kind: Kind::Data,
+                session: self.session,
+                order: self.order,
+                number,
+                stamp,
+                extra: 0,
+            };
+            head.emit(self.key, self.role, length, &mut bytes);
+            put(self.socket, self.to, &bytes)
+        })
     }
+}
 
-    /// Sends a datagram; one that finds no room in the host itself is lost like any other.
-    pub(super) fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        let sent = match self.to {
-            Some(to) => self.socket.send_to(bytes, to),
-            None => self.socket.send(bytes),
-        };
-        match sent {
-            Ok(_) => Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock
-                        | ErrorKind::Interrupted
-                        | ErrorKind::ConnectionRefused
-                        | ErrorKind::HostUnreachable
-                        | ErrorKind::NetworkUnreachable
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
+/// Hands the number and the stamp of each packet of a stream to `each` at its time, until `is_over`; returns
+/// how many there were.
+///
+/// # Errors
+/// When `each` fails.
+pub(super) fn pace(
+    plan: StreamPlan,
+    clock: Clock,
+    is_over: &dyn Fn() -> bool,
+    each: &mut dyn FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<u64> {
+    sharpen_timers();
+    let mut departures = Departures::new(clock.now(), plan);
+    let mut looked = clock.now();
+    while let Some(due) = departures.poll_timeout() {
+        let now = clock.now();
+        if due > now {
+            std::thread::sleep(due.since(now).min(LOOK_EVERY));
         }
+        while let Some((number, stamp)) = departures.poll_transmit(clock.now()) {
+            each(number, stamp)?;
+        }
+        if clock.now().since(looked) >= LOOK_EVERY {
+            looked = clock.now();
+            if is_over() {
+                break;
+            }
+        }
+    }
+    Ok(departures.sent())
+}
+
+/// Sends a datagram, over a connected socket or to an address; one that finds no room in the host itself is
+/// lost like any other.
+///
+/// # Errors
+/// When the socket fails for good.
+pub(super) fn put(socket: &UdpSocket, to: Option<SocketAddr>, bytes: &[u8]) -> io::Result<()> {
+    let sent = match to {
+        Some(to) => socket.send_to(bytes, to),
+        None => socket.send(bytes),
+    };
+    match sent {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::WouldBlock
+                    | ErrorKind::Interrupted
+                    | ErrorKind::ConnectionRefused
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+            ) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }

@@ -65,6 +65,32 @@ impl Clock {
 /// # Errors
 /// When the kernel refuses, or is older than what is needed (Linux 4.19).
 pub(super) fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
+    let (bytes, length) = raw_tcp_info(connection)?;
+    TcpInfo::parse(&bytes[..length]).ok_or_else(|| {
+        io::Error::other("this kernel does not count retransmitted bytes; Linux 4.19 does")
+    })
+}
+
+/// Bytes of the full IP packets that a connection sends, as its two ends and the routes at both allow.
+pub(super) fn full_packet(connection: &TcpStream, headers: u64) -> io::Result<u16> {
+    /// In `struct tcp_info` of linux/tcp.h: where the options stand, and TCPI_OPT_TIMESTAMPS; where the
+    /// segment's size does.
+    const OPTIONS: usize = 5;
+    const TIMESTAMPS: u8 = 1;
+    const SEND_MSS: usize = 16;
+    /// RFC 7323 §3.2, with the two bytes that fill it up.
+    const TIMESTAMP_BYTES: u64 = 12;
+    let (bytes, _) = raw_tcp_info(connection)?;
+    let segment = bytes[SEND_MSS..].first_chunk().copied();
+    let segment = u64::from(u32::from_ne_bytes(segment.unwrap_or_default()));
+    let stamps = match bytes[OPTIONS] & TIMESTAMPS {
+        0 => 0,
+        _ => TIMESTAMP_BYTES,
+    };
+    Ok(u16::try_from(segment + stamps + headers).unwrap_or(u16::MAX))
+}
+
+fn raw_tcp_info(connection: &TcpStream) -> io::Result<([u8; LENGTH_MAX], usize)> {
     let mut bytes = [0_u8; LENGTH_MAX];
     let mut length = bytes.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most the length it is given, and says how much it wrote.
@@ -77,12 +103,10 @@ pub(super) fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
             &raw mut length,
         )
     };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
+    match result {
+        0 => Ok((bytes, length as usize)),
+        _ => Err(io::Error::last_os_error()),
     }
-    TcpInfo::parse(&bytes[..length as usize]).ok_or_else(|| {
-        io::Error::other("this kernel does not count retransmitted bytes; Linux 4.19 does")
-    })
 }
 
 /// Bounds the window that a socket offers.
@@ -316,6 +340,11 @@ mod tests {
         let info = tcp_info(&sender).unwrap();
         assert_eq!(info.bytes_sent.bytes(), 10_000);
         assert_eq!(tcp_info(&receiver).unwrap().bytes_received.bytes(), 10_000);
+        // The loopback's packets are those of its interface.
+        let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+        probe.connect(sender.peer_addr().unwrap()).unwrap();
+        let full = full_packet(&sender, 40).unwrap();
+        assert!(full >= 536 && full <= route_mtu(&probe).unwrap(), "{full}");
     }
 
     #[test]

@@ -11,14 +11,18 @@
 //! A state is one byte; what the two know of a test is a JSON object behind its length. The source is iperf3's
 //! own, 3.12 (src/iperf_api.h, iperf_client_api.c, iperf_api.c of github.com/esnet/iperf); the tests hold
 //! recorded exchanges with its server. Data connections are the shell's: each begins with the same cookie.
+//! A stream of UDP packets has a socket of its own, at which server and client greet each other with four
+//! bytes before any of [`Stamped`] travels.
 //!
-//! It does not speak iperf3's UDP, SCTP, authentication or both directions at once.
+//! It does not speak iperf3's SCTP, authentication or both directions at once.
 
+mod datagram;
 mod report;
 mod session;
 
+pub use datagram::{HELLO, STAMP_BYTES, Stamped};
 pub use report::{Counted, Report, StreamCount};
-pub use session::{COOKIE_BYTES, Failure, Order, Output, SILENCE_MAX, Session};
+pub use session::{COOKIE_BYTES, Carried, Failure, Order, Output, SILENCE_MAX, Session};
 
 /// The port where nobody says otherwise (iperf3(1), `-p`).
 pub const PORT: u16 = 5201;

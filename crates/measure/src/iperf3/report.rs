@@ -15,6 +15,10 @@ pub struct Counted {
     pub bytes: ByteCount,
     /// How long.
     pub span: Duration,
+    /// Of UDP: packets sent, or the highest number that came.
+    pub packets: u64,
+    /// Of UDP: packets that did not come.
+    pub lost: u64,
 }
 
 /// What the server counted.
@@ -37,6 +41,10 @@ pub struct StreamCount {
     pub retransmitted_segments: Option<u64>,
     /// How long it counted.
     pub span: Duration,
+    /// Of UDP: packets that it sent, or the highest number that came.
+    pub packets: u64,
+    /// Of UDP: how arrivals varied at it.
+    pub jitter: Duration,
 }
 
 impl Report {
@@ -70,8 +78,14 @@ fn stream(value: &Value) -> Option<StreamCount> {
             .get("retransmits")
             .and_then(Value::as_u64)
             .filter(|count| *count != u64::MAX),
-        span: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        span: span(seconds),
+        packets: value.get("packets").and_then(Value::as_u64).unwrap_or(0),
+        jitter: span(value.get("jitter").and_then(Value::as_f64).unwrap_or(0.0)),
     })
+}
+
+fn span(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 /// Writes ours. Of what was sent again only bytes are known here, which iperf3 has no field for.
@@ -85,8 +99,8 @@ pub(super) fn emit(counted: &[Counted]) -> Value {
                 "bytes": one.bytes.bytes(),
                 "retransmits": -1,
                 "jitter": 0,
-                "errors": 0,
-                "packets": 0,
+                "errors": one.lost,
+                "packets": one.packets,
                 "start_time": 0,
                 "end_time": one.span.as_secs_f64(),
             })

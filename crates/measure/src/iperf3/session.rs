@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vocab::{ByteCount, Time};
+use vocab::{Bitrate, ByteCount, Time};
 
 use super::report::{Counted, Report, emit};
 use crate::wire::Direction;
@@ -37,9 +37,25 @@ mod state {
     pub(super) const SERVER_ERROR: u8 = 0xfe;
 }
 
+/// What a test sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// TCP, as fast as it goes.
+    Tcp,
+    /// UDP packets at a constant rate, whoever sends them.
+    Udp {
+        /// Bytes above UDP of each.
+        payload_bytes: u16,
+        /// Of these bytes.
+        rate: Bitrate,
+    },
+}
+
 /// What a test is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
+    /// In what.
+    pub carried: Carried,
     /// Which way data flows; down is iperf3's `-R`.
     pub direction: Direction,
     /// How many connections.
@@ -57,18 +73,31 @@ pub struct Order {
 impl Order {
     fn parameters(&self) -> Value {
         let mut value = json!({
-            "tcp": true,
             "omit": 0,
             "time": self.duration.as_secs_f64().ceil() as u64,
             "num": 0,
             "blockcount": 0,
             "parallel": self.connections,
-            "len": BLOCK_BYTES,
             "pacing_timer": 1000,
             "client_version": VERSION,
         });
         let fields = value.as_object_mut().expect("it was made as an object");
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        match self.carried {
+            Carried::Tcp => {
+                put("tcp", true.into());
+                put("len", BLOCK_BYTES.into());
+            }
+            Carried::Udp {
+                payload_bytes,
+                rate,
+            } => {
+                put("udp", true.into());
+                put("len", payload_bytes.into());
+                put("bandwidth", rate.bits_per_second().into());
+                put("udp_counters_64bit", 1.into());
+            }
+        }
         if self.direction == Direction::Down {
             put("reverse", true.into());
         }
@@ -90,7 +119,7 @@ impl Order {
 pub enum Output {
     /// Write this on the control connection.
     Write(Vec<u8>),
-    /// Open the data connections, each beginning with the cookie.
+    /// Open the data connections, each beginning with the cookie, or greet at the server's UDP port.
     Open,
     /// Data may flow; after the time that was ordered, [`Session::end`].
     Start,

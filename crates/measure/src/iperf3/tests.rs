@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use vocab::{ByteCount, Time};
+use vocab::{Bitrate, ByteCount, Time};
 
 use super::*;
 use crate::wire::Direction;
@@ -13,8 +13,13 @@ const UP_RESULTS: &str = r#"{"cpu_util_total":0.092162218813735833,"cpu_util_use
 /// ... and of one down, two connections.
 const DOWN_RESULTS: &str = r#"{"cpu_util_total":2.4879600504700465,"cpu_util_user":2.4897371647918112,"cpu_util_system":0,"sender_has_retransmits":1,"congestion_used":"bbr","streams":[{"id":1,"bytes":8000,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056259},{"id":3,"bytes":8000,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056265}]}"#;
 
+/// ... of a stream of UDP up, and of one down.
+const UDP_UP_RESULTS: &str = r#"{"cpu_util_total":0.11085320686583325,"cpu_util_user":0.11094868766416729,"cpu_util_system":0,"sender_has_retransmits":18446744073709551615,"streams":[{"id":1,"bytes":125120,"retransmits":18446744073709551615,"jitter":3.3421372463555811e-05,"errors":0,"packets":85,"start_time":0,"end_time":1.047324}]}"#;
+const UDP_DOWN_RESULTS: &str = r#"{"cpu_util_total":1.7099505510139734,"cpu_util_user":0,"cpu_util_system":1.7099505510139734,"sender_has_retransmits":0,"streams":[{"id":1,"bytes":131008,"retransmits":18446744073709551615,"jitter":5.2408142171793547e-05,"errors":0,"packets":89,"start_time":0,"end_time":1.040255}]}"#;
+
 fn order(direction: Direction, connections: u16) -> Order {
     Order {
+        carried: Carried::Tcp,
         direction,
         connections,
         window: Some(ByteCount::new(14_600)),
@@ -25,8 +30,12 @@ fn order(direction: Direction, connections: u16) -> Order {
 }
 
 fn begin(direction: Direction, connections: u16) -> Session {
+    begin_order(order(direction, connections))
+}
+
+fn begin_order(order: Order) -> Session {
     let cookie = Session::cookie(&[7; COOKIE_BYTES - 1]);
-    Session::new(Time::ZERO, &cookie, order(direction, connections))
+    Session::new(Time::ZERO, &cookie, order)
 }
 
 fn outputs(session: &mut Session) -> Vec<Output> {
@@ -51,8 +60,13 @@ fn json_of(output: &Output) -> Value {
 
 /// Goes through a whole test; what came in pieces of `grain` bytes.
 fn whole(direction: Direction, connections: u16, results: &str, grain: usize) -> (Value, Report) {
+    whole_order(order(direction, connections), results, grain)
+}
+
+fn whole_order(order: Order, results: &str, grain: usize) -> (Value, Report) {
     let now = Time::ZERO;
-    let mut session = begin(direction, connections);
+    let connections = order.connections;
+    let mut session = begin_order(order);
     let hear = |session: &mut Session, bytes: &[u8]| {
         for piece in bytes.chunks(grain) {
             session.handle(now, piece);
@@ -109,6 +123,36 @@ fn a_recorded_test_down_tells_what_the_sender_sent_again() {
     assert_eq!(report.streams.len(), 2);
     assert_eq!(report.streams[1].retransmitted_segments, Some(0));
     assert_eq!(report.streams[1].span, Duration::from_micros(56_265));
+}
+
+/// A stream of UDP: what is asked for, in the words of the recorded client, and what the server counted.
+#[test]
+fn a_recorded_stream_of_udp_tells_what_came_and_what_was_sent() {
+    let udp = |direction| Order {
+        carried: Carried::Udp {
+            payload_bytes: 1_472,
+            rate: Bitrate::from_bits_per_second(1_000_000),
+        },
+        window: None,
+        congestion_control: String::new(),
+        ..order(direction, 1)
+    };
+    let (parameters, report) = whole_order(udp(Direction::Up), UDP_UP_RESULTS, 50);
+    assert_eq!(parameters.get("tcp"), None);
+    for (name, value) in [
+        ("len", 1_472),
+        ("bandwidth", 1_000_000),
+        ("udp_counters_64bit", 1),
+    ] {
+        assert_eq!(parameters[name], value, "{name}");
+    }
+    assert_eq!(parameters["udp"], true);
+    let came = report.streams[0];
+    assert_eq!((came.bytes.bytes(), came.packets), (85 * 1_472, 85));
+    assert_eq!(came.jitter, Duration::from_nanos(33_421));
+    let (parameters, report) = whole_order(udp(Direction::Down), UDP_DOWN_RESULTS, 50);
+    assert_eq!(parameters["reverse"], true);
+    assert_eq!(report.streams[0].packets, 89);
 }
 
 fn failure(said: &[u8]) -> String {

@@ -4,12 +4,14 @@
 //!  client                                              server
 //!  PathMtuTest, BaselineRtt ── Outgoing ──► path ──►  Responder ── its answers ──► path ──► handle
 //!  BottleneckSearch ── Step::Stream ──► a stream, Departures at one end, ArrivalLog at the other
+//!  CountedSearch    ── Step::Stream ──► a stream that somebody else's server counts or sends
 //! ```
 //! The contract is that of all cores: after each `handle`, drain `poll_transmit` to [`None`]; then
 //! wait until `poll_timeout` or for a datagram. `outcome` says when a step is over.
 
 mod baseline_rtt;
 mod bottleneck;
+mod counted;
 mod opening;
 mod path_mtu;
 mod responder;
@@ -20,6 +22,7 @@ pub use bottleneck::{
     Bottleneck, BottleneckSearch, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step,
     StreamPlan,
 };
+pub use counted::{CountedSearch, CountedStream};
 pub use opening::Opening;
 pub use path_mtu::{MtuOutcome, PathMtuTest};
 pub use responder::{ANSWERS_PER_SECOND, Answer, Responder};

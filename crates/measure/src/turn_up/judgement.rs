@@ -21,6 +21,7 @@ impl TurnUp {
             let why = self
                 .given_up
                 .clone()
+                .or_else(|| self.no_rate.clone())
                 .or_else(|| self.remarks.first().cloned());
             return Verdict::NotMeasured(why.unwrap_or_else(|| "nothing was measured".to_owned()));
         }

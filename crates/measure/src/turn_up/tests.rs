@@ -216,3 +216,87 @@ fn without_a_round_trip_time_of_tcp_no_window_is_walked_through() {
     assert_eq!(runs, 3);
     assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
 }
+
+/// A stream through the same line, of which the far end only says how much came.
+fn counted_through(limit: u64, plan: StreamPlan) -> CountedStream {
+    let record = through(limit, plan);
+    CountedStream {
+        plan,
+        sent: record.sent,
+        span: plan.duration,
+        received: record.arrivals.len() as u64,
+        jitter: None,
+        arrivals: Vec::new(),
+    }
+}
+
+/// Against an end that counts: the least RTT by TCP, then rates by streams, and with both a BDP and a verdict;
+/// each in the order of RFC 6349 §3.
+#[test]
+fn where_the_far_end_counts_streams_the_rates_are_known_and_judged() {
+    let mut demanding = profile();
+    demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_900_000));
+    let mut test = TurnUp::one_ended(demanding, "one-ended").without_both_at_once();
+    let (mut purposes, mut progress) = (Vec::new(), 0.0);
+    loop {
+        match test.next_task() {
+            Task::Run(plan) => {
+                purposes.push(plan.purpose);
+                let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
+                test.run(plan.connections.map(made));
+            }
+            Task::Stream(direction, plan) => {
+                assert_eq!(purposes, [Purpose::RoundTrip]);
+                let limit = [10_000_000, 40_000_000][direction as usize];
+                test.counted(counted_through(limit, plan));
+            }
+            Task::Done => break,
+            other => panic!("{other:?}"),
+        }
+        assert!(test.progress() >= progress, "{purposes:?}");
+        progress = test.progress();
+    }
+    assert!(!purposes.contains(&Purpose::Open), "{purposes:?}");
+    assert_eq!(purposes.len(), 1 + 7 + 7);
+    assert!(test.is_one_ended() && !test.is_tcp_alone());
+    // 10 Mbit/s x 50 ms.
+    let bdp = test.bdp(Direction::Up).unwrap().bytes();
+    assert!((62_000..63_000).contains(&bdp), "{bdp}");
+    let loss = test.known(Direction::Down).loss.unwrap();
+    assert_eq!((loss.lost, loss.sent > 0), (0, true));
+    assert!(matches!(
+        test.ideal(Direction::Up).unwrap().maximum,
+        Maximum::Known(_)
+    ));
+    assert_eq!(test.verdict(), Verdict::Passed(2));
+}
+
+/// A firewall eats the streams of both directions, or of one: TCP alone is measured there, and nothing passes.
+#[test]
+fn where_no_counted_stream_arrives_tcp_alone_is_measured() {
+    for dead in [&Direction::BOTH[..], &[Direction::Down]] {
+        let mut test = TurnUp::one_ended(profile(), "one-ended").without_both_at_once();
+        let mut opened = Vec::new();
+        loop {
+            match test.next_task() {
+                Task::Run(plan) => {
+                    if plan.purpose == Purpose::Open {
+                        opened.push(plan.connections);
+                    }
+                    let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
+                    test.run(plan.connections.map(made));
+                }
+                Task::Stream(direction, _) if dead.contains(&direction) => {
+                    test.no_stream(format!("no UDP {}", direction.name()));
+                }
+                Task::Stream(_, plan) => test.counted(counted_through(10_000_000, plan)),
+                Task::Done => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(opened.len(), dead.len());
+        assert_eq!(test.is_tcp_alone(), dead.len() == 2);
+        assert!(test.reached(Direction::Down).is_some());
+        assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+    }
+}

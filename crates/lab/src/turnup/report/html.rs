@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use measure::procedure::{CountedStream, StreamRecord};
 use measure::turn_up::Purpose;
 use measure::wire::Direction;
 
@@ -76,8 +77,9 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
     let known = finished.turn_up.known(direction);
     let name = direction.name();
     *out += &heading(direction);
-    let streams: Vec<Series> = known
-        .streams
+    let counted = known.counted.iter().filter_map(CountedStream::record);
+    let records: Vec<StreamRecord> = known.streams.iter().cloned().chain(counted).collect();
+    let streams: Vec<Series> = records
         .iter()
         .map(|record| Series {
             name: format!("offered {}", record.plan.rate),
@@ -149,7 +151,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
         let series: Vec<Series> = runs
             .iter()
             .map(|run| Series {
-                name: purpose(&finished.turn_up, &run.plan),
+                name: purpose(&finished.turn_up, &run.plan, direction),
                 points: run
                     .seconds
                     .iter()

@@ -1,6 +1,6 @@
 //! Everything that was found, with raw samples. Names end in their unit.
 
-use measure::procedure::{LimitedBy, StreamRecord};
+use measure::procedure::{CountedStream, LimitedBy, StreamRecord};
 use measure::run::{Figures, Ideal, Maximum, connection_figures};
 use measure::turn_up::{Known, Verdict};
 use measure::wire::{Direction, RunSample};
@@ -47,7 +47,10 @@ pub fn json(finished: &Finished) -> Value {
         "path_mtu_bytes": mtus.min().flatten(),
         "interface_mtu_bytes": finished.interface_mtu,
         "baseline_rtt_ms": turn_up.round_trip().map(ms),
-        "baseline_rtt_by": if turn_up.is_tcp_alone() { "tcp" } else { "probes" },
+        "baseline_rtt_by": match turn_up.is_tcp_alone() || turn_up.is_one_ended() {
+            true => "tcp",
+            false => "probes",
+        },
         "rtt_samples_ms": turn_up
             .baseline()
             .map(|found| found.samples.iter().copied().map(ms).collect::<Vec<_>>()),
@@ -98,7 +101,12 @@ fn of_direction(finished: &Finished, direction: Direction) -> Value {
             .and_then(|ideal| maximum(&ideal)),
         "reached_bit_s": turn_up.reached(direction).map(|reached| reached.bits_per_second()),
         "loss_budget": loss_budget(known),
-        "streams": known.streams.iter().map(of_stream).collect::<Vec<_>>(),
+        "streams": known
+            .streams
+            .iter()
+            .map(of_stream)
+            .chain(known.counted.iter().map(of_counted))
+            .collect::<Vec<_>>(),
         "runs": raw.iter().map(|run| of_run(finished, run)).collect::<Vec<_>>(),
     })
 }
@@ -140,12 +148,26 @@ fn of_stream(record: &StreamRecord) -> Value {
     })
 }
 
+/// A stream whose packets an end counted that is not ours.
+fn of_counted(stream: &CountedStream) -> Value {
+    let record = stream.record().unwrap_or(StreamRecord {
+        plan: stream.plan,
+        sent: stream.sent,
+        arrivals: Vec::new(),
+    });
+    let mut value = of_stream(&record);
+    value["arrived_packets"] = stream.received.into();
+    value["jitter_ms"] = stream.jitter.map(ms).into();
+    value["sent_for_s"] = stream.span.as_secs_f64().into();
+    value
+}
+
 fn of_run(finished: &Finished, run: &RawRun) -> Value {
     let place = run.direction as usize;
     let (plan, ideal) = (&run.plan, finished.turn_up.ideal(run.direction));
     let all = ideal.and_then(|ideal| run.figures(&ideal));
     let mut value = json!({
-        "purpose": purpose(&finished.turn_up, plan),
+        "purpose": purpose(&finished.turn_up, plan, run.direction),
         "window_bytes": plan.windows[place].bytes(),
         "connections": plan.connections[place],
         "duration_s": plan.duration.as_secs_f64(),

@@ -18,9 +18,11 @@ use measure::turn_up::{Purpose, RunPlan, TurnUp};
 use measure::wire::Direction;
 
 /// Why a run was made, in a few words.
-fn purpose(turn_up: &TurnUp, plan: &RunPlan) -> String {
+fn purpose(turn_up: &TurnUp, plan: &RunPlan, direction: Direction) -> String {
     match plan.purpose {
-        Purpose::Walk(percent) if turn_up.is_tcp_alone() => format!("{percent} % of reached"),
+        Purpose::Walk(percent) if turn_up.bdp(direction).is_none() => {
+            format!("{percent} % of reached")
+        }
         Purpose::Walk(percent) => format!("{percent} % of BDP"),
         Purpose::Listed => "listed window".to_owned(),
         Purpose::Many => "many connections".to_owned(),

@@ -128,11 +128,15 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
             median.as_secs_f64() * 1e3
         )?;
     }
-    if let (true, Some(least)) = (turn_up.is_tcp_alone(), turn_up.round_trip()) {
+    if let (None, Some(least)) = (turn_up.baseline(), turn_up.round_trip()) {
         let least = least.as_secs_f64() * 1e3;
+        let of = match turn_up.is_tcp_alone() {
+            true => ". Windows are shares of what TCP reached \u{d7} this RTT, not of a BDP",
+            false => "",
+        };
         let text = format!(
             "least RTT {least:.3} ms as TCP saw it, of whole segments with a small window; no baseline RTT \
-             by probes. Windows are shares of what TCP reached \u{d7} this RTT, not of a BDP"
+             by probes{of}"
         );
         fold(out, "", 2, &text)?;
     }
@@ -289,7 +293,9 @@ fn write_run(
 ) -> std::fmt::Result {
     let place = direction as usize;
     let name = match run.plan.purpose {
-        Purpose::Walk(percent) if finished.turn_up.is_tcp_alone() => format!("{percent} %"),
+        Purpose::Walk(percent) if finished.turn_up.bdp(direction).is_none() => {
+            format!("{percent} %")
+        }
         Purpose::Walk(percent) => format!("{percent} % of BDP"),
         Purpose::Listed => "listed".to_owned(),
         Purpose::Many => "many".to_owned(),

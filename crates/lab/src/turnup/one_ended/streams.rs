@@ -1,0 +1,253 @@
+//! Streams of UDP packets by iperf3's protocol: one session for each.
+//!
+//! Up, the packets leave here at their times and the server counts those that come. Down, it sends them at
+//! the rate that it is told, and each arrival is noted here with its moment. A server that nothing of this
+//! reaches waits in vain for the first packet; the session is then broken off, which it notices.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use measure::iperf3::{Carried, Counted, HELLO, Order, Output, Report, Stamped};
+use measure::procedure::{ArrivalLog, CountedStream, StreamPlan};
+use measure::wire::{Arrival, Direction};
+use vocab::{Bitrate, ByteCount};
+
+use super::{Control, LOOK_EVERY, REST, Test};
+use crate::turnup::client::describe_stream;
+use crate::turnup::greeting::open_udp;
+use crate::turnup::streams::{pace, put};
+use crate::turnup::system::{Clock, Incoming};
+
+/// How long the server's answer to the first packet may take, in round trips of TCP's and at least, and how
+/// often it is waited for: either of the two may be lost.
+const HELLO_ROUND_TRIPS: u32 = 4;
+const HELLO_MIN: Duration = Duration::from_millis(500);
+const HELLO_TRIES: u32 = 2;
+/// Behind the last packet of a stream up, until the server is told that it is over: what tells it stands
+/// behind the packets in the path's queue, with room for it. Longer where the queue was filled on purpose.
+const DRAIN: Duration = Duration::from_millis(200);
+const DRAIN_OF_OVERLOAD: Duration = Duration::from_millis(500);
+/// Without an arrival for this long a stream down that was ended is over.
+const QUIET: Duration = Duration::from_millis(150);
+/// How much longer than a stream the server is told that the test lasts: it goes by its own clock.
+const SPARE: Duration = Duration::from_secs(2);
+
+impl Test<'_> {
+    /// Has a stream sent, and says what was counted of it; [`None`] where no UDP gets through.
+    pub(super) fn stream(
+        &mut self,
+        direction: Direction,
+        plan: StreamPlan,
+    ) -> Result<Option<CountedStream>> {
+        let text = describe_stream(direction, &plan);
+        self.progress.step(self.turn_up.progress(), &text);
+        self.pause(match self.turn_up.is_overloading() {
+            true => REST + self.options.rest,
+            false => REST,
+        })?;
+        for _ in 0..HELLO_TRIES {
+            let mut control = self.begin_session(stream_order(self, direction, plan))?.0;
+            control.wait_for(&Output::Open, &|| self.check())?;
+            let udp = open_udp(self.options, self.server, self.local.ip())?;
+            if self.greet(&udp)? {
+                return self.streamed(direction, plan, &udp, control).map(Some);
+            }
+            drop(control);
+            self.pause(REST)?;
+        }
+        Ok(None)
+    }
+
+    /// Shows the server where we are; whether it has answered, or sends already.
+    fn greet(&self, udp: &UdpSocket) -> Result<bool> {
+        // Only once: a second one would be taken for a packet of the stream.
+        put(udp, None, &HELLO).context("sending over UDP")?;
+        udp.set_read_timeout(Some(LOOK_EVERY))?;
+        let round_trip = self.turn_up.round_trip().unwrap_or_default();
+        let until = Instant::now() + (round_trip * HELLO_ROUND_TRIPS).max(HELLO_MIN);
+        while Instant::now() < until {
+            self.check()?;
+            // Left where it is: it may be the stream's first packet.
+            match udp.peek(&mut [0; 4]) {
+                Ok(_) => return Ok(true),
+                Err(error) if is_to_wait_for(error.kind()) => {}
+                Err(error) => return Err(error).context("receiving over UDP"),
+            }
+        }
+        Ok(false)
+    }
+
+    fn streamed(
+        &self,
+        direction: Direction,
+        plan: StreamPlan,
+        udp: &UdpSocket,
+        control: Control,
+    ) -> Result<CountedStream> {
+        let (sent, report, arrivals) = match direction {
+            Direction::Up => self.stream_up(plan, udp, control)?,
+            Direction::Down => self.stream_down(plan, udp, control)?,
+        };
+        let theirs = report.streams.first().context("it counted no stream")?;
+        let payload = u64::from(self.payload(plan)).max(1);
+        Ok(match direction {
+            Direction::Up => CountedStream {
+                plan,
+                sent: sent.packets,
+                span: sent.span,
+                received: (theirs.bytes.bytes() / payload).min(sent.packets),
+                jitter: Some(theirs.jitter),
+                arrivals,
+            },
+            Direction::Down => CountedStream {
+                plan,
+                sent: theirs.packets,
+                span: Duration::ZERO,
+                received: arrivals.len() as u64,
+                jitter: None,
+                arrivals,
+            },
+        })
+    }
+
+    fn stream_up(
+        &self,
+        plan: StreamPlan,
+        udp: &UdpSocket,
+        mut control: Control,
+    ) -> Result<(Sent, Report, Vec<Arrival>)> {
+        control.wait_for(&Output::Start, &|| self.check())?;
+        let began = Instant::now();
+        let (length, mut bytes) = (usize::from(self.payload(plan)), Vec::new());
+        let mut stamps: Option<(u64, u64)> = None;
+        let is_over = || self.check().is_err();
+        let packets = pace(plan, self.clock, &is_over, &mut |number, stamp| {
+            stamps = Some((stamps.map_or(stamp, |(first, _)| first), stamp));
+            let head = Stamped {
+                at: self.clock.now().since(vocab::Time::ZERO),
+                number: number + 1,
+            };
+            head.emit(length, &mut bytes);
+            put(udp, None, &bytes)
+        })
+        .context("sending the stream")?;
+        self.pause(match self.turn_up.is_overloading() {
+            true => DRAIN_OF_OVERLOAD,
+            false => DRAIN,
+        })?;
+        let counted = Counted {
+            bytes: ByteCount::new(packets * length as u64),
+            span: began.elapsed(),
+            packets,
+            lost: 0,
+        };
+        let report = control.finish(&[], Direction::Up, vec![counted], &|| self.check())?;
+        let span = stamps.map_or(0, |(first, last)| last.saturating_sub(first));
+        let sent = Sent {
+            packets,
+            span: Duration::from_nanos(span),
+        };
+        Ok((sent, report, Vec::new()))
+    }
+
+    fn stream_down(
+        &self,
+        plan: StreamPlan,
+        udp: &UdpSocket,
+        mut control: Control,
+    ) -> Result<(Sent, Report, Vec<Arrival>)> {
+        let is_over = AtomicBool::new(false);
+        let clock = self.clock;
+        let check = || self.check();
+        let (report, arrivals) = std::thread::scope(|scope| {
+            let receiving = scope.spawn(|| receive(udp, clock, &is_over));
+            let ridden = control
+                .wait_for(&Output::Start, &check)
+                .and_then(|()| self.pause(plan.duration))
+                .and_then(|()| {
+                    control.finish(&[], Direction::Down, vec![Counted::default()], &check)
+                });
+            is_over.store(true, Ordering::Relaxed);
+            let arrivals = receiving
+                .join()
+                .map_err(|_| anyhow!("receiving the stream failed"))?;
+            Ok::<_, anyhow::Error>((ridden?, arrivals?))
+        })?;
+        Ok((Sent::default(), report, arrivals))
+    }
+
+    /// Bytes above UDP of a stream's packets.
+    fn payload(&self, plan: StreamPlan) -> u16 {
+        let headers = crate::turnup::udp_headers(self.server.ip());
+        plan.ip_bytes.saturating_sub(headers)
+    }
+}
+
+/// What left here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    packets: u64,
+    /// From the first to the last.
+    span: Duration,
+}
+
+fn stream_order(test: &Test, direction: Direction, plan: StreamPlan) -> Order {
+    let payload_bytes = test.payload(plan);
+    // iperf3's rate is of what is above UDP.
+    let bits = u128::from(plan.rate.bits_per_second()) * u128::from(payload_bytes);
+    let bits = bits / u128::from(plan.ip_bytes.max(1));
+    Order {
+        carried: Carried::Udp {
+            payload_bytes,
+            rate: Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX)),
+        },
+        direction,
+        connections: 1,
+        window: None,
+        duration: plan.duration + SPARE,
+        congestion_control: String::new(),
+        dscp: test.options.dscp,
+    }
+}
+
+/// Notes what arrives until the stream is over and nothing comes any more.
+fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Vec<Arrival>> {
+    let mut log = ArrivalLog::new(clock.now());
+    let mut incoming = Incoming::new();
+    // The sender's clock when it sent the first of those that came.
+    let mut began: Option<Duration> = None;
+    let mut last = Instant::now();
+    udp.set_read_timeout(Some(LOOK_EVERY))?;
+    while !is_over.load(Ordering::Relaxed) || last.elapsed() < QUIET {
+        let before = log.len();
+        incoming
+            .receive(udp, clock, |at, _, bytes| {
+                if let Some(head) = Stamped::parse(bytes) {
+                    let began = *began.get_or_insert(head.at);
+                    let sent = head.at.saturating_sub(began);
+                    log.arrived(at, head.number - 1, sent.as_nanos() as u64);
+                }
+            })
+            .context("receiving over UDP")?;
+        if log.len() > before {
+            last = Instant::now();
+        }
+    }
+    Ok(log.into_arrivals())
+}
+
+/// Nothing has come yet, or somebody says that nobody listens there: the server's word is waited for.
+fn is_to_wait_for(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+            | ErrorKind::Interrupted
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+    )
+}

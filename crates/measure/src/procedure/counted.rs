@@ -1,0 +1,609 @@
+//! The bottleneck rate of one direction where the far end only counts: an iperf3 server says how many of a
+//! stream's packets came, and not when (RFC 6349 §3.2.2, from one end).
+//!
+//! ```text
+//!  Climb: short streams, each four times as fast ── until less arrives than was sent ──┐
+//!                                     ▲                                                ▼
+//!          nothing was held back after all ◄── Long: the whole time ◄── Short: half the time
+//! ```
+//! Of a stream that overloads the path there arrives what the bucket held, what the bottleneck let through
+//! while the stream lasted, and what still stood in its queue. The first and the last are the same for a
+//! short stream and for a long one, and so is everything that the server's clock and the way to it add:
+//!
+//! ```text
+//!  rate = (arrived of the long one − arrived of the short one) / (how much longer it was sent)
+//! ```
+//! to a packet or two. Two such pairs that agree to 0.1 % call a rate steady. Where the receiver is ours
+//! (down) each arrival has its moment, and one long stream tells the rate as between two ends.
+//!
+//! The rate is that of IP packets of the planned size, headers included.
+
+use std::time::Duration;
+
+use vocab::Bitrate;
+
+use super::bottleneck::{
+    Bottleneck, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step, StreamPlan,
+};
+use super::stream::StreamRecord;
+use crate::wire::Arrival;
+
+/// The slowest stream of a climb.
+const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
+/// By how much each stream of a climb is faster.
+const CLIMB_FACTOR: u64 = 4;
+/// How long a stream of a climb lasts at most, and the packets it has at least: without the moments of
+/// arrivals a queue must overflow before it is seen.
+const CLIMB_FOR: Duration = Duration::from_millis(500);
+const CLIMB_PACKETS: u64 = 16;
+/// A stream of a climb of which less arrives was held back.
+const HELD_BACK: f64 = 0.75;
+/// A measuring stream of which more arrives was not.
+const NOT_HELD_BACK: f64 = 0.95;
+/// A sender that keeps less of its rate is the limit itself.
+const SENDER_KEEPS: f64 = 0.8;
+/// A sender that keeps less of its rate stood still, and a queue may have run empty meanwhile.
+const SENDER_STEADY: f64 = 0.98;
+/// Measuring streams at most, should the climb have misjudged.
+const MEASUREMENTS_MAX: u32 = 3;
+/// Streams of which nothing arrives, until nothing is thought to get through.
+const SILENT_MAX: u32 = 2;
+/// By how many packets two counts may differ and be the same: at the beginning and at the end.
+const PACKETS_APART: f64 = 2.0;
+
+/// A stream, and what was counted of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountedStream {
+    /// As it was ordered.
+    pub plan: StreamPlan,
+    /// Packets that left.
+    pub sent: u64,
+    /// From the first packet that left to the last; zero where the sender does not tell.
+    pub span: Duration,
+    /// Packets that arrived.
+    pub received: u64,
+    /// How arrivals varied, as a receiver that is not ours smoothed it (RFC 3550 §6.4.1).
+    pub jitter: Option<Duration>,
+    /// Each arrival, where the receiver is ours.
+    pub arrivals: Vec<Arrival>,
+}
+
+impl CountedStream {
+    /// Packets that did not arrive.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.received)
+    }
+
+    /// The stream with each arrival, where that is known.
+    #[must_use]
+    pub fn record(&self) -> Option<StreamRecord> {
+        (!self.arrivals.is_empty()).then(|| StreamRecord {
+            plan: self.plan,
+            sent: self.sent,
+            arrivals: self.arrivals.clone(),
+        })
+    }
+
+    fn kept(&self) -> f64 {
+        self.received as f64 / self.sent.max(1) as f64
+    }
+
+    /// Bits of IP packets a second.
+    fn rate_of(&self, packets: f64, span: Duration) -> Option<Bitrate> {
+        let bits = packets * f64::from(self.plan.ip_bytes) * 8.0;
+        let rate = bits / span.as_secs_f64();
+        (rate.is_finite() && rate > 0.0).then(|| Bitrate::from_bits_per_second(rate.round() as u64))
+    }
+
+    fn offered(&self) -> Option<Bitrate> {
+        let stamped = self.record().and_then(|record| record.offered());
+        stamped.or_else(|| self.rate_of(self.sent.saturating_sub(1) as f64, self.span))
+    }
+
+    /// What arrived, over the time in which it was sent: more than the rate where a bucket or a queue took
+    /// some in.
+    fn arrived(&self) -> Option<Bitrate> {
+        let late = self.record().and_then(|record| record.delivered_late());
+        late.or_else(|| self.rate_of(self.received as f64, self.span))
+    }
+}
+
+/// The search.
+#[derive(Debug)]
+pub struct CountedSearch {
+    config: SearchConfig,
+    state: State,
+    /// What the last stream of the climb, and the short one, came to.
+    climbed: Option<Point>,
+    short: Option<Point>,
+    /// Packets sent, and lost, at rates that were not held back.
+    below: (u64, u64),
+    outcome: Option<Bottleneck>,
+}
+
+/// How much arrived of a stream of some length.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    span: Duration,
+    received: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Climb {
+        rate: Bitrate,
+        /// Streams of this rate of which nothing arrived.
+        silent: u32,
+        /// Measuring streams before this.
+        measured: u32,
+    },
+    Short {
+        rate: Bitrate,
+        measured: u32,
+    },
+    Long {
+        rate: Bitrate,
+        measured: u32,
+    },
+    Done,
+}
+
+impl CountedSearch {
+    /// A search that has not begun.
+    #[must_use]
+    pub fn new(config: SearchConfig) -> Self {
+        Self {
+            config,
+            state: State::Climb {
+                rate: CLIMB_FROM.min(config.max),
+                silent: 0,
+                measured: 0,
+            },
+            climbed: None,
+            short: None,
+            below: (0, 0),
+            outcome: None,
+        }
+    }
+
+    /// The same, with a climb that begins no slower than this, which the path is known to carry.
+    #[must_use]
+    pub fn from_at_least(mut self, carried: Bitrate) -> Self {
+        if let State::Climb { rate, .. } = &mut self.state {
+            *rate = carried.max(*rate).min(self.config.max);
+        }
+        self
+    }
+
+    /// What to do next; the same until [`CountedSearch::handle`] has what was counted.
+    #[must_use]
+    pub fn next_step(&self) -> Step {
+        let (rate, duration) = match self.state {
+            State::Climb { rate, .. } => (rate, self.climb_duration(rate)),
+            State::Short { rate, .. } => (rate, self.config.measure_for / 2),
+            State::Long { rate, .. } => (rate, self.config.measure_for),
+            State::Done => return Step::Done,
+        };
+        Step::Stream(StreamPlan {
+            rate,
+            duration,
+            ip_bytes: self.config.ip_bytes,
+        })
+    }
+
+    /// Whether the next stream measures by overload, and must find full buckets.
+    #[must_use]
+    pub fn is_measuring(&self) -> bool {
+        matches!(self.state, State::Short { .. } | State::Long { .. })
+    }
+
+    /// What was found; [`None`] before the search is over, and where nothing got through.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Bottleneck> {
+        self.outcome.as_ref()
+    }
+
+    fn climb_duration(&self, rate: Bitrate) -> Duration {
+        let bits = u64::from(self.config.ip_bytes) * 8 * CLIMB_PACKETS;
+        let enough = Duration::from_secs_f64(bits as f64 / rate.bits_per_second().max(1) as f64);
+        enough.max(CLIMB_FOR.min(self.config.measure_for / 4))
+    }
+
+    /// Takes in what was counted of the stream that was to be sent.
+    pub fn handle(&mut self, stream: &CountedStream) {
+        self.state = match self.state {
+            State::Climb {
+                rate,
+                silent,
+                measured,
+            } => self.climb(stream, rate, silent, measured),
+            State::Short { rate, measured } => self.was_short(stream, rate, measured),
+            State::Long { rate, measured } => self.was_long(stream, rate, measured),
+            State::Done => State::Done,
+        };
+    }
+
+    fn climb(
+        &mut self,
+        stream: &CountedStream,
+        rate: Bitrate,
+        silent: u32,
+        measured: u32,
+    ) -> State {
+        let (Some(arrived), Some(offered)) = (stream.arrived(), stream.offered()) else {
+            return match silent + 1 < SILENT_MAX {
+                true => State::Climb {
+                    rate,
+                    silent: silent + 1,
+                    measured,
+                },
+                false => State::Done,
+            };
+        };
+        let measure = |from: Bitrate| {
+            let rate = scaled(from, OVERLOAD_PERCENT).min(self.config.max);
+            match stream.arrivals.is_empty() {
+                true => State::Short { rate, measured },
+                false => State::Long { rate, measured },
+            }
+        };
+        let is_slower = |one: Bitrate| {
+            (one.bits_per_second() as f64) < HELD_BACK * offered.bits_per_second() as f64
+        };
+        if stream.kept() < HELD_BACK || (!stream.arrivals.is_empty() && is_slower(arrived)) {
+            self.climbed = Some(point(stream));
+            return measure(arrived);
+        }
+        self.climbed = None;
+        self.below.0 += stream.sent;
+        self.below.1 += stream.lost();
+        if (offered.bits_per_second() as f64) < SENDER_KEEPS * rate.bits_per_second() as f64 {
+            return measure(offered);
+        }
+        if rate >= self.config.max {
+            return measure(rate);
+        }
+        State::Climb {
+            rate: scaled(rate, CLIMB_FACTOR * 100).min(self.config.max),
+            silent: 0,
+            measured,
+        }
+    }
+
+    fn was_short(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> State {
+        let Some(arrived) = stream.arrived() else {
+            return State::Done;
+        };
+        if !self.is_held_back(stream) {
+            return self.rise_or_end(stream, rate, measured);
+        }
+        self.short = Some(point(stream));
+        // A deep queue made the climb's last stream look faster than the path is.
+        let rate = scaled(arrived, OVERLOAD_PERCENT).min(rate);
+        State::Long { rate, measured }
+    }
+
+    fn was_long(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> State {
+        if !self.is_held_back(stream) {
+            return self.rise_or_end(stream, rate, measured);
+        }
+        let stamped = stream.record();
+        let (rate_found, is_steady) = match (&stamped, self.short) {
+            (Some(record), _) => {
+                let steady = record.steady();
+                (steady.or_else(|| record.delivered_late()), steady.is_some())
+            }
+            (None, Some(short)) => {
+                let earlier = self.climbed.and_then(|first| between(stream, first, short));
+                let late = between(stream, short, point(stream));
+                let is_steady = late
+                    .zip(earlier)
+                    .is_some_and(|(late, earlier)| are_alike(late, earlier))
+                    && is_even(stream);
+                (late.map(|late| late.rate), is_steady)
+            }
+            (None, None) => (stream.arrived(), false),
+        };
+        if let Some(rate) = rate_found {
+            self.end(rate, is_steady, LimitedBy::Path);
+        }
+        State::Done
+    }
+
+    /// Nothing was held back: the path carries more, unless nothing faster can be sent.
+    fn rise_or_end(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> State {
+        let (Some(arrived), Some(offered)) = (stream.arrived(), stream.offered()) else {
+            return State::Done;
+        };
+        let keeps =
+            offered.bits_per_second() as f64 >= SENDER_KEEPS * rate.bits_per_second() as f64;
+        if rate < self.config.max && (keeps || measured == 0) && measured + 1 < MEASUREMENTS_MAX {
+            return State::Climb {
+                rate: scaled(rate, 200).min(self.config.max),
+                silent: 0,
+                measured: measured + 1,
+            };
+        }
+        let limit = match keeps {
+            true => LimitedBy::MaxRate,
+            false => LimitedBy::Sender,
+        };
+        self.end(arrived.min(offered), false, limit);
+        State::Done
+    }
+
+    fn is_held_back(&self, stream: &CountedStream) -> bool {
+        let passes = (1.0 - self.loss_below()) * NOT_HELD_BACK;
+        stream.kept() < passes
+    }
+
+    fn end(&mut self, rate: Bitrate, is_steady: bool, limited_by: LimitedBy) {
+        self.outcome = Some(Bottleneck {
+            rate,
+            is_steady,
+            limited_by,
+            loss_below: self.loss_below(),
+        });
+    }
+
+    fn loss_below(&self) -> f64 {
+        self.below.1 as f64 / self.below.0.max(1) as f64
+    }
+}
+
+fn point(stream: &CountedStream) -> Point {
+    Point {
+        span: stream.span,
+        received: stream.received,
+    }
+}
+
+/// What arrived of one stream more than of a shorter one.
+#[derive(Clone, Copy)]
+struct Between {
+    rate: Bitrate,
+    packets: f64,
+}
+
+fn between(of: &CountedStream, short: Point, long: Point) -> Option<Between> {
+    let packets = long.received.checked_sub(short.received)? as f64;
+    let rate = of.rate_of(packets, long.span.checked_sub(short.span)?)?;
+    Some(Between { rate, packets })
+}
+
+/// To 0.1 %, or as near as whole packets let them be.
+fn are_alike(one: Between, other: Between) -> bool {
+    let (a, b) = (
+        one.rate.bits_per_second() as f64,
+        other.rate.bits_per_second() as f64,
+    );
+    let whole = PACKETS_APART / one.packets.min(other.packets).max(1.0);
+    (a - b).abs() <= (STEADY_PERMILLE / 1_000.0).max(whole) * a.max(b)
+}
+
+/// Whether the sender never stood still for long.
+fn is_even(stream: &CountedStream) -> bool {
+    let asked = stream.plan.rate.bits_per_second() as f64;
+    let offered = stream.offered().map_or(0, Bitrate::bits_per_second) as f64;
+    offered >= SENDER_STEADY * asked
+}
+
+fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
+    let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
+    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path as packets are counted behind it: a bucket of some bytes, then a rate, with a queue of some
+    /// bytes that drains after the stream.
+    struct Path {
+        bit_s: f64,
+        bucket: f64,
+        queue: f64,
+        /// The share that is lost before it.
+        loss: f64,
+    }
+
+    impl Path {
+        fn send(&self, plan: StreamPlan) -> CountedStream {
+            let size = f64::from(plan.ip_bytes);
+            let gap = size * 8.0 / plan.rate.bits_per_second() as f64;
+            let sent = (plan.duration.as_secs_f64() / gap).floor() + 1.0;
+            let span = (sent - 1.0) * gap;
+            let room = self.bit_s * span / 8.0 + self.bucket + self.queue;
+            let received = (sent * (1.0 - self.loss))
+                .floor()
+                .min((room / size).floor());
+            CountedStream {
+                plan,
+                sent: sent as u64,
+                span: Duration::from_secs_f64(span),
+                received: received as u64,
+                jitter: None,
+                arrivals: Vec::new(),
+            }
+        }
+    }
+
+    fn search(path: &Path, max: u64) -> (Bottleneck, Vec<StreamPlan>) {
+        let mut search = CountedSearch::new(SearchConfig {
+            max: Bitrate::from_bits_per_second(max),
+            measure_for: Duration::from_secs(10),
+            ip_bytes: 1_500,
+        });
+        let mut plans = Vec::new();
+        while let Step::Stream(plan) = search.next_step() {
+            plans.push(plan);
+            assert!(plans.len() < 30, "{plans:?}");
+            search.handle(&path.send(plan));
+        }
+        (search.outcome().expect("packets arrive").clone(), plans)
+    }
+
+    #[test]
+    fn what_a_bucket_and_a_queue_take_in_does_not_count() {
+        for (bit_s, bucket, queue) in [
+            (512e3, 0.0, 64e3),
+            (10e6, 0.0, 125e3),
+            // A second and a half of its rate waits.
+            (10e6, 0.0, 1_875e3),
+            (10e6, 500e3, 0.0),
+            (155e6, 2e6, 1e6),
+        ] {
+            let path = Path {
+                bit_s,
+                bucket,
+                queue,
+                loss: 0.0,
+            };
+            let (found, plans) = search(&path, 1_000_000_000);
+            let error = found.rate.bits_per_second() as f64 / bit_s - 1.0;
+            // A packet at each end of five seconds.
+            let bar = (2.0 * 12_000.0 / (bit_s * 5.0)).max(0.000_1);
+            assert!(error.abs() <= bar, "{bit_s} {bucket} {queue}: {error}");
+            assert_eq!(found.limited_by, LimitedBy::Path);
+            assert!(found.is_steady, "{bit_s} {bucket} {queue}");
+            let last = plans.last().expect("a long one").rate.bits_per_second() as f64;
+            assert!(
+                (1.3..2.0).contains(&(last / bit_s)),
+                "the path is overloaded by half: {last} of {bit_s}"
+            );
+        }
+    }
+
+    /// A bucket of a second and more that empties only while it is measured.
+    #[test]
+    fn a_rate_behind_a_bucket_that_empties_late_is_not_called_steady() {
+        let path = Path {
+            bit_s: 10e6,
+            bucket: 3_000e3,
+            queue: 0.0,
+            loss: 0.0,
+        };
+        let (found, _) = search(&path, 1_000_000_000);
+        let rate = found.rate.bits_per_second() as f64;
+        assert!(
+            !found.is_steady || (rate / 10e6 - 1.0).abs() < 0.001,
+            "{rate}"
+        );
+    }
+
+    #[test]
+    fn random_loss_is_no_bottleneck() {
+        let path = Path {
+            bit_s: 20e6,
+            bucket: 0.0,
+            queue: 50e3,
+            loss: 0.05,
+        };
+        let (found, _) = search(&path, 1_000_000_000);
+        let error = found.rate.bits_per_second() as f64 / 20e6 - 1.0;
+        assert!(error.abs() < 0.002, "{error}");
+        assert!((0.04..0.06).contains(&found.loss_below), "{found:?}");
+    }
+
+    #[test]
+    fn a_path_that_carries_all_that_is_offered_is_said_to() {
+        let path = Path {
+            bit_s: 1e9,
+            bucket: 0.0,
+            queue: 1e6,
+            loss: 0.0,
+        };
+        let (found, plans) = search(&path, 8_000_000);
+        assert_eq!(found.limited_by, LimitedBy::MaxRate);
+        let rate = found.rate.bits_per_second() as f64;
+        assert!((rate / 8e6 - 1.0).abs() < 0.001, "{rate}");
+        assert!(
+            plans
+                .iter()
+                .all(|plan| plan.rate.bits_per_second() <= 8_000_000)
+        );
+    }
+
+    /// What TCP has already come to need not be climbed to.
+    #[test]
+    fn a_climb_begins_with_what_the_path_is_known_to_carry() {
+        let config = SearchConfig {
+            max: Bitrate::from_bits_per_second(1_000_000_000),
+            measure_for: Duration::from_secs(10),
+            ip_bytes: 1_500,
+        };
+        for (carried, expected) in [(5_000_000, 5_000_000), (0, 256_000)] {
+            let carried = Bitrate::from_bits_per_second(carried);
+            let Step::Stream(first) = CountedSearch::new(config)
+                .from_at_least(carried)
+                .next_step()
+            else {
+                panic!("a search begins with a stream");
+            };
+            assert_eq!(first.rate.bits_per_second(), expected);
+        }
+    }
+
+    #[test]
+    fn where_nothing_arrives_nothing_is_found_and_little_is_sent() {
+        let mut search = CountedSearch::new(SearchConfig {
+            max: Bitrate::from_bits_per_second(1_000_000_000),
+            measure_for: Duration::from_secs(10),
+            ip_bytes: 1_500,
+        });
+        let mut streams = 0;
+        while let Step::Stream(plan) = search.next_step() {
+            assert!(plan.rate <= CLIMB_FROM);
+            streams += 1;
+            search.handle(&CountedStream {
+                plan,
+                sent: 0,
+                span: Duration::ZERO,
+                received: 0,
+                jitter: None,
+                arrivals: Vec::new(),
+            });
+        }
+        assert_eq!((streams, search.outcome()), (SILENT_MAX, None));
+    }
+
+    /// Down, where each arrival has its moment: one long stream, no short one.
+    #[test]
+    fn arrivals_with_their_moments_need_one_stream_only() {
+        let arriving = |plan: StreamPlan| {
+            let gap = |rate: f64| (12_000.0 * 1e9 / rate) as u64;
+            let offered = plan.rate.bits_per_second() as f64;
+            let sent = plan.duration.as_nanos() as u64 / gap(offered);
+            let received = plan.duration.as_nanos() as u64 / gap(offered.min(10e6));
+            let arrivals = (0..received).map(|place| Arrival {
+                number: place * sent / received,
+                sent_ns: place * sent / received * gap(offered),
+                arrived_ns: place * gap(offered.min(10e6)),
+            });
+            CountedStream {
+                plan,
+                sent,
+                span: Duration::ZERO,
+                received,
+                jitter: None,
+                arrivals: arrivals.collect(),
+            }
+        };
+        let mut search = CountedSearch::new(SearchConfig {
+            max: Bitrate::from_bits_per_second(1_000_000_000),
+            measure_for: Duration::from_secs(10),
+            ip_bytes: 1_500,
+        });
+        let mut measuring = 0;
+        while let Step::Stream(plan) = search.next_step() {
+            measuring += u32::from(search.is_measuring());
+            search.handle(&arriving(plan));
+        }
+        let found = search.outcome().expect("packets arrive");
+        assert_eq!(measuring, 1);
+        assert!(found.is_steady);
+        let error = found.rate.bits_per_second() as f64 / 10e6 - 1.0;
+        assert!(error.abs() < 0.000_1, "{error}");
+    }
+}

@@ -1,0 +1,152 @@
+//! The order of a test of which only one end is ours, or in which nothing but TCP gets through.
+//!
+//! The least RTT is TCP's own. Rates are told by streams whose packets the far end counts; where none gets
+//! through, what TCP reaches with the hosts' own windows stands for them, and nothing is claimed of the path.
+
+use vocab::{Bitrate, ByteCount};
+
+use super::{MANY_WINDOW_MIN, Means, Profile, Purpose, ROUND_TRIP_FOR, RunPlan, Stage, TurnUp};
+use crate::procedure::{CountedStream, Step};
+use crate::wire::Direction;
+
+impl TurnUp {
+    /// A test in which nothing but TCP gets through, and why: neither path MTU, nor baseline RTT, nor
+    /// bottleneck rate can be measured.
+    ///
+    /// # Panics
+    /// As [`TurnUp::new`].
+    #[must_use]
+    pub fn of_tcp_alone(profile: Profile, why: impl Into<String>) -> Self {
+        Self::by(Means::TcpAlone, profile, why)
+    }
+
+    /// A test against a far end that takes part in TCP and counts what comes of streams, and what cannot be
+    /// measured so: neither path MTU nor baseline RTT by probes. Its rates are of packets of 1,500 bytes, or
+    /// of what [`TurnUp::assume_mtu`] says.
+    ///
+    /// # Panics
+    /// As [`TurnUp::new`].
+    #[must_use]
+    pub fn one_ended(profile: Profile, why: impl Into<String>) -> Self {
+        Self::by(Means::Counted, profile, why)
+    }
+
+    fn by(means: Means, profile: Profile, why: impl Into<String>) -> Self {
+        let mut test = Self {
+            stage: Stage::RoundTripOfTcp,
+            means,
+            ..Self::new(profile)
+        };
+        test.remark(why);
+        test
+    }
+
+    /// The same, with no run in both directions at once.
+    #[must_use]
+    pub fn without_both_at_once(mut self) -> Self {
+        self.is_both_at_once = false;
+        self
+    }
+
+    /// Whether nothing but TCP is measured.
+    #[must_use]
+    pub fn is_tcp_alone(&self) -> bool {
+        self.means == Means::TcpAlone
+    }
+
+    /// Whether the far end only takes part in TCP and counts.
+    #[must_use]
+    pub fn is_one_ended(&self) -> bool {
+        self.means == Means::Counted
+    }
+
+    /// What TCP reached in a direction with the hosts' own windows, where nothing but TCP is measured: the
+    /// bottleneck's rate is at least that.
+    #[must_use]
+    pub fn reached(&self, direction: Direction) -> Option<Bitrate> {
+        self.reached[direction as usize]
+    }
+
+    /// Hands in what was counted of a stream.
+    pub fn counted(&mut self, stream: CountedStream) {
+        match &mut self.stage {
+            Stage::CountedRate(at, search) => {
+                let at = *at;
+                let is_measuring = search.is_measuring();
+                search.handle(&stream);
+                let is_done = search.next_step() == Step::Done;
+                let outcome = search.outcome().cloned();
+                let direction = self.profile.directions[at];
+                if is_measuring {
+                    self.known[direction as usize].counted.push(stream);
+                }
+                if is_done {
+                    self.rate_found(at, direction, outcome);
+                }
+            }
+            Stage::Loss(at) => {
+                let at = *at;
+                self.loss_found(at, stream.plan, stream.sent, stream.lost());
+                let direction = self.profile.directions[at];
+                self.known[direction as usize].counted.push(stream);
+            }
+            Stage::PathMtu(_)
+            | Stage::BaselineRtt
+            | Stage::Rate(..)
+            | Stage::RoundTripOfTcp
+            | Stage::Reach(_)
+            | Stage::Runs => {}
+        }
+    }
+
+    /// Takes note that no more streams can be had in a direction, and why: its rate is not measured.
+    pub fn no_stream(&mut self, why: impl Into<String>) {
+        let why = why.into();
+        self.remark(why.clone());
+        self.no_rate.get_or_insert(why);
+        match self.stage {
+            Stage::CountedRate(at, _) => self.next_rate(at),
+            Stage::Loss(at) => self.begin_loss(at + 1),
+            Stage::PathMtu(_)
+            | Stage::BaselineRtt
+            | Stage::Rate(..)
+            | Stage::RoundTripOfTcp
+            | Stage::Reach(_)
+            | Stage::Runs => {}
+        }
+    }
+
+    /// Goes to the first direction from `at` on whose rate no stream has told.
+    pub(super) fn begin_reach(&mut self, at: usize) {
+        let next = (at..self.profile.directions.len()).find(|at| {
+            self.known(self.profile.directions[*at])
+                .bottleneck
+                .is_none()
+        });
+        match next {
+            Some(at) => self.stage = Stage::Reach(at),
+            None => self.plan_runs(),
+        }
+    }
+
+    /// Up, whatever is tested: this end's kernel always tells.
+    pub(super) fn round_trip_run(&self) -> RunPlan {
+        RunPlan {
+            purpose: Purpose::RoundTrip,
+            connections: [1, 0],
+            windows: [ByteCount::new(MANY_WINDOW_MIN), ByteCount::default()],
+            duration: ROUND_TRIP_FOR.min(self.profile.duration),
+        }
+    }
+
+    pub(super) fn open_run(&self, direction: Direction) -> RunPlan {
+        let mut connections = [0; 2];
+        connections[direction as usize] = 1;
+        RunPlan {
+            purpose: Purpose::Open,
+            connections,
+            windows: [ByteCount::default(); 2],
+            duration: self.profile.duration,
+        }
+    }
+}
