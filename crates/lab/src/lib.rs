@@ -22,6 +22,7 @@ pub mod command;
 mod drawing;
 pub mod host;
 pub mod kernel;
+pub mod known_links;
 pub mod labelled;
 pub mod link;
 mod median;

@@ -19,6 +19,7 @@ use crate::bench_peers::EmulatorPeers;
 use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
 use crate::bench_smb::BenchSmb;
+use crate::bench_turn_up::BenchTurnUp;
 use crate::lab::{environment, progress};
 use crate::output::Output;
 
@@ -45,6 +46,8 @@ enum Part {
     ReductionKill(BenchKill),
     // Its own text says more.
     Diagnosis(BenchDiagnosis),
+    // Its own text says more.
+    TurnUp(BenchTurnUp),
     /// SMB clients over the emulated WAN, without Trunkline and with it, beside what was published
     /// for CIFS.
     Smb(BenchSmb),
@@ -90,6 +93,7 @@ impl Bench {
             Part::Reduction(reduction) => reduction.run(),
             Part::ReductionKill(kill) => kill.run(),
             Part::Diagnosis(diagnosis) => diagnosis.run(),
+            Part::TurnUp(turn_up) => turn_up.run(),
             Part::Smb(smb) => smb.run(),
             Part::ReductionEnd(end) => end.run(),
         }

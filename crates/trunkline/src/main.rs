@@ -18,6 +18,7 @@ mod bench_peers;
 mod bench_reduction;
 mod bench_session;
 mod bench_smb;
+mod bench_turn_up;
 mod completions;
 mod demo;
 mod emulate;

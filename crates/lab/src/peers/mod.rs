@@ -27,9 +27,9 @@ use crate::Environment;
 use crate::host::Machine;
 use crate::progress::Progress;
 use crate::wait;
-use room::Room;
 
 pub use policer::{Policing, burst_passed};
+pub(crate) use room::Room;
 pub use room::Side;
 
 /// One quantity of one setting, of both sides.

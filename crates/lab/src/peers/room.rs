@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -54,7 +55,7 @@ impl Side {
 }
 
 /// The namespaces of one measurement; dropping it removes them.
-pub(super) struct Room {
+pub(crate) struct Room {
     // Before `run`, which deletes the namespaces: fields are dropped in this order.
     emulator: Option<Process>,
     side: Side,
@@ -68,7 +69,7 @@ pub(super) struct Room {
 impl Room {
     /// Makes the namespaces; the kernel's way leads through at once, the emulator's once
     /// [`Room::emulate`] has been called.
-    pub(super) fn create(environment: &Environment, side: Side) -> Result<Self> {
+    pub(crate) fn create(environment: &Environment, side: Side) -> Result<Self> {
         let run = Run::create(environment)?;
         let room = Self {
             emulator: None,
@@ -133,7 +134,7 @@ impl Room {
     }
 
     /// Puts a queueing discipline in front of the kernel's way to the receiving end.
-    pub(super) fn replace_discipline(&self, discipline: &str) -> Result<()> {
+    pub(crate) fn replace_discipline(&self, discipline: &str) -> Result<()> {
         let mut arguments = vec![
             "netns",
             "exec",
@@ -151,7 +152,7 @@ impl Room {
     }
 
     /// Starts the emulator with these settings.
-    pub(super) fn emulate(&mut self, settings: &[&str]) -> Result<()> {
+    pub(crate) fn emulate(&mut self, settings: &[&str]) -> Result<()> {
         let devices = [
             "emulate",
             "run",
@@ -189,6 +190,34 @@ impl Room {
             command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)?;
         }
         Ok(())
+    }
+
+    /// Where files of this measurement may lie; they go with it.
+    pub(crate) fn directory(&self) -> &Path {
+        self.run.directory()
+    }
+
+    /// The receiving end's address.
+    pub(crate) fn receiving_address(&self) -> Ipv4Addr {
+        RECEIVING
+    }
+
+    /// Starts this program with these arguments at the receiving end.
+    pub(crate) fn start_receiving(&self, name: &str, arguments: &[&str]) -> Result<Process> {
+        let launch = Launch {
+            name,
+            namespace: &self.receiving,
+            program: &self.run.environment().program,
+            logs: &self.logs,
+        };
+        Process::start(&self.run, &launch, arguments)
+    }
+
+    /// This program at the sending end, not yet started.
+    pub(crate) fn sending_program(&self) -> Result<Command> {
+        let mut command = command::new(&self.run.environment().program);
+        kernel::prepare_child(&mut command, Some(&namespace_path(&self.sending)))?;
+        Ok(command)
     }
 
     /// The emulator must still run.

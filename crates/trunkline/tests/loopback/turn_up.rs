@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use measure::wire::{Message, VERSION, frame};
+
 const KEY: &str = "an onyx cat sleeps";
 
 fn measure(arguments: &[&str], key: &str) -> Command {
@@ -149,13 +151,27 @@ fn a_client_that_dies_makes_room_for_the_next() {
     }
 }
 
-/// What calls itself an iperf3 server, and says this to whoever connects.
-fn says(words: &'static [u8]) -> (u16, std::thread::JoinHandle<()>) {
+/// A server of a later build, which no longer speaks our version.
+#[test]
+fn a_server_of_another_version_is_named_with_what_to_do() {
+    let hello = frame(&Message::Hello {
+        oldest: VERSION + 1,
+        newest: VERSION + 2,
+        nonce: Default::default(),
+    });
+    let (port, server) = says(hello.to_vec());
+    assert_refused(&run(port, &[], KEY), "bring both to the same release");
+    server.join().unwrap();
+}
+
+/// Something that says this to whoever connects, and listens to one line.
+fn says(words: impl Into<Vec<u8>>) -> (u16, std::thread::JoinHandle<()>) {
+    let words = words.into();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let _ = stream.write_all(words);
+        let _ = stream.write_all(&words);
         let mut rest = Vec::new();
         let _ = BufReader::new(stream).read_until(0, &mut rest);
     });
