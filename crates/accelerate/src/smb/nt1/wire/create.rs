@@ -104,10 +104,7 @@ pub(crate) fn opened_file(message: &[u8]) -> Option<u16> {
         }
         // Their parameters begin with it, behind the oplock's level in the second; an answer in several
         // messages has them in the first.
-        command::TRANSACTION_2 => {
-            let [count, at, from] = [6, 8, 10].map(|at| u16_at(message, WORDS_AT + at).ok());
-            usize::from(at.filter(|_| count >= Some(2) && from == Some(0))?)
-        }
+        command::TRANSACTION_2 => transaction_opened(message)?,
         command::NT_TRANSACT => {
             let [count, at, from] = [11, 15, 19].map(|at| u32_at(message, WORDS_AT + at).ok());
             let parameters = at.filter(|_| count >= Some(4) && from == Some(0))?;
@@ -116,6 +113,18 @@ pub(crate) fn opened_file(message: &[u8]) -> Option<u16> {
         _ => return None,
     };
     u16_at(message, at).ok()
+}
+
+/// Where the file id stands in the answer to a TRANSACTION2: OPEN2's has 28 or 30 bytes of parameters ([MS-CIFS]
+/// §2.2.6.1.2), and SET_PATH_INFORMATION's two, with data only where the Unix extensions open a file (Samba 4.17).
+fn transaction_opened(message: &[u8]) -> Option<usize> {
+    let short = |at: usize| u16_at(message, WORDS_AT + at).map(usize::from).ok();
+    let is_first = short(10)? == 0 && short(16)? == 0;
+    match (short(6)?, short(12)?) {
+        (28.., _) if is_first => short(8),
+        (..=2, 4..) if is_first => Some(short(14)? + 2),
+        _ => None,
+    }
 }
 
 /// The answer to one.
@@ -158,5 +167,44 @@ impl CreateAnswer {
     /// It is a file with contents: no directory, pipe or printer.
     pub(crate) fn is_file(&self) -> bool {
         self.kind == 0 && !self.is_directory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smb::nt1::testing::{body, header};
+
+    /// The answer to a TRANSACTION2 with this many bytes of parameters and data, which count up.
+    fn answer(parameters: u16, data: u16, displacement: u16) -> Vec<u8> {
+        let at = (WORDS_AT + 20 + 2) as u16;
+        let words = [
+            parameters,
+            data,
+            0,
+            parameters,
+            at,
+            displacement,
+            data,
+            at + parameters,
+            0,
+            0,
+        ];
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes: Vec<u8> = (0..(parameters + data) as u8).collect();
+        body(&header(command::TRANSACTION_2), &words, &bytes)
+    }
+
+    #[test]
+    fn a_transaction_gives_out_a_file_id_in_its_parameters_or_in_the_data_of_a_path() {
+        assert_eq!(opened_file(&answer(30, 0, 0)), Some(0x0100));
+        assert_eq!(opened_file(&answer(30, 0, 2)), None);
+        assert_eq!(opened_file(&answer(2, 12, 0)), Some(0x0504));
+        assert_eq!(opened_file(&answer(2, 0, 0)), None);
+        let whole = answer(2, 12, 0);
+        for cut in 0..whole.len() {
+            let found = opened_file(&whole[..cut]);
+            assert!(matches!(found, None | Some(0x0504)), "{found:?}");
+        }
     }
 }

@@ -20,6 +20,7 @@ const FIND_FIRST: u16 = 0x01;
 const FIND_NEXT: u16 = 0x02;
 const QUERY_FS: u16 = 0x03;
 const QUERY_PATH: u16 = 0x05;
+const SET_PATH: u16 = 0x06;
 const QUERY_FILE: u16 = 0x07;
 const SET_FILE: u16 = 0x08;
 const GET_REFERRAL: u16 = 0x10;
@@ -163,7 +164,10 @@ pub(crate) fn may_open(header: &Header, touch: Touch, message: &[u8]) -> bool {
         command::NT_TRANSACT => {
             function(message).is_none_or(|function| function == TRANSACT_CREATE)
         }
-        command::TRANSACTION_2 => u16_at(message, WORDS_AT + 28) == Ok(OPEN_2),
+        // The second does so by a level of the Unix extensions.
+        command::TRANSACTION_2 => {
+            u16_at(message, WORDS_AT + 28).is_ok_and(|setup| matches!(setup, OPEN_2 | SET_PATH))
+        }
         command::OPEN | command::OPEN_OLD | command::CREATE => true,
         _ => matches!(touch, Touch::Opens | Touch::Unread),
     }
@@ -237,7 +241,8 @@ pub(crate) fn belongs_to(secondary: &Header, primary: u8) -> bool {
 mod tests {
     use super::*;
     use crate::smb::nt1::testing::{
-        body, chained, close, flush, header, query_file, read, set_size,
+        body, chained, close, flush, header, open_andx, query_file, read, set_size,
+        set_size_by_name,
     };
 
     fn of(message: &[u8]) -> Touch {
@@ -274,6 +279,21 @@ mod tests {
         assert_eq!(of(&message), Touch::ReadsOtherwise(7));
         assert_eq!(of(&chained(&message)), Touch::Unread);
         assert_eq!(of(&message[..WORDS_AT + 18]), Touch::Unread);
+    }
+
+    #[test]
+    fn what_may_give_out_a_file_id_is_known_by_its_request() {
+        let may_open = |message: &[u8]| {
+            let header = Header::parse(message).unwrap();
+            may_open(&header, touch(&header, message), message)
+        };
+        assert!(may_open(&open_andx("a")));
+        // The Unix extensions open files so.
+        assert!(may_open(&set_size_by_name("a", 9)));
+        assert!(!may_open(&set_size(7, 9)) && !may_open(&query_file(7, 0x107)));
+        assert!(!may_open(&close(7)) && !may_open(&read(7, 0, 10)));
+        // Whatever begins so.
+        assert!(may_open(&chained(&read(7, 0, 10))));
     }
 
     #[test]
