@@ -4,6 +4,7 @@
 //! ```text
 //!  smbclient -m NT1 ── near ══ link ══ far ── smbd ── smbclient -m NT1
 //!    get · put · open, and waits             get of the open file, in the meantime
+//!    get · put, by IPv6
 //! ```
 //! What arrives on either side must be what was sent, and the near node must have answered requests. The
 //! first client is in a shell while the second reads, and cannot give an oplock back: that the second is
@@ -11,6 +12,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -30,6 +32,7 @@ const FILE_BYTES: u64 = 3_000_000;
 /// Files of the share.
 const FILE: &str = "nt1.bin";
 const UPLOAD: &str = "nt1-upload.bin";
+const UPLOAD_BY_IPV6: &str = "nt1-upload-by-ipv6.bin";
 
 /// What makes smbclient speak NT1, which it does not by itself.
 pub(super) const OPTIONS: [&str; 4] = [
@@ -46,20 +49,20 @@ const SESSION_LIMIT: Duration = Duration::from_secs(60);
 /// away (measured on Samba 4.17); a node without word from its peer gives it back after 12 s.
 const BREAK_LIMIT: Duration = Duration::from_secs(11);
 
-/// What came of it.
+/// What came of one session.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     /// Files arrived as they were sent, here and beside the server.
     pub is_identical: bool,
-    /// What the near node says of the first client's flow.
+    /// What the near node says of its flow.
     pub accelerate: WhyAccelerated,
 }
 
-/// Lets a session get and put a file, and another client read what the first has open.
+/// Lets a session get and put a file, while another client reads what the first has open, and then one by IPv6.
 ///
 /// # Errors
 /// When the lab does not come up, or a client fails.
-pub fn exchange(environment: &Environment) -> Result<Exchange> {
+pub fn exchange(environment: &Environment) -> Result<[Exchange; 2]> {
     let mut lane = Lane::create(environment, None)?;
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
     lane.start_nodes_alone(Mode::Application)?;
@@ -83,7 +86,8 @@ pub fn exchange(environment: &Environment) -> Result<Exchange> {
         opened = opened.display(),
         read = read.display(),
     );
-    let mut first = Session::start(&lane, Site::Near, &commands)?;
+    let server = IpAddr::from(Site::Far.host_address());
+    let mut first = Session::start(&lane, Site::Near, server, &commands)?;
     wait::until(SESSION_LIMIT, "a file that is open", || {
         ensure!(
             first.child.try_wait()?.is_none(),
@@ -93,7 +97,7 @@ pub fn exchange(environment: &Environment) -> Result<Exchange> {
         Ok(opened.exists().then_some(()))
     })?;
     let commands = format!("get {UPLOAD} {}\n", beside.display());
-    Session::start(&lane, Site::Far, &commands)?
+    Session::start(&lane, Site::Far, server, &commands)?
         .finish(BREAK_LIMIT)
         .context("beside the server")?;
     fs::write(&read, "")?;
@@ -103,8 +107,32 @@ pub fn exchange(environment: &Environment) -> Result<Exchange> {
     let is_identical = fs::read(files.join(FILE))? == fs::read(&back)?
         && fs::read(files.join(UPLOAD))? == fs::read(&there)?
         && fs::read(&beside)? == fs::read(&there)?;
+    let accelerate = lane.why()?;
+    Ok([
+        Exchange {
+            is_identical,
+            accelerate,
+        },
+        exchange_by_ipv6(&mut lane)?,
+    ])
+}
+
+/// The same without the second client, by IPv6: `get` of what the first session has left, and `put`.
+fn exchange_by_ipv6(lane: &mut Lane) -> Result<Exchange> {
+    let back = lane.directory().join("back-by-ipv6");
+    let commands = format!(
+        "get {UPLOAD} {back}\nput {back} {UPLOAD_BY_IPV6}\n",
+        back = back.display(),
+    );
+    let server = Site::Far.host_address_v6().into();
+    Session::start(lane, Site::Near, server, &commands)?
+        .finish(SESSION_LIMIT)
+        .context("by IPv6")?;
+    lane.check()?;
+    let [first, second] = [UPLOAD, UPLOAD_BY_IPV6].map(|name| fs::read(lane.files().join(name)));
+    let first = first?;
     Ok(Exchange {
-        is_identical,
+        is_identical: first == fs::read(&back)? && first == second?,
         accelerate: lane.why()?,
     })
 }
@@ -116,12 +144,13 @@ struct Session {
 }
 
 impl Session {
-    fn start(lane: &Lane, site: Site, commands: &str) -> Result<Self> {
+    fn start(lane: &Lane, site: Site, server: IpAddr, commands: &str) -> Result<Self> {
         let log = lane.logs().join(format!("smbclient-{}.log", site.host()));
         let output = fs::File::create(&log)?;
         let mut smbclient: Command = lane.at(site, "smbclient")?;
         smbclient
-            .arg(format!("//{}/{SHARE}", Site::Far.host_address()))
+            .arg(format!("//server/{SHARE}"))
+            .args(["-I", &server.to_string()])
             .args(["-U", &format!("{USER}%{PASSWORD}"), "-s", "/dev/null"])
             .args(OPTIONS)
             .stdin(Stdio::piped())
