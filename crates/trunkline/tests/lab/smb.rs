@@ -36,18 +36,23 @@ fn gate(name: &str, suites: &[&str], session: Session, limit: std::time::Duratio
         let ran = comparison.direct.keys();
         assert!(
             ran.filter(|name| name.starts_with(&prefix)).count() > 0,
-            "smb2.{suite} ran no test"
+            "{} ran no test",
+            session.suite(suite)
         );
     }
     assert!(comparison.passed_direct() > suites.len());
     for tally in comparison.tallies(suites) {
         eprintln!(
-            "{session:?} smb2.{}: {} direct, {} through, {} requests answered",
-            tally.suite, tally.direct, tally.through, tally.answered
+            "{session:?} {}: {} direct, {} through, {} requests answered",
+            session.suite(&tally.suite),
+            tally.direct,
+            tally.through,
+            tally.answered
         );
     }
     for test in &comparison.at_second_try {
-        eprintln!("{session:?} smb2.{test}: passed at a second try");
+        let test = session.suite(test);
+        eprintln!("{session:?} {test}: passed at a second try");
     }
     went_through_the_nodes(&comparison, session);
     let broken = comparison.broken();
@@ -77,6 +82,16 @@ fn what_smbtorture_passes_direct_it_passes_through() {
     for session in [Session::PlainOfNobody, Session::Delegated(Protection::Gmac)] {
         quick_gate(session);
     }
+}
+
+#[test]
+fn what_smbtorture_passes_direct_by_smb1_it_passes_through() {
+    gate(
+        "smbtorture by SMB 1",
+        &torture::NT1_QUICK,
+        Session::Nt1,
+        torture::QUICK_LIMIT,
+    );
 }
 
 /// The same in every other kind of session.
@@ -163,6 +178,13 @@ mod long_profile_of_smbtorture {
     #[ignore = "takes four minutes"]
     fn by_gmac() {
         pass_through(Session::Delegated(Protection::Gmac));
+    }
+
+    #[test]
+    #[ignore = "takes some minutes"]
+    fn by_smb1() {
+        let name = "smbtorture, long profile";
+        gate(name, &torture::NT1, Session::Nt1, torture::LONG_LIMIT);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! [`choice`] finds out which of the two a flow speaks: many clients of SMB 2 begin with a message of SMB 1.
 //!
 //! What it does not do: signatures, listings, opens ahead, early answers to CLOSE, files opened by
-//! OPEN_ANDX or the commands before it, the transport of NetBIOS at port 139.
+//! OPEN_ANDX, the commands before it or transactions, the transport of NetBIOS at port 139.
 
 pub(crate) mod choice;
 mod far;
