@@ -17,6 +17,7 @@
 
 mod managed;
 mod policed;
+mod spacing;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 use vocab::{ByteCount, Probability};
 
+use self::spacing::{Spacing, across_losses};
+use self::tokens::departures;
 use super::bucket::{Account, best_account, split};
 use super::finding::{Cause, Finding, Parameters};
 use super::line::{behind, early_line, line_waits};
@@ -187,6 +190,8 @@ struct Seen {
     line_rate: Option<f64>,
     /// That line, where it explains losses better than none.
     line: Option<f64>,
+    /// The rate at which packets leave right before a loss.
+    queue_rate: Option<f64>,
     /// A line before what drops that explains how long packets wait before any is lost.
     early_line: Option<f64>,
 }
@@ -210,7 +215,12 @@ struct Bucket {
 
 impl Seen {
     fn of(stream: &Stream) -> Self {
-        let early_line = early_line(stream, noise(stream.place));
+        let is_behind = stream.place == Place::Receiver;
+        let departures = departures(&stream.passages, is_behind);
+        // What leaves as fast across losses as the line is, waited for what drops.
+        let across = across_losses(&stream.passages, &departures, is_behind);
+        let early_line = early_line(stream, noise(stream.place))
+            .filter(|line| across.is_none_or(|across| across * line > FASTER_LINE));
         let passages = behind(&stream.passages, early_line);
         let mut sizes: Vec<f64> = passages.iter().map(|passage| passage.bytes).collect();
         let mut known: Vec<f64> = passages
@@ -229,12 +239,13 @@ impl Seen {
             rtt: stream.least_rtt.unwrap_or_default(),
             waits: waits(&passages),
             long_wait: quantile(&mut known, 0.98).unwrap_or_default(),
-            is_behind: stream.place == Place::Receiver,
+            is_behind,
             noise: noise(stream.place),
             waiting_rate: None,
             fastest_rate: None,
             line_rate: None,
             line: None,
+            queue_rate: None,
             early_line,
             passages,
         };
@@ -456,7 +467,7 @@ impl Seen {
     }
 
     /// What drops packets, where there are enough losses to tell.
-    fn losses_of(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+    fn losses_of(&mut self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
         let bucket = self.told_by_waits(bucket).unwrap_or(bucket);
         let bucket = self.told_by_tokens(bucket).unwrap_or(bucket);
         let waiting = bucket.rate * bucket.wait;
@@ -471,7 +482,9 @@ impl Seen {
         let waits_long = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
             && leaves_at_rate;
         let bunched = self.bunched(bucket.rate);
+        let spacing = self.spacing(bucket.rate);
         let waits = match (top_wait, bunched) {
+            _ if spacing.is_some() => spacing != Some(Spacing::Unchanged),
             (_, Some(bunched)) => bunched < BUNCHED,
             // Where it is known what packets wait for before they reach what drops.
             (Some(packets), None) if self.early_line.is_some() => {
@@ -483,13 +496,17 @@ impl Seen {
             }
             _ => waits_long,
         };
-        if waits || (leaves_at_rate && self.drops_early()) {
+        if let Some(Spacing::Queued(rate)) = spacing {
+            self.queue_rate = Some(rate);
+        }
+        if waits || (spacing.is_none() && leaves_at_rate && self.drops_early()) {
             return self.full_queue(bucket, stream);
         }
         let bucket = self.policed_at_bucket().unwrap_or(bucket);
         // The least queue holds three packets: where one packet's time shows, so would waiting for them.
         let is_seen = self.packet / bucket.rate > 4.0 * self.noise;
         let shows_no_wait = match (top_wait, bunched) {
+            _ if spacing == Some(Spacing::Unchanged) => true,
             (_, Some(bunched)) => bunched >= BUNCHED,
             // No queue is as short as that.
             (Some(packets), None) => {
@@ -576,8 +593,11 @@ impl Seen {
     /// Losses while packets wait: by a full queue, by its management, or by chance.
     fn full_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
         let waiting_rate = self.waiting_rate;
-        let is_its = |rate: &f64| *rate < FASTER_LINE * bucket.rate;
-        let told = self.shaped_at().or(waiting_rate.filter(is_its));
+        let is_its = |rate: &f64| *rate < FASTER_LINE * self.queue_rate.unwrap_or(bucket.rate);
+        let told = self
+            .shaped_at()
+            .or(waiting_rate.filter(is_its))
+            .or(self.queue_rate);
         let rate = told.unwrap_or(bucket.rate);
         let explained = self.explained(rate);
         let drops_early = self.drops_early();
@@ -588,6 +608,9 @@ impl Seen {
             found.parameters.rate = found.parameters.rate.filter(|_| told.is_some());
             found
         }));
+        if let Some(policer) = self.polices(findings.first(), explained, stream) {
+            return vec![policer];
+        }
         let is_shaped = !findings.is_empty();
         // What waits behind a bucket has been let wait for other reasons, too.
         let is_managed = drops_early && !is_shaped;

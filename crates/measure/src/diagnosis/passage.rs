@@ -36,6 +36,11 @@ use super::statistics::quantile;
 const USUAL_PAYLOAD: u32 = 1_448;
 /// A resent segment that is acknowledged within this share of the least RTT was not lost at first.
 const TOO_EARLY: f64 = 0.5;
+/// Segments that come behind one that is lost, and not only late (RFC 6675 §2, DupThresh).
+const OVERTAKEN_BY: i64 = 3;
+/// What was not acknowledged for so many of the least RTT, and so many seconds, is lost (RFC 6298 §2).
+const LONG_RTTS: f64 = 3.0;
+const LONG_S: f64 = 1.0;
 /// A hole filled sooner than this share of the least RTT after it showed was reordering.
 const REORDERED: f64 = 0.5;
 /// The place is at an end when the way to it takes less than this share of the RTT.
@@ -513,6 +518,8 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
     let mut waiting: BTreeMap<i64, Piece> = BTreeMap::new();
     let mut highest = i64::MIN;
     let mut had_blocks = false;
+    // The end of the last one that is known to have come, and when the last answer did.
+    let (mut highest_came, mut last_answer) = (i64::MIN, f64::NEG_INFINITY);
     let answers_pairs = half.answers_pairs(segment);
     for event in &half.events {
         match &event.what {
@@ -561,6 +568,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                 }
             }
             What::Ack { next, blocks, .. } => {
+                last_answer = event.at;
                 let mut newest: Option<(f64, usize)> = None;
                 let mut settled = 0;
                 // Only what has just come tells a wait: the end of the first block, or what is
@@ -572,6 +580,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                 };
                 let mut settle = |piece: Piece| {
                     settled += 1;
+                    highest_came = highest_came.max(piece.end);
                     known[piece.passage] = true;
                     if piece.times == 1 {
                         if !is_new(piece.end) {
@@ -616,7 +625,16 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
     }
     #[cfg(test)]
     looks::add(passages.len());
-    // What was under way when the capture ended is not known to have passed.
+    // What is missing though as many as that came behind it (RFC 6675 §4, IsLost), or for long, is lost, though it was
+    // not sent again before the capture ended. What else was under way then is not known to have passed.
+    let long_ago = last_answer - f64::max(LONG_S, LONG_RTTS * least);
+    for piece in waiting.into_values() {
+        let is_overtaken = piece.times == 1 && piece.end + OVERTAKEN_BY * segment <= highest_came;
+        if is_overtaken || piece.sent < long_ago {
+            passages[piece.passage].fate = Fate::Lost;
+            known[piece.passage] = true;
+        }
+    }
     let mut known = known.into_iter();
     passages.retain(|_| known.next().unwrap_or_default());
     passages

@@ -5,12 +5,12 @@ use vocab::Probability;
 use super::super::bucket::{Account, best_account, deficits, goodput};
 use super::super::edge::{Edge, edge};
 use super::super::finding::{Cause, Finding, Parameters};
-use super::super::passage::{Fate, Passage};
-use super::super::statistics::confidence;
+use super::super::passage::{Fate, Passage, Stream};
+use super::super::statistics::{confidence, quantile};
 use super::super::two_ended::{bitrate, bytes};
 use super::{
-    ARRIVALS_EXPLAIN, Bucket, EXPLAINS_MORE, FAR_SHARE, LEAST_LOSSES, POLICED_PACKETS, Seen,
-    TOP_WAIT_PACKETS,
+    ARRIVALS_EXPLAIN, Bucket, EXPLAINS_MORE, FAR_SHARE, FULL_EXPLAINS, LEAST_LOSSES,
+    POLICED_PACKETS, Seen, TOP_WAIT_PACKETS,
 };
 
 impl Seen {
@@ -46,7 +46,11 @@ impl Seen {
     /// The bucket whose edge tells the losses best; `likely` is a rate that it may have.
     fn edge(&self, likely: f64) -> Option<Edge> {
         let passages = self.at_bucket();
-        edge(&passages, goodput(&passages)?, likely, self.packet)
+        // Where losses by chance come early, a bucket's burst is among what passes between them.
+        let quarter = (passages.len() / 4).max(1);
+        let quarters = passages.chunks(quarter).filter_map(goodput);
+        let least = quarters.fold(goodput(&passages)?, f64::min);
+        edge(&passages, least, likely, self.packet)
     }
 
     /// What a bucket explains of the passages as they reach it, or leave it: behind one, the arrivals themselves tell
@@ -79,6 +83,42 @@ impl Seen {
             wait: 0.0,
             at_top: 0.0,
             top_wait: None,
+        })
+    }
+
+    /// The shaper behind whose tokens no more than two packets may wait: a policer, as between two ends.
+    pub(super) fn polices(
+        &self,
+        shaper: Option<&Finding>,
+        explained: f64,
+        stream: &Stream,
+    ) -> Option<Finding> {
+        /// A queue of two places has less when it drops, one of three more. Hosts only add to it.
+        const LAST_PLACE: f64 = 1.95;
+        /// ... by so much at most in nearly all cases; behind a longer queue it is losses by chance that come at less.
+        const MOST: f64 = 2.4;
+        let parameters = shaper?.parameters;
+        let (rate, burst) = parameters.rate.zip(parameters.burst)?;
+        // Where packets waited already when the capture began, nothing tells for how long.
+        if stream.begun_before > 0 || explained < FULL_EXPLAINS {
+            return None;
+        }
+        let mut backlogs = self.backlogs_at_losses(rate.bits_per_second() as f64 / 8.0)?;
+        let (low, high) = quantile(&mut backlogs, 0.25).zip(quantile(&mut backlogs, 0.9))?;
+        (low < LAST_PLACE && high < MOST).then(|| {
+            let evidence = format!(
+                "{} losses come while {low:.1} to {high:.1} packets wait, after {} bytes beyond {rate} had passed; \
+                 that tells {:.0} % of them from what passed",
+                self.lost,
+                burst.bytes(),
+                explained * 100.0
+            );
+            let sure = confidence(explained / FULL_EXPLAINS);
+            Finding::new(Cause::Policer, sure, evidence).with(Parameters {
+                rate: Some(rate),
+                burst: Some(burst),
+                ..Parameters::default()
+            })
         })
     }
 

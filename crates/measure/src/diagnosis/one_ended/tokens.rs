@@ -58,21 +58,9 @@ impl Seen {
         most
     }
 
-    /// When each packet has left, where that is known. A late acknowledgement is no late
-    /// departure: nothing leaves after what came behind it.
+    /// When each packet has left, where that is known.
     pub(super) fn departures(&self, passages: &[Passage]) -> Vec<Option<f64>> {
-        let left = |passage: &Passage| match passage.fate {
-            Fate::Lost => None,
-            Fate::Passed(_) if self.is_behind => Some(passage.seen),
-            Fate::Passed(wait) => wait.map(|wait| passage.sent + wait),
-        };
-        let mut departures: Vec<Option<f64>> = passages.iter().map(left).collect();
-        let mut earliest = f64::INFINITY;
-        for at in departures.iter_mut().rev().flatten() {
-            earliest = earliest.min(*at);
-            *at = earliest;
-        }
-        departures
+        departures(passages, self.is_behind)
     }
 
     /// A bucket before the queue.
@@ -94,6 +82,23 @@ impl Seen {
             })
         })
     }
+}
+
+/// When each packet has left, where that is known. A late acknowledgement is no late departure: nothing leaves after
+/// what came behind it.
+pub(super) fn departures(passages: &[Passage], is_behind: bool) -> Vec<Option<f64>> {
+    let left = |passage: &Passage| match passage.fate {
+        Fate::Lost => None,
+        Fate::Passed(_) if is_behind => Some(passage.seen),
+        Fate::Passed(wait) => wait.map(|wait| passage.sent + wait),
+    };
+    let mut departures: Vec<Option<f64>> = passages.iter().map(left).collect();
+    let mut earliest = f64::INFINITY;
+    for at in departures.iter_mut().rev().flatten() {
+        earliest = earliest.min(*at);
+        *at = earliest;
+    }
+    departures
 }
 
 #[cfg(test)]

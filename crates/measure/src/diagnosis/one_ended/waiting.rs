@@ -97,7 +97,7 @@ impl Seen {
 }
 
 /// The middle of the quarter of values that lie closest together.
-fn densest(values: &mut [f64]) -> Option<f64> {
+pub(super) fn densest(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let many = (values.len() / 4).max(2).min(values.len());
     let spread = |some: &&[f64]| some[some.len() - 1] / some[0];

@@ -1,0 +1,362 @@
+//! Whether packets leave at a rate of their own right before one is dropped.
+//!
+//! ```text
+//!  sent        │││││││x x xx       whatever the sender does
+//!  a queue     │   │   │   │       what leaves before a loss has waited: each a packet's time behind the other
+//!  a policer   │││││││             what passes, passes as it was sent
+//! ```
+//! A queue that drops is full, so that the last packets it took leave in its own time, not in the sender's. A
+//! bucket that drops has let nothing wait: packets come out as they went in, or as a faster line before it spaced
+//! them. Such a line is told from the queue by what was dropped: behind the line it has taken its turn there, and
+//! leaves a gap; a queue leaves none.
+
+use super::super::passage::{Fate, Passage};
+use super::super::statistics::quantile;
+use super::waiting::densest;
+use super::{FASTER_LINE, Seen};
+
+/// Times that a capture cannot tell apart.
+const TOLD_APART: f64 = 60e-6;
+/// By how much a gap may differ from another that is the same, as a share of a packet's time: acknowledgements take
+/// ways of their own, and behind the bottleneck it is gaps alone that tell.
+const SAME_BEFORE: f64 = 0.2;
+const SAME_BEHIND: f64 = 0.12;
+/// Gaps below which nothing is said.
+const LEAST_GAPS: usize = 4;
+
+/// The share of gaps that tell either, from which on there is a queue: some losses may be by chance.
+const QUEUED: f64 = 0.75;
+/// ... and up to which there is none: acknowledgements of what a bucket lets pass are spaced by its rate, too, and
+/// so is what they let go.
+const UNCHANGED: f64 = 0.4;
+
+/// The least that waits in a queue, in packets, and more than what clocks and acknowledgements add.
+const PLACE: f64 = 0.8;
+
+/// What the gaps before losses show.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Spacing {
+    /// They are those of a line of so many bytes per second, and not the sender's.
+    Queued(f64),
+    /// They are the sender's.
+    Unchanged,
+}
+
+/// Two packets that passed, with none lost in between.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    /// Bytes of the later one, and of those between whose departures are not known.
+    bytes: f64,
+    /// Seconds between them when they left ...
+    left: f64,
+    /// ... and when they were sent.
+    sent: f64,
+}
+
+impl Seen {
+    /// `rate` is that of the bucket that explains losses best.
+    pub(super) fn spacing(&self, rate: f64) -> Option<Spacing> {
+        let order = match self.is_behind {
+            true => self.arrivals(),
+            false => self.passages.clone(),
+        };
+        let departures = self.departures(&order);
+        let across = across_losses(&order, &departures, self.is_behind);
+        let steady = match self.is_behind {
+            true => steady_across_losses(&order, &departures),
+            false => None,
+        };
+        let before = |line: f64| before_losses(&order, &departures, self.told_apart() * line);
+        let mut leaving: Vec<f64> = before(rate)
+            .iter()
+            .filter(|gap| gap.left > 0.0)
+            .map(|gap| gap.bytes / gap.left)
+            .collect();
+        let densest = if leaving.len() < LEAST_GAPS {
+            None
+        } else {
+            densest(&mut leaving)
+        };
+        let is_queue = |line: &f64| across.is_some_and(|across| across * line < FASTER_LINE);
+        let lines = [Some(rate), self.waiting_rate, densest];
+        let votes = |line: f64| Some((self.votes(&before(line), line)?, line));
+        let best = lines
+            .into_iter()
+            .flatten()
+            .filter(is_queue)
+            .filter_map(votes)
+            .max_by_key(|((queued, _), _)| *queued);
+        let ((queued, unchanged), line) = best.or_else(|| {
+            let ((_, unchanged), line) = votes(rate)?;
+            Some(((0, unchanged), line))
+        })?;
+        let share = queued as f64 / (queued + unchanged) as f64;
+        let backlog = self.backlogs_at_losses(line).and_then(|mut backlogs| {
+            quantile(&mut backlogs, 0.25).zip(quantile(&mut backlogs, 0.75))
+        });
+        // A full queue has as many packets before each loss, one more or less; a line before a bucket any number.
+        let is_full = backlog.is_some_and(|(low, high)| low > PLACE && high - low < 1.0);
+        let is_empty = backlog.is_some_and(|(_, high)| high < PLACE);
+        match queued + unchanged {
+            _ if is_full && across.is_some() => Some(Spacing::Queued(line)),
+            0..LEAST_GAPS if is_empty && queued <= unchanged => Some(Spacing::Unchanged),
+            0..LEAST_GAPS => steady.filter(|_| queued >= unchanged).map(Spacing::Queued),
+            _ if share >= QUEUED => Some(Spacing::Queued(line)),
+            _ if share <= UNCHANGED => Some(Spacing::Unchanged),
+            _ => None,
+        }
+    }
+
+    /// Of each loss how many packets' time the last packet that passed before it had still to wait when the lost one
+    /// was sent. A queue of so many places has that many, less what of one is on the line. `None` where too few are
+    /// known, or not well enough.
+    pub(super) fn backlogs_at_losses(&self, rate: f64) -> Option<Vec<f64>> {
+        /// Losses below which nothing is said.
+        const LEAST_KNOWN: usize = 8;
+        /// What a wait may be wrong by, in packets' time.
+        const KNOWN_TO: f64 = 0.3;
+        if self.is_behind || self.noise * rate > KNOWN_TO * self.packet {
+            return None;
+        }
+        let departures = self.departures(&self.passages);
+        let mut last: Option<f64> = None;
+        let mut backlogs = Vec::new();
+        for (passage, left) in self.passages.iter().zip(departures) {
+            match passage.fate {
+                Fate::Lost => {
+                    backlogs.extend(last.map(|left| (left - passage.sent) * rate / self.packet))
+                }
+                Fate::Passed(_) => last = left,
+            }
+        }
+        (backlogs.len() >= LEAST_KNOWN).then_some(backlogs)
+    }
+
+    /// By how much a gap may differ from another that is the same, as a share of its length.
+    fn same(&self) -> f64 {
+        match self.is_behind {
+            true => SAME_BEHIND,
+            false => SAME_BEFORE,
+        }
+    }
+
+    /// The shortest gap that tells anything, in seconds.
+    fn told_apart(&self) -> f64 {
+        match self.is_behind {
+            true => 0.0,
+            false => self.noise / SAME_BEFORE,
+        }
+    }
+
+    /// How many gaps are those of a line, and how many the sender's; what may be either does not count.
+    fn votes(&self, gaps: &[Gap], line: f64) -> Option<(usize, usize)> {
+        if self.is_behind && self.packet / line < TOLD_APART {
+            return None;
+        }
+        let (mut queued, mut unchanged) = (0, 0);
+        for gap in gaps {
+            let (left, sent) = (gap.left * line / gap.bytes, gap.sent * line / gap.bytes);
+            let same = self.same();
+            // Behind the bottleneck stamps tell when a packet was sent.
+            let same_sent = f64::max(same, 2.0 * self.noise * line / gap.bytes);
+            let is_lines = (left - 1.0).abs() < same;
+            let is_told = (sent - 1.0).abs() > 2.0 * same_sent;
+            let is_senders = (left - sent).abs() < same_sent;
+            match (is_lines, is_told) {
+                (true, true) => queued += usize::from(!is_senders),
+                (true, false) => queued += usize::from(self.is_behind),
+                // A line lets nothing leave sooner. What leaves later was sent later, and tells neither.
+                (false, true) if is_senders || self.is_behind => {
+                    unchanged += usize::from(left < 1.0 - same);
+                }
+                (false, _) => unchanged += usize::from(self.is_behind && left < 1.0 - same),
+            }
+        }
+        Some((queued, unchanged))
+    }
+}
+
+/// The time from the last packet that passed before losses to the next one, in seconds a byte. One that chance has taken
+/// leaves a gap in a queue as well, so that the shorter times count; behind the bottleneck, where others' packets may
+/// have come right before or behind a hole, the usual one.
+pub(super) fn across_losses(
+    passages: &[Passage],
+    departures: &[Option<f64>],
+    is_behind: bool,
+) -> Option<f64> {
+    let fraction = if is_behind { 0.5 } else { 0.25 };
+    quantile(&mut gaps_across_losses(passages, departures), fraction)
+}
+
+/// Whether what passes between losses leaves at one rate, as from a queue: behind a bucket it leaves as it was sent,
+/// at whatever was next when there were tokens again. The rate, if so, where gaps are long enough to tell.
+fn steady_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Option<f64> {
+    /// Gaps below which nothing is said, and the share that must be the same, to within so much.
+    const LEAST: usize = 20;
+    const NEARLY_ALL: f64 = 0.97;
+    const STEADY: f64 = 0.01;
+    let mut gaps = gaps_across_losses(passages, departures);
+    let usual = quantile(&mut gaps, 0.5)?;
+    let is_same = |gap: &&f64| (**gap / usual - 1.0).abs() < STEADY;
+    let same = gaps.iter().filter(is_same).count();
+    let mut sizes: Vec<f64> = passages.iter().map(|passage| passage.bytes).collect();
+    let is_told = STEADY * usual * quantile(&mut sizes, 0.5)? > TOLD_APART;
+    (is_told && gaps.len() >= LEAST && same as f64 >= NEARLY_ALL * gaps.len() as f64)
+        .then_some(1.0 / usual)
+}
+
+fn gaps_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Vec<f64> {
+    let mut gaps = Vec::new();
+    let (mut last, mut was_lost) = (None, false);
+    for (passage, left) in passages.iter().zip(departures) {
+        let is_lost = passage.fate == Fate::Lost;
+        if !is_lost {
+            if let (true, Some(last), Some(left)) = (was_lost, last, left) {
+                gaps.push((left - last) / passage.bytes);
+            }
+            last = *left;
+        }
+        was_lost = is_lost;
+    }
+    gaps
+}
+
+/// The gaps right before losses, over so many bytes at least.
+fn before_losses(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Vec<Gap> {
+    /// Packets before a loss within which two known departures are looked for.
+    const NEAR: usize = 16;
+    let mut gaps = Vec::new();
+    let mut was_lost = false;
+    for (index, passage) in passages.iter().enumerate() {
+        let is_lost = passage.fate == Fate::Lost;
+        if is_lost && !was_lost {
+            let near = index.saturating_sub(NEAR)..index;
+            gaps.extend(last_gap(&passages[near.clone()], &departures[near], least));
+        }
+        was_lost = is_lost;
+    }
+    gaps
+}
+
+/// Between the last two packets whose departures are known and between which there are so many bytes, with no loss
+/// among them.
+fn last_gap(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Option<Gap> {
+    let mut later: Option<(f64, f64)> = None;
+    let mut bytes = 0.0;
+    for (passage, left) in passages.iter().zip(departures).rev() {
+        if passage.fate == Fate::Lost {
+            return None;
+        }
+        match (later, left) {
+            (Some((later_left, later_sent)), Some(left)) if bytes >= least => {
+                return Some(Gap {
+                    bytes,
+                    left: later_left - left,
+                    sent: later_sent - passage.sent,
+                });
+            }
+            (None, Some(left)) => {
+                later = Some((*left, passage.sent));
+                bytes = passage.bytes;
+            }
+            (Some(_), _) => bytes += passage.bytes,
+            (None, None) => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::finding::Cause;
+    use super::super::super::passage::{Place, Stream};
+    use super::super::judge;
+    use super::*;
+
+    const RATE: f64 = 1e6;
+    const PACKET: f64 = 1_500.0;
+
+    /// Flights of a hundred packets, as fast as `line`, to a bucket of 30 kB, behind which so many packets have room
+    /// to wait; captured before the line, as the sender hands it its packets at once, or behind the bucket.
+    fn stream(room: f64, line: f64, place: Place) -> Stream {
+        let (mut tokens, mut last, mut flight) = (30_000.0, 0.0, 0.0);
+        let mut passages = Vec::new();
+        for index in 0..4_000 {
+            if index % 100 == 0 {
+                flight += 0.26 + 0.003 * f64::from(index / 100 % 7);
+            }
+            let at = flight + f64::from(index % 100) * PACKET / line;
+            tokens = f64::min(tokens + RATE * (at - last), 30_000.0);
+            last = at;
+            let waits = f64::max(0.0, PACKET - tokens) / RATE;
+            // Room for one that goes on at once, and for so many that wait.
+            let is_lost = waits * RATE > room * PACKET;
+            if !is_lost {
+                tokens -= PACKET;
+            }
+            let fate = |since: f64| match is_lost {
+                true => Fate::Lost,
+                false => Fate::Passed(Some(at + waits - since)),
+            };
+            passages.push(match place {
+                Place::Receiver => Passage {
+                    sent: flight,
+                    seen: at + waits,
+                    bytes: PACKET,
+                    fate: fate(flight),
+                },
+                Place::Sender | Place::Middle => Passage {
+                    sent: at,
+                    seen: at,
+                    bytes: PACKET,
+                    fate: fate(at),
+                },
+            });
+        }
+        // A hole shows behind what came before it.
+        for index in 1..passages.len() {
+            if passages[index].fate == Fate::Lost {
+                passages[index].seen = passages[index - 1].seen;
+            }
+        }
+        Stream {
+            source: "192.0.2.1".parse().expect("an address"),
+            destination: "192.0.2.2".parse().expect("an address"),
+            connections: 1,
+            begun_before: 0,
+            payload_bytes: 0,
+            left_out: 0,
+            place,
+            passages,
+            least_rtt: Some(0.05),
+            window: None,
+            knows_windows: false,
+        }
+    }
+
+    #[test]
+    fn what_waits_before_a_loss_leaves_at_the_queues_rate_and_what_is_policed_as_it_was_sent() {
+        for place in [Place::Sender, Place::Receiver] {
+            for line in [8e6, 20e6] {
+                let queued = Seen::of(&stream(3.0, line, place)).spacing(0.9 * RATE);
+                let Some(Spacing::Queued(rate)) = queued else {
+                    panic!("{place:?} {line}: {queued:?}");
+                };
+                assert!((rate / RATE - 1.0).abs() < 0.03, "{place:?} {line}: {rate}");
+                let policed = Seen::of(&stream(0.0, line, place)).spacing(0.9 * RATE);
+                assert_eq!(policed, Some(Spacing::Unchanged), "{place:?} {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn room_for_two_to_wait_polices_and_room_for_three_shapes() {
+        let named = |room: f64| -> Vec<Cause> {
+            let found = judge(&stream(room, 10e6, Place::Sender));
+            found.into_iter().map(|finding| finding.cause).collect()
+        };
+        assert_eq!(named(2.0), [Cause::Policer]);
+        assert!(named(3.0).contains(&Cause::Shaper), "{:?}", named(3.0));
+        assert!(!named(3.0).contains(&Cause::Policer), "{:?}", named(3.0));
+    }
+}
