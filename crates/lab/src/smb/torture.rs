@@ -76,21 +76,22 @@ pub fn possible(suites: &[&'static str], session: Session) -> Vec<&'static str> 
 
 /// Those of leases, oplocks and what else clients keep, the longest first: many wait for breaks that nobody
 /// acknowledges.
-pub const LONG: [&str; 13] = [
+pub const LONG: [&str; 10] = [
     "lease",
     "replay",
     "oplock",
-    "notify",
     "durable-open",
     "durable-v2-open",
     "durable-v2-delay",
     "durable-open-disconnect",
-    "compound_find",
     "kernel-oplocks",
     "create",
-    "dir",
     "getinfo",
 ];
+
+/// Those that make directories of thousands of files, and wait for changes of them: with little processor time to be had
+/// each takes minutes, and a second try as many.
+pub const DIRECTORIES: [&str; 3] = ["notify", "compound_find", "dir"];
 
 /// Suites of SMB 1, by their whole names: those that read, write, open, lock and seek, and move, name and
 /// remove what is open. `raw.mux` judges by the time that things take, and is not among them.
@@ -137,7 +138,7 @@ pub(super) const LINK: [&str; 6] = ["--rate", "1Gbit", "--delay", "500us", "--qu
 /// How long a suite of [`QUICK`] may take, some thirty times what it takes on a LAN.
 pub const QUICK_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long one of [`LONG`] may.
+/// How long one of [`LONG`] or [`DIRECTORIES`] may.
 pub const LONG_LIMIT: Duration = Duration::from_secs(600);
 
 /// Who smbtorture says it is, and what it speaks.

@@ -148,34 +148,32 @@ fn quick_gate(session: Session) {
 /// Leases, oplocks and what else clients keep: suites that wait for breaks that nobody acknowledges.
 /// `cargo test -p trunkline --test lab -- --ignored --nocapture long_profile` lists what came of each.
 mod long_profile_of_smbtorture {
-    use super::{Protection, Session, gate, torture};
+    use super::{Protection, Session, long_profile, torture};
 
     fn pass_through(session: Session) {
-        let suites = torture::possible(&torture::LONG, session);
-        let name = "smbtorture, long profile";
-        gate(name, &suites, session, torture::LONG_LIMIT);
+        long_profile(&torture::LONG, session);
     }
 
     #[test]
-    #[ignore = "takes four minutes"]
+    #[ignore = "takes five minutes"]
     fn unsigned() {
         pass_through(Session::PlainOfNobody);
     }
 
     #[test]
-    #[ignore = "takes four minutes"]
+    #[ignore = "takes five minutes"]
     fn by_hmac() {
         pass_through(Session::Delegated(Protection::Hmac));
     }
 
     #[test]
-    #[ignore = "takes four minutes"]
+    #[ignore = "takes five minutes"]
     fn by_cmac() {
         pass_through(Session::Delegated(Protection::Cmac));
     }
 
     #[test]
-    #[ignore = "takes four minutes"]
+    #[ignore = "takes five minutes"]
     fn by_gmac() {
         pass_through(Session::Delegated(Protection::Gmac));
     }
@@ -188,10 +186,55 @@ mod long_profile_of_smbtorture {
     }
 
     #[test]
-    #[ignore = "takes four minutes"]
+    #[ignore = "takes five minutes"]
     fn encrypted() {
         pass_through(Session::Delegated(Protection::Encrypted));
     }
+}
+
+/// The same of large directories.
+mod long_profile_of_directories {
+    use super::{Protection, Session, long_profile, torture};
+
+    fn pass_through(session: Session) {
+        long_profile(&torture::DIRECTORIES, session);
+    }
+
+    #[test]
+    #[ignore = "takes ten minutes"]
+    fn unsigned() {
+        pass_through(Session::PlainOfNobody);
+    }
+
+    #[test]
+    #[ignore = "takes ten minutes"]
+    fn by_hmac() {
+        pass_through(Session::Delegated(Protection::Hmac));
+    }
+
+    #[test]
+    #[ignore = "takes ten minutes"]
+    fn by_cmac() {
+        pass_through(Session::Delegated(Protection::Cmac));
+    }
+
+    #[test]
+    #[ignore = "takes ten minutes"]
+    fn by_gmac() {
+        pass_through(Session::Delegated(Protection::Gmac));
+    }
+
+    #[test]
+    #[ignore = "takes ten minutes"]
+    fn encrypted() {
+        pass_through(Session::Delegated(Protection::Encrypted));
+    }
+}
+
+fn long_profile(suites: &[&'static str], session: Session) {
+    let suites = torture::possible(suites, session);
+    let name = "smbtorture, long profile";
+    gate(name, &suites, session, torture::LONG_LIMIT);
 }
 
 #[test]
