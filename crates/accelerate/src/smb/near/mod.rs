@@ -291,9 +291,9 @@ pub(crate) struct Near {
     opens: HashMap<FileId, Open>,
     pending: HashMap<u64, Pending>,
     incoming: Option<Incoming>,
-    /// The frame of the client's that last may have changed any file.
-    changed_at: u64,
-    /// The same of what directories hold.
+    /// The last frame of the client's of which nothing is known.
+    unread_at: u64,
+    /// The frame of the client's that last may have changed what directories hold.
     names_changed_at: u64,
     /// Opens whose first names came with them and may not have been asked for.
     fresh_listings: Vec<FileId>,
@@ -332,7 +332,7 @@ impl Near {
             opens: HashMap::new(),
             pending: HashMap::new(),
             incoming: None,
-            changed_at: 0,
+            unread_at: 0,
             names_changed_at: 0,
             fresh_listings: Vec::new(),
             offers: Offers::default(),
@@ -507,11 +507,14 @@ impl Near {
     }
 
     /// An open, whose licence has come, shares a lease. The client may have changed the file through another
-    /// open while this one was under way.
+    /// of the same while this one was under way; through any else it would have broken the lease.
     fn is_of_lease(&mut self, file: FileId, key: LeaseKey) {
+        let kin = self.opens.values().filter(|open| open.lease == Some(key));
+        let changed_at = kin.map(|open| open.changed_at).max();
+        let changed_at = changed_at.unwrap_or_default().max(self.unread_at);
         if let Some(open) = self.opens.get_mut(&file) {
             open.lease = Some(key);
-            open.changed_at = self.changed_at;
+            open.changed_at = changed_at;
         }
     }
 

@@ -117,9 +117,6 @@ impl Near {
         if may_change_names(&head.header) {
             self.names_may_change(self.position + 1);
         }
-        if may_change_files(&head.header) {
-            self.changed_at = self.position + 1;
-        }
         if drops_offers(&head.header) {
             self.offers.drop_before(self.position + 1);
         }
@@ -576,28 +573,6 @@ impl Runs {
         self.passed = 0;
         self.add(kind, self.left);
     }
-}
-
-/// Whether a request may change what a file holds.
-fn may_change_files(header: &Header) -> bool {
-    !matches!(
-        header.command,
-        command::NEGOTIATE
-            | command::SESSION_SETUP
-            | command::LOGOFF
-            | command::TREE_CONNECT
-            | command::TREE_DISCONNECT
-            | command::CREATE
-            | command::CLOSE
-            | command::FLUSH
-            | command::READ
-            | command::CANCEL
-            | command::ECHO
-            | command::QUERY_DIRECTORY
-            | command::CHANGE_NOTIFY
-            | command::QUERY_INFO
-            | command::OPLOCK_BREAK
-    )
 }
 
 /// Whether the client paid for so many bytes; one that did not shall hear it from the server.

@@ -121,7 +121,7 @@ impl Near {
     /// file. It names no open that is served, for when it was sent the client knew of none.
     pub(super) fn passed_unread(&mut self, now: Time) {
         self.position += 1;
-        self.changed_at = self.position;
+        self.unread_at = self.position;
         self.names_may_change(self.position);
         self.offers.drop_before(self.position);
         self.offers.passed(now, self.position);

@@ -197,6 +197,30 @@ fn a_write_while_another_open_of_the_lease_is_under_way_is_seen_by_it() {
     }
 }
 
+/// Both halves must think alike of what came with it: a READ that one holds for answered, and the other has nothing to
+/// answer with, would come to the server behind what the client asked next.
+#[test]
+fn an_open_is_answered_for_though_another_file_was_written_to_while_it_was_under_way() {
+    for moment in 0..12 {
+        let mut world = world_with(100_000);
+        world.server.files.insert("b".to_owned(), contents(10));
+        let other = world.create(0, &Create::open("b"));
+        let created = world.send(0, &Create::leased("a", KEY).request());
+        world.run_for(Duration::from_millis(moment * 10));
+        world.send(0, &messages::write(other, 0, b"b"));
+        let answer = world.wait(0, created);
+        let file = CreateAnswer::parse(&answer.body).unwrap().file;
+        world.run_for(Duration::from_secs(1));
+        let first = messages::read(file, 0, 10_000);
+        assert!(is_answered_here(&mut world, &first), "at {moment}");
+        let behind_the_end = world.send(0, &messages::read(file, 100_000, 10));
+        let closed = world.send(0, &messages::close(file));
+        assert_eq!(world.wait(0, closed).header.status, status::SUCCESS);
+        let answer = world.wait(0, behind_the_end);
+        assert_eq!(answer.header.status, status::END_OF_FILE);
+    }
+}
+
 #[test]
 fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_the_server() {
     for context in [b"DHnQ", b"DH2Q"] {
