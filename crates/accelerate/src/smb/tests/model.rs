@@ -414,7 +414,8 @@ impl Run {
                 self.trouble.injected.insert(DEVICE_ERROR);
             }
             13..=15 => self.world.server.holds_writes ^= true,
-            16 if self.ends_at.is_none() && self.random.below(3) == 0 => {
+            // Once in a run, for what may be stale is reckoned from it.
+            16 if !self.trouble.has_ended && self.random.below(3) == 0 => {
                 let span = Duration::from_millis(self.random.below(20_000));
                 match self.random.below(3) {
                     0 => {
