@@ -49,9 +49,17 @@ impl Contents {
         self.end = Some(end);
     }
 
-    /// Keeps a block. One at the same place is replaced.
+    /// Keeps a block. Those that begin within it are older, of a time when the client was elsewhere in the file: the
+    /// far half counts on none of them, and they would hide what follows them in the new one.
     pub(crate) fn insert(&mut self, offset: u64, pieces: Vec<Bytes>) {
-        let length = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let length: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let within = self.blocks.range(offset..offset.saturating_add(length));
+        let within: Vec<u64> = within.map(|(start, _)| *start).collect();
+        for start in within {
+            if let Some(old) = self.blocks.remove(&start) {
+                self.bytes -= old.length;
+            }
+        }
         if let Some(old) = self.blocks.insert(offset, Block { pieces, length }) {
             self.bytes -= old.length;
         }
@@ -164,5 +172,16 @@ mod tests {
             contents.insert(index << 20, vec![block.clone()]);
             assert!(contents.bytes() <= BYTES_MAX);
         }
+    }
+
+    #[test]
+    fn a_short_block_of_before_hides_nothing_of_a_longer_one() {
+        let mut contents = Contents::default();
+        contents.insert(600, vec![Bytes::from(vec![6; 10])]);
+        contents.insert(700, vec![Bytes::from(vec![7; 90])]);
+        contents.insert(500, vec![Bytes::from(vec![5; 250])]);
+        assert_eq!(contents.bytes(), 250);
+        assert_eq!(data(contents.find(640, 100)), Some(vec![5; 100]));
+        assert!(contents.find(740, 20).is_none());
     }
 }
