@@ -148,7 +148,7 @@ fn quick_gate(session: Session) {
 /// Leases, oplocks and what else clients keep: suites that wait for breaks that nobody acknowledges.
 /// `cargo test -p trunkline --test lab -- --ignored --nocapture long_profile` lists what came of each.
 mod long_profile_of_smbtorture {
-    use super::{Protection, Session, long_profile, torture};
+    use super::{Protection, Session, gate, long_profile, torture};
 
     fn pass_through(session: Session) {
         long_profile(&torture::LONG, session);
