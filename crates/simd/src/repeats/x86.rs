@@ -81,19 +81,6 @@ unsafe fn find(
     // SAFETY: all places were checked, and so many bytes are there.
     unsafe { hash(now, history, short, long, longest) };
     let count = now.count;
-    // While they come, what was looked up before is compared.
-    fetch(short, &tables.short, count);
-    fetch(long, &tables.long, count);
-    fetch(longest, &tables.longest, count);
-    check(before, history);
-    check_candidates(before, history);
-    // SAFETY: all places and candidates were checked, and so many bytes are before and behind them.
-    unsafe { compare(before, history, differing) };
-    gather(before, differing, reach, repeats);
-    thin(repeats);
-    if now.count == 0 {
-        *reach = Reach::default();
-    }
     // SAFETY: the slots are `LOG` highest bits of something, so they are in the tables, which have
     // as many entries.
     unsafe {
@@ -110,15 +97,14 @@ unsafe fn find(
         _mm_prefetch::<_MM_HINT_T0>(byte.cast());
         _mm_prefetch::<_MM_HINT_T0>(byte.wrapping_add(COMPARED - 1).cast());
     }
-}
-
-/// Has the entries of a table fetched that will be exchanged.
-#[inline]
-fn fetch<const SIZE: usize>(looked: &Looked, table: &[u32; SIZE], count: usize) {
-    for slot in &looked.slots[..count] {
-        let entry = table.as_ptr().wrapping_add(*slot as usize);
-        // SAFETY: what is fetched need not even be there.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(entry.cast()) };
+    check(before, history);
+    check_candidates(before, history);
+    // SAFETY: all places and candidates were checked, and so many bytes are before and behind them.
+    unsafe { compare(before, history, differing) };
+    gather(before, differing, reach, repeats);
+    thin(repeats);
+    if now.count == 0 {
+        *reach = Reach::default();
     }
 }
 
