@@ -255,11 +255,26 @@ impl Far {
     pub(super) fn is_beside_others(&mut self, now: Time) {
         let is_stopping = self.leases.company == Company::Alone;
         self.leases.company = Company::Beside { is_stopping };
+        self.share_known_leases();
         self.give_back_lease(now, None);
         for open in self.opens.values_mut().filter(|open| open.lease.is_some()) {
             if let Grant::Breaking { at_latest, .. } = &mut open.grant {
                 *at_latest = (*at_latest).min(now + CONFIRM_WITHIN);
             }
+        }
+    }
+
+    /// Leases that are known now are no licences again once the flow is alone: what was opened under them through another
+    /// connection may outlive that one, as may what the server does for it.
+    fn share_known_leases(&mut self) {
+        let opening = self.outstanding.values();
+        let opening = opening.filter_map(|request| match request.purpose {
+            Purpose::Create { lease, .. } => lease.map(|lease| lease.key),
+            _ => None,
+        });
+        let known: Vec<_> = opening.chain(self.leases.kin.keys().copied()).collect();
+        for key in known {
+            self.leases.share(Some(key));
         }
     }
 

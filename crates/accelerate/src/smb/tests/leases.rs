@@ -603,6 +603,39 @@ fn while_its_client_has_another_connection_a_lease_is_no_licence() {
     assert!(world.clients[0].unasked.is_empty());
 }
 
+/// What the other connection has opened under such a lease may outlive it, as may its WRITEs.
+#[test]
+fn a_lease_from_before_another_connection_is_no_licence_behind_it() {
+    let mut world = world_with(300_000);
+    for name in ["b", "c"] {
+        world.server.files.insert(name.to_owned(), contents(100));
+    }
+    let first = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    // One is under way all the time.
+    world.server_takes = Duration::from_secs(2);
+    let opening = world.send(0, &Create::leased("b", 9).request());
+    world.run_for(Duration::from_secs(1));
+    world.input(FAR, Input::Beside);
+    world.run_for(Duration::from_millis(500));
+    assert!(world.has_given_back);
+    world.input(FAR, Input::Alone);
+    assert!(!world.clients[0].answered.contains_key(&opening));
+    let answer = world.wait(0, opening);
+    world.server_takes = Duration::ZERO;
+    let second = CreateAnswer::parse(&answer.body).unwrap().file;
+    let again = leased(&mut world);
+    let second_again = world.create(0, &Create::leased("b", 9));
+    let new = world.create(0, &Create::leased("c", 11));
+    world.run_for(Duration::from_secs(1));
+    for file in [first, second, again, second_again] {
+        let write = messages::write(file, 0, b"x");
+        assert!(!is_answered_here(&mut world, &write));
+    }
+    let write = messages::write(new, 0, b"x");
+    assert!(is_answered_here(&mut world, &write));
+}
+
 #[test]
 fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
     let mut world = world_with(300_000);
