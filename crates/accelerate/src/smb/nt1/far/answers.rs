@@ -195,7 +195,11 @@ impl Far {
                     }
                 }
             }
-            Purpose::Anything => self.changing -= 1,
+            Purpose::Anything => {
+                self.changing -= 1;
+                // What is asked from here on is done behind it.
+                self.changed_at = self.position;
+            }
             Purpose::Changes { file, serial, .. } => {
                 let open = self.opens.get_mut(&file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
@@ -293,8 +297,8 @@ impl Far {
             let read_max = agreed.read_max(self.client_buffer);
             let may_read = may_read && read_max >= READ_LEAST;
             open.reads = may_read.then(|| reads(answer.size, read_max));
-            // What was asked behind it may have been done before this answer came, and be done behind it.
-            let is_certain = self.changed_at < position;
+            // What was under way beside it may have been done behind it.
+            let is_certain = self.changing == 0 && self.changed_at < position;
             if let Some(reads) = open.reads.as_mut().filter(|_| !is_certain) {
                 reads.forget();
             }

@@ -246,8 +246,9 @@ pub(crate) struct Far {
     early: usize,
     /// Requests under way that may change any file.
     changing: usize,
-    /// The last message of the client's that may have changed any file, and the last that may have ended any open.
+    /// What the client asked up to this message may have been done beside what may change any file.
     changed_at: u64,
+    /// The last message that may have ended any open.
     unread_at: u64,
     client_finish: Finish,
 }

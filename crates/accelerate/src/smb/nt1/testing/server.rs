@@ -80,6 +80,8 @@ pub(crate) struct Server {
     locks: Vec<Lock>,
     /// It does what it may in any order, and says what it has done in any order.
     pub(crate) disorder: Option<Random>,
+    /// Of what it has put off, what opens files comes first.
+    pub(crate) creates_first: bool,
     /// What it has heard of the first connection and not done yet.
     undone: VecDeque<(Header, Vec<u8>)>,
     /// What it breaks, it says before what it has not said yet.
@@ -168,7 +170,11 @@ impl Server {
             };
             let free = self.undone.iter().take_while(is_free).count();
             let chance = self.disorder.as_mut().expect("only then it puts off");
-            let next = chance.below(free.max(1) as u64) as usize;
+            let mut next = chance.below(free.max(1) as u64) as usize;
+            let is_create = |(header, _): &(Header, Vec<u8>)| header.command == command::NT_CREATE;
+            if let (true, Some(at)) = (self.creates_first, self.undone.iter().position(is_create)) {
+                next = at;
+            }
             let (header, message) = self.undone.remove(next).expect("it is one of them");
             self.carry_out(0, &header, &message);
         }

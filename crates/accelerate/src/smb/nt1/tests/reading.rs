@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vocab::Random;
+
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::server::{INVALID_HANDLE, LOCK_CONFLICT};
 use crate::smb::nt1::testing::world::World;
@@ -302,6 +304,28 @@ fn where_a_file_ends_is_not_certain_beside_what_changes_it_as_it_is_opened() {
     world.send(0, &set_size_by_name("a", 1_000));
     let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
     assert_eq!(world.wait(0).header.status, 0);
+    assert_eq!(world.ask(0, &read(file, 100, 50)).data(), [0; 50]);
+}
+
+#[test]
+fn where_a_file_ends_is_not_certain_beside_what_the_server_may_do_later() {
+    let mut world = world(100);
+    world.server.creates_first = true;
+    world.server_takes = Duration::from_millis(5);
+    world.server.disorder = Some(Random::from_seed(1));
+    let resized = world.send(0, &set_size_by_name("a", 1_000));
+    let opened = world.send(0, &Create::file("a").message());
+    let mut file = 0;
+    for _ in 0..2 {
+        let answer = world.wait(0);
+        assert_eq!(answer.header.status, 0);
+        assert!([resized, opened].contains(&answer.header.mid));
+        if answer.header.mid == opened {
+            let create = CreateAnswer::parse(&answer.message).unwrap();
+            assert_eq!(create.size, 100, "it was opened first");
+            file = create.file;
+        }
+    }
     assert_eq!(world.ask(0, &read(file, 100, 50)).data(), [0; 50]);
 }
 
