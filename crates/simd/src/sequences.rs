@@ -51,7 +51,7 @@ const FRAME_HEADER: usize = 6;
 const BLOCK_HEADER: usize = 3;
 const LAST_BLOCK: u8 = 1;
 const RAW_BLOCK: u32 = 0;
-/// Literals are copied so many at a time ...
+/// Literals, most of which come in small numbers, are copied so many at a time ...
 const STEP: usize = 16;
 /// ... and zstd reads so many bytes beyond them.
 const BEYOND: usize = 16;
@@ -231,26 +231,46 @@ impl Frame {
     fn gather(&mut self, start: usize) -> Option<usize> {
         let (history, literals) = (&self.history[..], &mut self.literals[..]);
         let (last, others) = self.sequences.split_last_mut()?;
-        let mut recent = self.recent;
-        let (mut at, mut kept, mut sound) = (start, 0, true);
+        let (mut recent, names) = (self.recent, self.names);
+        // Up to where a whole step can be copied from and to.
+        let steps = [history.len(), literals.len()].map(|length| length.checked_sub(STEP));
+        let [from, to] = steps.map(|last| last.map_or(0, |last| last + 1));
+        let (mut at, mut kept) = (start, 0);
+        // Negative once anything is wrong.
+        let mut sound = 0;
         for sequence in others {
-            let count = sequence.literals();
-            copy(history, at, count, literals, kept)?;
+            let (count, length) = (sequence.literals(), sequence.length());
+            if count <= STEP && at < from && kept < to {
+                // SAFETY: from there on are as many bytes, and room for them; they are of two vectors.
+                unsafe {
+                    let from = history.as_ptr().add(at);
+                    let to = literals.as_mut_ptr().add(kept);
+                    from.copy_to_nonoverlapping(to, STEP);
+                }
+            } else {
+                copy(history, at, count, literals, kept)?;
+            }
             at += count;
             kept += count;
-            let offset = sequence.offset();
-            sound &= (offset.wrapping_sub(1) < at) & (sequence.length() >= MIN_MATCH);
-            at += sequence.length();
-            let code = recent.code(offset as u32, count > 0);
-            if self.names {
-                sequence.0.offset = code.wrapping_sub(NAMES);
+            let offset = sequence.0.offset;
+            let [here, back, long] = [at, offset as usize, length].map(|value| value as isize);
+            sound |= (here - back) | (back - 1) | (long - MIN_MATCH as isize);
+            at += length;
+            // Of text one in a thousand; others are handed over as they are.
+            if recent.has(offset) {
+                let code = recent.code(offset, count > 0);
+                if names {
+                    sequence.0.offset = code.wrapping_sub(NAMES);
+                }
+            } else {
+                recent.push(offset);
             }
         }
         copy(history, at, last.literals(), literals, kept)?;
         let is_whole = at + last.literals() == history.len();
         self.recent = recent;
         let is_end = last.length() == 0 && last.offset() == 0;
-        (sound && is_end && is_whole).then_some(kept + last.literals())
+        (sound >= 0 && is_end && is_whole).then_some(kept + last.literals())
     }
 
     /// Has zstd code the block; says whether it came out smaller, and otherwise adds nothing.
@@ -296,6 +316,20 @@ impl Recent {
         Self([1, 4, 8])
     }
 
+    /// Whether an offset is one of them: then it has a name, or had one if literals were before it.
+    #[inline]
+    fn has(&self, offset: u32) -> bool {
+        let [one, two, three] = self.0;
+        offset == one || offset == two || offset == three
+    }
+
+    /// Adds one that is none of them.
+    #[inline]
+    fn push(&mut self, offset: u32) {
+        let [one, two, _] = self.0;
+        self.0 = [offset, one, two];
+    }
+
     /// The number that a decoder is told for an offset, which from then on is the last. Behind another match, with
     /// no literals between, the last one has no name: it would be the same match.
     #[inline]
@@ -315,18 +349,11 @@ impl Recent {
     }
 }
 
-/// Copies literals, most of which come in small numbers.
-#[inline]
+/// Copies literals.
+#[cold]
 fn copy(from: &[u8], at: usize, count: usize, to: &mut [u8], kept: usize) -> Option<()> {
-    if count <= STEP
-        && let Some(from) = from.get(at..at + STEP)
-        && let Some(to) = to.get_mut(kept..kept + STEP)
-    {
-        to.copy_from_slice(from);
-        return Some(());
-    }
-    to.get_mut(kept..kept + count)?
-        .copy_from_slice(from.get(at..at + count)?);
+    to.get_mut(kept..kept.checked_add(count)?)?
+        .copy_from_slice(from.get(at..at.checked_add(count)?)?);
     Some(())
 }
 
