@@ -436,9 +436,6 @@ impl Far {
         if is_exclusive || is_watched || (is_ours && answer.oplock_level != oplock_level::NONE) {
             self.serve(&header, &answer, is_exclusive, opened);
         }
-        if let Some(lease) = opened.lease.filter(|_| is_watched && opened.is_durable) {
-            self.give_back_writers(now, lease.key);
-        }
         self.finish_opening(now, answer.file);
     }
 

@@ -317,19 +317,54 @@ impl Far {
         }
     }
 
-    /// Whether an open of this lease may outlive its connection.
+    /// Whether an open of this lease may outlive its connection, or one that is under way.
     pub(super) fn has_durable_kin(&self, key: LeaseKey) -> bool {
         let mut kin = self.leases.of(key).iter();
-        kin.any(|file| self.opens[file].is_durable)
+        let mut opening = self.outstanding.values();
+        kin.any(|file| self.opens[file].is_durable) || opening.any(|request| {
+            matches!(request.purpose, Purpose::Create { lease: Some(lease), is_durable: true, .. }
+                    if lease.key == key)
+        })
     }
 
-    /// Ends what is done for those opens of a lease whose WRITEs are answered: another, which is there from now on,
-    /// may outlive the connection with which answered WRITEs would be lost.
-    pub(super) fn give_back_writers(&mut self, now: Time, key: LeaseKey) {
-        for file in self.leases.of(key).to_vec() {
-            if self.opens[&file].may_write {
-                self.broken(now, file);
-            }
+    /// The opens whose WRITEs may be answered while a frame asks for one of their lease that may outlive the connection
+    /// with which answered WRITEs would be lost.
+    fn outlived_writers(&self, message: &Message) -> Vec<FileId> {
+        let may_ask = |header: &Header| header.command == command::CREATE;
+        if self.leases.kin.is_empty() || !message.heads().any(|head| may_ask(&head.header)) {
+            return Vec::new();
+        }
+        let creates = message.messages().filter(|(header, _)| may_ask(header));
+        let keys = creates.filter_map(|(_, create)| outlives_under(&create));
+        let kin = keys.flat_map(|key| self.leases.of(key).to_vec());
+        kin.filter(|file| self.opens[file].has_early_writes())
+            .collect()
+    }
+
+    /// Whether such an open waits for those. What they are given back behind passes it.
+    pub(super) fn waits_for_writers(&self, message: &Message) -> bool {
+        !self.outlived_writers(message).is_empty()
+    }
+
+    /// The same in a compound, which may hold the very WRITE that is waited for: until none is answered any more, and
+    /// all that were have come here.
+    pub(super) fn is_written_behind(&self, message: &Message) -> bool {
+        let mut writers = self.outlived_writers(message).into_iter();
+        writers.any(|file| {
+            let open = &self.opens[&file];
+            !open.is_closing && !open.has_confirmed()
+        })
+    }
+
+    /// Ends what is done for the opens that one waits for whose turn it is.
+    pub(super) fn give_back_writers(&mut self, now: Time) {
+        let mut turn = self.queue.iter();
+        let next = turn.position(|message| !self.waits_for_opens(message));
+        let turn = next.map_or(self.queue.len(), |next| next + 1);
+        let turn = self.queue.iter().take(turn);
+        let writers: Vec<_> = turn.flat_map(|of| self.outlived_writers(of)).collect();
+        for file in writers {
+            self.broken(now, file);
         }
     }
 
@@ -365,6 +400,14 @@ impl Far {
             self.give_back_lease(now, key);
         }
     }
+}
+
+/// The lease of a CREATE whose open may outlive its connection.
+fn outlives_under(create: &[u8]) -> Option<LeaseKey> {
+    let request = CreateRequest::parse(create).ok()?;
+    let may_outlive = request.is_durable() || request.is_taken_up_again();
+    let lease = request.lease().ok().flatten();
+    lease.filter(|_| may_outlive).map(|lease| lease.key)
 }
 
 /// Which lease a CREATE that nobody watches shares, if any; nothing inside if it may be any.

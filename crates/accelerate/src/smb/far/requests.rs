@@ -343,6 +343,7 @@ impl Far {
         self.tell_given_back();
         self.close_unwanted();
         while !self.leases.awaits_company() {
+            self.give_back_writers(now);
             // What waits for opens to be given back concerns none of them, and what they are given
             // back with, WRITEs and CLOSEs, stands behind it.
             let mut waiting = self.queue.iter();
@@ -366,9 +367,11 @@ impl Far {
     }
 
     /// Whether a message alone in its frame asks for further channels of a session whose opens are not
-    /// given back yet.
-    fn waits_for_opens(&self, message: &Message) -> bool {
-        message.single().is_some() && self.asks_for_channels(message, |grant| grant != Grant::Given)
+    /// given back yet, or for an open that outlives others which are not.
+    pub(super) fn waits_for_opens(&self, message: &Message) -> bool {
+        message.single().is_some()
+            && (self.asks_for_channels(message, |grant| grant != Grant::Given)
+                || self.waits_for_writers(message))
     }
 
     /// Whether a message asks for further channels of a session that has opens with such a grant.
@@ -418,6 +421,7 @@ impl Far {
         // With nothing under way no credit will come; then the server may judge.
         !is_served
             && !is_barred
+            && !self.is_written_behind(message)
             && !self.ends_listed(message)
             && !overlaps
             && (self.ids.can_take(charge) || self.outstanding.is_empty())

@@ -273,6 +273,51 @@ fn beside_an_open_that_can_outlive_its_connection_no_other_of_its_lease_writes_e
     assert!(world.clients[0].unasked.is_empty());
 }
 
+/// From when such an open can be there, the connection may break and its client go on with what it has written.
+#[test]
+fn all_that_was_answered_stands_at_the_server_before_it_opens_what_can_outlive_the_connection() {
+    let open = Create::leased("a", KEY);
+    let [durable, again] = [b"DH2Q", b"DH2C"].map(|context| Create {
+        context: Some(context),
+        ..open
+    });
+    // Alone; beside another that is under way; in a compound; taken up again.
+    let ways = [
+        vec![vec![durable.request()]],
+        vec![vec![open.request()], vec![durable.request()]],
+        vec![vec![durable.request(), messages::echo()]],
+        vec![vec![again.request()]],
+    ];
+    for way in ways {
+        let mut world = world_with(300_000);
+        let file = leased(&mut world);
+        world.run_for(Duration::from_secs(1));
+        let before = world.server.count(0, command::CREATE);
+        let asked: Vec<u64> = way
+            .iter()
+            .flat_map(|chain| world.send_chain(0, chain))
+            .collect();
+        let (mut written, mut answered) = (Vec::new(), 0);
+        for block in 0..100 {
+            let write = messages::write(file, block * 10, &[1; 10]);
+            let id = world.send(0, &write);
+            written.push(id);
+            let is_here = world.clients[0].answered.contains_key(&id);
+            answered += usize::from(is_here);
+            world.run_for(Duration::from_millis(5));
+            if world.server.count(0, command::CREATE) == before + way.len() {
+                assert!(world.server.count(0, command::WRITE) >= answered, "{block}");
+                assert!(!is_here, "{block}");
+            }
+        }
+        assert!((1..100).contains(&answered));
+        for id in asked.into_iter().chain(written) {
+            world.wait(0, id);
+        }
+        assert!(world.clients[0].unasked.is_empty());
+    }
+}
+
 /// What cannot be watched is the file of that open, and no other.
 #[test]
 fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
