@@ -137,11 +137,13 @@ pub enum LetGoReason {
     UnknownTicket,
     /// The connection is signed as SMB 1 does it.
     SignedBySmb1,
+    /// The server did not take in time what was answered in its place, and another connection waits for that.
+    Unconfirmed,
 }
 
 impl LetGoReason {
     /// Every reason, in the order of its byte.
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::NoAccelerator,
         Self::Encrypted,
         Self::Signed,
@@ -157,6 +159,7 @@ impl LetGoReason {
         Self::NoKeytab,
         Self::UnknownTicket,
         Self::SignedBySmb1,
+        Self::Unconfirmed,
     ];
 
     /// The byte that stands for it between nodes.
@@ -191,7 +194,8 @@ impl LetGoReason {
             | Self::Violation
             | Self::Limit
             | Self::Policy
-            | Self::Forged => false,
+            | Self::Forged
+            | Self::Unconfirmed => false,
         }
     }
 
@@ -227,6 +231,9 @@ impl LetGoReason {
             }
             Self::SignedBySmb1 => {
                 "the content is signed by SMB 1, whose signatures leave no room for further messages"
+            }
+            Self::Unconfirmed => {
+                "the server did not take what was answered in its place, and the client's next connection waited for that"
             }
         }
     }
@@ -264,6 +271,7 @@ impl LetGoReason {
             Self::SignedBySmb1 => Some(
                 "speak SMB 2 or 3 on both hosts, or let neither of them demand signatures of SMB 1",
             ),
+            Self::Unconfirmed => Some("look for what keeps the server, or its LAN, from answering"),
             Self::Unsupported => Some("a release that knows it"),
             Self::Limit => Some("raise the limit that the log names"),
             Self::Policy => Some("change [policy] in the configuration"),

@@ -83,6 +83,14 @@ pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 /// above).
 pub(crate) const TAKEN_AFTER: Duration = Duration::from_secs(30);
 
+/// For how long a client's next connection waits, from when it is known, for the server to take what was answered
+/// on the one before: longer than disks take to wake up, for what is given up then is lost.
+pub(crate) const TAKES_WITHIN: Duration = Duration::from_secs(30);
+
+/// The same from when the client has ended the one before, which is then of no more use than what it still brings
+/// to the server: a thousand times what a LAN and a disk take that are well.
+pub(crate) const LAST_TAKES_WITHIN: Duration = Duration::from_secs(2);
+
 /// How often the near half asks at most, while its client is active, whether its licences hold.
 pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
 

@@ -27,14 +27,14 @@ use vocab::{SegmentKind, Time};
 
 use super::message::Message;
 use super::open::{Grant, Open};
-use super::{Far, Purpose};
-use crate::Output;
-use crate::smb::config::{CONFIRM_WITHIN, OPENS_MAX};
+use super::{Far, Finish, Purpose};
+use crate::smb::config::{CONFIRM_WITHIN, LAST_TAKES_WITHIN, OPENS_MAX, TAKES_WITHIN};
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::header::{Header, LENGTH, command};
 use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
 use crate::smb::wire::split::Head;
+use crate::{LetGoReason, Output};
 
 /// A lease that is asked for with an open under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +63,10 @@ enum Company {
     /// The engine was asked, and the client waits.
     Asked,
     Alone,
-    /// There are others. What was done under leases may still have to end.
+    /// There are others.
     Beside {
-        is_stopping: bool,
+        /// What was done under leases has still to end, and until then at the latest.
+        stops_by: Option<Time>,
     },
 }
 
@@ -251,10 +252,15 @@ impl Far {
     }
 
     /// The client has other connections. Through those the file may change, and breaks be told; so what is done under
-    /// leases ends, without the near half's word once it has surely stopped.
+    /// leases ends, without the near half's word once it has surely stopped, and without the server's in the end.
     pub(super) fn is_beside_others(&mut self, now: Time) {
         let is_stopping = self.leases.company == Company::Alone;
-        self.leases.company = Company::Beside { is_stopping };
+        let within = match self.client_finish {
+            Finish::Open => TAKES_WITHIN,
+            Finish::Wanted | Finish::Done => LAST_TAKES_WITHIN,
+        };
+        let stops_by = is_stopping.then(|| now + within);
+        self.leases.company = Company::Beside { stops_by };
         self.share_known_leases();
         self.give_back_lease(now, None);
         for open in self.opens.values_mut().filter(|open| open.lease.is_some()) {
@@ -281,18 +287,36 @@ impl Far {
     /// Says so when nothing is done under leases any more and somebody waits for that.
     pub(super) fn tell_given_back(&mut self) {
         let is_done = |open: &Open| open.lease.is_none() || open.grant == Grant::Given;
-        if self.leases.company == (Company::Beside { is_stopping: true })
-            && self.opens.values().all(is_done)
-        {
-            self.leases.company = Company::Beside { is_stopping: false };
+        if self.stops_by().is_some() && self.opens.values().all(is_done) {
+            self.leases.company = Company::Beside { stops_by: None };
             self.outputs.push_back(Output::GivenBack);
         }
     }
 
-    /// Nobody waits to hear of others any more: the client is gone.
-    pub(super) fn forgo_company(&mut self) {
+    /// When the flow ends if others still wait for it then.
+    pub(super) fn stops_by(&self) -> Option<Time> {
+        match self.leases.company {
+            Company::Beside { stops_by } => stops_by,
+            Company::Unknown | Company::Asked | Company::Alone => None,
+        }
+    }
+
+    /// Ends the flow if it is that late. The reset ends what the server may still do for it: were the others let go on
+    /// beside it, its WRITEs could fall upon theirs.
+    pub(super) fn end_overdue(&mut self, now: Time) {
+        if self.stops_by().is_some_and(|at| at <= now) {
+            self.stop(LetGoReason::Unconfirmed);
+        }
+    }
+
+    /// The client is gone: nobody waits to hear of others any more, and those that wait for this flow do so
+    /// no longer than need be.
+    pub(super) fn forgo_company(&mut self, now: Time) {
         if self.leases.awaits_company() {
-            self.leases.company = Company::Beside { is_stopping: false };
+            self.leases.company = Company::Beside { stops_by: None };
+        }
+        if let Company::Beside { stops_by: Some(at) } = &mut self.leases.company {
+            *at = (*at).min(now + LAST_TAKES_WITHIN);
         }
     }
 

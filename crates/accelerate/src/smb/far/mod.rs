@@ -389,9 +389,9 @@ impl Far {
 
     /// The client's stream has ended: nothing is served any more. What waits still goes to the
     /// server, and then the stream towards it ends (see [`Self::pump`]).
-    fn client_finished(&mut self) {
+    fn client_finished(&mut self, now: Time) {
         self.client_finish = Finish::Wanted;
-        self.forgo_company();
+        self.forgo_company(now);
         self.stop_serving_all();
         if self.state == State::Watching {
             // With the beginning of a message that never came whole.
@@ -433,13 +433,14 @@ impl Accelerator for Far {
                 }
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
             },
-            Input::WanFinished => self.client_finished(),
+            Input::WanFinished => self.client_finished(now),
             Input::WanSilent(_) => {}
             Input::Alone => self.is_alone(),
             Input::Beside => self.is_beside_others(now),
             Input::Timeout => {
                 self.give_back_overdue(now);
                 self.retire_overdue(now);
+                self.end_overdue(now);
             }
         }
         self.pump(now);
@@ -453,7 +454,8 @@ impl Accelerator for Far {
         let offers = self
             .staleness()
             .and_then(|staleness| self.opens_ahead.next_overdue(staleness));
-        [self.next_overdue(), offers].into_iter().flatten().min()
+        let times = [self.next_overdue(), self.stops_by(), offers];
+        times.into_iter().flatten().min()
     }
 
     fn buffered(&self) -> usize {

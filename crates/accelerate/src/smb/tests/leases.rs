@@ -12,7 +12,7 @@ use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{command, flag, status};
 use super::super::wire::lease::{LeaseBreak, LeaseKey};
 use super::{contents, read, world_with};
-use crate::Input;
+use crate::{Input, LetGoReason, LettingGo};
 
 const KEY: u8 = 7;
 
@@ -698,6 +698,61 @@ fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
     // What came too late is reported.
     let closed = world.ask(0, &messages::close(file));
     assert_eq!(closed.header.status, status::UNEXPECTED_IO_ERROR);
+}
+
+/// A server that does not answer here may answer there: a cable of one of its two has been pulled.
+#[test]
+fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
+    for (ends_after, limit) in [(None, 30_000), (Some(0), 2_000), (Some(5_000), 7_000)] {
+        for is_close in [true, false] {
+            let mut world = world_with(300_000);
+            let file = leased(&mut world);
+            world.run_for(Duration::from_secs(1));
+            world.server.holds_writes = !is_close;
+            world.server.holds_closes = is_close;
+            let early = match is_close {
+                true => messages::close(file),
+                false => messages::write(file, 0, b"early"),
+            };
+            assert!(is_answered_here(&mut world, &early));
+            world.run_for(Duration::from_secs(1));
+            if ends_after == Some(0) {
+                world.input(NEAR, Input::LanFinished);
+                world.run_for(Duration::from_secs(1));
+            }
+            let waits_from = world.now;
+            world.input(FAR, Input::Beside);
+            if let Some(after) = ends_after.filter(|after| *after > 0) {
+                world.run_for(Duration::from_millis(after) - super::DELAY);
+                world.input(NEAR, Input::LanFinished);
+            }
+            let is_over = world.run_until(Duration::from_secs(60), |world| world.let_go.is_some());
+            assert!(is_over && !world.has_given_back);
+            let reason = LetGoReason::Unconfirmed;
+            assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+            assert_eq!(world.now.since(waits_from), Duration::from_millis(limit));
+        }
+    }
+}
+
+/// What the client holds for done is not given up with its connection.
+#[test]
+fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_server() {
+    let mut world = world_with(300_000);
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    world.server.holds_writes = true;
+    let early = messages::write(file, 0, b"early");
+    assert!(is_answered_here(&mut world, &early));
+    world.input(NEAR, Input::LanFinished);
+    world.run_for(Duration::from_secs(1));
+    world.input(FAR, Input::Beside);
+    world.run_for(Duration::from_secs(1));
+    assert!(!world.has_given_back);
+    world.server.do_held_writes();
+    world.run_for(Duration::from_secs(60));
+    assert!(world.has_given_back && world.let_go.is_none());
+    assert_eq!(world.server.files["a"][..5], *b"early");
 }
 
 #[test]
