@@ -35,8 +35,7 @@ pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<Anchor> {
         2 | 3 => ALL / 3,
         _ => ALL / 12,
     };
-    let marks = places::Kernel::detect().mark(bytes);
-    let chosen = list(&marks, bytes.len() / places::SPACING * 5 / 4 + 8);
+    let chosen = places::Kernel::detect().positions(bytes);
     let mut found = Vec::with_capacity(chosen.len() * kept as usize / ALL as usize + 8);
     let mut free = 0;
     for at in chosen {
@@ -55,23 +54,6 @@ pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<Anchor> {
         }
     }
     found
-}
-
-/// The positions that are marked. Of most words of marks there are one or two, so that two are listed
-/// whether they are there or not, without a branch.
-fn list(marks: &[u64], expected: usize) -> Vec<u32> {
-    let mut chosen = Vec::with_capacity(expected);
-    for (base, marks) in (0..).step_by(64).zip(marks) {
-        let mut marks = *marks;
-        let count = marks.count_ones() as usize;
-        let listed = chosen.len();
-        for _ in 0..count.max(2) {
-            chosen.push(base + marks.trailing_zeros());
-            marks &= marks.wrapping_sub(1);
-        }
-        chosen.truncate(listed + count);
-    }
-    chosen
 }
 
 /// Of a window's first half; with the second half it names the window, by three products of 128 bits, folded,

@@ -1,7 +1,7 @@
 //! The choice of a kernel, and what vectors do not divide.
 
 use super::portable::{WORD_BYTES, mark_word};
-use super::{CHOOSING, WORD};
+use super::{CHOOSING, SPACING, WORD};
 use crate::vectors::Vectors;
 
 /// A way to mark positions; all mark the same.
@@ -21,19 +21,48 @@ impl Kernel {
         Vectors::available().into_iter().map(Self).collect()
     }
 
-    /// The chosen positions of `bytes`: bit `p % 64` of word `p / 64` for position `p`. The last
-    /// three positions, whose bytes are not all there, are not chosen, and may be beyond the last word.
+    /// The chosen positions of `bytes`, in their order. The last three, whose bytes are not all there, are not
+    /// chosen.
+    ///
+    /// # Panics
+    /// When there are 4 GiB or more.
     #[must_use]
-    pub fn mark(self, bytes: &[u8]) -> Vec<u64> {
+    pub fn positions(self, bytes: &[u8]) -> Vec<u32> {
+        assert!(u32::try_from(bytes.len()).is_ok(), "too many bytes");
+        let expected = bytes.len() / SPACING * 5 / 4 + 8;
+        let mut positions = Vec::with_capacity(expected + WORD);
+        match self.list_words(bytes, &mut positions) {
+            Some(words) => {
+                let last = [last_word(&bytes[words * WORD..])];
+                list(&last, (words * WORD) as u32, &mut positions);
+            }
+            None => list(&self.mark(bytes), 0, &mut positions),
+        }
+        positions
+    }
+
+    /// Adds the positions in the words for which there are bytes enough, and says how many words those are; none
+    /// where the processor cannot do that at once.
+    #[cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    fn list_words(self, bytes: &[u8], positions: &mut Vec<u32>) -> Option<usize> {
+        #[cfg(target_arch = "x86_64")]
+        if self.0 == Vectors::Avx512
+            && is_x86_feature_detected!("avx512vbmi2")
+            && is_x86_feature_detected!("popcnt")
+        {
+            // SAFETY: the variant exists only where the processor has AVX-512 F and BW, and it has been asked for
+            // the rest.
+            return Some(unsafe { super::x86::list_avx512(bytes, positions) });
+        }
+        None
+    }
+
+    /// The chosen positions of `bytes`: bit `p % 64` of word `p / 64` for position `p`.
+    pub(super) fn mark(self, bytes: &[u8]) -> Vec<u64> {
         let mut marks = Vec::with_capacity(bytes.len() / WORD + 1);
         self.mark_words(bytes, &mut marks);
-        let rest = &bytes[marks.len() * WORD..];
-        let mut padded = [0; WORD_BYTES];
-        padded[..rest.len()].copy_from_slice(rest);
-        let positions = (rest.len() + 1).saturating_sub(CHOOSING);
-        // At most 63, or there would have been another whole word.
-        let whole = (1 << positions) - 1;
-        marks.push(mark_word(&padded) & whole);
+        marks.push(last_word(&bytes[marks.len() * WORD..]));
         marks
     }
 
@@ -55,5 +84,30 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Vectors::Avx512 => unsafe { super::x86::mark_avx512(bytes, marks) },
         }
+    }
+}
+
+/// The marks of what is behind the whole words.
+fn last_word(rest: &[u8]) -> u64 {
+    let mut padded = [0; WORD_BYTES];
+    padded[..rest.len()].copy_from_slice(rest);
+    let positions = (rest.len() + 1).saturating_sub(CHOOSING);
+    // At most 63, or there would have been another whole word.
+    let whole = (1 << positions) - 1;
+    mark_word(&padded) & whole
+}
+
+/// Adds the positions that are marked, from `base` on. Of most words of marks there are one or two, so that two are
+/// listed whether they are there or not, without a branch.
+fn list(marks: &[u64], base: u32, positions: &mut Vec<u32>) {
+    for (base, marks) in (base..).step_by(WORD).zip(marks) {
+        let mut marks = *marks;
+        let count = marks.count_ones() as usize;
+        let listed = positions.len();
+        for _ in 0..count.max(2) {
+            positions.push(base + marks.trailing_zeros());
+            marks &= marks.wrapping_sub(1);
+        }
+        positions.truncate(listed + count);
     }
 }

@@ -10,7 +10,12 @@ fn check(bytes: &[u8]) {
             .first_chunk()
             .is_some_and(|four| is_chosen(*four))
     };
+    let all: Vec<u32> = (0..bytes.len())
+        .filter(|position| chosen(*position))
+        .map(|position| position as u32)
+        .collect();
     for kernel in Kernel::available() {
+        assert_eq!(kernel.positions(bytes), all, "{kernel:?}");
         let marks = kernel.mark(bytes);
         for position in 0..bytes.len().max(marks.len() * WORD) {
             let word = marks.get(position / WORD).copied().unwrap_or(0);
@@ -48,6 +53,18 @@ fn every_value_of_each_byte() {
         })
         .collect();
     check(&bytes);
+}
+
+#[test]
+fn as_many_positions_as_there_can_be() {
+    // Of the same byte all are chosen, or none.
+    let chosen: Vec<u8> = (0..=255).filter(|byte| is_chosen([*byte; 4])).collect();
+    assert!(!chosen.is_empty());
+    for byte in chosen {
+        for length in [3, 66, 67, 130, 131, 20_000] {
+            check(&vec![byte; length]);
+        }
+    }
 }
 
 #[test]
