@@ -48,8 +48,9 @@ impl Kernel {
     /// before them by [`super::least_gain`], as far as is known without choosing, or that the next one covers.
     ///
     /// # Panics
-    /// When there are more than [`super::WORDS`] of marks, when `base` is far beyond the longest text, or for a place that does not have
-    /// [`super::BEHIND`] bytes before it and [`super::AHEAD`] bytes from there on.
+    /// When there are more than [`super::WORDS`] of marks, when two of a word stand side by side, when `base` is far
+    /// beyond the longest text, or for a place that does not have [`super::BEHIND`] bytes before it and
+    /// [`super::AHEAD`] bytes from there on.
     pub fn find<'a>(
         self,
         batch: &'a mut Batch,
@@ -59,6 +60,11 @@ impl Kernel {
         base: usize,
     ) -> &'a Repeats {
         assert!(marks.len() <= WORDS, "too many marks");
+        // So there are half as many in a word as there could be, which is what vectors have room for.
+        let dense = marks
+            .iter()
+            .fold(0, |dense, marks| dense | marks & marks << 1);
+        assert!(dense == 0, "marks stand side by side");
         assert!(base <= 2 << PLACE_BITS, "a text is too long");
         let parts = batch.turn();
         match self.0 {

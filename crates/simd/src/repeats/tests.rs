@@ -1,5 +1,7 @@
 //! The kernels against a slow search by the definition, and what that finds against the text.
 
+use std::panic::catch_unwind;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -247,24 +249,44 @@ fn as_many_places_as_there_can_be() {
     assert!(!found(&text, &places).is_empty());
 }
 
-#[test]
-#[should_panic(expected = "as many bytes are there")]
-fn a_place_too_near_to_the_end() {
-    let marks = marks(&[40], 0, 1);
-    let (mut batch, mut tables) = (Batch::new(), Tables::new());
-    for marks in [&marks[..], &[]] {
-        Kernel::detect().find(&mut batch, &mut tables, &[1; 71], marks, 0);
+/// Whether each kernel panics, and does so with these words.
+fn panics_everywhere(text: &[u8], marks: &[u64], why: &str) {
+    for kernel in Kernel::available() {
+        let find = || {
+            let (mut batch, mut tables) = (Batch::new(), Tables::new());
+            for marks in [marks, &[]] {
+                kernel.find(&mut batch, &mut tables, text, marks, 0);
+            }
+        };
+        let panicked = catch_unwind(find).expect_err("it goes on");
+        let said = panicked.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panicked.downcast_ref::<String>().map(String::as_str));
+        assert!(
+            said.is_some_and(|said| said.contains(why)),
+            "{kernel:?}: {said:?}"
+        );
     }
 }
 
 #[test]
-#[should_panic(expected = "as many bytes are there")]
+fn a_place_too_near_to_the_end() {
+    panics_everywhere(&[1; 71], &marks(&[40], 0, 1), "as many bytes are there");
+}
+
+#[test]
 fn a_place_too_near_to_the_beginning() {
-    let marks = marks(&[BEHIND - 1], 0, 1);
-    let (mut batch, mut tables) = (Batch::new(), Tables::new());
-    for marks in [&marks[..], &[]] {
-        Kernel::detect().find(&mut batch, &mut tables, &[1; 99], marks, 0);
-    }
+    panics_everywhere(
+        &[1; 99],
+        &marks(&[BEHIND - 1], 0, 1),
+        "as many bytes are there",
+    );
+}
+
+#[test]
+fn marks_side_by_side() {
+    let why = "marks stand side by side";
+    panics_everywhere(&[1; 1_000], &[u64::MAX, 0, 0, 0, 0, 0, 0, 1], why);
+    panics_everywhere(&[1; 1_000], &[0, 3 << 40], why);
 }
 
 #[test]
