@@ -147,11 +147,12 @@ impl Held {
         }
     }
 
-    /// Another configuration holds. Looks at a keytab that it does not name any more are nobody's.
+    /// Another configuration holds. Looks at a keytab that it does not name any more are nobody's; what others have
+    /// read was there before it was read itself.
     fn replace(&mut self, config: NodeConfig) {
         let before = std::mem::replace(self, Self::new(config));
         if before.watch.is_of(&self.watch) {
-            self.looks = before.looks;
+            self.looks = before.looks.outdated();
         }
     }
 
@@ -685,4 +686,54 @@ fn random_seed() -> io::Result<u64> {
 
 fn step(what: &'static str) -> impl Fn(io::Error) -> RunError {
     move |cause| RunError::Step { what, cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const NODE: &str = r#"
+        [node]
+        name = "far"
+        state_directory = "/var/lib/far"
+        lan_interfaces = ["lan0"]
+
+        [wan]
+        listen = "0.0.0.0:4433"
+
+        [[peer]]
+        name = "near"
+        address = "198.18.12.1:4433"
+        prefixes = ["198.18.1.0/24"]
+
+        [policy]
+        smb_keytab = "/etc/far/keytab"
+    "#;
+
+    /// Its keys would replace those that were read with the configuration.
+    #[test]
+    fn a_look_at_the_keytab_from_before_a_reload_has_nothing_to_say_and_counts() {
+        let config = NodeConfig::parse(Path::new("far.toml"), NODE).unwrap();
+        let mut held = Held::new(config.clone());
+        let watch = held.watch.clone();
+        let now = Instant::now();
+        let mut ends = Vec::new();
+        let mut looks = 0;
+        while held.looks.may_begin(now) {
+            let (end, hangs) = mpsc::channel::<()>();
+            let watch = watch.clone();
+            held.looks.begin(now, move || {
+                let _ = hangs.recv();
+                let changed = None;
+                Looked { watch, changed }
+            });
+            ends.push(end);
+            looks += 1;
+            held.replace(config.clone());
+        }
+        assert_eq!(looks, smb_keytab::LOOKS_MAX);
+    }
 }

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Looks at one file that may be under way, each in a thread of its own: as many as patience has run out for in
 /// two minutes. Behind them nothing is looked at before one has ended.
-const LOOKS_MAX: usize = 4;
+pub(crate) const LOOKS_MAX: usize = 4;
 
 /// Why the keytab cannot be used.
 #[derive(Debug, Error)]
@@ -168,6 +168,12 @@ impl Looks {
                 "the keytab's disk does not answer; the keys that were there hold"
             );
         }
+    }
+
+    /// The same looks, whose words nobody wants any more: what they have read is of before. They still count, for
+    /// those that hang.
+    pub(crate) fn outdated(self) -> Self {
+        Self { last: None, ..self }
     }
 
     /// Waits for the last look to end, for ever if there is none; `None` if it could not be made.
