@@ -25,7 +25,7 @@ use super::wire::create::opened_file;
 use super::wire::header::{Header, command};
 use super::wire::oplock::Locking;
 use super::wire::split::{self, Passed, Passing, Splitter};
-use super::wire::target::{Touch, is_secondary, may_open, touch};
+use super::wire::target::{Touch, answers, is_secondary, may_open, touch};
 use super::wire::transaction::Progress;
 use super::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_answer, written};
 use crate::smb::config::{BEHIND_MAX, OPENS_MAX, OUTSTANDING_MAX};
@@ -296,7 +296,9 @@ impl Near {
                 for open in self.opens.values_mut() {
                     open.end();
                 }
-                self.note(at, Pending::reports_any(may_open));
+                if answers(&passed.header, &passed.message) > 0 {
+                    self.note(at, Pending::reports_any(may_open));
+                }
             }
         }
     }

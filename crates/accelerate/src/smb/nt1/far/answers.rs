@@ -11,7 +11,7 @@ use super::super::wire::oplock::broken;
 use super::super::wire::position::sought;
 use super::super::wire::set_up::connected;
 use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
-use super::super::wire::transfer::read_data;
+use super::super::wire::transfer::{read_data, written};
 use super::{Far, Open, Outstanding, Purpose, State};
 use crate::LetGoReason;
 use crate::smb::far::open::Grant;
@@ -203,6 +203,13 @@ impl Far {
             Purpose::Changes { file, serial, .. } => {
                 let open = self.opens.get_mut(&file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
+                    let count = written(split::message(frame)).ok().filter(|_| is_done);
+                    if let Some((write, before)) = outstanding.moved
+                        && count != Some(write.length)
+                    {
+                        let count = count.map(|count| count.min(write.length));
+                        open.note_short(position, write, before, count);
+                    }
                     open.writing = open
                         .writing
                         .saturating_sub(usize::from(outstanding.is_awaited));
@@ -294,7 +301,7 @@ impl Far {
                 true => ReadAhead::waiting,
                 false => ReadAhead::new,
             };
-            let read_max = agreed.read_max(self.client_buffer);
+            let read_max = agreed.read_max(self.client);
             let may_read = may_read && read_max >= READ_LEAST;
             open.reads = may_read.then(|| reads(answer.size, read_max));
             // What was under way beside it may have been done behind it.
@@ -308,7 +315,7 @@ impl Far {
                 tree: asked.tree,
                 may_read,
                 may_write,
-                longest: agreed.longest_answered(self.client_buffer),
+                longest: agreed.longest_answered(self.client),
             }));
             if is_certain {
                 self.tell_near(&Frame::EndOfFile {

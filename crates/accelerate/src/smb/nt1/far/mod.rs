@@ -27,6 +27,7 @@
 //! more, while WRITEs are under way that the client may hold for done (only further WRITEs pass then), or
 //! while a position must be put where the client's own requests would have left it.
 
+mod ahead;
 mod answers;
 mod open;
 mod oplocks;
@@ -41,13 +42,14 @@ use super::frames::{Frame, VERSION};
 use super::wire::header::Header;
 use super::wire::negotiate::NegotiateAnswer;
 use super::wire::position::Seek;
+use super::wire::set_up::Takes;
 use super::wire::split::{self, Splitter, Unread};
 use super::wire::transaction::Progress;
-use super::wire::transfer::ReadRequest;
+use super::wire::transfer::{ReadRequest, WriteRequest};
 use crate::smb::config::Settings;
 use crate::smb::far::pace::Pace;
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
-use open::Open;
+use open::{Open, Position};
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +190,8 @@ struct Outstanding {
     is_awaited: bool,
     /// Where such a WRITE begins, if it stands among [`Open::written`].
     written_at: Option<u64>,
+    /// A WRITE, and where its open's position was before.
+    moved: Option<(WriteRequest, Position)>,
 }
 
 /// A request that is not answered unless it fails: an oplock given back, above all.
@@ -211,8 +215,8 @@ pub(crate) struct Far {
     outputs: VecDeque<Output>,
     agreed: Option<NegotiateAnswer>,
     near_speaks: bool,
-    /// The longest message that the client takes, in bytes.
-    client_buffer: u16,
+    /// What the client takes, in all of its sessions.
+    client: Takes,
 
     requests: Splitter,
     /// The message in hand, so that letting go passes it on.
@@ -232,6 +236,9 @@ pub(crate) struct Far {
     next_serial: u64,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<u16>,
+    /// How many Revokes of each file id the near half has not confirmed. It may be given out anew meanwhile, and be
+    /// broken again: only the last word is about that open.
+    revoking: HashMap<u16, usize>,
     /// The same of file ids that it has not given out yet, as far as was said: its answer to a request that
     /// opens a file may come behind the break of what it opens.
     early_breaks: Vec<u16>,
@@ -262,7 +269,7 @@ impl Far {
             outputs: VecDeque::new(),
             agreed: None,
             near_speaks: false,
-            client_buffer: u16::MAX,
+            client: Takes::ALL,
             requests: Splitter::default(),
             in_hand: BytesMut::new(),
             position: 1,
@@ -276,6 +283,7 @@ impl Far {
             opens: HashMap::new(),
             next_serial: 0,
             breaking: Vec::new(),
+            revoking: HashMap::new(),
             early_breaks: Vec::new(),
             has_other_oplocks: false,
             reading: VecDeque::new(),
@@ -346,7 +354,7 @@ impl Far {
             Ok(Some(Frame::Beat { number })) => self.tell_near(&Frame::Heard { number }),
             Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),
             Ok(Some(Frame::Again { position, message })) => self.read_again(position, &message),
-            Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
+            Ok(Some(Frame::Revoked { file })) => self.revoked(file),
             // Of another release, of SMB 2; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(LetGoReason::Violation),

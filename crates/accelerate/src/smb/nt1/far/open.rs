@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::wire::header::Header;
 use super::super::wire::position::{From, Seek, set_position};
-use super::super::wire::transfer::ReadRequest;
+use super::super::wire::transfer::{ReadRequest, WriteRequest};
 use super::Request;
 use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::ReadAhead;
@@ -37,6 +37,8 @@ pub(crate) struct Open {
     pub(crate) serial: u64,
     /// The last request of the client's for it, after which ours are made: its process holds its locks.
     pub(crate) like: Header,
+    /// The process that has locked parts of the file, if one has.
+    pub(crate) locker: Option<(u16, u16)>,
     /// The oplock was asked for by us, and the client does not know of it.
     pub(crate) is_ours: bool,
     pub(crate) grant: Grant,
@@ -76,6 +78,7 @@ impl Open {
         Self {
             serial,
             like,
+            locker: None,
             is_ours,
             grant: Grant::Held,
             may_write: false,
@@ -116,6 +119,25 @@ impl Open {
         self.sought.set(by, seek.leads_to(self.sought.at, told));
     }
 
+    /// A WRITE of the client's has failed, or has written no more than this; the position was there before.
+    pub(crate) fn note_short(
+        &mut self,
+        by: u64,
+        write: WriteRequest,
+        before: Position,
+        count: Option<u32>,
+    ) {
+        if self.sought.by != by {
+            // Another has moved it since, perhaps in another order.
+            self.sought.is_moved = true;
+        } else if let Some(count) = count {
+            self.sought.at = write.offset + u64::from(count);
+        } else {
+            let is_moved = before.is_moved || self.sought.is_moved;
+            self.sought = Position { is_moved, ..before };
+        }
+    }
+
     /// The server's positions may be others: it has seen a READ of ours, or not one of the client's, or several
     /// at a time.
     pub(crate) fn reads_moved(&mut self) {
@@ -146,9 +168,11 @@ impl Open {
         set_position(&self.like, file, self.told.at)
     }
 
-    /// Whether a request is of the open's own user and tree.
-    pub(crate) fn is_of(&self, header: &Header) -> bool {
+    /// Whether a request is of the open's own user and tree, and nothing that is locked against it.
+    pub(crate) fn takes(&self, header: &Header) -> bool {
+        let who = (header.process, header.process_high);
         (self.like.user, self.like.tree) == (header.user, header.tree)
+            && self.locker.is_none_or(|locker| locker == who)
     }
 
     /// Whether the near half may answer for this open.

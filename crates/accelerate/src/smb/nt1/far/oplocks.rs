@@ -9,6 +9,8 @@
 //! ```
 //! An oplock of the client's own is the client's to give back; it hears of the break behind the near half.
 
+use std::collections::hash_map::Entry;
+
 use vocab::Time;
 
 use super::super::frames::Frame;
@@ -80,13 +82,28 @@ impl Far {
         };
         self.breaking.push(file);
         self.reading.retain(|reading| *reading != file);
+        *self.revoking.entry(file).or_default() += 1;
         self.tell_near(&Frame::Revoke { file });
     }
 
-    /// The near half has stopped.
+    /// The near half has stopped for an open with this file id.
+    pub(super) fn revoked(&mut self, file: u16) {
+        if let Entry::Occupied(mut left) = self.revoking.entry(file) {
+            *left.get_mut() -= 1;
+            if *left.get() > 0 {
+                return;
+            }
+            left.remove();
+        }
+        self.confirmed(file);
+    }
+
+    /// The near half answers nothing for this open any more.
     pub(super) fn confirmed(&mut self, file: u16) {
         let queued_writes = self.queued_writes(file);
-        let Some(open) = self.opens.get_mut(&file) else {
+        let open = self.opens.get_mut(&file);
+        // One that is held was opened since.
+        let Some(open) = open.filter(|open| open.grant != Grant::Held) else {
             return;
         };
         // Those that wait came before, and are treated so.

@@ -7,14 +7,14 @@ use super::super::frames::Frame;
 use super::super::wire::create::{CreateRequest, ask_for_oplock};
 use super::super::wire::header::{self, Header, UNASKED, command};
 use super::super::wire::position::{From, Seek, position_set};
-use super::super::wire::set_up::buffer_size;
+use super::super::wire::set_up::Takes;
 use super::super::wire::split::{self, is_short, message_mut};
 use super::super::wire::target::{self, Touch, touch};
 use super::super::wire::transaction::Progress;
 use super::super::wire::transfer::ReadRequest;
 use super::{Far, Finish, Open, Outstanding, Purpose, Request, SILENT_MAX, Silent, State};
 use crate::LetGoReason;
-use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Consistency, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::config::{Consistency, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::{ReadAhead, Verdict};
 
@@ -38,9 +38,9 @@ impl Far {
     /// A message of the client's is complete.
     fn arrived(&mut self, now: Time, header: Header, frame: BytesMut) {
         let touch = touch(&header, split::message(&frame));
-        if let Some(size) = buffer_size(&header, split::message(&frame)) {
+        if let Some(takes) = Takes::parse(&header, split::message(&frame)) {
             // One for each session; what the server makes of several is not known.
-            self.client_buffer = self.client_buffer.min(size);
+            self.client = self.client.and(takes);
         }
         if let Some(reason) = self.objection(&header, &frame, touch) {
             self.in_hand = frame;
@@ -99,13 +99,20 @@ impl Far {
             }
             Touch::Writes(request) => self.forget_ahead(request.file),
             Touch::Locks(locking) | Touch::Releases(locking) => {
-                if locking.releases() {
+                let who = (header.process, header.process_high);
+                let open = self.opens.get(&locking.file);
+                let locker = open.and_then(|open| open.locker);
+                // As at the near half: of what several processes lock it answers no READ.
+                let is_several = locker.is_some_and(|locker| locker != who);
+                let ends = locking.releases() || is_several || !locking.is_of(header.process);
+                if ends {
                     self.forget_ahead(locking.file);
                 }
                 if let Some(open) = self.opens.get_mut(&locking.file) {
                     open.like.process = header.process;
                     open.like.process_high = header.process_high;
-                    if locking.releases() {
+                    open.locker = Some(who);
+                    if ends {
                         open.reads = None;
                     }
                 }
@@ -157,6 +164,8 @@ impl Far {
     }
 
     fn end_opens(&mut self, tree: Option<u16>, user: Option<u16>) {
+        // What is under way to be opened may end with it as well.
+        self.unread_at = self.position;
         for file in self.files_of(tree, user) {
             if let Some(open) = self.opens.get_mut(&file) {
                 open.is_closing = true;
@@ -213,8 +222,8 @@ impl Far {
     fn answer_ahead(&mut self, read: ReadRequest, request: Request) -> Option<Request> {
         let header = request.header;
         let agreed = self.agreed;
-        let longest = agreed.map(|agreed| agreed.longest_answered(self.client_buffer));
-        let is_own = |open: &&mut Open| open.is_of(&header) && longest >= Some(read.length);
+        let longest = agreed.map(|agreed| agreed.longest_answered(self.client));
+        let is_own = |open: &&mut Open| open.takes(&header) && longest >= Some(read.length);
         let Some(open) = self.opens.get_mut(&read.file).filter(is_own) else {
             return Some(request);
         };
@@ -327,7 +336,7 @@ impl Far {
     }
 
     /// How many requests may be under way ([MS-CIFS] §3.2.4.1.1, MaxMpxCount).
-    fn mpx(&self) -> usize {
+    pub(super) fn mpx(&self) -> usize {
         let agreed = self.agreed.map_or(1, |agreed| agreed.mpx_count);
         usize::from(agreed).max(1)
     }
@@ -445,6 +454,7 @@ impl Far {
                 is_early: false,
                 is_awaited: false,
                 written_at: None,
+                moved: None,
             };
             let is_ours = matches!(purpose, Purpose::Create { is_ours: true, .. });
             self.has_other_oplocks |= outstanding.may_open && !is_ours;
@@ -518,6 +528,7 @@ impl Far {
         if let Touch::Writes(write) = touch
             && write.length > 0
         {
+            outstanding.moved = Some((write, open.sought));
             open.sought.is_moved = open.reading > 0 || !open.written.is_empty();
             open.told.is_moved |= open.reading > 0;
             let position = outstanding.client.map_or(0, |(_, position)| position);
@@ -643,7 +654,7 @@ impl Far {
     }
 
     /// Sends a request of our own.
-    fn send_own(&mut self, mut message: Vec<u8>, purpose: Purpose) {
+    pub(super) fn send_own(&mut self, mut message: Vec<u8>, purpose: Purpose) {
         let mid = self.take_mid();
         header::set_mid(&mut message, mid);
         let outstanding = Outstanding {
@@ -655,73 +666,11 @@ impl Far {
             is_early: false,
             is_awaited: false,
             written_at: None,
+            moved: None,
         };
         self.outstanding.insert(mid, outstanding);
         self.own += 1;
         self.send_server(super::super::wire::frame(&message).into());
-    }
-
-    /// Asks the server for what clients will probably ask for.
-    fn read_ahead(&mut self, now: Time) {
-        // What is read beside what may change it could be older than what the near half holds for known.
-        let is_held_back = !self.queue.is_empty() || self.changing > 0;
-        if is_held_back || self.client_finish != Finish::Open {
-            return;
-        }
-        let mut index = self.reading.len();
-        while index > 0 {
-            index -= 1;
-            let file = self.reading[index];
-            if !self.read_ahead_of(now, file) {
-                self.reading.remove(index);
-            }
-        }
-    }
-
-    /// The same for one open; false when it is not read ahead for any more.
-    fn read_ahead_of(&mut self, now: Time, file: u16) -> bool {
-        loop {
-            let ahead: u64 = self
-                .reading
-                .iter()
-                .filter_map(|file| self.opens.get(file)?.reads.as_ref())
-                .map(|reads| reads.ahead())
-                .sum();
-            // Half of the places stay for the client.
-            let places = (self.mpx() / 2).clamp(1, AHEAD_CREDITS as usize);
-            let is_full = self.own >= places || self.outstanding.len() >= self.mpx();
-            let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_held()) else {
-                return false;
-            };
-            let (0, Some(reads)) = (open.changing, &mut open.reads) else {
-                return open.reads.is_some();
-            };
-            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {
-                return true;
-            };
-            if is_full || !self.pace.has_room(u64::from(length)) {
-                return true;
-            }
-            reads.asked(offset, length);
-            open.reads_moved();
-            open.reading += 1;
-            let read = ReadRequest {
-                file,
-                offset,
-                length,
-            };
-            let message = read.emit(&open.like);
-            let purpose = Purpose::Ahead {
-                file,
-                serial: open.serial,
-                offset,
-                length,
-                position: self.position,
-                at: now,
-            };
-            self.pace.asked(u64::from(length));
-            self.send_own(message, purpose);
-        }
     }
 
     /// A WRITE that the client may hold for done, to a file that another client has been given since: it is

@@ -52,7 +52,13 @@ pub(crate) fn negotiate() -> Vec<u8> {
 pub(crate) fn session_setup() -> Vec<u8> {
     body(
         &header(command::SESSION_SETUP),
-        &[&END_OF_CHAIN[..], &CLIENT_BUFFER.to_le_bytes(), &[0; 20]].concat(),
+        &[
+            &END_OF_CHAIN[..],
+            &CLIENT_BUFFER.to_le_bytes(),
+            &[0; 16],
+            &0x0000_40d4u32.to_le_bytes(),
+        ]
+        .concat(),
         &[0; 8],
     )
 }

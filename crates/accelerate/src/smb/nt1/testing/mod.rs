@@ -14,7 +14,7 @@ use super::wire::header::Header;
 use super::wire::negotiate::NegotiateAnswer;
 use super::wire::oplock::{Locking, broken};
 use super::wire::position::{Seek, position_set, sought};
-use super::wire::set_up::{buffer_size, connected};
+use super::wire::set_up::{Takes, connected};
 use super::wire::split::{Frame, Passing, Splitter};
 use super::wire::target::{answers, touch};
 use super::wire::transaction::Progress;
@@ -68,7 +68,7 @@ pub(crate) fn structures(bytes: &[u8]) {
 }
 
 fn message(bytes: &[u8]) {
-    let _ = NegotiateAnswer::parse(bytes).map(|answer| answer.read_max(4_356));
+    let _ = NegotiateAnswer::parse(bytes).map(|answer| answer.read_max(Takes::ALL));
     let _ = CreateRequest::parse(bytes);
     let _ = CreateAnswer::parse(bytes);
     let _ = Locking::parse(bytes);
@@ -89,7 +89,7 @@ fn message(bytes: &[u8]) {
         assert_eq!(ReadRequest::parse(&again), Ok(request));
     }
     let _ = (touch(&header, bytes), answers(&header, bytes));
-    let _ = (broken(&header, bytes), buffer_size(&header, bytes));
+    let _ = (broken(&header, bytes), Takes::parse(&header, bytes));
     let _ = (connected(&header, bytes), opened_file(bytes));
     let _ = (position_set(bytes), sought(bytes));
     if let Ok(seek) = Seek::parse(bytes) {

@@ -92,6 +92,8 @@ pub(crate) struct Server {
     pub(crate) read_most: Option<u32>,
     /// It knows no READs beyond what the client's buffer holds, nor lengths of more than 16 bits.
     pub(crate) has_short_reads: bool,
+    /// Its client has not said that lengths of READs have more than 16 bits.
+    pub(crate) ignores_high_lengths: bool,
     /// It answers NEGOTIATE in SMB 2.
     pub(crate) speaks_smb2: bool,
     pub(crate) requires_signatures: bool,
@@ -535,6 +537,7 @@ impl Server {
         let start = (request.offset as usize).min(contents.len());
         let length = match self.has_short_reads {
             true => (request.length & 0xffff).min(u32::from(CLIENT_BUFFER) - 60),
+            false if self.ignores_high_lengths => request.length & 0xffff,
             false => request.length.min(0x1_ffff - 60),
         };
         let most = self.read_most.unwrap_or(u32::MAX).min(length);

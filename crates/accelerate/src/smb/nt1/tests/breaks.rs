@@ -265,6 +265,36 @@ fn a_break_that_overtakes_the_open_it_is_of_gives_the_oplock_back() {
 }
 
 #[test]
+fn a_word_on_an_open_that_is_no_more_is_not_taken_for_one_on_its_successor() {
+    let mut world = world(0);
+    let [first, second] = [world.beside(), world.beside()];
+    let file = world.open(0, "a");
+    world.run_for(ROUND_TRIP);
+    let tick = Duration::from_millis(10);
+    // On its way as the server wants the first oplock back, which nobody waits for any more then.
+    world.send(0, &close(file));
+    world.send(0, &Create::file("b").message());
+    world.run_for(tick * 4);
+    world.send(first, &Create::file("a").message());
+    world.server.disconnect(first);
+    world.run_for(tick);
+    assert_eq!(world.wait(0).header.status, 0);
+    let answer = CreateAnswer::parse(&world.wait(0).message).unwrap();
+    assert_eq!(answer.file, file, "it is used again");
+    world.run_for(tick * 3);
+    world.send(second, &Create::file("b").message());
+    world.run_for(tick * 2);
+    // The near half has said that it has stopped for the first, and goes on with the second.
+    world.ask(0, &write(file, 0, b"ours").0);
+    assert_eq!(world.answered(), 1);
+    assert!(world.clients[second].answered.is_empty(), "it waits");
+    let theirs = CreateAnswer::parse(&world.wait(second).message)
+        .unwrap()
+        .file;
+    assert_eq!(world.ask(second, &read(theirs, 0, 9)).data(), b"ours");
+}
+
+#[test]
 fn licences_end_with_silence() {
     let mut world = world(300_000);
     let file = world.open(0, "a");

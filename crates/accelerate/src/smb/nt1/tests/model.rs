@@ -251,7 +251,9 @@ impl Model {
                     let contents = &self.files[open.name];
                     let [start, end] = [at, at + 16].map(|at| contents.len().min(at as usize));
                     assert_eq!(answer.data(), &contents[start..end]);
-                    self.opens[who][index].told = u64::from(at) + (end - start) as u64;
+                    let position = u64::from(at) + (end - start) as u64;
+                    self.opens[who][index].told = position;
+                    self.opens[who][index].position = position;
                 }
                 answer.header.status
             } else {
@@ -261,6 +263,7 @@ impl Model {
                     let contents = self.files.get_mut(open.name).unwrap();
                     contents.resize(contents.len().max(at as usize + 16), 0);
                     contents[at as usize..at as usize + 16].copy_from_slice(&data);
+                    self.opens[who][index].position = u64::from(at) + 16;
                 }
                 answer.header.status
             };
@@ -269,8 +272,7 @@ impl Model {
         self.world.clients[who].process = None;
         let unlocked = lock_ranges(open.file, kind, true, ranges);
         assert_eq!(self.world.ask(who, &unlocked).header.status, 0);
-        let position = self.opens[who][index].position as i32;
-        self.world.ask(who, &seek(open.file, 0, position));
+        self.positions(who, index);
     }
 
     /// An open's positions are asked for, and moved.

@@ -8,9 +8,11 @@ use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::server::{INVALID_HANDLE, LOCK_CONFLICT};
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, find_first, header, lock_ranges, locking, process_exit, query_file,
-    read, read_old, seek, set_size, set_size_by_name, tell, write,
+    Create, chained, close, find_first, header, lock_ranges, locking, negotiate, process_exit,
+    query_file, read, read_old, seek, session_setup, set_size, set_size_by_name, tell,
+    tree_connect, tree_disconnect, write,
 };
+use crate::smb::nt1::wire::WORDS_AT;
 use crate::smb::nt1::wire::create::CreateAnswer;
 use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
@@ -331,16 +333,75 @@ fn where_a_file_ends_is_not_certain_beside_what_the_server_may_do_later() {
 
 #[test]
 fn an_open_that_ends_as_it_begins_is_not_served() {
-    let mut world = world(100);
-    world.send(0, &Create::file("a").message());
-    world.send(0, &process_exit());
-    let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
-    assert_eq!(world.wait(0).header.status, 0);
-    let status = world.ask(0, &read(file, 200, 10)).header.status;
-    assert_eq!(status, INVALID_HANDLE);
+    for end in [process_exit(), tree_disconnect()] {
+        let mut world = world(100);
+        world.send(0, &Create::file("a").message());
+        world.send(0, &end);
+        let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
+        // It is not the near half's to answer while the other answer is on its way, either.
+        let before = world.answered();
+        world.send(0, &write(file, 0, b"lost").0);
+        assert_eq!(world.answered(), before);
+        assert_eq!(world.wait(0).header.status, 0);
+        assert_eq!(world.wait(0).header.status, INVALID_HANDLE);
+        let status = world.ask(0, &read(file, 200, 10)).header.status;
+        assert_eq!(status, INVALID_HANDLE);
+        world.run_for(ROUND_TRIP * 2);
+        assert_eq!(world.let_go, None);
+        assert!(world.clients[0].answered.is_empty());
+    }
+}
+
+#[test]
+fn a_position_is_where_it_was_behind_a_write_that_fails() {
+    let mut world = world(4 << 20);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
     world.run_for(ROUND_TRIP * 2);
-    assert_eq!(world.let_go, None);
-    assert!(world.clients[0].answered.is_empty());
+    world.ask(0, &lock_ranges(file, 0, false, &[(88, 10)]));
+    let status = world.ask(0, &write(file, 0, &[1; 100]).0).header.status;
+    assert_eq!(status, LOCK_CONFLICT);
+    assert_eq!(
+        u32_at(&world.ask(0, &seek(file, 1, 0)).message, 33),
+        Ok(180_000)
+    );
+}
+
+#[test]
+fn a_read_that_another_process_may_not_do_moves_no_position() {
+    let mut world = world(200_000);
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    world.ask(0, &lock_ranges(file, 0, false, &[(77, 300_000)]));
+    world.clients[0].process = Some(88);
+    let status = world.ask(0, &read(file, 300_000, 10)).header.status;
+    assert_eq!(status, LOCK_CONFLICT);
+    let answer = world.ask(0, &query_file(file, 1_014)).message;
+    assert_eq!(answer[answer.len() - 8..], 180_000u64.to_le_bytes());
+}
+
+#[test]
+fn a_large_read_is_one_only_if_its_client_says_so() {
+    let mut world = World::new(super::DELAY);
+    world.server.files.insert("a".to_owned(), contents(500_000));
+    world.server.ignores_high_lengths = true;
+    world.ask(0, &negotiate());
+    let mut message = session_setup();
+    // Its capabilities.
+    message[WORDS_AT + 22..WORDS_AT + 26].fill(0);
+    world.clients[0].user = world.ask(0, &message).header.user;
+    world.clients[0].tree = world.ask(0, &tree_connect()).header.tree;
+    let file = world.open(0, "a");
+    for offset in [0, 60_000, 120_000] {
+        world.ask(0, &read(file, offset, BLOCK));
+    }
+    assert!(world.answered() > 0, "up to 16 bits it is read ahead of");
+    world.run_for(ROUND_TRIP * 2);
+    assert_eq!(world.ask(0, &read(file, 180_000, 0x1_0005)).data().len(), 5);
 }
 
 #[test]

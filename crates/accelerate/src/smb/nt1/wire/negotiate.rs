@@ -1,6 +1,7 @@
 //! What the server says of the connection ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response; [MS-SMB]
 //! §2.2.4.5.2).
 
+use super::set_up::Takes;
 use super::transfer::{LONGEST_ANSWERED, READ_DATA_AT};
 use super::{WORDS_AT, WireError, expect_words, u8_at, u16_at, u32_at};
 
@@ -9,7 +10,7 @@ const SIGNATURES_REQUIRED: u8 = 0x08;
 
 /// Bits of Capabilities.
 const NT_SMBS: u32 = 0x0000_0010;
-const LARGE_READS: u32 = 0x0000_4000;
+pub(super) const LARGE_READS: u32 = 0x0000_4000;
 
 /// The answer of a server that speaks NT LM 0.12; other dialects answer with fewer words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,24 +45,25 @@ impl NegotiateAnswer {
 
     /// The longest READ of ours that it answers in full: with CAP_LARGE_READX by the field ([MS-SMB]
     /// §2.2.4.2.1), else by its own buffer and the client's.
-    pub(crate) fn read_max(&self, client_buffer: u16) -> u32 {
+    pub(crate) fn read_max(&self, client: Takes) -> u32 {
         let by_buffer = self.buffer_size.saturating_sub(READ_DATA_AT as u32);
         let by_field = match self.capabilities & LARGE_READS {
             0 => by_buffer,
             _ => u32::MAX,
         };
         by_field
-            .min(self.longest_answered(client_buffer))
+            .min(self.longest_answered(client))
             .min(u32::from(u16::MAX))
     }
 
-    /// The longest READ of the client's that it answers in full. Windows XP reads 60 kB with a buffer of 4 KiB:
-    /// with CAP_LARGE_READX the buffer bounds other answers alone, and without it, also the 16 bits above
-    /// a READ's length are none.
-    pub(crate) fn longest_answered(&self, client_buffer: u16) -> u32 {
-        match self.capabilities & LARGE_READS {
-            0 => u32::from(client_buffer).saturating_sub(READ_DATA_AT as u32),
-            _ => LONGEST_ANSWERED,
+    /// The longest READ of the client's that it answers in full. With the server's CAP_LARGE_READX the client's
+    /// buffer bounds other answers alone: Windows XP reads 60 kB with one of 4 KiB. What stands above a READ's 16
+    /// bits of length is a part of it only where both have that bit (servers differ where the client has not).
+    pub(crate) fn longest_answered(&self, client: Takes) -> u32 {
+        match (self.capabilities & LARGE_READS, client.is_large) {
+            (0, _) => u32::from(client.buffer).saturating_sub(READ_DATA_AT as u32),
+            (_, false) => u32::from(u16::MAX),
+            (_, true) => LONGEST_ANSWERED,
         }
     }
 }

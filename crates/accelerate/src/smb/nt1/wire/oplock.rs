@@ -2,7 +2,7 @@
 //! and its giving back.
 
 use super::header::{END_OF_CHAIN, Header, UNASKED, command};
-use super::{WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at};
+use super::{WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at, u32_at};
 
 /// Bits of TypeOfLock: the locks are shared; an oplock is broken or given back.
 const SHARED: u8 = 0x01;
@@ -59,9 +59,17 @@ impl Locking {
         self.kind & OPLOCK_RELEASE != 0
     }
 
-    /// A server does not answer it ([MS-CIFS] §3.3.5.30: a release without locks).
+    /// A server does not answer it ([MS-CIFS] §3.3.5.30: a release without locks), whatever is chained to it (Samba
+    /// 4.17).
     pub(crate) fn is_without_answer(&self) -> bool {
         self.releases() && self.locks == 0 && self.unlocks == 0
+    }
+
+    /// The same of a message that may be the first of a chain.
+    pub(crate) fn begins_without_answer(message: &[u8]) -> bool {
+        expect_words(message, &[8]).is_ok()
+            && u8_at(message, WORDS_AT + 6).is_ok_and(|kind| kind & OPLOCK_RELEASE != 0)
+            && u32_at(message, WORDS_AT + 12) == Ok(0)
     }
 
     /// It may lock in a way that keeps its own holder from writing.
@@ -94,7 +102,7 @@ pub(crate) fn release(header: &Header, file: u16) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smb::nt1::testing::header;
+    use crate::smb::nt1::testing::{chained, header, locking as locking_of};
 
     #[test]
     fn what_gives_an_oplock_back_reads_as_such_and_is_not_answered() {
@@ -103,6 +111,10 @@ mod tests {
         assert_eq!(locking.file, 0x1234);
         assert!(locking.releases() && locking.is_without_answer());
         assert!(!locking.may_lock_shared());
+        assert!(Locking::begins_without_answer(&message));
+        assert!(Locking::begins_without_answer(&chained(&message)));
+        assert!(!Locking::begins_without_answer(&locking_of(5, 2, 1)));
+        assert!(!Locking::begins_without_answer(&locking_of(5, 0, 0)));
         for cut in 0..message.len() {
             assert!(Locking::parse(&message[..cut]).is_err());
         }

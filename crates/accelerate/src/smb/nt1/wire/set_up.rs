@@ -1,7 +1,8 @@
 //! SESSION_SETUP_ANDX ([MS-CIFS] §2.2.4.53) and TREE_CONNECT_ANDX (§2.2.4.55), alone or behind it.
 
 use super::header::{Header, LENGTH, command};
-use super::{WORDS_AT, expect_words, u8_at, u16_at};
+use super::negotiate::LARGE_READS;
+use super::{WORDS_AT, expect_words, u8_at, u16_at, u32_at};
 
 /// The service of trees that hold files ([MS-CIFS] §2.2.4.55.2, Service).
 const DISK: &[u8] = b"A:\0";
@@ -24,14 +25,46 @@ pub(crate) fn connected(header: &Header, message: &[u8]) -> Option<(u16, bool)> 
     Some((header.tree, service.starts_with(DISK)))
 }
 
-/// The longest message that a client takes, in bytes, by its request to set a session up ([MS-CIFS] §2.2.4.53.1,
-/// MaxBufferSize; [MS-SMB] §2.2.4.6.1).
-pub(crate) fn buffer_size(header: &Header, message: &[u8]) -> Option<u16> {
-    let is_one = header.command == command::SESSION_SETUP;
-    expect_words(message, &[10, 12, 13])
-        .ok()
-        .filter(|_| is_one)?;
-    u16_at(message, WORDS_AT + 4).ok()
+/// What a client takes, by its request to set a session up ([MS-CIFS] §2.2.4.53.1; [MS-SMB] §2.2.4.6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Takes {
+    /// The longest message, in bytes (MaxBufferSize).
+    pub(crate) buffer: u16,
+    /// READs of more than 16 bits (CAP_LARGE_READX).
+    pub(crate) is_large: bool,
+}
+
+impl Takes {
+    /// Of a client that has said nothing.
+    pub(crate) const ALL: Self = Self {
+        buffer: u16::MAX,
+        is_large: true,
+    };
+
+    /// Reads it from a request that says so.
+    pub(crate) fn parse(header: &Header, message: &[u8]) -> Option<Self> {
+        let is_one = header.command == command::SESSION_SETUP;
+        let words = expect_words(message, &[10, 12, 13])
+            .ok()
+            .filter(|_| is_one)?;
+        let capabilities = match words {
+            13 => u32_at(message, WORDS_AT + 22).ok()?,
+            12 => u32_at(message, WORDS_AT + 20).ok()?,
+            _ => 0,
+        };
+        Some(Self {
+            buffer: u16_at(message, WORDS_AT + 4).ok()?,
+            is_large: capabilities & LARGE_READS != 0,
+        })
+    }
+
+    /// What both take.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            buffer: self.buffer.min(other.buffer),
+            is_large: self.is_large && other.is_large,
+        }
+    }
 }
 
 /// Whether a request to connect to a tree, alone in its message, ends another one.

@@ -202,11 +202,7 @@ pub(crate) fn answers(header: &Header, message: &[u8]) -> u16 {
         | command::TRANSACTION_SECONDARY
         | command::TRANSACTION_2_SECONDARY
         | command::NT_TRANSACT_SECONDARY => 0,
-        command::LOCKING
-            if Locking::parse(message).is_ok_and(|locking| locking.is_without_answer()) =>
-        {
-            0
-        }
+        command::LOCKING if Locking::begins_without_answer(message) => 0,
         command::TRANSACTION
             if u16_at(message, WORDS_AT + 10).is_ok_and(|flags| flags & NO_RESPONSE != 0) =>
         {

@@ -1,0 +1,82 @@
+//! READs of our own, ahead of the client's, as far as what is known of its opens allows and the server and the path have room.
+
+use vocab::Time;
+
+use super::super::wire::transfer::ReadRequest;
+use super::{Far, Finish, Purpose};
+use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX};
+
+impl Far {
+    /// Asks the server for what clients will probably ask for.
+    pub(super) fn read_ahead(&mut self, now: Time) {
+        // What is read beside what may change it could be older than what the near half holds for known.
+        let is_held_back = !self.queue.is_empty() || self.changing > 0;
+        if is_held_back || self.client_finish != Finish::Open {
+            return;
+        }
+        let mut index = self.reading.len();
+        while index > 0 {
+            index -= 1;
+            let file = self.reading[index];
+            if !self.read_ahead_of(now, file) {
+                self.reading.remove(index);
+            }
+        }
+    }
+
+    /// The same for one open; false when it is not read ahead for any more.
+    fn read_ahead_of(&mut self, now: Time, file: u16) -> bool {
+        loop {
+            // Half of the places stay for the client.
+            let places = (self.mpx() / 2).clamp(1, AHEAD_CREDITS as usize);
+            let is_full = self.own >= places || self.outstanding.len() >= self.mpx();
+            let Some(open) = self.opens.get(&file).filter(|open| open.is_held()) else {
+                return false;
+            };
+            let Some(reads) = &open.reads else {
+                return false;
+            };
+            // Not before something is wanted: of a thousand opens few are read at a time.
+            if open.changing > 0 || is_full || reads.next(u64::MAX).is_none() {
+                return true;
+            }
+            let ahead: u64 = self
+                .reading
+                .iter()
+                .filter_map(|file| self.opens.get(file)?.reads.as_ref())
+                .map(|reads| reads.ahead())
+                .sum();
+            let Some(open) = self.opens.get_mut(&file) else {
+                return false;
+            };
+            let Some(reads) = &mut open.reads else {
+                return false;
+            };
+            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {
+                return true;
+            };
+            if !self.pace.has_room(u64::from(length)) {
+                return true;
+            }
+            reads.asked(offset, length);
+            open.reads_moved();
+            open.reading += 1;
+            let read = ReadRequest {
+                file,
+                offset,
+                length,
+            };
+            let message = read.emit(&open.like);
+            let purpose = Purpose::Ahead {
+                file,
+                serial: open.serial,
+                offset,
+                length,
+                position: self.position,
+                at: now,
+            };
+            self.pace.asked(u64::from(length));
+            self.send_own(message, purpose);
+        }
+    }
+}
