@@ -49,6 +49,9 @@ const LOSS_STREAM_MAX: Duration = Duration::from_secs(10);
 /// The least window of a connection among many: ten segments, what a connection starts with
 /// (RFC 6928).
 const MANY_WINDOW_MIN: u64 = 14_600;
+/// No window is made smaller than two segments: a receiver may wait for a second one before it acknowledges
+/// the first (RFC 9293 §3.8.6.3), and no kernel offers much less.
+const WINDOW_MIN: u64 = 2 * 1_460;
 /// How long TCP looks for the least RTT: a hundred round trips of a path around the world are more.
 const ROUND_TRIP_FOR: Duration = Duration::from_secs(2);
 /// What is assumed where the path MTU could not be found.
@@ -531,9 +534,15 @@ impl TurnUp {
     fn rate_found(&mut self, at: usize, direction: Direction, outcome: Option<Bottleneck>) {
         if outcome.is_none() {
             let name = direction.name();
-            self.remark(format!(
-                "the bottleneck rate {name} could not be measured: no stream got through"
-            ));
+            let why = match self.known(direction).counted.is_empty() {
+                true => "no stream got through",
+                false => "what came of one stream contradicts what came of another",
+            };
+            let why = format!("the bottleneck rate {name} could not be measured: {why}");
+            self.remark(why.clone());
+            if self.means == Means::Counted {
+                self.no_rate.get_or_insert(why);
+            }
         }
         self.known[direction as usize].bottleneck = outcome;
         self.next_rate(at);
@@ -607,7 +616,7 @@ impl TurnUp {
             self.runs.push_back(RunPlan {
                 purpose: Purpose::Together,
                 connections: [1, 1],
-                windows: [up, down],
+                windows: [up, down].map(|window| window.max(ByteCount::new(WINDOW_MIN))),
                 duration: self.profile.duration,
             });
         }
@@ -615,6 +624,13 @@ impl TurnUp {
     }
 
     fn plan_direction(&mut self, direction: Direction, bdp: ByteCount) {
+        if bdp.bytes() < WINDOW_MIN {
+            let (name, bytes) = (direction.name(), bdp.bytes());
+            self.remark(format!(
+                "{bytes} bytes fill the path {name}, which are less than two segments: TCP needs no window there, \
+                 and none is made smaller than {WINDOW_MIN} bytes"
+            ));
+        }
         let mut plan = |purpose, connections, window| {
             let place = direction as usize;
             let mut run = RunPlan {
@@ -627,10 +643,8 @@ impl TurnUp {
             run.windows[place] = window;
             self.runs.push_back(run);
         };
-        for percent in &self.profile.walk_percent {
-            if let Some(window) = metrics::walk(bdp, &[*percent], &[]).first() {
-                plan(Purpose::Walk(*percent), 1, *window);
-            }
+        for (percent, window) in walk(bdp, &self.profile.walk_percent) {
+            plan(Purpose::Walk(percent), 1, window);
         }
         for window in &self.profile.windows {
             plan(Purpose::Listed, 1, *window);
@@ -702,12 +716,28 @@ impl TurnUp {
 /// Answers below which a baseline RTT is remarked on.
 const BASELINE_SAMPLES_MIN: usize = 100;
 
+/// The windows of a walk with their shares; of those that come to the same, the largest share.
+fn walk(bdp: ByteCount, percent: &[u64]) -> Vec<(u64, ByteCount)> {
+    let mut windows: Vec<(u64, ByteCount)> = Vec::new();
+    let mut percent = percent.to_vec();
+    percent.sort_unstable();
+    for share in &percent {
+        let Some(window) = metrics::walk(bdp, &[*share], &[]).first().copied() else {
+            continue;
+        };
+        let window = window.max(ByteCount::new(WINDOW_MIN));
+        windows.retain(|(_, known)| *known != window);
+        windows.push((*share, window));
+    }
+    windows
+}
+
 /// The connections that share a product, and the window of each.
 fn share(bdp: ByteCount, connections: u16) -> (u16, ByteCount) {
     let most = u16::try_from(bdp.bytes() / MANY_WINDOW_MIN).unwrap_or(u16::MAX);
     let connections = connections.min(most.max(2));
     let window = bdp.bytes().div_ceil(u64::from(connections));
-    (connections, ByteCount::new(window))
+    (connections, ByteCount::new(window.max(WINDOW_MIN)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use lab::host::Machine;
 use lab::known_links::{self, BufferFound, RateFound, RoundTripFound, WindowsFound};
@@ -83,6 +83,15 @@ struct Found {
     failures: Vec<String>,
 }
 
+impl Found {
+    fn has_any(&self) -> bool {
+        !self.rates.is_empty()
+            || !self.round_trips.is_empty()
+            || self.windows.is_some()
+            || !self.buffers.is_empty()
+    }
+}
+
 impl BenchTurnUp {
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
@@ -91,6 +100,11 @@ impl BenchTurnUp {
         let display = progress();
         let found = self.measure(&environment, &display);
         display.finish();
+        ensure!(
+            found.has_any(),
+            "nothing could be measured: {}",
+            found.failures.join("; ")
+        );
         let machine = Machine::describe(&["tc"]);
         let mut out = Output::new();
         match self.json {
@@ -112,8 +126,9 @@ impl BenchTurnUp {
         Ok(())
     }
 
+    /// Whether this part was asked for, and nobody has interrupted.
     fn has(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        !kernel::interrupted() && (self.only.is_empty() || self.only.contains(&part))
     }
 
     fn measure(&self, environment: &Environment, display: &dyn Progress) -> Found {
@@ -126,6 +141,9 @@ impl BenchTurnUp {
             for (place, rate) in self.rates.iter().enumerate() {
                 let what = format!("tbf at {rate}");
                 display.step(0.5 * place as f64 / self.rates.len() as f64, &what);
+                if kernel::interrupted() {
+                    break;
+                }
                 match known_links::rate(environment, *rate, self.duration) {
                     Ok(one) => found.rates.push(one),
                     Err(error) => keep(what, error),
@@ -136,6 +154,9 @@ impl BenchTurnUp {
             for (bits, delay) in ROUND_TRIPS {
                 let what = format!("{} ms each way", delay.as_secs_f64() * 1e3);
                 display.step(0.5, &what);
+                if kernel::interrupted() {
+                    break;
+                }
                 let rate = Bitrate::from_bits_per_second(bits);
                 match known_links::round_trip(environment, rate, delay) {
                     Ok(one) => found.round_trips.push(one),
@@ -160,6 +181,9 @@ impl BenchTurnUp {
             {
                 let what = format!("a buffer of {queue}");
                 display.step(0.8, &what);
+                if kernel::interrupted() {
+                    break;
+                }
                 match known_links::buffer(environment, queue, self.duration) {
                     Ok(one) => found.buffers.push(one),
                     Err(error) => keep(what, error),

@@ -114,7 +114,12 @@ fn read(path: &Path) -> Result<Held> {
     };
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut first = Vec::new();
-    input.by_ref().take(4).read_to_end(&mut first)?;
+    input
+        .by_ref()
+        .take(4)
+        .read_to_end(&mut first)
+        .with_context(|| format!("cannot read {name}"))
+        .map_err(Refused::because)?;
     let whole = Cursor::new(first).chain(input);
     let mut frames = Frames::open(whole)
         .with_context(|| format!("{name} is no capture"))

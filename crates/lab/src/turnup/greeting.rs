@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use measure::wire::{Key, Limits, Message, Nonce, Role, SessionKey, VERSION};
+use measure::wire::{Key, Limits, Message, Nonce, Role, SessionKey, VERSION, WireError};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::client::{CONNECT_MAX, GREETING_MAX, RunOptions, unexpected};
@@ -86,11 +86,18 @@ pub(super) fn greet(
     let writer = Writer::new(&stream)?;
     let mut reader = Reader::new(stream);
     let foreign = || format!("{server} answers, but is no `trunkline measure server`");
+    let greeting = reader.only(GREETING_MAX);
     let Message::Hello {
         oldest,
         newest,
         nonce: server_nonce,
-    } = reader.only(GREETING_MAX).with_context(foreign)?
+    } = greeting.map_err(|error| match error.is::<WireError>() {
+        true => error.context(foreign()),
+        false => error.context(format!(
+            "{server} takes the connection and does not greet: it is no `trunkline measure server`, or a \
+             proxy or firewall on the way answers in its place"
+        )),
+    })?
     else {
         bail!(foreign());
     };

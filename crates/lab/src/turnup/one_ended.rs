@@ -10,6 +10,7 @@
 mod streams;
 
 use std::io::{ErrorKind, Read as _, Write};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use measure::procedure::StreamPlan;
 use measure::run::{self, Figures, Read};
 use measure::turn_up::{Profile, RunPlan, Task, TurnUp};
 use measure::wire::Direction;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::ByteCount;
 
 use super::client::{
@@ -97,6 +98,8 @@ struct Test<'a> {
     local: SocketAddr,
     hosts: Vec<String>,
     interface_mtu: u16,
+    /// Whether the server's UDP port has answered.
+    has_streamed: bool,
     clock: Clock,
     interrupted: &'a (dyn Fn() -> bool + Sync),
     progress: &'a dyn Progress,
@@ -147,6 +150,7 @@ impl<'a> Test<'a> {
             local: probe.local_addr()?,
             hosts,
             interface_mtu: system::route_mtu(&probe).unwrap_or(1_500),
+            has_streamed: false,
             clock: Clock::new(),
             interrupted,
             progress,
@@ -203,10 +207,16 @@ impl<'a> Test<'a> {
         match self.stream(direction, plan) {
             Ok(Some(stream)) => self.turn_up.counted(stream),
             Ok(None) => {
+                let port = server.port();
+                let of = match self.has_streamed {
+                    true => format!("its UDP port {port} does not answer any more"),
+                    false => format!(
+                        "nothing comes back over UDP port {port}: a firewall on the way, or at either end, \
+                         lets no UDP through"
+                    ),
+                };
                 let why = format!(
-                    "the bottleneck rate {name} could not be measured: {server} answers over TCP, but nothing \
-                     comes back over UDP port {}: a firewall on the way, or at either end, lets no UDP through",
-                    server.port()
+                    "the bottleneck rate {name} could not be measured: {server} answers over TCP, but {of}"
                 );
                 self.progress.note(&why);
                 self.turn_up.no_stream(why);
@@ -255,10 +265,6 @@ impl<'a> Test<'a> {
             dscp: self.options.dscp,
         };
         let (mut control, cookie) = self.begin_session(order)?;
-        let headers = self.turn_up.profile().tcp_headers;
-        if let Ok(bytes) = system::full_packet(&control.stream, headers) {
-            self.turn_up.assume_mtu(bytes.min(self.interface_mtu));
-        }
         control.wait_for(&Output::Open, &|| self.check())?;
         let mut transfers = Transfers {
             window,
@@ -288,6 +294,13 @@ impl<'a> Test<'a> {
         let (done, text) = (self.turn_up.progress(), describe(&plan));
         let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
         let own_busy = busy.permille();
+        // What TCP has learned of the path by now streams would not: their packets are never cut up.
+        let headers = self.turn_up.profile().tcp_headers;
+        if let (Direction::Up, Some(stream)) = (direction, kept.first())
+            && let Ok(bytes) = system::full_packet(stream, headers)
+        {
+            self.turn_up.assume_mtu(bytes.min(self.interface_mtu));
+        }
         let counted = count(&kept, direction, began.elapsed());
         let report = control.finish(&kept, direction, counted, &|| self.check())?;
         Ok(self.keep(plan, direction, transferred, &report, own_control, own_busy))
@@ -446,6 +459,16 @@ struct Control {
 }
 
 impl Control {
+    /// Whether the server has hung up.
+    fn is_closed(&self) -> bool {
+        let look = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let mut byte = [MaybeUninit::uninit()];
+        match SockRef::from(&self.stream).recv_with_flags(&mut byte, look) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
     /// Goes on until the session says this.
     fn wait_for(&mut self, wanted: &Output, check: &dyn Fn() -> Result<()>) -> Result<()> {
         loop {

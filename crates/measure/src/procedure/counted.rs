@@ -207,7 +207,9 @@ impl CountedSearch {
     fn climb_duration(&self, rate: Bitrate) -> Duration {
         let bits = u64::from(self.config.ip_bytes) * 8 * CLIMB_PACKETS;
         let enough = Duration::from_secs_f64(bits as f64 / rate.bits_per_second().max(1) as f64);
-        enough.max(CLIMB_FOR.min(self.config.measure_for / 4))
+        enough
+            .max(CLIMB_FOR.min(self.config.measure_for / 4))
+            .min(self.config.measure_for)
     }
 
     /// Takes in what was counted of the stream that was to be sent.
@@ -242,7 +244,9 @@ impl CountedSearch {
             };
         };
         let measure = |from: Bitrate| {
-            let rate = scaled(from, OVERLOAD_PERCENT).min(self.config.max);
+            // Stamps that make no sense must not ask for nothing, which iperf3 takes for no limit.
+            let rate = scaled(from, OVERLOAD_PERCENT).max(CLIMB_FROM);
+            let rate = rate.min(self.config.max);
             match stream.arrivals.is_empty() {
                 true => State::Short { rate, measured },
                 false => State::Long { rate, measured },

@@ -129,6 +129,43 @@ fn steps_come_in_the_order_of_the_rfc() {
     assert_eq!(test.verdict(), Verdict::Passed(0));
 }
 
+/// Ten seconds a run, five windows and many connections each way, both together, each rate: what is sent takes
+/// less than three minutes at 100 Mbit/s and 50 ms, with time to spare for what is not sent.
+#[test]
+fn the_standard_test_is_planned_for_less_than_three_minutes() {
+    /// Path MTU and baseline RTT, a second's rest before each rate, a few round trips and a tenth of a second
+    /// before each stream and run.
+    const SPARE: Duration = Duration::from_secs(18);
+    let mut standard = profile();
+    standard.windows.clear();
+    let mut test = TurnUp::new(standard);
+    let (mut all, mut runs) = (Duration::ZERO, 0);
+    loop {
+        match test.next_task() {
+            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+                mtu: 1_500,
+                tried: 1_500,
+            }),
+            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+                samples: vec![Duration::from_millis(50); 100],
+                sent: 120,
+            }),
+            Task::Stream(_, plan) => {
+                all += plan.duration;
+                test.stream(through(100_000_000, plan));
+            }
+            Task::Run(plan) => {
+                (all, runs) = (all + plan.duration, runs + 1);
+                let made = |count: u16| (count > 0).then(|| figures(90_000_000, 94_000_000));
+                test.run(plan.connections.map(made));
+            }
+            Task::Done => break,
+        }
+    }
+    assert_eq!(runs, 13);
+    assert!(all + SPARE < Duration::from_secs(180), "{all:?}");
+}
+
 #[test]
 fn only_stated_thresholds_are_judged() {
     let mut demanding = profile();
@@ -215,6 +252,45 @@ fn without_a_round_trip_time_of_tcp_no_window_is_walked_through() {
     }
     assert_eq!(runs, 3);
     assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+}
+
+/// Between two hosts side by side a few bytes fill the path: nobody is asked for windows of eight bytes, and what
+/// comes to the same is run once.
+#[test]
+fn no_window_is_smaller_than_two_segments() {
+    let least = Bitrate::from_bits_per_second(10_000_000).time_for(ByteCount::new(40));
+    let mut test = TurnUp::new(profile());
+    let mut runs = Vec::new();
+    loop {
+        match test.next_task() {
+            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+                mtu: 1_500,
+                tried: 1_500,
+            }),
+            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+                samples: vec![least; 100],
+                sent: 120,
+            }),
+            Task::Stream(_, plan) => test.stream(through(10_000_000, plan)),
+            Task::Run(plan) => {
+                runs.push(plan);
+                test.run([None, None]);
+            }
+            Task::Done => break,
+        }
+    }
+    // Of the walk only its largest share; then what was listed, many connections, each way; then both.
+    let purposes: Vec<Purpose> = runs.iter().map(|run| run.purpose).collect();
+    let way = [Purpose::Walk(150), Purpose::Listed, Purpose::Many];
+    assert_eq!(purposes[..3], way);
+    assert_eq!(runs.len(), 3 + 3 + 1);
+    for run in &runs {
+        for (window, connections) in run.windows.iter().zip(run.connections) {
+            assert!(connections == 0 || window.bytes() >= WINDOW_MIN, "{run:?}");
+        }
+    }
+    let is_said = |remark: &String| remark.contains("less than two segments");
+    assert!(test.remarks().iter().any(is_said), "{:?}", test.remarks());
 }
 
 /// A stream through the same line, of which the far end only says how much came.

@@ -583,10 +583,12 @@ fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
 fn serve_iperf3(lab: &Lab) -> Serving {
     let log = lab.logs().join("iperf3-server.log");
     let output = File::create(&log).expect("the log can be written");
+    let errors = output.try_clone().expect("the log can be shared");
     let mut command = Command::new("iperf3");
     command
         .args(["--server", "--forceflush"])
         .stdout(output)
+        .stderr(errors)
         .stdin(Stdio::null());
     let namespace = lab.topology().namespace_file("server");
     kernel::prepare_child(&mut command, Some(&namespace)).expect("the namespace is there");
@@ -614,13 +616,11 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
     for way in ["up", "down"] {
         let found = &found["directions"][way];
         assert_eq!(found["bottleneck_limited_by"], "path", "{way}");
-        // Up it is a difference of two counts, which a host that stands still changes.
-        let rate = found["bottleneck_bit_s"].as_f64().expect("by streams");
-        assert!(rate > 1e6 && rate <= 15e6, "{way}: {rate}");
         assert!(found["reached_bit_s"].is_null(), "{way}");
         let streams = found["streams"].as_array().expect("a list");
         // Up a short one and a long one, down a long one; then the one below the rate.
-        assert_eq!(streams.len(), if way == "up" { 3 } else { 2 }, "{way}");
+        let least = if way == "up" { 3 } else { 2 };
+        assert!(streams.len() >= least, "{way}: {streams:?}");
         for stream in streams {
             let count = |name: &str| stream[name].as_u64().expect("counted");
             assert_eq!(count("packet_bytes"), 1_500, "{way}");
@@ -630,6 +630,10 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
         let overload = &streams[streams.len() - 2];
         let lost = overload["sent_packets"].as_u64() > overload["arrived_packets"].as_u64();
         assert!(lost, "{way}: half as much again was offered: {overload}");
+        // Up it is a difference of two counts, which a host that stands still changes.
+        let rate = found["bottleneck_bit_s"].as_f64().expect("by streams");
+        let offered = overload["offered_bit_s"].as_f64().expect("planned");
+        assert!(rate > 1e6 && rate <= 0.95 * offered, "{way}: {rate}");
         let runs = found["runs"].as_array().expect("a list");
         assert_window_held(runs.last().expect("the listed window"), rtt, way);
     }

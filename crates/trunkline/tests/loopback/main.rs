@@ -1,12 +1,14 @@
 //! Two real nodes on this machine's loopback addresses, without privileges, and a relay between them
 //! that does what a network does to UDP: it takes the TCP connection away, or gives one side another
-//! port in mid-transfer; and both ends of a turn-up test, where it is not what it should be.
+//! port in mid-transfer; both ends of a turn-up test, where it is not what it should be; and
+//! captures of any kind that people have.
 //!
 //! Nothing here asserts a time: the reasons that the nodes name tell what they noticed by word of the
 //! peer from what they would have noticed by waiting.
 
 #![allow(clippy::unwrap_used)]
 
+mod captures;
 mod kills;
 mod relay;
 mod sites;

@@ -164,6 +164,16 @@ fn a_server_of_another_version_is_named_with_what_to_do() {
     server.join().unwrap();
 }
 
+/// What takes the connection and hangs up, as a proxy does that cannot reach the server.
+#[test]
+fn a_far_end_that_hangs_up_before_it_greets_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let proxy = std::thread::spawn(move || drop(listener.accept()));
+    assert_refused(&run(port, &[], KEY), "a proxy or firewall on the way");
+    proxy.join().unwrap();
+}
+
 /// Something that says this to whoever connects, and listens to one line.
 fn says(words: impl Into<Vec<u8>>) -> (u16, std::thread::JoinHandle<()>) {
     let words = words.into();

@@ -25,13 +25,17 @@ use crate::turnup::system::{Clock, Incoming};
 /// often it is waited for: either of the two may be lost.
 const HELLO_ROUND_TRIPS: u32 = 4;
 const HELLO_MIN: Duration = Duration::from_millis(500);
-const HELLO_TRIES: u32 = 2;
+const HELLO_TRIES: u32 = 3;
+/// ... where UDP has come through before: only loss can be in the way.
+const HELLO_TRIES_LATER: u32 = 6;
 /// Behind the last packet of a stream up, until the server is told that it is over: what tells it stands
 /// behind the packets in the path's queue, with room for it. Longer where the queue was filled on purpose.
 const DRAIN: Duration = Duration::from_millis(200);
 const DRAIN_OF_OVERLOAD: Duration = Duration::from_millis(500);
 /// Without an arrival for this long a stream down that was ended is over.
 const QUIET: Duration = Duration::from_millis(150);
+/// ... and after this long whatever comes: the deepest queues hold less, and a server need not stop.
+const LATE_MAX: Duration = Duration::from_secs(3);
 /// How much longer than a stream the server is told that the test lasts: it goes by its own clock.
 const SPARE: Duration = Duration::from_secs(2);
 
@@ -48,11 +52,16 @@ impl Test<'_> {
             true => REST + self.options.rest,
             false => REST,
         })?;
-        for _ in 0..HELLO_TRIES {
+        let tries = match self.has_streamed {
+            true => HELLO_TRIES_LATER,
+            false => HELLO_TRIES,
+        };
+        for _ in 0..tries {
             let mut control = self.begin_session(stream_order(self, direction, plan))?.0;
             control.wait_for(&Output::Open, &|| self.check())?;
             let udp = open_udp(self.options, self.server, self.local.ip())?;
             if self.greet(&udp)? {
+                self.has_streamed = true;
                 return self.streamed(direction, plan, &udp, control).map(Some);
             }
             drop(control);
@@ -87,7 +96,7 @@ impl Test<'_> {
         udp: &UdpSocket,
         control: Control,
     ) -> Result<CountedStream> {
-        let (sent, report, arrivals) = match direction {
+        let (sent, report, came) = match direction {
             Direction::Up => self.stream_up(plan, udp, control)?,
             Direction::Down => self.stream_down(plan, udp, control)?,
         };
@@ -100,15 +109,15 @@ impl Test<'_> {
                 span: sent.span,
                 received: (theirs.bytes.bytes() / payload).min(sent.packets),
                 jitter: Some(theirs.jitter),
-                arrivals,
+                arrivals: Vec::new(),
             },
             Direction::Down => CountedStream {
                 plan,
                 sent: theirs.packets,
                 span: Duration::ZERO,
-                received: arrivals.len() as u64,
+                received: came.packets.min(theirs.packets),
                 jitter: None,
-                arrivals,
+                arrivals: came.arrivals,
             },
         })
     }
@@ -118,12 +127,13 @@ impl Test<'_> {
         plan: StreamPlan,
         udp: &UdpSocket,
         mut control: Control,
-    ) -> Result<(Sent, Report, Vec<Arrival>)> {
+    ) -> Result<(Sent, Report, Came)> {
         control.wait_for(&Output::Start, &|| self.check())?;
         let began = Instant::now();
         let (length, mut bytes) = (usize::from(self.payload(plan)), Vec::new());
         let mut stamps: Option<(u64, u64)> = None;
-        let is_over = || self.check().is_err();
+        // Nobody counts any more: what is sent now would only be in the way of others.
+        let is_over = || self.check().is_err() || control.is_closed();
         let packets = pace(plan, self.clock, &is_over, &mut |number, stamp| {
             stamps = Some((stamps.map_or(stamp, |(first, _)| first), stamp));
             let head = Stamped {
@@ -150,7 +160,7 @@ impl Test<'_> {
             packets,
             span: Duration::from_nanos(span),
         };
-        Ok((sent, report, Vec::new()))
+        Ok((sent, report, Came::default()))
     }
 
     fn stream_down(
@@ -158,11 +168,11 @@ impl Test<'_> {
         plan: StreamPlan,
         udp: &UdpSocket,
         mut control: Control,
-    ) -> Result<(Sent, Report, Vec<Arrival>)> {
+    ) -> Result<(Sent, Report, Came)> {
         let is_over = AtomicBool::new(false);
         let clock = self.clock;
         let check = || self.check();
-        let (report, arrivals) = std::thread::scope(|scope| {
+        let (report, came) = std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(udp, clock, &is_over));
             let ridden = control
                 .wait_for(&Output::Start, &check)
@@ -171,12 +181,12 @@ impl Test<'_> {
                     control.finish(&[], Direction::Down, vec![Counted::default()], &check)
                 });
             is_over.store(true, Ordering::Relaxed);
-            let arrivals = receiving
+            let came = receiving
                 .join()
                 .map_err(|_| anyhow!("receiving the stream failed"))?;
-            Ok::<_, anyhow::Error>((ridden?, arrivals?))
+            Ok::<_, anyhow::Error>((ridden?, came?))
         })?;
-        Ok((Sent::default(), report, arrivals))
+        Ok((Sent::default(), report, came))
     }
 
     /// Bytes above UDP of a stream's packets.
@@ -213,30 +223,50 @@ fn stream_order(test: &Test, direction: Direction, plan: StreamPlan) -> Order {
     }
 }
 
-/// Notes what arrives until the stream is over and nothing comes any more.
-fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Vec<Arrival>> {
+/// What arrived of a stream.
+#[derive(Debug, Default)]
+struct Came {
+    /// All of it.
+    packets: u64,
+    /// Each of them, as many as are kept.
+    arrivals: Vec<Arrival>,
+}
+
+/// Notes what arrives until the stream is over and nothing comes any more, or [`LATE_MAX`] has passed.
+fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Came> {
     let mut log = ArrivalLog::new(clock.now());
     let mut incoming = Incoming::new();
     // The sender's clock when it sent the first of those that came.
     let mut began: Option<Duration> = None;
-    let mut last = Instant::now();
+    let mut packets = 0;
+    let (mut last, mut ended) = (Instant::now(), None);
     udp.set_read_timeout(Some(LOOK_EVERY))?;
-    while !is_over.load(Ordering::Relaxed) || last.elapsed() < QUIET {
-        let before = log.len();
+    loop {
+        if is_over.load(Ordering::Relaxed) {
+            let ended: Instant = *ended.get_or_insert_with(Instant::now);
+            if last.elapsed() >= QUIET || ended.elapsed() >= LATE_MAX {
+                break;
+            }
+        }
+        let before = packets;
         incoming
             .receive(udp, clock, |at, _, bytes| {
                 if let Some(head) = Stamped::parse(bytes) {
                     let began = *began.get_or_insert(head.at);
                     let sent = head.at.saturating_sub(began);
                     log.arrived(at, head.number - 1, sent.as_nanos() as u64);
+                    packets += 1;
                 }
             })
             .context("receiving over UDP")?;
-        if log.len() > before {
+        if packets > before {
             last = Instant::now();
         }
     }
-    Ok(log.into_arrivals())
+    Ok(Came {
+        packets,
+        arrivals: log.into_arrivals(),
+    })
 }
 
 /// Nothing has come yet, or somebody says that nobody listens there: the server's word is waited for.

@@ -12,13 +12,32 @@ use super::{purpose, text};
 use crate::report::{STYLE, escape};
 use crate::turnup::client::{Finished, RawRun};
 
+/// How path MTU, RTT and rate were found between two ends of ours,
+const WHOLE: &str = "Path MTU: probes over UDP that may not be cut up, to the byte (RFC 8899). Baseline RTT: the \
+    least of a hundred small UDP probes, less the time that the server kept them. Bottleneck: a UDP stream half \
+    as fast again as the path, read once two seconds agree to 0.1 %; of IP packets, headers included. ";
+/// ... against a server that counts,
+const ONE_ENDED: &str = "One-ended. RTT: the least that TCP saw, with a small window. Bottleneck: UDP streams half \
+    as fast again as the path; up, what the iperf3 server counted of a long one more than of a short one, down \
+    what arrived here, once two seconds agree to 0.1 %; of IP packets, headers included. ";
+/// ... and where nothing but TCP gets through.
+const TCP_ALONE: &str = "TCP alone. RTT: the least that it saw, with a small window. What it reached with the \
+    hosts&rsquo; own windows is the least that the path carries; the bottleneck is not known. ";
+/// How runs were made, and what their figures are.
+const RUNS: &str = "Runs: TCP with the window that the receiver offers bounded; <b>effective</b> is what the \
+    sender&rsquo;s kernel saw of it, and <b>ideal</b> follows from that: window × 8 / baseline RTT, and no more \
+    than the bottleneck carries of payload (RFC 6349 §3.3.1, §4.1). Throughput is without the run&rsquo;s start; \
+    TCP efficiency is over all bytes of the run, by the kernel&rsquo;s counters (RFC 6349 §4.2); the average RTT \
+    is of one sample a second (§4.3).";
+
 /// The whole page.
 ///
 /// # Errors
 /// When a plot cannot be drawn.
 pub fn html(finished: &Finished) -> Result<String> {
     let mut out = begin("Turn-up test by RFC 6349", &text::headline(finished))?;
-    for direction in &finished.turn_up.profile().directions {
+    let turn_up = &finished.turn_up;
+    for direction in &turn_up.profile().directions {
         write_direction(&mut out, finished, *direction)?;
     }
     write!(
@@ -26,15 +45,14 @@ pub fn html(finished: &Finished) -> Result<String> {
         "<h2>All figures</h2>\n<pre>{}</pre>\n",
         escape(&text::text(finished))
     )?;
-    out += "<h2>How it was measured</h2>\n\
-        <p>Path MTU: probes over UDP that may not be cut up, to the byte (RFC 8899). Baseline RTT: the \
-        least of a hundred small UDP probes, less the time that the server kept them. Bottleneck: a UDP \
-        stream half as fast again as the path, read once two seconds agree to 0.1 %; of IP packets, \
-        headers included. Runs: TCP with the window that the receiver offers bounded; <b>effective</b> is \
-        what the sender&rsquo;s kernel saw of it, and <b>ideal</b> follows from that: window × 8 / baseline \
-        RTT, and no more than the bottleneck carries of payload (RFC 6349 §3.3.1, §4.1). Throughput is \
-        without the run&rsquo;s start; TCP efficiency is over all bytes of the run, by the kernel&rsquo;s \
-        counters (RFC 6349 §4.2); the average RTT is of one sample a second (§4.3).</p>\n";
+    out += "<h2>How it was measured</h2>\n<p>";
+    out += match (turn_up.is_tcp_alone(), turn_up.is_one_ended()) {
+        (true, _) => TCP_ALONE,
+        (false, true) => ONE_ENDED,
+        (false, false) => WHOLE,
+    };
+    out += RUNS;
+    out += "</p>\n";
     Ok(end(out))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use measure::procedure::{MtuOutcome, RttOutcome, StreamPlan, StreamRecord};
+use measure::procedure::{CountedStream, MtuOutcome, RttOutcome, StreamPlan, StreamRecord};
 use measure::run;
 use measure::steps::{Criteria, Goal, Service, ServicePlan, Streams, Throughput, ThroughputPlan};
 use measure::tcp_info::TcpInfo;
@@ -16,7 +16,11 @@ use crate::turnup::steps::Stepped;
 
 /// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.
 fn finished() -> Finished {
-    let mut turn_up = TurnUp::new(Profile {
+    finished_by(TurnUp::new(profile()))
+}
+
+fn profile() -> Profile {
+    Profile {
         directions: vec![Direction::Up],
         walk_percent: vec![50, 100],
         windows: Vec::new(),
@@ -30,7 +34,10 @@ fn finished() -> Finished {
             rate_min: Some(Bitrate::from_bits_per_second(20_000_000)),
             ..Thresholds::default()
         },
-    });
+    }
+}
+
+fn finished_by(mut turn_up: TurnUp) -> Finished {
     let mut runs = Vec::new();
     loop {
         match turn_up.next_task() {
@@ -54,11 +61,22 @@ fn finished() -> Finished {
                         arrived_ns: number * out,
                     })
                     .collect();
-                turn_up.stream(StreamRecord {
+                let record = StreamRecord {
                     plan,
                     sent,
                     arrivals,
-                });
+                };
+                match turn_up.is_one_ended() {
+                    true => turn_up.counted(CountedStream {
+                        plan,
+                        sent,
+                        span: plan.duration,
+                        received: record.arrivals.len() as u64,
+                        jitter: Some(Duration::from_micros(40)),
+                        arrivals: Vec::new(),
+                    }),
+                    false => turn_up.stream(record),
+                }
             }
             Task::Run(plan) => {
                 let samples: Vec<RunSample> = (0..=40_u64)
@@ -70,6 +88,7 @@ fn finished() -> Finished {
                             bytes_sent: ByteCount::new(tenth * 95_000),
                             bytes_retransmitted: ByteCount::new(tenth * 1_250),
                             rtt: Duration::from_millis(50),
+                            rtt_min: Duration::from_millis(40),
                             peer_window: Some(plan.windows[0]),
                             ..TcpInfo::default()
                         },
@@ -126,6 +145,34 @@ fn no_line_is_wider_than_a_terminal() {
         assert!(line.chars().count() <= 80, "{line}\n\n{text}");
     }
     assert!(text.contains("rate 10.000 Mbit/s"), "{text}");
+}
+
+/// Against a server that counts: the same figures, and what they are of.
+#[test]
+fn a_report_of_one_end_says_what_its_figures_are_of() {
+    let finished = finished_by(TurnUp::one_ended(profile(), "one-ended"));
+    let text = text(&finished);
+    for words in [
+        "FAILED: bottleneck rate up",
+        "path MTU not searched for; packets of 1500 bytes",
+        "least RTT 40.000 ms as TCP saw it",
+        "bottleneck 10.0",
+        "100 % of BDP",
+        "loss below the rate: 0 of",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let document = json(&finished);
+    assert_eq!(document["baseline_rtt_by"], "tcp");
+    let stream = &document["directions"]["up"]["streams"][0];
+    assert_eq!(stream["jitter_ms"], 0.04);
+    assert!(stream["arrived_packets"].as_u64() > Some(0), "{stream}");
+    let page = html(&finished).unwrap();
+    assert!(page.contains("One-ended. RTT:") && page.contains("Window walk, up"));
 }
 
 /// The names that programs read.

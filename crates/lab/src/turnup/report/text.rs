@@ -190,6 +190,11 @@ fn write_direction(
             writeln!(out, "  path MTU below {tried} bytes")?;
         }
         Some(MtuOutcome::NoAnswer) => writeln!(out, "  path MTU not found")?,
+        None if turn_up.is_one_ended() => writeln!(
+            out,
+            "  path MTU not searched for; packets of {} bytes, as TCP sends them",
+            turn_up.mtu(direction)
+        )?,
         None => writeln!(out, "  path MTU not measured")?,
     }
     match &known.bottleneck {
