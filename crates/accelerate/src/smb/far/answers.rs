@@ -216,6 +216,7 @@ impl Far {
                 return self.stop(LetGoReason::Violation);
             }
             self.own_answer(now, &head, request, is_interim);
+            self.give_early_breaks(header.message_id, is_interim);
             if !header.is_sealed {
                 self.forget_ended(request.session);
             }
@@ -227,6 +228,7 @@ impl Far {
             self.ask_for_company();
             self.finished(now, &mut head, rest, request);
         }
+        self.give_early_breaks(header.message_id, is_interim);
         if self.state == State::Engaged && header.guard() == Guard::Signed {
             match self.sessions.client_key(header.session) {
                 Some(key) => {
@@ -345,9 +347,7 @@ impl Far {
                     lease,
                     is_durable,
                 };
-                self.creating -= 1;
                 self.opened(now, head, rest, tree, opened);
-                self.give_early_breaks();
             }
             Purpose::Changes { file, .. } => {
                 self.outdate_opening_of(file);
@@ -607,9 +607,7 @@ impl Far {
         match request.purpose {
             _ if is_interim => {}
             Purpose::OpensAhead(number) => {
-                self.creating -= 1;
-                self.opened_ahead(now, head, number);
-                return self.give_early_breaks();
+                return self.opened_ahead(now, head, number);
             }
             Purpose::ClosesAhead(file) => return self.forget_open(file),
             Purpose::AsksFileSystem {

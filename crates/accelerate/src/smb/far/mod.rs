@@ -201,9 +201,6 @@ pub(crate) struct Far {
 
     ids: Ids,
     outstanding: Requests,
-    /// CREATEs under way whose opens may be served; while there are any, a break of an open that is
-    /// not known yet may belong to one.
-    creating: usize,
     early_breaks: Vec<oplocks::EarlyBreak>,
     opens: HashMap<FileId, Open>,
     leases: Leases,
@@ -270,7 +267,6 @@ impl Far {
             ready: Vec::new(),
             ids: Ids::new(),
             outstanding: Requests::default(),
-            creating: 0,
             early_breaks: Vec::new(),
             opens: HashMap::new(),
             leases: Leases::default(),

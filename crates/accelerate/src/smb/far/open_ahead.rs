@@ -551,7 +551,6 @@ impl Far {
             let mut ours = body.clone();
             ours[REQUEST_OPLOCK_AT] = oplock_level::BATCH;
             self.ahead_credits += 1;
-            self.creating += 1;
             self.send_own(header, &ours, Purpose::OpensAhead(number));
             let asked = Asked {
                 header,

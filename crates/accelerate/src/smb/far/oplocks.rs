@@ -39,9 +39,14 @@ const EARLY_BREAKS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct EarlyBreak {
     file: FileId,
-    /// The notice as it came, with its frame's header, and the session that it was encrypted for.
-    notice: Bytes,
+    /// The notice as it came, with its frame's header, until the client has it, and the session that it was encrypted
+    /// for.
+    notice: Option<Bytes>,
     sealed: Option<u64>,
+    /// The CREATEs, by the server's ids, one of which it may belong to.
+    creates: Vec<u64>,
+    /// Those of which nothing was heard since.
+    unheard: Vec<u64>,
 }
 
 impl Far {
@@ -80,7 +85,8 @@ impl Far {
             self.broken(now, file);
             return !is_ours;
         }
-        if self.creating == 0 || head.message().len() < head.length {
+        let creates: Vec<u64> = self.outstanding.ids_of(may_hold).collect();
+        if creates.is_empty() || head.message().len() < head.length {
             return true;
         }
         // Of an open whose CREATE was answered in another order, perhaps.
@@ -90,8 +96,10 @@ impl Far {
         }
         self.early_breaks.push(EarlyBreak {
             file,
-            notice: Bytes::copy_from_slice(&head.bytes),
+            notice: Some(Bytes::copy_from_slice(&head.bytes)),
             sealed: self.answer_sealed,
+            unheard: creates.clone(),
+            creates,
         });
         false
     }
@@ -106,17 +114,27 @@ impl Far {
         let early = self.early_breaks.remove(index);
         self.broken(now, file);
         if !self.opens.get(&file).is_some_and(|open| open.is_ours) {
-            self.ready.push((early.sealed, early.notice));
+            let notice = early.notice.into_iter();
+            self.ready.extend(notice.map(|of| (early.sealed, of)));
         }
     }
 
-    /// Once no CREATE is under way, breaks that no answer has claimed are the client's: nobody here knows
-    /// their opens.
-    pub(super) fn give_early_breaks(&mut self) {
-        if self.creating == 0 {
-            let early = self.early_breaks.drain(..);
-            self.ready
-                .extend(early.map(|early| (early.sealed, early.notice)));
+    /// A request is answered, or pending. Breaks that no CREATE has claimed which was under way as they came are the
+    /// client's: nobody here knows their opens. It hears of them as well once what is left is pending: that has
+    /// hardly opened anything yet, and may wait for that very break.
+    pub(super) fn give_early_breaks(&mut self, answered: u64, is_interim: bool) {
+        for mut early in std::mem::take(&mut self.early_breaks) {
+            early.unheard.retain(|id| *id != answered);
+            if !is_interim {
+                early.creates.retain(|id| *id != answered);
+            }
+            if early.unheard.is_empty() {
+                let notice = early.notice.take().into_iter();
+                self.ready.extend(notice.map(|of| (early.sealed, of)));
+            }
+            if !early.creates.is_empty() {
+                self.early_breaks.push(early);
+            }
         }
     }
 
@@ -305,4 +323,12 @@ impl Far {
         }
         self.reading.clear();
     }
+}
+
+/// Whether what a request opens may be served, and so have an oplock that is known here.
+fn may_hold(purpose: &Purpose) -> bool {
+    matches!(
+        purpose,
+        Purpose::Create { is_bare: false, .. } | Purpose::OpensAhead(_)
+    )
 }

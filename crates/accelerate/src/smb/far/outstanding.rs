@@ -87,6 +87,12 @@ impl Requests {
         }
     }
 
+    /// The server's ids of those with such a purpose.
+    pub(super) fn ids_of(&self, is_meant: impl Fn(&Purpose) -> bool) -> impl Iterator<Item = u64> {
+        let requests = self.requests.iter();
+        requests.filter_map(move |(id, request)| is_meant(&request.purpose).then_some(*id))
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &Outstanding> {
         self.requests.values()
     }

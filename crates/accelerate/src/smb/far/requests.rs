@@ -513,14 +513,11 @@ impl Far {
             }
             if let Purpose::Create {
                 is_bare: false,
-                is_ours,
+                is_ours: true,
                 ..
             } = purpose
             {
-                self.creating += 1;
-                if is_ours {
-                    head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
-                }
+                head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
             }
             let id = match self.state {
                 State::Watching => {

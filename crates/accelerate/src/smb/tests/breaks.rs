@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use super::super::testing::messages::{self, Create};
 use super::super::testing::server::ACCESS_DENIED;
-use super::super::testing::world::{World, is_notice};
+use super::super::testing::world::{FAR, World, is_notice};
+use super::super::wire::FileId;
 use super::super::wire::create::CreateAnswer;
-use super::super::wire::header::{command, status};
+use super::super::wire::header::{Header, UNASKED, command, flag, status};
 use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
+use crate::Input;
 
 /// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 
 /// Client 1 opens "a" and waits for it; how many round trips.
-fn open_beside(world: &mut World, who: usize) -> (super::FileId, f64) {
+fn open_beside(world: &mut World, who: usize) -> (FileId, f64) {
     let start = world.now;
     let file = open(world, who);
     (file, world.round_trips(start))
@@ -365,6 +367,57 @@ fn an_oplock_of_ours_that_is_broken_before_its_open_is_given_back_unheard() {
     world.ask(other, &messages::write(theirs, 0, &[1; 200_000]));
     assert_eq!(read(&mut world, 0, file, 0, 1_000), [1; 1_000]);
     assert!(world.clients[0].unasked.is_empty());
+}
+
+/// The client may know what is not known here.
+fn breaks_what_nobody_opened(world: &mut World) {
+    let file = FileId([9; 16]);
+    let notice = OplockBreak { level: 0, file }.emit();
+    let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+    header.flags = flag::FROM_SERVER;
+    world.input(
+        FAR,
+        Input::Lan(messages::frame(&[(header, &notice)]).into()),
+    );
+}
+
+#[test]
+fn a_break_of_what_is_not_known_waits_for_those_that_were_being_opened_and_no_others() {
+    let mut world = world_with(100);
+    world.server_takes = Duration::from_millis(20);
+    let mut last = 0;
+    for round in 0..100 {
+        let name = format!("{round}");
+        last = world.send(0, &Create::open(&name).request());
+        world.run_for(Duration::from_millis(10));
+        if round == 50 {
+            breaks_what_nobody_opened(&mut world);
+        }
+    }
+    assert!(world.clients[0].unasked.is_empty());
+    let has_heard = |world: &World| !world.clients[0].unasked.is_empty();
+    assert!(world.run_until(Duration::from_secs(60), has_heard));
+    assert!(!world.clients[0].answered.contains_key(&last));
+}
+
+/// It may be the very one that this open waits for.
+#[test]
+fn a_break_of_what_is_not_known_does_not_wait_for_an_open_that_is_pending() {
+    let mut world = world_with(100);
+    let other = world.beside();
+    let batch = Create {
+        oplock: 9,
+        ..Create::open("a")
+    };
+    world.create(other, &batch);
+    world.server_takes = Duration::from_millis(200);
+    let pending = world.send(0, &Create::open("a").request());
+    world.run_for(Duration::from_millis(100));
+    breaks_what_nobody_opened(&mut world);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.clients[0].unasked.len(), 1);
+    assert_eq!(world.clients[0].interim.len(), 1);
+    assert!(!world.clients[0].answered.contains_key(&pending));
 }
 
 /// The CLOSE was to give the oplock back, and has not.
