@@ -17,6 +17,7 @@ mod failures;
 mod full_disk;
 mod leftovers;
 mod many;
+mod one_ended;
 mod peers;
 mod reduction_ends;
 mod setting;

@@ -40,7 +40,7 @@ const MASQUERADE: &str = "table ip hidden {
     }
 }
 ";
-const NO_UDP: &str = "table ip closed {
+pub(crate) const NO_UDP: &str = "table ip closed {
     chain forward {
         type filter hook forward priority 0
         meta l4proto udp drop
@@ -49,7 +49,7 @@ const NO_UDP: &str = "table ip closed {
 ";
 
 /// The server, ended when dropped.
-struct Serving(Child);
+pub(crate) struct Serving(pub(crate) Child);
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -58,7 +58,7 @@ impl Drop for Serving {
     }
 }
 
-fn trunkline(lab: &Lab, role: &str, arguments: &[&str]) -> Command {
+pub(crate) fn trunkline(lab: &Lab, role: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     command
         .args(["measure"])
@@ -81,7 +81,7 @@ fn serve(lab: &Lab) -> Serving {
     Serving(child)
 }
 
-fn wait_for(log: &Path, word: &str) {
+pub(crate) fn wait_for(log: &Path, word: &str) {
     let until = Instant::now() + Duration::from_secs(20);
     while !std::fs::read_to_string(log)
         .unwrap_or_default()
@@ -93,13 +93,13 @@ fn wait_for(log: &Path, word: &str) {
 }
 
 /// Has one of the lab's hosts do what these nftables rules say.
-fn filter(lab: &Lab, host: &str, rules: &str) {
+pub(crate) fn filter(lab: &Lab, host: &str, rules: &str) {
     let namespace = lab.topology().namespace(host);
     let nft = ["netns", "exec", &namespace, "nft", "-f", "-"];
     command::run_with_input("ip", nft, rules).expect("the rules are taken");
 }
 
-fn document(output: &Output) -> Value {
+pub(crate) fn document(output: &Output) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
 }
@@ -577,158 +577,6 @@ fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
     let (window, rtt_s) = (half["window_bytes"].as_f64(), rtt / 1e3);
     let expected = reached * rtt_s / 8.0 / 2.0;
     assert!((window.expect("planned") / expected - 1.0).abs() < 0.01);
-}
-
-/// iperf3's own server, in the far host: a turn-up test with an end that is not ours.
-fn serve_iperf3(lab: &Lab) -> Serving {
-    let log = lab.logs().join("iperf3-server.log");
-    let output = File::create(&log).expect("the log can be written");
-    let errors = output.try_clone().expect("the log can be shared");
-    let mut command = Command::new("iperf3");
-    command
-        .args(["--server", "--forceflush"])
-        .stdout(output)
-        .stderr(errors)
-        .stdin(Stdio::null());
-    let namespace = lab.topology().namespace_file("server");
-    kernel::prepare_child(&mut command, Some(&namespace)).expect("the namespace is there");
-    let child = command.spawn().expect("iperf3 starts");
-    wait_for(&log, "Server listening");
-    Serving(child)
-}
-
-/// RFC 6349 with iperf3 at the far end: the rate of each direction by streams of UDP, which its server counts or
-/// sends, what TCP shows from this end, and nothing that only a far end of ours could tell.
-#[test]
-fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
-    let name = "an_iperf3_server_is_enough_for_what_one_end_can_tell";
-    let Some(_turn) = turn(name, &[Kind::Http]) else {
-        return;
-    };
-    assert_iperf3();
-    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
-    let _server = serve_iperf3(&lab);
-    let found = run_one_ended(&lab, &["--window=12kB", "--connections=1", "--rest=0"], 0);
-    assert_eq!(found["verdict"], "measured");
-    let remark = found["remarks"][0].as_str().expect("a remark");
-    assert!(remark.contains("one-ended"), "{remark}");
-    let rtt = least_rtt(&found);
-    for way in ["up", "down"] {
-        let found = &found["directions"][way];
-        assert_eq!(found["bottleneck_limited_by"], "path", "{way}");
-        assert!(found["reached_bit_s"].is_null(), "{way}");
-        let streams = found["streams"].as_array().expect("a list");
-        // Up a short one and a long one, down a long one; then the one below the rate.
-        let least = if way == "up" { 3 } else { 2 };
-        assert!(streams.len() >= least, "{way}: {streams:?}");
-        for stream in streams {
-            let count = |name: &str| stream[name].as_u64().expect("counted");
-            assert_eq!(count("packet_bytes"), 1_500, "{way}");
-            assert!(0 < count("arrived_packets"), "{way}: {stream}");
-            assert!(count("arrived_packets") <= count("sent_packets"), "{way}");
-        }
-        let overload = &streams[streams.len() - 2];
-        let lost = overload["sent_packets"].as_u64() > overload["arrived_packets"].as_u64();
-        assert!(lost, "{way}: half as much again was offered: {overload}");
-        // Up it is a difference of two counts, which a host that stands still changes.
-        let rate = found["bottleneck_bit_s"].as_f64().expect("by streams");
-        let offered = overload["offered_bit_s"].as_f64().expect("planned");
-        assert!(rate > 1e6 && rate <= 0.95 * offered, "{way}: {rate}");
-        let runs = found["runs"].as_array().expect("a list");
-        assert_window_held(runs.last().expect("the listed window"), rtt, way);
-    }
-    let up = &found["directions"]["up"]["runs"][1];
-    let number = |name: &str| up[name].as_f64().expect("our kernel counts");
-    let (sent, again) = (number("sent_bytes"), number("retransmitted_bytes"));
-    let efficiency = (sent - again) / sent * 100.0;
-    assert!((number("tcp_efficiency_percent") - efficiency).abs() < 1e-9);
-    let down = &found["directions"]["down"]["runs"][0];
-    assert!(down["tcp_efficiency_percent"].is_null() && down["average_rtt_ms"].is_null());
-    assert!(
-        down["server_retransmitted_segments"].as_u64().is_some(),
-        "{down}"
-    );
-}
-
-/// The same behind a firewall that lets no UDP through: it is named, and TCP alone is measured.
-#[test]
-fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
-    let name = "an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone";
-    let Some(_turn) = turn(name, &[Kind::Http]) else {
-        return;
-    };
-    if command::find("nft").is_none() {
-        return;
-    }
-    assert_iperf3();
-    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
-    filter(&lab, "far", NO_UDP);
-    let _server = serve_iperf3(&lab);
-    let more = [
-        "--direction=up",
-        "--connections=3",
-        "--connection-window=6kB",
-    ];
-    let found = run_one_ended(&lab, &more, 2);
-    assert_eq!(found["verdict"], "not-measured");
-    let reason = found["reasons"][0].as_str().expect("a reason");
-    assert!(reason.contains("lets no UDP through"), "{reason}");
-    let rtt = least_rtt(&found);
-    let up = &found["directions"]["up"];
-    assert!(up["bottleneck_bit_s"].is_null(), "{up}");
-    let reached = up["reached_bit_s"].as_f64().expect("TCP gets through");
-    assert!(reached > 0.0 && reached <= 10.02e6, "{reached}");
-    let many = up["runs"].as_array().and_then(|runs| runs.last());
-    let many = many.expect("three connections");
-    assert_eq!(many["connections"], 3);
-    assert!(many["throughput_bit_s"].as_f64().expect("measured") > 0.0 && rtt > 0.0);
-}
-
-fn assert_iperf3() {
-    assert!(
-        command::find("iperf3").is_some(),
-        "iperf3 is missing: scripts/install.sh test installs it (package iperf3)"
-    );
-}
-
-/// Tests against the far site's iperf3 server for two seconds a run, and returns what was found.
-fn run_one_ended(lab: &Lab, more: &[&str], code: i32) -> Value {
-    let host = Site::Far.host_address().to_string();
-    let common = [
-        "run",
-        &host,
-        "--iperf3",
-        "--duration=2s",
-        "--walk=0",
-        "--json",
-    ];
-    let output = trunkline(lab, "client", &[&common[..], more].concat())
-        .output()
-        .expect("the program starts");
-    let found = document(&output);
-    assert_eq!(output.status.code(), Some(code), "{found}");
-    found
-}
-
-fn least_rtt(found: &Value) -> f64 {
-    assert_eq!(found["baseline_rtt_by"], "tcp");
-    let rtt = found["baseline_rtt_ms"].as_f64().expect("TCP measures it");
-    assert!(rtt >= 20.0, "both delays are 10 ms: {rtt}");
-    rtt
-}
-
-/// RFC 6349 §3.3.1: no more than a window a round trip.
-fn assert_window_held(listed: &Value, rtt_ms: f64, way: &str) {
-    assert_eq!(listed["window_bytes"], 12_000, "{way}");
-    let window = match way {
-        "up" => listed["effective_window_bytes"]
-            .as_f64()
-            .expect("our kernel tells"),
-        _ => 12_000.0,
-    };
-    let most = window * 8.0 / (rtt_ms / 1e3);
-    let throughput = listed["throughput_bit_s"].as_f64().expect("measured");
-    assert!(throughput <= 1.03 * most, "{way}: {throughput} of {most}");
 }
 
 /// Y.1564 and RFC 2544 over a line of 10 Mbit/s: what was bought in excess of it fails, and no load above it is
