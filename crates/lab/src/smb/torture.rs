@@ -248,7 +248,7 @@ pub struct Tally {
 }
 
 impl Comparison {
-    /// Tests that passed direct and did not pass through, but for [`TELLS_LAST_ACCESS`].
+    /// Tests that passed direct and did not pass through, but for those that tell of the last access.
     #[must_use]
     pub fn broken(&self) -> Vec<&str> {
         let passed =
