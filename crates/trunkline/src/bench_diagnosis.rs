@@ -96,7 +96,7 @@ impl BenchDiagnosis {
         let missing: VecDeque<u32> = wanted
             .iter()
             .copied()
-            .filter(|index| !known.contains_key(index))
+            .filter(|index| !known.contains_key(index) || !self.is_kept(seed, *index))
             .collect();
         let (all, begun) = (wanted.len(), wanted.len() - missing.len());
         let display = progress();
@@ -147,11 +147,23 @@ impl BenchDiagnosis {
         self.print(&Report::of(seed, known, failures, all))
     }
 
+    /// Whether a case's capture is where it is to be kept.
+    fn is_kept(&self, seed: u64, index: u32) -> bool {
+        self.keep
+            .as_deref()
+            .is_none_or(|keep| labelled::kept_capture(keep, &Case::draw(seed, index)).exists())
+    }
+
     /// Judges kept captures again. What two ends found stays as it was measured.
     fn judge_again(&self, environment: &lab::Environment) -> Result<()> {
         let (Some(results), Some(keep)) = (&self.results, &self.keep) else {
             bail!("--again needs the results and the captures of a run: --results FILE --keep DIR");
         };
+        ensure!(
+            results.exists(),
+            "there is no {}; --again judges the cases that are in it",
+            results.display()
+        );
         let mut known = read(results)?;
         if !self.only.is_empty() {
             known.retain(|index, _| self.only.contains(index));
@@ -160,6 +172,7 @@ impl BenchDiagnosis {
         let mut failures = Vec::new();
         known.retain(
             |_, outcome| match labelled::judge_again(environment, outcome, keep) {
+                _ if kernel::interrupted() => false,
                 Ok(()) => true,
                 Err(error) => {
                     failures.push(format!("{error:#}"));

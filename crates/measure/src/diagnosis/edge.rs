@@ -13,6 +13,8 @@
 //! own, for which no threshold on the deficit tells most. Where the losses are met in flights that are all alike,
 //! other rates tell them as well, and the edge says that it is not the only one.
 
+use std::ops::Range;
+
 use super::bucket::deficits;
 use super::passage::{Fate, Passage};
 
@@ -26,7 +28,9 @@ const PEAKS: usize = 3;
 /// How much finer each further step is, and how often.
 const FINER: f64 = 8.0;
 const TIMES_FINER: usize = 4;
-/// Rates are looked for up to this many times what passed between losses: a sender may leave most of the rate.
+/// Rates are looked for from this share of the least that passed between losses on ...
+const SLOWEST: f64 = 0.9;
+/// ... up to this many times what usually did: a sender may leave most of the rate.
 const FASTEST: f64 = 128.0;
 /// The height of the window in packets.
 const WINDOW_PACKETS: f64 = 1.25;
@@ -54,13 +58,19 @@ pub(super) struct Edge {
     pub(super) is_only: bool,
 }
 
-/// The bucket whose edge tells losses best; `goodput` is what passed between them, `likely` a rate that is tried as
-/// well. Passages are by when they reach the bucket.
-pub(super) fn edge(passages: &[Passage], goodput: f64, likely: f64, packet: f64) -> Option<Edge> {
+/// The bucket whose edge tells losses best; `goodput` is what passed between them, from the least for some time to the
+/// usual, `likely` a rate that is tried as well. Passages are by when they reach the bucket.
+pub(super) fn edge(
+    passages: &[Passage],
+    goodput: Range<f64>,
+    likely: f64,
+    packet: f64,
+) -> Option<Edge> {
     let best_first = |a: &Edge, b: &Edge| b.evidence.total_cmp(&a.evidence);
     let look = |rate: f64, step: f64| at_rate(passages, rate, packet, step);
-    let steps = ((FASTEST / 0.9).ln() / STEP) as i32;
-    let rates = (0..steps).map(|step| goodput * 0.9 * (f64::from(step) * STEP).exp());
+    let slowest = SLOWEST * goodput.start;
+    let steps = ((FASTEST * goodput.end / slowest).ln() / STEP) as i32;
+    let rates = (0..steps).map(|step| slowest * (f64::from(step) * STEP).exp());
     let mut all: Vec<Edge> = rates.filter_map(|rate| look(rate, STEP)).collect();
     all.extend(look(likely, STEP));
     let coarse: Vec<(f64, f64)> = all.iter().map(|edge| (edge.rate, edge.evidence)).collect();
@@ -212,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_found_within_half_a_percent_though_little_of_it_was_used() {
-        let found = edge(&policed(0.0), 0.6e6, 0.6e6, 1_500.0).expect("losses");
+        let found = edge(&policed(0.0), 0.6e6..0.6e6, 0.6e6, 1_500.0).expect("losses");
         assert!((found.rate / 1e6 - 1.0).abs() < 0.005, "{found:?}");
         assert!((found.full / 45_000.0 - 1.0).abs() < 0.04, "{found:?}");
         assert!(10 * found.passed < found.lost, "{found:?}");
@@ -235,13 +245,20 @@ mod tests {
             }
         };
         let passages: Vec<Passage> = (0..4_000).map(passage).collect();
-        let found = edge(&passages, 45_000.0, 0.6e6, 1_500.0).expect("losses");
+        let found = edge(&passages, 45_000.0..45_000.0, 0.6e6, 1_500.0).expect("losses");
         assert!(!found.is_only, "{found:?}");
     }
 
     #[test]
     fn a_bucket_is_found_among_losses_by_chance() {
-        let found = edge(&policed(0.3), 0.6e6, 0.6e6, 1_500.0).expect("losses");
+        let found = edge(&policed(0.3), 0.6e6..0.6e6, 0.6e6, 1_500.0).expect("losses");
+        assert!((found.rate / 1e6 - 1.0).abs() < 0.01, "{found:?}");
+    }
+
+    /// The least that passed for some time may be far below the rate, and be no reason to look there alone.
+    #[test]
+    fn a_time_in_which_next_to_nothing_passed_hides_no_rate() {
+        let found = edge(&policed(0.0), 0.04e6..0.6e6, 0.04e6, 1_500.0).expect("losses");
         assert!((found.rate / 1e6 - 1.0).abs() < 0.01, "{found:?}");
     }
 
@@ -258,7 +275,7 @@ mod tests {
                 ..passage
             })
             .collect();
-        let found = edge(&passages, 0.6e6, 0.6e6, 1_500.0).expect("losses");
+        let found = edge(&passages, 0.6e6..0.6e6, 0.6e6, 1_500.0).expect("losses");
         assert!(found.evidence < 15.0, "{found:?}");
     }
 }

@@ -45,12 +45,16 @@ impl Seen {
 
     /// The bucket whose edge tells the losses best; `likely` is a rate that it may have.
     fn edge(&self, likely: f64) -> Option<Edge> {
+        /// What a burst leaves of what passes between losses, at least.
+        const LEAST_SHARE: f64 = 1.0 / 16.0;
         let passages = self.at_bucket();
+        let passed = goodput(&passages)?;
         // Where losses by chance come early, a bucket's burst is among what passes between them.
         let quarter = (passages.len() / 4).max(1);
         let quarters = passages.chunks(quarter).filter_map(goodput);
-        let least = quarters.fold(goodput(&passages)?, f64::min);
-        edge(&passages, least, likely, self.packet)
+        let least = quarters.fold(passed, f64::min);
+        let least = least.max(LEAST_SHARE * passed);
+        edge(&passages, least..passed, likely, self.packet)
     }
 
     /// What a bucket explains of the passages as they reach it, or leave it: behind one, the arrivals themselves tell
