@@ -40,9 +40,10 @@ pub enum Captures {
 }
 
 /// Debian's package for each program the lab may need.
-const PACKAGES: [(&str, &str); 14] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("ip", "iproute2"),
     ("ss", "iproute2"),
+    ("tc", "iproute2"),
     ("ethtool", "ethtool"),
     ("nft", "nftables"),
     ("tcpdump", "tcpdump"),

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use lab::host::Machine;
 use lab::known_links::{self, BufferFound, RateFound, RoundTripFound, WindowsFound};
+use lab::preflight::{self, Captures, Interception, Needs};
 use lab::progress::Progress;
 use lab::{Environment, kernel, rootless};
 use serde_json::json;
@@ -96,7 +97,14 @@ impl BenchTurnUp {
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let environment = environment()?;
-        rootless::obtain(&environment)?;
+        let privileges = rootless::obtain(&environment)?;
+        let needs = Needs {
+            servers: vec![],
+            clients: vec!["tc"],
+            interception: Interception::None,
+            captures: Captures::None,
+        };
+        preflight::check(&needs, privileges)?;
         let display = progress();
         let found = self.measure(&environment, &display);
         display.finish();
