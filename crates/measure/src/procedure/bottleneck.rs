@@ -27,9 +27,9 @@ pub const STEADY_PERMILLE: f64 = 1.0;
 pub const OVERLOAD_PERCENT: u64 = 150;
 
 /// The slowest stream of a climb.
-const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
+pub(super) const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
 /// By how much each stream of a climb is faster.
-const CLIMB_FACTOR: u64 = 4;
+pub(super) const CLIMB_FACTOR: u64 = 4;
 /// How long a stream of a climb lasts, and the packets it has at least.
 const CLIMB_FOR: Duration = Duration::from_millis(100);
 const CLIMB_PACKETS: u64 = 16;
@@ -37,13 +37,13 @@ const CLIMB_PACKETS: u64 = 16;
 /// measuring stream.
 const DOUBT_TIMES: u32 = 4;
 /// A stream of which less arrives, or slower, was held back.
-const HELD_BACK: f64 = 0.75;
+pub(super) const HELD_BACK: f64 = 0.75;
 /// A stream of which more arrives, though slower, may have met a host that stood still.
 const FEW_LOST: f64 = 0.98;
 /// A measuring stream of which more arrives was not.
-const NOT_HELD_BACK: f64 = 0.95;
+pub(super) const NOT_HELD_BACK: f64 = 0.95;
 /// A sender that keeps less of its rate is the limit itself.
-const SENDER_KEEPS: f64 = 0.8;
+pub(super) const SENDER_KEEPS: f64 = 0.8;
 /// Measuring streams at most, should the climb have misjudged.
 const MEASUREMENTS_MAX: u32 = 4;
 /// Streams of which nothing arrives, until nothing is thought to get through.
@@ -182,10 +182,7 @@ impl BottleneckSearch {
     }
 
     fn climb_duration(&self, rate: Bitrate) -> Duration {
-        let packet_bits = u64::from(self.config.ip_bytes) * 8;
-        let enough = packet_bits as f64 * CLIMB_PACKETS as f64;
-        let enough = Duration::from_secs_f64(enough / rate.bits_per_second().max(1) as f64);
-        enough.max(CLIMB_FOR)
+        climb_takes(self.config.ip_bytes, rate).max(CLIMB_FOR)
     }
 
     /// Takes in what became of the stream that was to be sent.
@@ -218,13 +215,14 @@ impl BottleneckSearch {
                 false => State::Done,
             };
         };
-        let measure = |rate: u64| State::Measure {
-            rate: Bitrate::from_bits_per_second(rate).min(self.config.max),
+        let measure = |rate: Bitrate| State::Measure {
+            rate: rate.min(self.config.max),
             count: measured,
         };
         let kept = 1.0 - record.loss();
-        let rates = (offered.bits_per_second(), delivered.bits_per_second());
-        let is_held_back = (rates.1 as f64) < HELD_BACK * rates.0 as f64 || kept < HELD_BACK;
+        let is_slower =
+            (delivered.bits_per_second() as f64) < HELD_BACK * offered.bits_per_second() as f64;
+        let is_held_back = is_slower || kept < HELD_BACK;
         if is_held_back && kept > FEW_LOST && !is_doubtful {
             // A receiver that stood still for a moment looks the same: it is tried once more.
             return State::Climb {
@@ -235,19 +233,18 @@ impl BottleneckSearch {
             };
         }
         if is_held_back {
-            return measure(scaled(rates.1, OVERLOAD_PERCENT));
+            return measure(scaled(delivered, OVERLOAD_PERCENT));
         }
         self.below.0 += record.sent;
         self.below.1 += record.lost();
-        if (rates.0 as f64) < SENDER_KEEPS * rate.bits_per_second() as f64 {
-            return measure(scaled(rates.0, OVERLOAD_PERCENT));
+        if (offered.bits_per_second() as f64) < SENDER_KEEPS * rate.bits_per_second() as f64 {
+            return measure(scaled(offered, OVERLOAD_PERCENT));
         }
         if rate >= self.config.max {
-            return measure(rate.bits_per_second());
+            return measure(rate);
         }
-        let faster = rate.bits_per_second().saturating_mul(CLIMB_FACTOR);
         State::Climb {
-            rate: Bitrate::from_bits_per_second(faster).min(self.config.max),
+            rate: scaled(rate, CLIMB_FACTOR * 100).min(self.config.max),
             silent: 0,
             is_doubtful: false,
             measured,
@@ -271,9 +268,8 @@ impl BottleneckSearch {
         let may_rise =
             rate < self.config.max && (sender_keeps || count == 0) && count + 1 < MEASUREMENTS_MAX;
         if !is_held_back && may_rise {
-            let faster = rate.bits_per_second().saturating_mul(2);
             return State::Climb {
-                rate: Bitrate::from_bits_per_second(faster).min(self.config.max),
+                rate: scaled(rate, 200).min(self.config.max),
                 silent: 0,
                 is_doubtful: false,
                 measured: count + 1,
@@ -297,6 +293,14 @@ impl BottleneckSearch {
     }
 }
 
-fn scaled(rate: u64, percent: u64) -> u64 {
-    rate.saturating_mul(percent) / 100
+/// So many percent of a rate.
+pub(super) fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
+    let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
+    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
+}
+
+/// How long a stream of a climb must last to have its packets.
+pub(super) fn climb_takes(ip_bytes: u16, rate: Bitrate) -> Duration {
+    let bits = u64::from(ip_bytes) * 8 * CLIMB_PACKETS;
+    Duration::from_secs_f64(bits as f64 / rate.bits_per_second().max(1) as f64)
 }

@@ -23,25 +23,15 @@ use std::time::Duration;
 use vocab::Bitrate;
 
 use super::bottleneck::{
-    Bottleneck, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step, StreamPlan,
+    Bottleneck, CLIMB_FACTOR, CLIMB_FROM, HELD_BACK, LimitedBy, NOT_HELD_BACK, OVERLOAD_PERCENT,
+    SENDER_KEEPS, STEADY_PERMILLE, SearchConfig, Step, StreamPlan, climb_takes, scaled,
 };
 use super::stream::StreamRecord;
 use crate::wire::Arrival;
 
-/// The slowest stream of a climb.
-const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
-/// By how much each stream of a climb is faster.
-const CLIMB_FACTOR: u64 = 4;
-/// How long a stream of a climb lasts at most, and the packets it has at least: without the moments of
-/// arrivals a queue must overflow before it is seen.
+/// How long a stream of a climb lasts at most: without the moments of arrivals a queue must overflow before
+/// it is seen.
 const CLIMB_FOR: Duration = Duration::from_millis(500);
-const CLIMB_PACKETS: u64 = 16;
-/// A stream of a climb of which less arrives was held back.
-const HELD_BACK: f64 = 0.75;
-/// A measuring stream of which more arrives was not.
-const NOT_HELD_BACK: f64 = 0.95;
-/// A sender that keeps less of its rate is the limit itself.
-const SENDER_KEEPS: f64 = 0.8;
 /// A sender that keeps less of its rate stood still, and a queue may have run empty meanwhile.
 const SENDER_STEADY: f64 = 0.98;
 /// Measuring streams at most, should the climb have misjudged.
@@ -205,9 +195,7 @@ impl CountedSearch {
     }
 
     fn climb_duration(&self, rate: Bitrate) -> Duration {
-        let bits = u64::from(self.config.ip_bytes) * 8 * CLIMB_PACKETS;
-        let enough = Duration::from_secs_f64(bits as f64 / rate.bits_per_second().max(1) as f64);
-        enough
+        climb_takes(self.config.ip_bytes, rate)
             .max(CLIMB_FOR.min(self.config.measure_for / 4))
             .min(self.config.measure_for)
     }
@@ -391,11 +379,6 @@ fn is_even(stream: &CountedStream) -> bool {
     let asked = stream.plan.rate.bits_per_second() as f64;
     let offered = stream.offered().map_or(0, Bitrate::bits_per_second) as f64;
     offered >= SENDER_STEADY * asked
-}
-
-fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
-    let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
-    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
