@@ -28,7 +28,7 @@ use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
 use crate::smb::wire::header::{Header, command, status};
-use crate::smb::wire::target::{Touch, touch};
+use crate::smb::wire::target::{Chain, Touch};
 use crate::smb::wire::{FileId, u8_at};
 
 /// What is guessed of a directory that is opened to be listed: what the client asked for last.
@@ -284,12 +284,11 @@ impl Far {
     /// Requests for names that are not alone in their frame, or not understood: they are the
     /// server's, from where the client stands.
     fn list_unseen(&mut self, mut message: Message) -> Option<Message> {
-        let (mut before, mut session, mut tree) = (None, 0, 0);
+        let (mut chain, mut session, mut tree) = (Chain::default(), 0, 0);
         let mut asked = Vec::new();
         for (index, head) in message.heads().enumerate() {
             let header = &head.header;
-            let touch = touch(header, head.body(), before);
-            before = touch.file();
+            let touch = chain.touch(header, head.body());
             // [MS-SMB2] §3.2.4.1.4 (Sending Compounded Requests).
             if header.session != SAME_SESSION {
                 session = header.session;
@@ -298,7 +297,7 @@ impl Far {
                 tree = header.tree;
             }
             if header.command == command::QUERY_DIRECTORY
-                && let Some(file) = before
+                && let Some(file) = touch.file()
             {
                 let flags = u8_at(head.body(), FLAGS_AT).unwrap_or(0);
                 let begins = flags & (flag::RESTART | flag::REOPEN) != 0;
@@ -362,10 +361,9 @@ impl Far {
 
     /// Whether a frame ends an open of those that are meant.
     fn ends(&self, message: &Message, is_meant: impl Fn(FileId, &Open) -> bool) -> bool {
-        let mut before = None;
+        let mut chain = Chain::default();
         message.heads().any(|head| {
-            let touch = touch(&head.header, head.body(), before);
-            before = touch.file();
+            let touch = chain.touch(&head.header, head.body());
             let (session, tree) = (head.header.session, head.header.tree);
             let mut opens = self.opens.iter();
             match touch {

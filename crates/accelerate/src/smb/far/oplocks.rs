@@ -310,7 +310,7 @@ impl Far {
         let singles = self.queue.iter().filter_map(Message::single);
         let writes = singles.filter(|head| {
             head.header.command == command::WRITE
-                && touch(&head.header, head.body(), None).file() == Some(file)
+                && touch(&head.header, head.body()).file() == Some(file)
         });
         writes.count()
     }

@@ -18,7 +18,7 @@ use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
 use crate::smb::wire::set_info::{asks_for_position, position_set, set_position_body};
 use crate::smb::wire::set_up::is_binding;
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
-use crate::smb::wire::target::{Touch, touch};
+use crate::smb::wire::target::{Chain, Touch, touch};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest};
 use crate::{LetGoReason, Output};
 
@@ -180,12 +180,11 @@ impl Far {
                 self.forget_fresh(file);
             }
         }
-        let mut before = None;
+        let mut chain = Chain::default();
         let touches: Vec<(Touch, Header, Option<u64>)> = message
             .heads()
             .map(|head| {
-                let touch = touch(&head.header, head.body(), before);
-                before = touch.file();
+                let touch = chain.touch(&head.header, head.body());
                 let position = position_set(head.body());
                 (touch, head.header, position)
             })
@@ -391,7 +390,7 @@ impl Far {
         }
         // Whether WRITEs through opens that are not watched overlap with those under way nobody knows.
         let is_write = message.single().is_some_and(|head| {
-            let file = touch(&head.header, head.body(), None).file();
+            let file = touch(&head.header, head.body()).file();
             head.header.command == command::WRITE
                 && file.is_some_and(|file| self.opens.contains_key(&file))
         });
@@ -429,13 +428,14 @@ impl Far {
 
     /// The open whose position a request asks for, if the server's may be another.
     fn moved_open(&self, message: &Message) -> Option<FileId> {
-        let head = message
-            .heads()
-            .find(|head| head.header.command == command::QUERY_INFO)?;
-        let asks = asks_for_position(head.body()).unwrap_or(false);
-        let file = touch(&head.header, head.body(), None).file()?;
-        let is_moved = self.opens.get(&file).is_some_and(|open| open.is_moved);
-        (asks && is_moved).then_some(file)
+        let mut chain = Chain::default();
+        message.heads().find_map(|head| {
+            let file = chain.touch(&head.header, head.body()).file()?;
+            let asks = head.header.command == command::QUERY_INFO
+                && asks_for_position(head.body()).unwrap_or(false);
+            let is_moved = self.opens.get(&file).is_some_and(|open| open.is_moved);
+            (asks && is_moved).then_some(file)
+        })
     }
 
     /// Puts the server's position of an open where the client's own READs have left it.
@@ -466,7 +466,7 @@ impl Far {
         let asked = message.first().copied();
         let mut is_void = false;
         let is_refused = message.relates_to_nothing();
-        let (mut before, mut session) = (None, message.sealed_for().unwrap_or(0));
+        let (mut chain, mut session) = (Chain::default(), message.sealed_for().unwrap_or(0));
         for head in message.heads_mut() {
             let header = head.header;
             if header.session != SAME_SESSION {
@@ -480,8 +480,7 @@ impl Far {
                 }
                 continue;
             }
-            let touch = touch(&header, head.body(), before);
-            before = touch.file();
+            let touch = chain.touch(&header, head.body());
             let purpose = match (header.command, asking) {
                 (command::CREATE, Some(purpose)) => purpose,
                 _ => purpose(&header, touch),
@@ -700,7 +699,7 @@ impl Far {
         if head.header.command != command::WRITE {
             return false;
         }
-        let Some(file) = touch(&head.header, head.body(), None).file() else {
+        let Some(file) = touch(&head.header, head.body()).file() else {
             return false;
         };
         let is_late = |open: &&mut Open| open.grant == Grant::Given && open.is_from_before();

@@ -39,6 +39,7 @@ use super::wire::header::Header;
 use super::wire::lease::LeaseKey;
 use super::wire::query_info::FileSystemQuestion;
 use super::wire::split::{Head, Splitter};
+use super::wire::target::Chain;
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
 use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
@@ -267,8 +268,8 @@ pub(crate) struct Near {
     is_blind: bool,
     /// Frames of the client's that have passed.
     position: u64,
-    /// The open that the message before in the compound worked on.
-    before: Option<FileId>,
+    /// What the frame under way has been about.
+    chain: Chain,
     passing: Option<Passing>,
     /// Its signature, as far as it has passed.
     mac: Option<Mac>,
@@ -318,7 +319,7 @@ impl Near {
             requests: Splitter::taking_sealed(),
             is_blind: false,
             position: 0,
-            before: None,
+            chain: Chain::default(),
             passing: None,
             mac: None,
             keys: HashMap::new(),

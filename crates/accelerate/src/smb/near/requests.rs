@@ -14,7 +14,7 @@ use crate::smb::wire::FileId;
 use crate::smb::wire::header::{self, Guard, Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
-use crate::smb::wire::target::{Touch, touch};
+use crate::smb::wire::target::{Chain, Touch};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
 };
@@ -120,16 +120,17 @@ impl Near {
         if drops_offers(&head.header) {
             self.offers.drop_before(self.position + 1);
         }
+        if head.start > 0 {
+            self.chain = Chain::default();
+        }
+        let touch = self.chain.touch(&head.header, head.body());
         if self.opens.is_empty() {
             return;
         }
         if head.start > 0 {
-            self.before = None;
             self.passing = None;
             self.mac = None;
         }
-        let touch = touch(&head.header, head.body(), self.before);
-        self.before = touch.file();
         let at = self.position + 1;
         let closes_early =
             matches!(touch, Touch::Closes(file) if self.may_close(now, file, &head.header));
@@ -315,7 +316,7 @@ impl Near {
     pub(super) fn passed(&mut self, now: Time) {
         self.position += 1;
         self.offers.passed(now, self.position);
-        self.before = None;
+        self.chain = Chain::default();
         let mac = self.mac.take();
         let passing = self.passing.take();
         let header = match &passing {

@@ -25,7 +25,7 @@ use crate::smb::wire::transform::{self, Transform};
 pub fn structures(bytes: &[u8]) {
     if let Ok(header) = Header::parse(bytes) {
         assert_eq!(header.emit()[..], bytes[..LENGTH]);
-        let _ = touch(&header, &bytes[LENGTH..], None);
+        let _ = touch(&header, &bytes[LENGTH..]);
     }
     if let Ok(request) = ReadRequest::parse(bytes) {
         assert_eq!(ReadRequest::parse(&request.emit()), Ok(request));

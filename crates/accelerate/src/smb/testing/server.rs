@@ -524,7 +524,7 @@ impl Server {
         }
         let file = |at| {
             let file = FileId(array(body, at).expect("a body holds its file"));
-            match (file == FileId::RELATED, before) {
+            match (header.has(flag::RELATED), before) {
                 (true, Some(before)) => before,
                 _ => file,
             }

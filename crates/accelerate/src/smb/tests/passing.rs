@@ -87,6 +87,53 @@ fn a_compound_that_writes_to_a_served_open_makes_what_came_ahead_stale() {
     assert_eq!(read(&mut world, 0, file, 40_000, 64), [3; 64]);
 }
 
+/// The server goes by the request before, not by what a related one names ([MS-SMB2] §3.3.5.2.7.2).
+#[test]
+fn a_related_request_works_on_the_open_before_it_though_it_names_another() {
+    for names in [FileId::RELATED, FileId([9; 16])] {
+        let mut world = world_with(500_000);
+        let other = world.server.files["a"].clone();
+        world.server.files.insert("b".to_owned(), other);
+        let file = open(&mut world, 0);
+        let named = match names {
+            FileId::RELATED => FileId::RELATED,
+            _ => open_b(&mut world, 0),
+        };
+        for block in 0..4 {
+            read(&mut world, 0, file, block * 10_000, 10_000);
+        }
+        let written = [
+            messages::query_length(file),
+            messages::echo().with_flags(4),
+            messages::write(named, 40_000, &[3; 64]).with_flags(4),
+        ];
+        world.send_chain(0, &written).map_answers(&mut world);
+        assert_eq!(read(&mut world, 0, file, 40_000, 64), [3; 64]);
+
+        let closed = [
+            messages::query_length(file),
+            messages::close(named).with_flags(4),
+        ];
+        world.send_chain(0, &closed).map_answers(&mut world);
+        if names != FileId::RELATED {
+            assert_eq!(
+                read(&mut world, 0, named, 40_000, 64),
+                contents(500_000)[40_000..40_064]
+            );
+            // It is still held, and given back to who wants it.
+            let beside = world.beside();
+            let theirs = open_b(&mut world, beside);
+            world.ask(beside, &messages::write(theirs, 0, b"theirs"));
+            assert_eq!(read(&mut world, 0, named, 0, 6), b"theirs");
+        }
+    }
+}
+
+fn open_b(world: &mut World, who: usize) -> FileId {
+    let answer = world.ask(who, &Create::open("b").request());
+    CreateAnswer::parse(&answer.body).unwrap().file
+}
+
 #[test]
 fn pending_requests_pass_and_can_be_cancelled_either_way() {
     let mut world = world_with(500_000);

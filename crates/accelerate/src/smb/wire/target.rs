@@ -3,7 +3,7 @@
 //! Both halves ask this of every request in the same order, and so agree on which data that was
 //! read ahead is out of date. What is not known to be harmless counts as a change.
 
-use super::header::{Header, command};
+use super::header::{Header, command, flag};
 use super::{FileId, WireError, array};
 
 /// What a request does to what is known.
@@ -27,34 +27,55 @@ pub(crate) enum Touch {
     Anything,
 }
 
-/// What the request with this header and the beginning of its body does. `before` is the open
-/// that the message before it in the compound worked on.
-pub(crate) fn touch(header: &Header, body: &[u8], before: Option<FileId>) -> Touch {
-    // Where the file id stands in each body ([MS-SMB2] §2.2.15 to §2.2.39).
-    let (at, with): (usize, fn(FileId) -> Touch) = match header.command {
-        command::NEGOTIATE
-        | command::SESSION_SETUP
-        | command::TREE_CONNECT
-        | command::CREATE
-        | command::CANCEL
-        | command::ECHO
-        | command::OPLOCK_BREAK => return Touch::Nothing,
-        command::LOGOFF => return Touch::EndsSession,
-        command::TREE_DISCONNECT => return Touch::EndsTree,
-        command::CLOSE => (8, Touch::Closes),
-        command::FLUSH => (8, Touch::Flushes),
-        command::READ => (16, Touch::Asks),
-        command::WRITE => (16, Touch::Changes),
-        command::LOCK | command::IOCTL => (8, Touch::Changes),
-        command::QUERY_DIRECTORY | command::CHANGE_NOTIFY => (8, Touch::Asks),
-        command::QUERY_INFO => (24, Touch::Asks),
-        command::SET_INFO => (16, Touch::Changes),
-        _ => return Touch::Anything,
-    };
-    match (file(body, at), before) {
-        (Ok(FileId::RELATED), Some(before)) => with(before),
-        (Ok(file), _) => with(file),
-        (Err(_), _) => Touch::Anything,
+/// What each request of a frame does, given in their order.
+///
+/// A related request works on the open of the request before it, whatever its own body names
+/// ([MS-SMB2] §3.3.5.2.7.2, Handling Compounded Related Requests).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chain {
+    /// The open that was last worked on; behind a CREATE it is not known yet.
+    file: Option<FileId>,
+}
+
+/// What a request does that is alone in its frame.
+pub(crate) fn touch(header: &Header, body: &[u8]) -> Touch {
+    Chain::default().touch(header, body)
+}
+
+impl Chain {
+    /// What the next request does, by its header and the beginning of its body.
+    pub(crate) fn touch(&mut self, header: &Header, body: &[u8]) -> Touch {
+        // Where the file id stands in each body ([MS-SMB2] §2.2.15 to §2.2.39).
+        let (at, with): (usize, fn(FileId) -> Touch) = match header.command {
+            command::CREATE => {
+                self.file = Some(FileId::RELATED);
+                return Touch::Nothing;
+            }
+            command::NEGOTIATE
+            | command::SESSION_SETUP
+            | command::TREE_CONNECT
+            | command::CANCEL
+            | command::ECHO
+            | command::OPLOCK_BREAK => return Touch::Nothing,
+            command::LOGOFF => return Touch::EndsSession,
+            command::TREE_DISCONNECT => return Touch::EndsTree,
+            command::CLOSE => (8, Touch::Closes),
+            command::FLUSH => (8, Touch::Flushes),
+            command::READ => (16, Touch::Asks),
+            command::WRITE => (16, Touch::Changes),
+            command::LOCK | command::IOCTL => (8, Touch::Changes),
+            command::QUERY_DIRECTORY | command::CHANGE_NOTIFY => (8, Touch::Asks),
+            command::QUERY_INFO => (24, Touch::Asks),
+            command::SET_INFO => (16, Touch::Changes),
+            _ => return Touch::Anything,
+        };
+        let Ok(named) = file(body, at) else {
+            return Touch::Anything;
+        };
+        let before = self.file.filter(|_| header.has(flag::RELATED));
+        let file = before.unwrap_or(named);
+        self.file = Some(file);
+        with(file)
     }
 }
 
@@ -79,19 +100,65 @@ impl Touch {
 mod tests {
     use super::*;
 
+    fn related(command: u16) -> Header {
+        let mut header = Header::request(command, 1, 1, 1);
+        header.flags |= flag::RELATED;
+        header
+    }
+
     #[test]
-    fn a_related_close_ends_what_the_message_before_worked_on() {
+    fn a_related_request_works_on_the_open_before_it_whatever_it_names() {
+        let (one, other) = (FileId([3; 16]), FileId([4; 16]));
+        for named in [FileId::RELATED, other] {
+            let mut chain = Chain::default();
+            let asked = chain.touch(&Header::request(command::FLUSH, 1, 1, 1), &body_of(one));
+            assert_eq!(asked, Touch::Flushes(one));
+            assert_eq!(
+                chain.touch(&related(command::ECHO), &[4, 0, 0, 0]),
+                Touch::Nothing
+            );
+            let closes = chain.touch(&related(command::CLOSE), &body_of(named));
+            assert_eq!(closes, Touch::Closes(one));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_not_related_works_on_what_it_names() {
+        let (one, other) = (FileId([3; 16]), FileId([4; 16]));
+        for named in [FileId::RELATED, other] {
+            let close = Header::request(command::CLOSE, 1, 1, 1);
+            let mut chain = Chain::default();
+            chain.touch(&Header::request(command::FLUSH, 1, 1, 1), &body_of(one));
+            assert_eq!(chain.touch(&close, &body_of(named)), Touch::Closes(named));
+        }
+    }
+
+    #[test]
+    fn what_a_create_opens_is_not_known_to_those_behind_it() {
+        let mut chain = Chain::default();
+        let create = Header::request(command::CREATE, 1, 1, 1);
+        assert_eq!(chain.touch(&create, &[0; 56]), Touch::Nothing);
+        let close = chain.touch(&related(command::CLOSE), &body_of(FileId([4; 16])));
+        assert_eq!(close, Touch::Closes(FileId::RELATED));
+    }
+
+    #[test]
+    fn a_body_that_is_cut_may_do_anything() {
+        let body = body_of(FileId([3; 16]));
         let header = Header::request(command::CLOSE, 1, 1, 1);
-        let body = [0xff; 24];
-        let file = FileId([3; 16]);
-        assert_eq!(touch(&header, &body, Some(file)), Touch::Closes(file));
-        assert_eq!(touch(&header, &body, None), Touch::Closes(FileId::RELATED));
-        assert_eq!(touch(&header, &body[..20], Some(file)), Touch::Anything);
+        assert_eq!(touch(&header, &body[..20]), Touch::Anything);
+    }
+
+    /// A FLUSH's or CLOSE's.
+    fn body_of(file: FileId) -> [u8; 24] {
+        let mut body = [0; 24];
+        body[8..].copy_from_slice(&file.0);
+        body
     }
 
     #[test]
     fn what_is_not_known_may_do_anything() {
         let header = Header::request(0x77, 1, 1, 1);
-        assert_eq!(touch(&header, &[0; 88], None), Touch::Anything);
+        assert_eq!(touch(&header, &[0; 88]), Touch::Anything);
     }
 }
