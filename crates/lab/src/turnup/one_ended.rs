@@ -527,18 +527,40 @@ impl Control {
             }
             check()?;
             self.stream.set_read_timeout(Some(LOOK_EVERY))?;
-            match self.stream.read(&mut bytes) {
-                Ok(0) => self.session.closed(),
-                Ok(count) => self.session.handle(self.clock.now(), &bytes[..count]),
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) => {}
-                Err(_) => self.session.closed(),
-            }
-            self.session.handle_timeout(self.clock.now());
+            let heard = self.stream.read(&mut bytes);
+            self.take_in(heard, &bytes);
         }
+    }
+
+    /// Hands the session what the server has said by now; what the session says of it waits.
+    ///
+    /// # Errors
+    /// When the session has come to its end: the server is gone, or will not.
+    fn listen(&mut self) -> Result<()> {
+        let mut bytes = [0; READ_BYTES];
+        self.stream.set_nonblocking(true)?;
+        let heard = self.stream.read(&mut bytes);
+        self.stream.set_nonblocking(false)?;
+        self.take_in(heard, &bytes);
+        match self.session.failure() {
+            Some(failure) => Err(failure.clone().into()),
+            None => Ok(()),
+        }
+    }
+
+    fn take_in(&mut self, heard: std::io::Result<usize>, bytes: &[u8]) {
+        let now = self.clock.now();
+        match heard {
+            Ok(0) => self.session.closed(),
+            Ok(count) => self.session.handle(now, &bytes[..count]),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) => {}
+            Err(_) => self.session.closed(),
+        }
+        self.session.handle_timeout(now);
     }
 }
 
@@ -553,5 +575,44 @@ fn discard(mut stream: &TcpStream, is_done: &AtomicBool) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_hangs_up_while_it_is_greeted_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let clock = Clock::new();
+        let order = Order {
+            carried: Carried::Tcp,
+            direction: Direction::Up,
+            connections: 1,
+            window: None,
+            duration: Duration::from_secs(1),
+            congestion_control: String::new(),
+            dscp: 0,
+        };
+        let cookie = Session::cookie(&[7; COOKIE_BYTES - 1]);
+        let mut control = Control {
+            stream,
+            session: Session::new(clock.now(), &cookie, order),
+            clock,
+        };
+        // Nothing said yet is no fault, and is not waited for.
+        control.listen().unwrap();
+        drop(server);
+        let failure = loop {
+            if let Err(error) = control.listen() {
+                break error;
+            }
+        };
+        assert!(failure.to_string().contains("closed"), "{failure}");
     }
 }

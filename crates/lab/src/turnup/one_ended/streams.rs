@@ -60,7 +60,7 @@ impl Test<'_> {
             let mut control = self.begin_session(stream_order(self, direction, plan))?.0;
             control.wait_for(&Output::Open, &|| self.check())?;
             let udp = open_udp(self.options, self.server, self.local.ip())?;
-            if self.greet(&udp)? {
+            if self.greet(&udp, &mut control)? {
                 self.has_streamed = true;
                 return self.streamed(direction, plan, &udp, control).map(Some);
             }
@@ -70,8 +70,9 @@ impl Test<'_> {
         Ok(None)
     }
 
-    /// Shows the server where we are; whether it has answered, or sends already.
-    fn greet(&self, udp: &UdpSocket) -> Result<bool> {
+    /// Shows the server where we are; whether it has answered, or sends already. One that hangs up or refuses
+    /// meanwhile is not waited for.
+    fn greet(&self, udp: &UdpSocket, control: &mut Control) -> Result<bool> {
         // Only once: a second one would be taken for a packet of the stream.
         put(udp, None, &HELLO).context("sending over UDP")?;
         udp.set_read_timeout(Some(LOOK_EVERY))?;
@@ -85,6 +86,7 @@ impl Test<'_> {
                 Err(error) if is_to_wait_for(error.kind()) => {}
                 Err(error) => return Err(error).context("receiving over UDP"),
             }
+            control.listen()?;
         }
         Ok(false)
     }
