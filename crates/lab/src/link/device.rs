@@ -59,7 +59,7 @@ const READING: Duration = Duration::from_micros(2);
 const READINGS_MAX: u32 = 4;
 
 /// What another clock shows, and the same moment on the link's.
-pub(super) fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
+pub(crate) fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
     let mut before = Instant::now();
     for _ in 0..READINGS_MAX {
         let shown = read();

@@ -66,6 +66,7 @@ pub use emulate::{DirectionConfig, Line, LinkConfig, Loss};
 
 pub use bridge::{BridgeEnd, BridgeIo};
 use device::Device;
+pub(crate) use device::beside;
 use driver::{Command, Driver};
 pub use namespace::Namespace;
 pub use record::{Heading, LinkRecord, RecordSink};

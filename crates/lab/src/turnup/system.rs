@@ -15,6 +15,7 @@ use measure::tcp_info::{LENGTH_MAX, TcpInfo};
 use vocab::Time;
 
 use crate::calibrate::system::{self, set_option};
+use crate::link::beside;
 
 /// Datagrams in one system call.
 const BATCH: usize = 32;
@@ -47,16 +48,35 @@ impl Clock {
         Time::from_epoch(self.began.elapsed())
     }
 
-    /// When a stamp of the kernel's was made, which is of another clock.
+    /// This clock and that of the kernel's stamps at one moment, between whose readings nothing else ran: a
+    /// host that stood still there would make a stamp that much too early, and every other delay too long.
+    fn stamps(self) -> Stamps {
+        let (real, moment) = beside(|| system::clock_ns(system::Clock::Real));
+        Stamps {
+            real_ns: real,
+            own: Time::from_epoch(moment.saturating_duration_since(self.began)),
+        }
+    }
+}
+
+/// The same moment on the clock of stamps and on one end's.
+#[derive(Clone, Copy, Debug)]
+struct Stamps {
+    /// Since 1970, by CLOCK_REALTIME.
+    real_ns: i128,
+    own: Time,
+}
+
+impl Stamps {
+    /// When a stamp was made, before this pair was read; without one, or by a clock that was set since, the
+    /// pair's own moment.
     fn at(self, stamp: Option<Duration>) -> Time {
-        let now = self.now();
-        let real = system::clock_ns(system::Clock::Real);
         let age = stamp
-            .map(|stamp| real - stamp.as_nanos() as i128)
+            .map(|stamp| self.real_ns - stamp.as_nanos() as i128)
             .and_then(|age| u64::try_from(age).ok())
             .map(Duration::from_nanos)
             .filter(|age| *age < STAMP_AGE_MAX);
-        now - age.unwrap_or_default()
+        self.own - age.unwrap_or_default()
     }
 }
 
@@ -255,13 +275,14 @@ impl Incoming {
                 false => Err(error),
             };
         };
+        let stamps = clock.stamps();
         for (at, message) in messages.iter().enumerate().take(taken) {
             let Some(from) = address(&self.names[at]) else {
                 continue;
             };
             let length = (message.msg_len as usize).min(ROOM);
             let bytes = &self.payload[at * ROOM..][..length];
-            each(clock.at(stamp_of(&message.msg_hdr)), from, bytes);
+            each(stamps.at(stamp_of(&message.msg_hdr)), from, bytes);
         }
         Ok(taken)
     }
