@@ -29,7 +29,10 @@ pub(crate) enum Means {
 pub(crate) struct WindowCoder(Coder);
 
 enum Coder {
-    Matcher { frame: Frame, matcher: Box<Matcher> },
+    Matcher {
+        frame: Box<Frame>,
+        matcher: Box<Matcher>,
+    },
     Zstd(CCtx<'static>),
 }
 
@@ -103,7 +106,7 @@ impl Coder {
     fn new(means: Means) -> Option<Self> {
         match means {
             Means::Matcher => Some(Self::Matcher {
-                frame: Frame::new(WINDOW_LOG)?,
+                frame: Box::new(Frame::new(WINDOW_LOG)?),
                 matcher: Box::new(Matcher::new()),
             }),
             Means::Zstd { .. } => Some(Self::Zstd(CCtx::create())),
