@@ -10,8 +10,8 @@
 use bytes::Bytes;
 use vocab::{Reader, Segment, Truncated, Writer};
 
-/// The version of these frames.
-pub(crate) const VERSION: u8 = 1;
+/// The version of these frames. In the first a [`Frame::Licence`] may end before the length of READs.
+pub(crate) const VERSION: u8 = 2;
 
 const SPEAKS: u8 = 64;
 const ENGAGED: u8 = 65;
@@ -37,7 +37,7 @@ pub(crate) struct Licence {
     pub(crate) may_read: bool,
     /// WRITEs before the server has.
     pub(crate) may_write: bool,
-    /// READs of no more bytes than this: the server cuts what is longer.
+    /// READs of no more bytes than this: the server cuts what is longer. 0 where the far half does not say.
     pub(crate) longest: u32,
 }
 
@@ -147,13 +147,17 @@ impl Frame {
             LICENCE => {
                 let (file, user, tree) = (reader.u16()?, reader.u16()?, reader.u16()?);
                 let rights = reader.u8()?;
+                let longest = match reader.is_empty() {
+                    true => 0,
+                    false => reader.u32()?,
+                };
                 Self::Licence(Licence {
                     file,
                     user,
                     tree,
                     may_read: rights & 1 != 0,
                     may_write: rights & 2 != 0,
-                    longest: reader.u32()?,
+                    longest,
                 })
             }
             AHEAD => Self::Ahead {
@@ -245,7 +249,14 @@ mod tests {
             let bytes = frame.emit().bytes;
             assert_eq!(Frame::parse(&bytes), Ok(Some(frame)));
             for cut in 0..bytes.len() {
-                assert_eq!(Frame::parse(&bytes[..cut]), Err(Truncated));
+                let read = Frame::parse(&bytes[..cut]);
+                match read {
+                    // As in the first version.
+                    Ok(Some(Frame::Licence(licence))) => {
+                        assert_eq!((cut, licence.longest), (bytes.len() - 4, 0));
+                    }
+                    _ => assert_eq!(read, Err(Truncated)),
+                }
             }
         }
         assert_eq!(Frame::parse(&[1, 1]), Ok(None));

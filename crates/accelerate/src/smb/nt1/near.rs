@@ -492,7 +492,9 @@ impl Near {
             return self.close(LetGoReason::Violation);
         };
         match frame {
-            Some(Frame::Engaged { version: VERSION }) if self.state == State::Passing => {
+            Some(Frame::Engaged {
+                version: 1..=VERSION,
+            }) if self.state == State::Passing => {
                 self.state = State::Serving;
             }
             Some(Frame::Engaged { .. }) => self.close(LetGoReason::Unsupported),

@@ -350,6 +350,7 @@ impl Far {
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
         match Frame::parse(bytes) {
+            // One of the first version may answer longer READs than the server would.
             Ok(Some(Frame::Speaks { version })) => self.near_speaks = version >= VERSION,
             Ok(Some(Frame::Beat { number })) => self.tell_near(&Frame::Heard { number }),
             Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),

@@ -300,7 +300,8 @@ impl World {
         true
     }
 
-    fn tell(&mut self, half: usize, input: Input) {
+    /// Tells a half, 0 beside the client and 1 beside the server.
+    pub(crate) fn tell(&mut self, half: usize, input: Input) {
         if let Some(told) = &mut self.told {
             told[half].push(input.clone());
         }

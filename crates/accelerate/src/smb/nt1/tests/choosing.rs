@@ -1,13 +1,14 @@
 //! Which of the two a flow speaks, and what is let go.
 
 use super::{DELAY, world};
+use crate::smb::nt1::frames::Frame;
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    close, framed, header, negotiate, pipes_connect, read, session_setup, write,
+    close, framed, header, negotiate, pipes_connect, read, session_setup, tree_connect, write,
 };
 use crate::smb::nt1::wire::header::command;
 use crate::smb::{Consistency, Settings};
-use crate::{LetGoReason, LettingGo};
+use crate::{Input, LetGoReason, LettingGo};
 
 const SIGNED: LettingGo = LettingGo::LetGo {
     reason: LetGoReason::SignedBySmb1,
@@ -147,4 +148,23 @@ fn switched_off_nothing_is_answered() {
     world.ask(0, &write(file, 0, b"data").0);
     assert_eq!(world.answered(), 0);
     assert_eq!(world.server.files["a"], b"data");
+}
+
+/// It would answer longer READs than the server.
+#[test]
+fn a_near_half_of_the_first_version_is_served_nothing_and_its_bytes_pass() {
+    let mut world = World::new(DELAY);
+    world.server.files.insert("a".to_owned(), vec![7; 3_000]);
+    world.ask(0, &negotiate());
+    let speaks = Frame::Speaks { version: 1 };
+    // Behind the word of the near half that is there.
+    world.run_for(super::ROUND_TRIP);
+    world.tell(1, Input::Wan(speaks.emit()));
+    world.clients[0].user = world.ask(0, &session_setup()).header.user;
+    world.clients[0].tree = world.ask(0, &tree_connect()).header.tree;
+    let reason = LetGoReason::Unsupported;
+    assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
+    let file = world.open(0, "a");
+    assert!(world.ask(0, &read(file, 0, 1_000)).data() == [7; 1_000]);
+    assert_eq!(world.answered(), 0);
 }

@@ -1,11 +1,11 @@
 //! The near half by itself, told what no far half says in the world of the other tests.
 
 use bytes::Bytes;
-use vocab::{Segment, Time};
+use vocab::{Segment, SegmentKind, Time};
 
 use crate::smb::nt1::frames::{Frame, Licence, VERSION};
 use crate::smb::nt1::near::Near;
-use crate::smb::nt1::testing::{framed, read};
+use crate::smb::nt1::testing::{framed, read, write};
 use crate::{Accelerator, Input, Output};
 
 fn tell(near: &mut Near, frame: &Frame) {
@@ -63,4 +63,61 @@ fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
 fn a_read_of_one_file_is_not_answered_by_another_with_its_id() {
     assert_eq!(said_with_a_second_open(true), b"");
     assert!(said_with_a_second_open(false).ends_with(b"data"));
+}
+
+/// What both sides are told: bytes for the client, and frames for the far half.
+fn heard(near: &mut Near) -> (Vec<u8>, Vec<Frame>) {
+    let (mut said, mut frames) = (Vec::new(), Vec::new());
+    while let Some(output) = near.poll_output() {
+        match output {
+            Output::ToLan(bytes) => said.extend(bytes),
+            Output::ToWan(segment) if segment.kind == SegmentKind::Frame => {
+                let frame = Frame::parse(&segment.bytes).expect("it is whole");
+                frames.extend(frame);
+            }
+            Output::LettingGo(letting_go) => panic!("{letting_go:?}"),
+            _ => {}
+        }
+    }
+    (said, frames)
+}
+
+/// Its far half counts on all of its READs, and does not say how long they may be.
+#[test]
+fn a_far_half_of_the_first_version_is_asked_again_for_what_it_read_ahead() {
+    let mut near = Near::new();
+    tell(&mut near, &Frame::Engaged { version: 1 });
+    let licence = Frame::Licence(Licence {
+        file: 5,
+        user: 0,
+        tree: 0,
+        may_read: true,
+        may_write: true,
+        longest: 0,
+    });
+    let licence = licence.emit().bytes;
+    let first = licence.slice(..licence.len() - 4);
+    near.handle(Time::ZERO, Input::Wan(Segment::frame(first)));
+    let asked = read(5, 0, 4);
+    near.handle(Time::ZERO, Input::Lan(framed(&asked).into()));
+    tell(&mut near, &Frame::Heard { number: 1 });
+    let (position, offset) = (2, 0);
+    let ahead = Frame::Ahead {
+        file: 5,
+        position,
+        offset,
+        length: 4,
+    };
+    tell(&mut near, &ahead);
+    let data = Segment::payload(Bytes::from_static(b"data"));
+    near.handle(Time::ZERO, Input::Wan(data));
+    tell(&mut near, &Frame::Settled { position });
+    let (said, frames) = heard(&mut near);
+    assert_eq!(said, b"");
+    let message = asked.into();
+    assert_eq!(frames.last(), Some(&Frame::Again { position, message }));
+    // WRITEs are what they were.
+    let written = framed(&write(5, 0, b"data").0);
+    near.handle(Time::ZERO, Input::Lan(written.into()));
+    assert_ne!(heard(&mut near).0, b"");
 }
