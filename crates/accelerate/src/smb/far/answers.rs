@@ -216,7 +216,7 @@ impl Far {
                 return self.stop(LetGoReason::Violation);
             }
             self.own_answer(now, &head, request, is_interim);
-            self.give_early_breaks(header.message_id, is_interim);
+            self.give_early_breaks(header.message_id, &request, is_interim);
             if !header.is_sealed {
                 self.forget_ended(request.session);
             }
@@ -228,7 +228,7 @@ impl Far {
             self.ask_for_company();
             self.finished(now, &mut head, rest, request);
         }
-        self.give_early_breaks(header.message_id, is_interim);
+        self.give_early_breaks(header.message_id, &request, is_interim);
         if self.state == State::Engaged && header.guard() == Guard::Signed {
             match self.sessions.client_key(header.session) {
                 Some(key) => {

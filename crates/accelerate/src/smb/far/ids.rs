@@ -42,7 +42,12 @@ impl Ids {
         self.credits >= i64::from(charge)
     }
 
-    /// The id of the next message.
+    /// The id of the next message: those of all before it are lower.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Gives out the id of the next message.
     pub(crate) fn take(&mut self, charge: u16) -> u64 {
         let id = self.next;
         self.next += u64::from(charge);

@@ -201,7 +201,7 @@ pub(crate) struct Far {
 
     ids: Ids,
     outstanding: Requests,
-    early_breaks: Vec<oplocks::EarlyBreak>,
+    early_breaks: oplocks::EarlyBreaks,
     opens: HashMap<FileId, Open>,
     leases: Leases,
     /// The opens whose oplocks the server wants back.
@@ -267,7 +267,7 @@ impl Far {
             ready: Vec::new(),
             ids: Ids::new(),
             outstanding: Requests::default(),
-            early_breaks: Vec::new(),
+            early_breaks: oplocks::EarlyBreaks::default(),
             opens: HashMap::new(),
             leases: Leases::default(),
             breaking: Vec::new(),
@@ -476,6 +476,7 @@ impl Accelerator for Far {
             + lists
             + self.gathered.len()
             + self.opens_ahead.bytes()
+            + self.early_breaks.bytes()
     }
 
     fn note(&self) -> Option<String> {

@@ -19,7 +19,7 @@ use vocab::Time;
 
 use super::message::Message;
 use super::open::Grant;
-use super::{Far, Finish, Purpose, Rest, State};
+use super::{Far, Finish, Outstanding, Purpose, Rest, State};
 use crate::LetGoReason;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::frames::Frame;
@@ -43,10 +43,29 @@ pub(super) struct EarlyBreak {
     /// for.
     notice: Option<Bytes>,
     sealed: Option<u64>,
-    /// The CREATEs, by the server's ids, one of which it may belong to.
-    creates: Vec<u64>,
-    /// Those of which nothing was heard since.
-    unheard: Vec<u64>,
+    /// Its place among all of the flow.
+    number: u64,
+    /// It may belong to CREATEs whose ids at the server are below this, and to so many still.
+    below: u64,
+    creates: usize,
+    /// Of how many of those nothing was heard since.
+    unheard: usize,
+}
+
+/// See [`EarlyBreak`].
+#[derive(Debug, Default)]
+pub(super) struct EarlyBreaks {
+    kept: Vec<EarlyBreak>,
+    /// How many there have been.
+    count: u64,
+}
+
+impl EarlyBreaks {
+    /// Bytes kept: no more for many CREATEs under way than for one.
+    pub(super) fn bytes(&self) -> usize {
+        let notices = self.kept.iter().filter_map(|early| early.notice.as_ref());
+        self.kept.len() * size_of::<EarlyBreak>() + notices.map(Bytes::len).sum::<usize>()
+    }
 }
 
 impl Far {
@@ -85,33 +104,37 @@ impl Far {
             self.broken(now, file);
             return !is_ours;
         }
-        let creates: Vec<u64> = self.outstanding.ids_of(may_hold).collect();
-        if creates.is_empty() || head.message().len() < head.length {
+        let creates = self.outstanding.values();
+        let creates = creates.filter(|request| may_hold(&request.purpose)).count();
+        if creates == 0 || head.message().len() < head.length {
             return true;
         }
         // Of an open whose CREATE was answered in another order, perhaps.
-        if self.early_breaks.len() == EARLY_BREAKS_MAX {
+        if self.early_breaks.kept.len() == EARLY_BREAKS_MAX {
             self.stop(LetGoReason::Violation);
             return false;
         }
-        self.early_breaks.push(EarlyBreak {
+        self.early_breaks.kept.push(EarlyBreak {
             file,
             notice: Some(Bytes::copy_from_slice(&head.bytes)),
             sealed: self.answer_sealed,
-            unheard: creates.clone(),
+            number: self.early_breaks.count,
+            below: self.ids.next(),
             creates,
+            unheard: creates,
         });
+        self.early_breaks.count += 1;
         false
     }
 
     /// A file is open now whose break may have come before. A client that has asked for its oplock hears of
     /// the break behind the answer, and so behind the near half.
     pub(super) fn break_early(&mut self, now: Time, file: FileId) {
-        let mut early = self.early_breaks.iter();
+        let mut early = self.early_breaks.kept.iter();
         let Some(index) = early.position(|early| early.file == file) else {
             return;
         };
-        let early = self.early_breaks.remove(index);
+        let early = self.early_breaks.kept.remove(index);
         self.broken(now, file);
         if !self.opens.get(&file).is_some_and(|open| open.is_ours) {
             let notice = early.notice.into_iter();
@@ -122,25 +145,32 @@ impl Far {
     /// A request is answered, or pending. Breaks that no CREATE has claimed which was under way as they came are the
     /// client's: nobody here knows their opens. It hears of them as well once what is left is pending: that has
     /// hardly opened anything yet, and may wait for that very break.
-    pub(super) fn give_early_breaks(&mut self, answered: u64, is_interim: bool) {
-        for mut early in std::mem::take(&mut self.early_breaks) {
-            early.unheard.retain(|id| *id != answered);
-            if !is_interim {
-                early.creates.retain(|id| *id != answered);
+    pub(super) fn give_early_breaks(&mut self, answered: u64, of: &Outstanding, is_interim: bool) {
+        if self.early_breaks.kept.is_empty() || !may_hold(&of.purpose) {
+            return;
+        }
+        if is_interim {
+            let heard = self.early_breaks.count;
+            self.outstanding.is_pending(answered, heard);
+        }
+        for mut early in std::mem::take(&mut self.early_breaks.kept) {
+            if answered < early.below {
+                early.unheard -= usize::from(of.heard_breaks <= early.number);
+                early.creates -= usize::from(!is_interim);
             }
-            if early.unheard.is_empty() {
+            if early.unheard == 0 {
                 let notice = early.notice.take().into_iter();
                 self.ready.extend(notice.map(|of| (early.sealed, of)));
             }
-            if !early.creates.is_empty() {
-                self.early_breaks.push(early);
+            if early.creates > 0 {
+                self.early_breaks.kept.push(early);
             }
         }
     }
 
     /// The oplock of an open that nobody is to have goes with it.
     pub(super) fn forget_early_break(&mut self, file: FileId) {
-        self.early_breaks.retain(|early| early.file != file);
+        self.early_breaks.kept.retain(|early| early.file != file);
     }
 
     /// Begins to give an open's oplock back.

@@ -25,6 +25,8 @@ pub(super) struct Outstanding {
     pub(super) written_at: Option<u64>,
     /// It may change what a directory holds.
     pub(super) changes_names: bool,
+    /// How many breaks of opens that are not known had been kept as it was last said to be pending.
+    pub(super) heard_breaks: u64,
 }
 
 impl Outstanding {
@@ -46,6 +48,7 @@ impl Outstanding {
             is_awaited: false,
             written_at: None,
             changes_names: false,
+            heard_breaks: 0,
         }
     }
 }
@@ -87,10 +90,11 @@ impl Requests {
         }
     }
 
-    /// The server's ids of those with such a purpose.
-    pub(super) fn ids_of(&self, is_meant: impl Fn(&Purpose) -> bool) -> impl Iterator<Item = u64> {
-        let requests = self.requests.iter();
-        requests.filter_map(move |(id, request)| is_meant(&request.purpose).then_some(*id))
+    /// The server says that it is at work on one, when so many breaks have been kept.
+    pub(super) fn is_pending(&mut self, id: u64, kept_breaks: u64) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.heard_breaks = kept_breaks;
+        }
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &Outstanding> {

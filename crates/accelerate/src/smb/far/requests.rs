@@ -537,6 +537,7 @@ impl Far {
                 is_awaited,
                 written_at,
                 changes_names: may_change_names(&header),
+                heard_breaks: 0,
             };
             self.outstanding.insert(id, request);
         }

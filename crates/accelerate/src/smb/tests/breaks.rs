@@ -10,7 +10,7 @@ use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{Header, UNASKED, command, flag, status};
 use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
-use crate::Input;
+use crate::{Input, LetGoReason, LettingGo};
 
 /// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
@@ -371,7 +371,10 @@ fn an_oplock_of_ours_that_is_broken_before_its_open_is_given_back_unheard() {
 
 /// The client may know what is not known here.
 fn breaks_what_nobody_opened(world: &mut World) {
-    let file = FileId([9; 16]);
+    breaks(world, FileId([9; 16]));
+}
+
+fn breaks(world: &mut World, file: FileId) {
     let notice = OplockBreak { level: 0, file }.emit();
     let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
     header.flags = flag::FROM_SERVER;
@@ -398,6 +401,33 @@ fn a_break_of_what_is_not_known_waits_for_those_that_were_being_opened_and_no_ot
     let has_heard = |world: &World| !world.clients[0].unasked.is_empty();
     assert!(world.run_until(Duration::from_secs(60), has_heard));
     assert!(!world.clients[0].answered.contains_key(&last));
+}
+
+/// What is kept of breaks until their opens are there does not grow with the opens that they may be of, and has an
+/// end.
+#[test]
+fn breaks_of_what_is_not_known_are_kept_up_to_a_limit() {
+    let kept = |creates: usize| {
+        let mut world = world_with(100);
+        world.server_takes = Duration::from_secs(5);
+        for name in 0..creates {
+            world.send(0, &Create::open(&format!("{name}")).request());
+        }
+        world.run_for(Duration::from_millis(100));
+        let before = world.buffered();
+        for number in 0..64 {
+            breaks(&mut world, FileId([number; 16]));
+        }
+        let kept = world.buffered() - before;
+        assert_eq!(world.let_go, None);
+        breaks(&mut world, FileId([64; 16]));
+        let reason = LetGoReason::Violation;
+        assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+        kept
+    };
+    let of_one = kept(1);
+    assert!((1..16 << 10).contains(&of_one), "{of_one}");
+    assert_eq!(kept(60), of_one);
 }
 
 /// It may be the very one that this open waits for.
