@@ -97,6 +97,8 @@ impl ReadAhead {
 
     /// Bytes asked for or sent that the client has not asked for yet.
     pub(crate) fn ahead(&self) -> u64 {
+        #[cfg(test)]
+        looks::count();
         self.run.as_ref().map_or(0, |run| run.next - run.start)
     }
 
@@ -229,6 +231,23 @@ impl Run {
         {
             self.blocks.pop_front();
         }
+    }
+}
+
+/// How often it is asked how far ahead an open is: with a thousand opens, the work of a flow.
+#[cfg(test)]
+pub(crate) mod looks {
+    use std::cell::Cell;
+
+    thread_local!(static LOOKS: Cell<usize> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        LOOKS.set(LOOKS.get() + 1);
+    }
+
+    /// Those of this test since it last asked.
+    pub(crate) fn take() -> usize {
+        LOOKS.take()
     }
 }
 

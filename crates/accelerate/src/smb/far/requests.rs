@@ -607,18 +607,20 @@ impl Far {
         if !self.queue.is_empty() || self.client_finish != Finish::Open {
             return;
         }
+        let mut ahead = None;
         let mut index = self.reading.len();
         while index > 0 {
             index -= 1;
             let file = self.reading[index];
-            if !self.read_ahead_of(now, file) {
+            if !self.read_ahead_of(now, file, &mut ahead) {
                 self.reading.remove(index);
             }
         }
     }
 
-    /// The same for one open; false when it is not read ahead for any more.
-    fn read_ahead_of(&mut self, now: Time, file: FileId) -> bool {
+    /// The same for one open; false when it is not read ahead for any more. How far ahead all opens are together is added
+    /// up once for all of them, and not before something is wanted.
+    fn read_ahead_of(&mut self, now: Time, file: FileId, ahead: &mut Option<u64>) -> bool {
         let large = self
             .connection
             .negotiated()
@@ -635,20 +637,14 @@ impl Far {
             if !wants_more {
                 return self.opens.get(&file).is_some_and(Open::is_held);
             }
-            // Not before something is wanted: of a thousand opens few are read at a time.
-            let ahead: u64 = self
-                .reading
-                .iter()
-                .filter_map(|file| self.opens.get(file)?.reads.as_ref())
-                .map(|reads| reads.ahead())
-                .sum();
+            let ahead = ahead.get_or_insert_with(|| self.ahead_of_all());
             let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_held()) else {
                 return false;
             };
             let Some(reads) = &mut open.reads else {
                 return true;
             };
-            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {
+            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(*ahead)) else {
                 return true;
             };
             // [MS-SMB2] §3.1.5.2 (Calculating the CreditCharge).
@@ -660,6 +656,7 @@ impl Far {
                 return true;
             }
             reads.asked(offset, length);
+            *ahead += u64::from(length);
             open.is_moved = true;
             let mut header = open.request(command::READ);
             header.credit_charge = if large { charge as u16 } else { 0 };
@@ -689,6 +686,13 @@ impl Far {
             };
             self.send_own(header, &request.emit(), purpose);
         }
+    }
+
+    /// Bytes read ahead of all opens together that the client has not asked for yet.
+    fn ahead_of_all(&self) -> u64 {
+        let reading = self.reading.iter();
+        let reads = reading.filter_map(|file| self.opens.get(file)?.reads.as_ref());
+        reads.map(|reads| reads.ahead()).sum()
     }
 
     /// A WRITE that the client may hold for done, to a file that another client has been given

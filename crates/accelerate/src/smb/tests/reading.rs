@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::far::read_ahead::looks;
 use super::super::testing::messages::{self, Create};
 use super::super::testing::world::World;
 use super::super::wire::header::command;
@@ -202,4 +203,26 @@ fn opens_that_ask_for_more_care_are_not_served() {
         world.run_for(Duration::from_secs(1));
         assert_eq!(world.server.count(0, command::READ), 2, "{create:?}");
     }
+}
+
+/// What opens want to be read ahead is limited for all of them together, and adding that up costs a look at each.
+#[test]
+fn a_message_costs_no_more_than_a_look_at_each_open_though_many_want_more_read_ahead() {
+    const OPENS: usize = 200;
+    let mut world = world_with(0);
+    let data = contents(100_000);
+    for number in 0..OPENS {
+        let name = format!("{number}");
+        world.server.files.insert(name.clone(), data.clone());
+        world.create(0, &Create::open(&name));
+    }
+    world.run_for(Duration::from_secs(1));
+    assert!((1..OPENS).contains(&world.server.count(0, command::READ)));
+    looks::take();
+    for _ in 0..10 {
+        world.ask(0, &messages::echo());
+    }
+    // It comes in a few pieces, as does its answer, and there are timers.
+    let looked = looks::take();
+    assert!(looked > 0 && looked <= 10 * 20 * OPENS, "{looked}");
 }

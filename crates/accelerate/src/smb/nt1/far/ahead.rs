@@ -14,18 +14,20 @@ impl Far {
         if is_held_back || self.client_finish != Finish::Open {
             return;
         }
+        let mut ahead = None;
         let mut index = self.reading.len();
         while index > 0 {
             index -= 1;
             let file = self.reading[index];
-            if !self.read_ahead_of(now, file) {
+            if !self.read_ahead_of(now, file, &mut ahead) {
                 self.reading.remove(index);
             }
         }
     }
 
-    /// The same for one open; false when it is not read ahead for any more.
-    fn read_ahead_of(&mut self, now: Time, file: u16) -> bool {
+    /// The same for one open; false when it is not read ahead for any more. How far ahead all opens are together is added
+    /// up once for all of them, and not before something is wanted.
+    fn read_ahead_of(&mut self, now: Time, file: u16, ahead: &mut Option<u64>) -> bool {
         loop {
             // Half of the places stay for the client.
             let places = (self.mpx() / 2).clamp(1, AHEAD_CREDITS as usize);
@@ -36,29 +38,24 @@ impl Far {
             let Some(reads) = &open.reads else {
                 return false;
             };
-            // Not before something is wanted: of a thousand opens few are read at a time.
             if open.changing > 0 || is_full || reads.next(u64::MAX).is_none() {
                 return true;
             }
-            let ahead: u64 = self
-                .reading
-                .iter()
-                .filter_map(|file| self.opens.get(file)?.reads.as_ref())
-                .map(|reads| reads.ahead())
-                .sum();
+            let ahead = ahead.get_or_insert_with(|| self.ahead_of_all());
             let Some(open) = self.opens.get_mut(&file) else {
                 return false;
             };
             let Some(reads) = &mut open.reads else {
                 return false;
             };
-            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(ahead)) else {
+            let Some((offset, length)) = reads.next(AHEAD_MAX.saturating_sub(*ahead)) else {
                 return true;
             };
             if !self.pace.has_room(u64::from(length)) {
                 return true;
             }
             reads.asked(offset, length);
+            *ahead += u64::from(length);
             open.reads_moved();
             open.reading += 1;
             let read = ReadRequest {
@@ -78,5 +75,12 @@ impl Far {
             self.pace.asked(u64::from(length));
             self.send_own(message, purpose);
         }
+    }
+
+    /// Bytes read ahead of all opens together that the client has not asked for yet.
+    fn ahead_of_all(&self) -> u64 {
+        let reading = self.reading.iter();
+        let reads = reading.filter_map(|file| self.opens.get(file)?.reads.as_ref());
+        reads.map(|reads| reads.ahead()).sum()
     }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use vocab::Random;
 
 use super::{ROUND_TRIP, contents, world};
+use crate::smb::far::read_ahead::looks;
 use crate::smb::nt1::testing::server::{INVALID_HANDLE, LOCK_CONFLICT};
 use crate::smb::nt1::testing::world::World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, find_first, header, lock_ranges, locking, negotiate, process_exit,
-    query_file, read, read_old, seek, session_setup, set_size, set_size_by_name, tell,
-    tree_connect, tree_disconnect, write,
+    Create, chained, close, echo, find_first, header, lock_ranges, locking, negotiate,
+    process_exit, query_file, read, read_old, seek, session_setup, set_size, set_size_by_name,
+    tell, tree_connect, tree_disconnect, write,
 };
 use crate::smb::nt1::wire::WORDS_AT;
 use crate::smb::nt1::wire::create::CreateAnswer;
@@ -429,4 +430,37 @@ fn what_another_process_has_locked_is_the_servers_to_give() {
     let before = world.answered();
     world.ask(0, &read(file, 120_000, BLOCK));
     assert_eq!(world.answered(), before);
+}
+
+/// What opens want to be read ahead is limited for all of them together, and adding that up costs a look at each, if
+/// one wants anything.
+#[test]
+fn a_message_costs_no_more_than_a_look_at_each_open_though_many_want_more_read_ahead() {
+    const OPENS: usize = 200;
+    let mut world = world(0);
+    let data = contents(200_000);
+    let mut files = Vec::new();
+    for number in 0..OPENS {
+        let name = format!("{number}");
+        world.server.files.insert(name.clone(), data.clone());
+        files.push(world.open(0, &name));
+    }
+    world.run_for(Duration::from_secs(1));
+    let looks_at_echoes = |world: &mut World| {
+        looks::take();
+        for _ in 0..10 {
+            world.ask(0, &echo(1));
+        }
+        looks::take()
+    };
+    assert_eq!(looks_at_echoes(&mut world), 0);
+    for file in files {
+        for offset in [0, u64::from(BLOCK)] {
+            world.ask(0, &read(file, offset, BLOCK));
+        }
+    }
+    world.run_for(Duration::from_secs(1));
+    // An echo comes in a few pieces, as does its answer, and there are timers.
+    let looked = looks_at_echoes(&mut world);
+    assert!(looked > 0 && looked <= 10 * 20 * OPENS, "{looked}");
 }
