@@ -370,8 +370,8 @@ impl Far {
         !self.outlived_writers(message).is_empty()
     }
 
-    /// The same in a compound, which may hold the very WRITE that is waited for: until none is answered any more, and
-    /// all that were have come here.
+    /// The same in a compound that works on opens as well, which may hold the very CLOSE that is waited for: until no
+    /// WRITE is answered any more, and all that were have come here.
     pub(super) fn is_written_behind(&self, message: &Message) -> bool {
         let mut writers = self.outlived_writers(message).into_iter();
         writers.any(|file| {

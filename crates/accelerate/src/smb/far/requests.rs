@@ -366,11 +366,27 @@ impl Far {
     }
 
     /// Whether a message alone in its frame asks for further channels of a session whose opens are not
-    /// given back yet, or for an open that outlives others which are not.
+    /// given back yet, or a frame for an open that outlives others which are not.
     pub(super) fn waits_for_opens(&self, message: &Message) -> bool {
-        message.single().is_some()
-            && (self.asks_for_channels(message, |grant| grant != Grant::Given)
-                || self.waits_for_writers(message))
+        let is_single = message.single().is_some();
+        is_single && self.asks_for_channels(message, |grant| grant != Grant::Given)
+            || (is_single || !self.works_on_opens(message)) && self.waits_for_writers(message)
+    }
+
+    /// Whether something in a frame may be about opens that are there already.
+    fn works_on_opens(&self, message: &Message) -> bool {
+        let mut chain = Chain::default();
+        message.heads().any(|head| {
+            let touch = chain.touch(&head.header, head.body());
+            match touch {
+                Touch::Nothing => false,
+                Touch::EndsTree | Touch::EndsSession | Touch::Anything => true,
+                Touch::Asks(file)
+                | Touch::Changes(file)
+                | Touch::Flushes(file)
+                | Touch::Closes(file) => self.opens.contains_key(&file),
+            }
+        })
     }
 
     /// Whether a message asks for further channels of a session that has opens with such a grant.

@@ -318,6 +318,48 @@ fn all_that_was_answered_stands_at_the_server_before_it_opens_what_can_outlive_t
     }
 }
 
+/// A WRITE behind a compound may be answered already as that comes to the server.
+#[test]
+fn what_was_answered_behind_a_compound_goes_before_what_it_opens_to_outlive_the_connection() {
+    let durable = Create {
+        context: Some(b"DH2Q"),
+        ..Create::leased("a", KEY)
+    };
+    let ways = |file: FileId| {
+        let alone = (true, [durable.request(), messages::echo()]);
+        // What it says of another open stays in order.
+        [
+            alone,
+            (false, [messages::query_length(file), durable.request()]),
+        ]
+    };
+    for way in 0..2 {
+        let mut world = world_with(300_000);
+        let file = leased(&mut world);
+        world.run_for(Duration::from_secs(1));
+        world.server.holds_writes = true;
+        let before = world.server.count(0, command::CREATE);
+        let (waits, chain) = &ways(file)[way];
+        let older = messages::write(file, 0, b"older");
+        assert!(is_answered_here(&mut world, &older));
+        let asked = world.send_chain(0, chain);
+        // The server has not done the one before, which this one must not overtake.
+        let newer = messages::write(file, 0, b"newer");
+        assert!(is_answered_here(&mut world, &newer));
+        world.run_for(Duration::from_secs(1));
+        world.server.do_held_writes();
+        world.run_for(Duration::from_secs(1));
+        let is_opened = world.server.count(0, command::CREATE) > before;
+        assert_eq!(is_opened, !waits, "{way}");
+        world.server.holds_writes = false;
+        world.server.do_held_writes();
+        for id in asked {
+            assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
+        }
+        assert_eq!(world.server.files["a"][..5], *b"newer");
+    }
+}
+
 /// What cannot be watched is the file of that open, and no other.
 #[test]
 fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
