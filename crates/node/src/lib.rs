@@ -32,6 +32,7 @@ mod path_memory;
 pub mod preflight;
 pub mod private_file;
 pub mod proxy;
+mod rereading;
 mod run;
 mod service_manager;
 pub mod smb_accounts;

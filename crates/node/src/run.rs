@@ -39,6 +39,7 @@ use crate::metrics;
 use crate::pairing::{Invitations, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
+use crate::rereading::Rereading;
 use crate::service_manager;
 use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::sys;
@@ -394,6 +395,7 @@ impl Node {
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
         let mut look = tokio::time::interval(smb_keytab::LOOK_EVERY);
         let mut held = Held::new(self.config.clone());
+        let mut rereading = Rereading::new(self.config.file.clone());
         let give_up = tokio::time::sleep(Duration::MAX);
         tokio::pin!(give_up);
         loop {
@@ -404,15 +406,19 @@ impl Node {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hangup.recv() => {
-                    self.reload(mailbox, changes, &mut held).await;
+                    rereading.ask();
                     continue;
                 }
                 () = reload.notified() => {
-                    self.reload(mailbox, changes, &mut held).await;
+                    rereading.ask();
                     continue;
                 }
                 () = paired.notified() => {
-                    self.reload(mailbox, changes, &mut held).await;
+                    rereading.ask();
+                    continue;
+                }
+                read = rereading.ended() => {
+                    self.reload(read, mailbox, changes, &mut held).await;
                     continue;
                 }
                 _ = ping.tick() => {
@@ -450,24 +456,21 @@ impl Node {
         }
     }
 
-    /// Reads the configuration again; a wrong one changes nothing.
+    /// Takes the configuration that was read again; a wrong one changes nothing.
     async fn reload(
         &self,
+        read: Result<NodeConfig, RunError>,
         mailbox: &Mailbox,
         changes: Option<&mpsc::UnboundedSender<Change>>,
         held: &mut Held,
     ) {
-        let mut config = match NodeConfig::load(&self.config.file) {
+        let mut config = match read {
             Ok(config) => config,
             Err(error) => {
                 tracing::error!(%error, "the configuration was not read again; the old one holds");
                 return;
             }
         };
-        if let Err(error) = delegated::delegate(&mut config) {
-            tracing::error!(%error, "the configuration was not read again; the old one holds");
-            return;
-        }
         for what in self.needs_restart(&config) {
             tracing::warn!(what, "this change takes effect when the node is restarted");
         }
@@ -735,5 +738,40 @@ mod tests {
             held.replace(config.clone());
         }
         assert_eq!(looks, smb_keytab::LOOKS_MAX);
+    }
+
+    /// Longer than anybody takes who does not wait for a disk.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_configuration_whose_disk_does_not_answer_keeps_nobody_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("far.toml");
+        let made = std::process::Command::new("mkfifo").arg(&file).status();
+        assert!(made.unwrap().success());
+        let node = Node {
+            config: NodeConfig::parse(&file, NODE).unwrap(),
+            identity: Arc::new(Identity::load_or_create(directory.path()).unwrap()),
+            dictionary_key: None,
+            pins: Pins::new(directory.path()),
+            heart: Heart::default(),
+            handle: Handle::current(),
+        };
+        let (mailbox, _messages) = Mailbox::new();
+        let (ends, mut loop_ended) = oneshot::channel();
+        let attending = tokio::spawn(async move {
+            let (paired, reload) = (Notify::new(), Notify::new());
+            reload.notify_one();
+            node.attend(&mailbox, &paired, &reload, None, &mut loop_ended, None)
+                .await
+        });
+        // It is being read.
+        let opens = move || std::fs::File::options().write(true).open(file);
+        let writer = tokio::task::spawn_blocking(opens).await.unwrap().unwrap();
+        ends.send(()).unwrap();
+        let attended = tokio::time::timeout(PATIENCE, attending).await;
+        drop(writer);
+        let ended = attended.expect("it waits for the disk").unwrap();
+        assert!(matches!(ended, Err(RunError::LoopEnded)));
     }
 }

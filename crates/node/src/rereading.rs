@@ -1,0 +1,126 @@
+//! The configuration as it is read again, with the secrets that it names.
+//!
+//! Their disk may be slow, or a network's that has lost its server, and whoever reads them waits for as long as it
+//! likes. So they are read beside everything else, one after the other: what was asked for while the files were being
+//! read may be later than what was read of them, and they are read once more.
+
+use std::path::{Path, PathBuf};
+
+use tokio::task::JoinHandle;
+
+use crate::config::NodeConfig;
+use crate::delegated;
+use crate::run::RunError;
+
+/// See the head of this file.
+pub(crate) struct Rereading {
+    file: PathBuf,
+    under_way: Option<JoinHandle<Result<NodeConfig, RunError>>>,
+    /// It was asked for since that began.
+    is_asked_again: bool,
+}
+
+impl Rereading {
+    /// Of this file.
+    pub(crate) fn new(file: PathBuf) -> Self {
+        Self {
+            file,
+            under_way: None,
+            is_asked_again: false,
+        }
+    }
+
+    /// Begins to read, or will once what is being read is there.
+    pub(crate) fn ask(&mut self) {
+        if self.under_way.is_some() {
+            self.is_asked_again = true;
+            return;
+        }
+        let file = self.file.clone();
+        let reads = move || read(&file);
+        self.under_way = Some(tokio::task::spawn_blocking(reads));
+    }
+
+    /// Waits for what is being read, for ever if nothing is.
+    pub(crate) async fn ended(&mut self) -> Result<NodeConfig, RunError> {
+        let Some(under_way) = &mut self.under_way else {
+            return std::future::pending().await;
+        };
+        let read = under_way.await.expect("what reads files does not panic");
+        self.under_way = None;
+        if std::mem::take(&mut self.is_asked_again) {
+            self.ask();
+        }
+        read
+    }
+}
+
+fn read(file: &Path) -> Result<NodeConfig, RunError> {
+    let mut config = NodeConfig::load(file)?;
+    delegated::delegate(&mut config)?;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::Write;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A file that is read when, and as, its writer says.
+    fn pipe(directory: &Path) -> PathBuf {
+        let file = directory.join("node.toml");
+        let made = Command::new("mkfifo").arg(&file).status().unwrap();
+        assert!(made.success());
+        file
+    }
+
+    /// Waits until the file is being read.
+    async fn writer(file: &Path) -> File {
+        let file = file.to_owned();
+        let opens = move || File::options().write(true).open(file);
+        tokio::task::spawn_blocking(opens).await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_for_meanwhile_is_read_once_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = pipe(directory.path());
+        let mut rereading = Rereading::new(file.clone());
+        rereading.ask();
+        let mut first = writer(&file).await;
+        rereading.ask();
+        rereading.ask();
+        first.write_all(b"[first]").unwrap();
+        drop(first);
+        let error = rereading.ended().await.unwrap_err().to_string();
+        assert!(error.contains("first"), "{error}");
+        let mut second = writer(&file).await;
+        second.write_all(b"[second]").unwrap();
+        drop(second);
+        let error = rereading.ended().await.unwrap_err().to_string();
+        assert!(error.contains("second"), "{error}");
+        assert!(rereading.under_way.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_cannot_be_read_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().display();
+        let text = format!(
+            "[node]\nname = \"far\"\nstate_directory = \"{path}\"\n\
+             [wan]\nlisten = \"127.0.0.1:4433\"\n\
+             [[peer]]\nname = \"near\"\n\
+             [policy]\nsmb_keytab = \"{path}/keytab\"\n"
+        );
+        let file = directory.path().join("node.toml");
+        fs::write(&file, text).unwrap();
+        let mut rereading = Rereading::new(file);
+        rereading.ask();
+        let error = rereading.ended().await.unwrap_err().to_string();
+        let wanted = format!("cannot read {path}/keytab: ");
+        assert!(error.starts_with(&wanted), "{error}");
+    }
+}
