@@ -2,6 +2,7 @@
 
 mod breaks;
 mod closing;
+mod company;
 mod ends;
 mod file_system;
 mod kerberos;

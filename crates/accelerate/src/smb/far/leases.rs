@@ -286,7 +286,7 @@ impl Far {
 
     /// Says so when nothing is done under leases any more and somebody waits for that.
     pub(super) fn tell_given_back(&mut self) {
-        let is_done = |open: &Open| open.lease.is_none() || open.grant == Grant::Given;
+        let is_done = |open: &Open| open.lease.is_none() || open.has_stopped();
         if self.stops_by().is_some() && self.opens.values().all(is_done) {
             self.leases.company = Company::Beside { stops_by: None };
             self.outputs.push_back(Output::GivenBack);

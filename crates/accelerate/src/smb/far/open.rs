@@ -166,6 +166,17 @@ impl Open {
         }
     }
 
+    /// Whether nothing is answered for it any more, and all that was stands at the server; what the server takes its
+    /// time for is not that, where neither WRITEs nor its CLOSE are answered.
+    pub(crate) fn has_stopped(&self) -> bool {
+        let answers = self.may_write || self.may_close;
+        match self.grant {
+            Grant::Held => !answers && self.is_closing,
+            Grant::Breaking { confirmed, .. } => !answers && (confirmed || self.is_closing),
+            Grant::Given => true,
+        }
+    }
+
     /// Whether the WRITE whose turn it is may have been answered.
     pub(crate) fn is_from_before(&self) -> bool {
         !self.has_confirmed() || self.queued_writes > 0

@@ -1,0 +1,223 @@
+//! Clients with several connections to a server, of which no flow serves a lease: how the first stops, and what the
+//! second waits for.
+
+use std::time::Duration;
+
+use super::super::testing::messages::{self, Create};
+use super::super::testing::world::{FAR, NEAR, World};
+use super::super::wire::create::CreateAnswer;
+use super::super::wire::header::{command, flag, status};
+use super::leases::{KEY, is_answered_here, leased};
+use super::{contents, read, world_with};
+use crate::{Input, LetGoReason, LettingGo};
+
+/// Another connection of the same client shares its leases: what is changed through that breaks none of them.
+#[test]
+fn while_its_client_has_another_connection_a_lease_is_no_licence() {
+    let mut world = world_with(300_000);
+    world.server.files.insert("b".to_owned(), contents(100));
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    let early = messages::write(file, 0, b"early");
+    world.server.holds_writes = true;
+    assert!(is_answered_here(&mut world, &early));
+    world.input(FAR, Input::Beside);
+    world.run_for(Duration::from_secs(1));
+    // The other one waits for what was answered.
+    assert!(!world.has_given_back);
+    world.server.holds_writes = false;
+    world.server.do_held_writes();
+    world.run_for(Duration::from_secs(1));
+    assert!(world.has_given_back);
+    let held = world.server.files.get_mut("a").unwrap();
+    assert_eq!(held[..5], *b"early");
+    held.fill(1);
+    for at in [0, 10_000] {
+        assert_eq!(read(&mut world, 0, file, at, 10_000), [1; 10_000]);
+    }
+    let second = world.create(0, &Create::leased("b", 9));
+    let third = leased(&mut world);
+    // Once it is alone again, leases are licences that nobody else can have shared.
+    world.input(FAR, Input::Alone);
+    let fourth = world.create(0, &Create::leased("c", 11));
+    for (file, is_here) in [(second, false), (third, false), (fourth, true)] {
+        world.run_for(Duration::from_secs(1));
+        let write = messages::write(file, 0, b"x");
+        assert_eq!(is_answered_here(&mut world, &write), is_here);
+    }
+    assert!(world.clients[0].unasked.is_empty());
+}
+
+/// What the other connection has opened under such a lease may outlive it, as may its WRITEs.
+#[test]
+fn a_lease_from_before_another_connection_is_no_licence_behind_it() {
+    let mut world = world_with(300_000);
+    for name in ["b", "c"] {
+        world.server.files.insert(name.to_owned(), contents(100));
+    }
+    let first = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    // One is under way all the time.
+    world.server_takes = Duration::from_secs(2);
+    let opening = world.send(0, &Create::leased("b", 9).request());
+    world.run_for(Duration::from_secs(1));
+    world.input(FAR, Input::Beside);
+    world.run_for(Duration::from_millis(500));
+    assert!(world.has_given_back);
+    world.input(FAR, Input::Alone);
+    assert!(!world.clients[0].answered.contains_key(&opening));
+    let answer = world.wait(0, opening);
+    world.server_takes = Duration::ZERO;
+    let second = CreateAnswer::parse(&answer.body).unwrap().file;
+    let again = leased(&mut world);
+    let second_again = world.create(0, &Create::leased("b", 9));
+    let new = world.create(0, &Create::leased("c", 11));
+    world.run_for(Duration::from_secs(1));
+    for file in [first, second, again, second_again] {
+        let write = messages::write(file, 0, b"x");
+        assert!(!is_answered_here(&mut world, &write));
+    }
+    let write = messages::write(new, 0, b"x");
+    assert!(is_answered_here(&mut world, &write));
+}
+
+#[test]
+fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
+    let mut world = world_with(300_000);
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    world.is_cut = true;
+    let late = messages::write(file, 0, b"late");
+    assert!(is_answered_here(&mut world, &late));
+    world.input(FAR, Input::Beside);
+    let is_given_back = world.run_until(Duration::from_secs(12), |world| world.has_given_back);
+    assert!(is_given_back);
+    world.server.files.get_mut("a").unwrap().fill(1);
+    world.is_cut = false;
+    assert_eq!(read(&mut world, 0, file, 0, 10), [1; 10]);
+    // What came too late is reported.
+    let closed = world.ask(0, &messages::close(file));
+    assert_eq!(closed.header.status, status::UNEXPECTED_IO_ERROR);
+}
+
+/// A server that does not answer here may answer there: a cable of one of its two has been pulled.
+#[test]
+fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
+    for (ends_after, limit) in [(None, 30_000), (Some(0), 2_000), (Some(5_000), 7_000)] {
+        for is_close in [true, false] {
+            let mut world = world_with(300_000);
+            let file = leased(&mut world);
+            world.run_for(Duration::from_secs(1));
+            world.server.holds_writes = !is_close;
+            world.server.holds_closes = is_close;
+            let early = match is_close {
+                true => messages::close(file),
+                false => messages::write(file, 0, b"early"),
+            };
+            assert!(is_answered_here(&mut world, &early));
+            world.run_for(Duration::from_secs(1));
+            if ends_after == Some(0) {
+                world.input(NEAR, Input::LanFinished);
+                world.run_for(Duration::from_secs(1));
+            }
+            let waits_from = world.now;
+            world.input(FAR, Input::Beside);
+            if let Some(after) = ends_after.filter(|after| *after > 0) {
+                world.run_for(Duration::from_millis(after) - super::DELAY);
+                world.input(NEAR, Input::LanFinished);
+            }
+            let is_over = world.run_until(Duration::from_secs(60), |world| world.let_go.is_some());
+            assert!(is_over && !world.has_given_back);
+            let reason = LetGoReason::Unconfirmed;
+            assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
+            assert_eq!(world.now.since(waits_from), Duration::from_millis(limit));
+        }
+    }
+}
+
+/// A server may take its time for what nobody has answered before it.
+#[test]
+fn a_connection_on_which_only_the_server_answers_is_not_ended_for_the_next_one() {
+    let durable = Create {
+        context: Some(b"DH2Q"),
+        ..Create::leased("a", KEY)
+    };
+    for request in [messages::write, |file, _, _: &[u8]| messages::close(file)] {
+        let mut world = world_with(300_000);
+        let file = world.create(0, &durable);
+        world.run_for(Duration::from_secs(1));
+        world.server.holds_writes = true;
+        world.server.holds_closes = true;
+        let asked = world.send(0, &request(file, 0, b"slow"));
+        world.run_for(Duration::from_secs(1));
+        world.input(FAR, Input::Beside);
+        let is_given_back = world.run_until(super::DELAY * 2, |world| world.has_given_back);
+        assert!(is_given_back);
+        world.run_for(Duration::from_secs(60));
+        assert_eq!(world.let_go, None);
+        assert!(!world.clients[0].answered.contains_key(&asked));
+        world.server.do_held_writes();
+        world.server.do_held_closes();
+        assert_eq!(world.wait(0, asked).header.status, status::SUCCESS);
+    }
+}
+
+/// What the client holds for done is not given up with its connection.
+#[test]
+fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_server() {
+    let mut world = world_with(300_000);
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    world.server.holds_writes = true;
+    let early = messages::write(file, 0, b"early");
+    assert!(is_answered_here(&mut world, &early));
+    world.input(NEAR, Input::LanFinished);
+    world.run_for(Duration::from_secs(1));
+    world.input(FAR, Input::Beside);
+    world.run_for(Duration::from_secs(1));
+    assert!(!world.has_given_back);
+    world.server.do_held_writes();
+    world.run_for(Duration::from_secs(60));
+    assert!(world.has_given_back && world.let_go.is_none());
+    assert_eq!(world.server.files["a"][..5], *b"early");
+}
+
+#[test]
+fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
+    let mut world = World::new(super::DELAY);
+    world.server.files.insert("a".to_owned(), contents(300_000));
+    world.keeps_company = true;
+    world.ask(0, &messages::negotiate());
+    assert!(world.between.is_some());
+    let waits = world.send(0, &messages::session_setup());
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.server.count(0, command::SESSION_SETUP), 0);
+    world.input(FAR, Input::Beside);
+    let answer = world.wait(0, waits);
+    world.clients[0].session = answer.header.session;
+    let answer = world.ask(0, &messages::tree_connect());
+    world.clients[0].tree = answer.header.tree;
+    let file = leased(&mut world);
+    world.run_for(Duration::from_secs(1));
+    let write = messages::write(file, 0, b"x");
+    assert!(!is_answered_here(&mut world, &write));
+}
+
+/// What waits goes first, whatever becomes of the flow.
+#[test]
+fn a_second_connection_that_is_let_go_or_ends_while_it_waits_loses_nothing() {
+    for is_let_go in [true, false] {
+        let mut world = World::new(super::DELAY);
+        world.keeps_company = true;
+        world.ask(0, &messages::negotiate());
+        let waits = world.send(0, &messages::session_setup());
+        match is_let_go {
+            true => drop(world.send(0, &messages::echo().with_flags(flag::SIGNED))),
+            false => world.input(NEAR, Input::LanFinished),
+        }
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(world.let_go.is_some(), is_let_go);
+        assert_eq!(world.server.count(0, command::SESSION_SETUP), 1);
+        assert!(world.clients[0].answered.contains_key(&waits));
+    }
+}
