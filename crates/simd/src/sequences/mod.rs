@@ -35,6 +35,10 @@ use zstd_sys::{
 pub const MAX_BLOCK: usize = 128 * 1024;
 /// Bytes of a match at least: zstd's `ZSTD_MINMATCH_MIN`.
 pub const MIN_MATCH: usize = 3;
+/// Windows that the format knows, and those of which an offset's extra bits fit a word beside those of lengths,
+/// as powers of two.
+const LEAST_LOG: u32 = 10;
+const MOST_LOG: u32 = 24;
 /// The strategy by whose rules zstd chooses how to code tables: `ZSTD_dfast`, that of level 3. It
 /// finds nothing itself.
 const STRATEGY: i32 = 2;
@@ -126,8 +130,12 @@ unsafe impl Send for Frame {}
 
 impl Frame {
     /// A frame of 2^`log` bytes at most; `None` when there is no memory for its context.
+    ///
+    /// # Panics
+    /// When that is less than 10, or more than 24.
     #[must_use]
     pub fn new(log: u32) -> Option<Self> {
+        assert!((LEAST_LOG..=MOST_LOG).contains(&log), "no such window");
         // SAFETY: takes nothing; returns a context of our own, or null.
         let context = NonNull::new(unsafe { ZSTD_createCCtx() })?;
         Some(Self {
@@ -221,8 +229,8 @@ impl Frame {
         if !self.is_begun {
             self.is_begun = true;
             out.extend_from_slice(&MAGIC);
-            // Its size is a power of two, of which the exponent counts from 10 on.
-            out.extend_from_slice(&[FLAGS, ((self.log - 10) << 3) as u8]);
+            // Its size is a power of two, of which the exponent counts from the least on.
+            out.extend_from_slice(&[FLAGS, ((self.log - LEAST_LOG) << 3) as u8]);
         }
         if length > 0 && !self.flush(length, out) {
             // As it is: such a block leaves the offsets alone.

@@ -12,7 +12,7 @@ use super::{MAX_BLOCK, MIN_MATCH, Sequence};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Avx512(());
 
-/// A value exists only where the processor has BMI1 and BMI2.
+/// A value exists only where the processor has BMI1, BMI2 and LZCNT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bmi2(());
 
@@ -66,7 +66,9 @@ impl Avx512 {
 impl Bmi2 {
     /// Asks the processor.
     pub(super) fn detect() -> Option<Self> {
-        let has = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+        let has = is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt");
         has.then_some(Self(()))
     }
 
