@@ -45,8 +45,9 @@ impl BenchSmb {
     pub(crate) fn run(self) -> Result<()> {
         lab::kernel::catch_interruptions();
         let choice = self.choice();
+        let is_named = self.cells.iter().all(|word| !word.trim().is_empty());
         ensure!(
-            !choice.cells.is_empty() || !choice.document_modes.is_empty(),
+            is_named && !choice.cells.is_empty() || !choice.document_modes.is_empty(),
             "nothing is called so; a cell is called as {}, the documents `documents` and the cell \
              without a key `without-key`",
             Cell::of_default()[0].name()
