@@ -1,7 +1,7 @@
 //! Puts into words what was done with a flow: the reason why.
 
-use accelerate::Half;
 use accelerate::detect::Protocol;
+use accelerate::{Half, LetGoReason};
 use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
@@ -117,7 +117,7 @@ pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
         stages: vec![
             intercept(flow),
             classify(flow),
-            accelerate(flow),
+            accelerate(flow, &peer.config.name),
             reduce(flow, state),
             tunnel(peer),
         ],
@@ -156,19 +156,19 @@ fn classify(flow: &Flow) -> StageReport {
     }
 }
 
-fn accelerate(flow: &Flow) -> StageReport {
+fn accelerate(flow: &Flow, peer: &str) -> StageReport {
     let (why_not, remedy) = match flow.letting_go_reason() {
         _ if flow.carry_only => (
             Some("the policy carries this port only".to_owned()),
             Some("take it out of carry_only_ports in [policy]".to_owned()),
         ),
-        Some(reason) => (
-            Some(match flow.note() {
+        Some(reason) => file_shares_off(flow, reason, peer).unwrap_or_else(|| {
+            let why_not = match flow.note() {
                 Some(note) => format!("{} ({note})", reason.text()),
                 None => reason.text().to_owned(),
-            }),
-            reason.remedy().map(str::to_owned),
-        ),
+            };
+            (Some(why_not), reason.remedy().map(str::to_owned))
+        }),
         None => (None, None),
     };
     let mut did = flow.accelerator_name.to_owned();
@@ -197,6 +197,39 @@ fn accelerate(flow: &Flow) -> StageReport {
         why_not,
         remedy,
     }
+}
+
+/// Where file shares are switched off, if that is why, and what would change it. The node that took the client's
+/// connection offers the accelerator or does not; the other one's half declines it.
+fn file_shares_off(
+    flow: &Flow,
+    reason: LetGoReason,
+    peer: &str,
+) -> Option<(Option<String>, Option<String>)> {
+    let took_client = flow.via.is_some();
+    let is_off_here = match reason {
+        LetGoReason::NoAccelerator if is_file_share_port(flow.server.port()) => took_client,
+        LetGoReason::Policy if flow.accelerator_name == SMB => !took_client,
+        _ => return None,
+    };
+    let node = match is_off_here {
+        true => "this node".to_owned(),
+        false => format!("the peer {peer}"),
+    };
+    Some((
+        Some(format!(
+            "acceleration of file shares (SMB) is switched off on {node}: smb in [policy]"
+        )),
+        Some("set smb = \"strict\" in [policy] of both nodes".to_owned()),
+    ))
+}
+
+/// The accelerator of file shares in the registry.
+const SMB: &str = "smb";
+
+fn is_file_share_port(port: u16) -> bool {
+    let mut entries = accelerate::registry::ENTRIES.iter();
+    entries.any(|entry| entry.name == SMB && entry.ports.contains(&port))
 }
 
 /// Bytes of a flow below which its headers outweigh what reduction could save.

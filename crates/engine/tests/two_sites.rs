@@ -8,7 +8,7 @@ mod world;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Event, Input, Limits, Policy};
+use engine::{Event, Input, Limits, Policy, StageReport};
 use reduce::DictionaryConfig;
 use vocab::{Bitrate, ByteCount, Probability, Random};
 use world::{FAR, NEAR, Path, Script, Setting, World, client, server};
@@ -451,17 +451,33 @@ fn both_nodes_say_why_an_accelerator_let_go() {
     // The far node's policy is the default one, in which file shares are not accelerated.
     world.servers.insert(445, answering(&answer));
     download(&mut world, 445, &answer);
-    for own in [NEAR, FAR] {
-        let why = world.nodes[own].engine.why(world.now, 1).unwrap();
-        let stage = why
-            .stages
-            .iter()
-            .find(|stage| stage.stage == "accelerate")
-            .unwrap();
+    for (own, off) in [(NEAR, "off on the peer"), (FAR, "off on this node")] {
+        let stage = accelerate_stage(&world, own);
         assert_eq!(stage.did, "smb");
-        let reason = stage.why_not.as_deref().unwrap();
-        assert!(reason.contains("the policy says not to"), "{reason}");
+        let reason = stage.why_not.unwrap();
+        assert!(reason.contains(off), "{reason}");
+        assert!(stage.remedy.unwrap().contains("smb = \"strict\""));
     }
+}
+
+#[test]
+fn both_nodes_say_that_the_near_one_has_file_shares_switched_off() {
+    let answer = random_bytes(10, 300_000);
+    let mut world = world_with([(445, answering(&answer))]);
+    download(&mut world, 445, &answer);
+    for (own, off) in [(NEAR, "off on this node"), (FAR, "off on the peer")] {
+        let stage = accelerate_stage(&world, own);
+        assert_eq!(stage.did, "passthrough");
+        let reason = stage.why_not.unwrap();
+        assert!(reason.contains(off), "{reason}");
+        assert!(stage.remedy.unwrap().contains("smb = \"strict\""));
+    }
+}
+
+fn accelerate_stage(world: &World, own: usize) -> StageReport {
+    let why = world.nodes[own].engine.why(world.now, 1).unwrap();
+    let mut stages = why.stages.into_iter();
+    stages.find(|stage| stage.stage == "accelerate").unwrap()
 }
 
 #[test]
