@@ -8,7 +8,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use tokio::io::Interest;
@@ -208,6 +210,54 @@ pub(crate) fn start_session() {
     // SAFETY: setsid takes nothing and touches no memory of ours. It fails only for a group
     // leader, which then has a group of its own already.
     unsafe { libc::setsid() };
+}
+
+/// A process, to be asked later how it ended.
+pub(crate) struct Process(OwnedFd);
+
+/// What `PIDFD_GET_INFO` of pidfd_open(2) fills in, in its first version.
+#[repr(C)]
+#[derive(Default)]
+struct ProcessInfo {
+    mask: u64,
+    control_group: u64,
+    /// Of processes and users.
+    numbers: [u32; 11],
+    /// As of wait(2).
+    status: i32,
+}
+
+/// `_IOWR(0xff, 11, struct pidfd_info)`.
+const PIDFD_GET_INFO: libc::Ioctl = 0xc040_ff0b_u32 as libc::Ioctl;
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+
+impl Process {
+    /// The one that started this one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn parent() -> io::Result<Self> {
+        // SAFETY: plain values; the descriptor that it returns is nobody else's.
+        unsafe {
+            let descriptor = libc::syscall(libc::SYS_pidfd_open, libc::getppid(), 0);
+            match RawFd::try_from(descriptor) {
+                Ok(descriptor) if descriptor >= 0 => Ok(Self(OwnedFd::from_raw_fd(descriptor))),
+                Ok(_) | Err(_) => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+
+    /// How it ended, although it was not this one's child: told by Linux 6.15 and later, and once its own parent has
+    /// taken note.
+    pub(crate) fn end(&self) -> Option<ExitStatus> {
+        let mut info = ProcessInfo {
+            mask: PIDFD_INFO_EXIT,
+            ..ProcessInfo::default()
+        };
+        // SAFETY: the kernel writes as many bytes at most into `info` as the request's number says, which is its size.
+        let asked = unsafe { libc::ioctl(self.0.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+        (asked == 0 && info.mask & PIDFD_INFO_EXIT != 0).then(|| ExitStatus::from_raw(info.status))
+    }
 }
 
 /// Raises the limit of open descriptors as far as is allowed without privileges, and returns it.

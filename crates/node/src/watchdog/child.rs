@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::{BEAT, GOODBYE, REINSTALL};
@@ -19,6 +20,8 @@ const HUNG_AFTER: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(100);
 /// Before a dead node is started again, so that its sockets are gone.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
+/// For its parent to take note of its end, before which the kernel does not tell it.
+const TOLD_WITHIN: Duration = Duration::from_millis(200);
 /// A node that dies more often than this is broken; starting it again helps nobody.
 const RESTARTS: usize = 5;
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
@@ -42,6 +45,7 @@ pub struct WatchdogOptions {
 /// When the node cannot be started again.
 pub fn watch(options: WatchdogOptions) -> io::Result<()> {
     sys::start_session();
+    let node = sys::Process::parent();
     keep_needed_capabilities();
     // Standard input is one end of the pair that the node made.
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -51,7 +55,27 @@ pub fn watch(options: WatchdogOptions) -> io::Result<()> {
     if said_goodbye {
         return Ok(());
     }
-    restart(options)
+    let end = node.ok().and_then(|node| wait_for_end(&node));
+    restart(options, &describe(end))
+}
+
+fn wait_for_end(node: &sys::Process) -> Option<ExitStatus> {
+    let asked = Instant::now();
+    loop {
+        let end = node.end();
+        if end.is_some() || asked.elapsed() >= TOLD_WITHIN {
+            return end;
+        }
+        std::thread::sleep(TOLD_WITHIN / 20);
+    }
+}
+
+fn describe(end: Option<ExitStatus>) -> String {
+    match end.map(|end| (end.signal(), end.code())) {
+        Some((Some(signal), _)) => format!("killed by signal {signal}"),
+        Some((None, Some(code))) => format!("ended with exit code {code}"),
+        Some((None, None)) | None => "not told by the kernel".to_owned(),
+    }
 }
 
 /// Attends to the node until its end; whether it said goodbye.
@@ -101,7 +125,7 @@ fn remove(node: Option<&str>) {
 }
 
 /// Becomes the node.
-fn restart(options: WatchdogOptions) -> io::Result<()> {
+fn restart(options: WatchdogOptions, end: &str) -> io::Result<()> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
@@ -111,14 +135,17 @@ fn restart(options: WatchdogOptions) -> io::Result<()> {
         .filter(|then| then + RESTARTS_WITHIN.as_secs() > now)
         .collect();
     if options.restart.is_empty() {
-        tracing::error!("the node is dead");
+        tracing::error!(end, "the node is dead");
         return Ok(());
     }
     if restarts.len() >= RESTARTS {
-        tracing::error!("the node is dead and died too often to be started again");
+        tracing::error!(
+            end,
+            "the node is dead and died too often to be started again"
+        );
         return Ok(());
     }
-    tracing::error!("the node is dead; starting it again");
+    tracing::error!(end, "the node is dead; starting it again");
     restarts.push(now);
     std::thread::sleep(RESTART_AFTER);
     let restarts: Vec<String> = restarts.iter().map(u64::to_string).collect();
@@ -143,5 +170,19 @@ fn keep_needed_capabilities() {
     ];
     if let Err(error) = sys::keep_only_capabilities(&needed) {
         tracing::warn!(%error, "the watchdog keeps its capabilities");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_by_its_signal_or_its_exit_code() {
+        let described = |status| describe(Some(ExitStatus::from_raw(status)));
+        assert_eq!(described(9), "killed by signal 9");
+        assert_eq!(described(128 | 11), "killed by signal 11");
+        assert_eq!(described(1 << 8), "ended with exit code 1");
+        assert_eq!(describe(None), "not told by the kernel");
     }
 }
