@@ -30,7 +30,12 @@ pub(crate) struct BenchSmb {
     full: bool,
     /// Only cells whose name holds one of these, of all there are, as in
     /// `serial-64k+OC-1/100ms,listing`.
-    #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "WORD,...",
+        value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
     cells: Vec<String>,
     /// Prints one JSON object.
     #[arg(long)]
@@ -45,9 +50,8 @@ impl BenchSmb {
     pub(crate) fn run(self) -> Result<()> {
         lab::kernel::catch_interruptions();
         let choice = self.choice();
-        let is_named = self.cells.iter().all(|word| !word.trim().is_empty());
         ensure!(
-            is_named && !choice.cells.is_empty() || !choice.document_modes.is_empty(),
+            !choice.cells.is_empty() || !choice.document_modes.is_empty(),
             "nothing is called so; a cell is called as {}, the documents `documents` and the cell \
              without a key `without-key`",
             Cell::of_default()[0].name()
@@ -361,6 +365,18 @@ mod tests {
         let choice = bench(&["documents"], false).choice();
         assert!(choice.cells.is_empty() && choice.document_modes.len() == 2);
         assert!(bench(&[], false).choice().with_withheld_key);
+    }
+
+    #[test]
+    fn an_empty_word_is_none_and_does_not_stand_for_all() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            bench: BenchSmb,
+        }
+        let parse = |words: &str| <Line as clap::Parser>::try_parse_from(["it", "--cells", words]);
+        assert!(parse("").is_err() && parse("listing,").is_err());
+        assert_eq!(parse("listing,T1").unwrap().bench.cells, ["listing", "T1"]);
     }
 
     #[test]
