@@ -7,9 +7,10 @@ use std::net::{SocketAddr, TcpListener};
 use accelerate::smb::{Channels, Consistency};
 
 use crate::config::{InterceptMode, NodeConfig};
+use crate::delegated::{self, DelegatedError};
 use crate::identity::{Identity, IdentityError};
 use crate::pairing::Pins;
-use crate::{delegated, intercept, smb_keytab, sys, wan};
+use crate::{intercept, smb_keytab, sys, wan};
 
 /// What a node with this configuration would do, in some lines.
 #[must_use]
@@ -112,7 +113,15 @@ fn listed(words: &[String]) -> String {
     words.join(", ")
 }
 
-/// What stands in the way on this machine, each with what to do about it.
+/// Reads the secrets that the configuration names, without which a node does not start.
+///
+/// # Errors
+/// When a file cannot be read, is open to others, or holds something else.
+pub fn look_at_secrets(config: &NodeConfig) -> Result<(), DelegatedError> {
+    delegated::delegate(&mut config.clone())
+}
+
+/// What else stands in the way on this machine, each with what to do about it.
 #[must_use]
 pub fn look(config: &NodeConfig) -> Vec<String> {
     let mut problems = Vec::new();
@@ -134,9 +143,6 @@ pub fn look(config: &NodeConfig) -> Vec<String> {
             "this kernel does not have the congestion control `{name}` loaded (it has {}); `modprobe tcp_{name}` may help",
             controls.join(", ")
         ));
-    }
-    if let Err(error) = delegated::delegate(&mut config.clone()) {
-        problems.push(error.to_string());
     }
     look_at_file_shares(config, &mut problems);
     if config.peers.is_empty() {

@@ -6,18 +6,32 @@
 
 use std::path::{Path, PathBuf};
 
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::config::NodeConfig;
 use crate::delegated;
 use crate::run::RunError;
 
+/// Told what became of the configuration: it holds now, or why it was refused.
+pub(crate) type Asker = oneshot::Sender<Result<(), String>>;
+
 /// See the head of this file.
 pub(crate) struct Rereading {
     file: PathBuf,
     under_way: Option<JoinHandle<Result<NodeConfig, RunError>>>,
+    /// They wait for what is being read.
+    askers: Vec<Asker>,
     /// It was asked for since that began.
     is_asked_again: bool,
+    /// By these.
+    next_askers: Vec<Asker>,
+}
+
+/// What was read, and who waits to be told what became of it.
+pub(crate) struct Reread {
+    pub(crate) read: Result<NodeConfig, RunError>,
+    pub(crate) askers: Vec<Asker>,
 }
 
 impl Rereading {
@@ -26,32 +40,37 @@ impl Rereading {
         Self {
             file,
             under_way: None,
+            askers: Vec::new(),
             is_asked_again: false,
+            next_askers: Vec::new(),
         }
     }
 
-    /// Begins to read, or will once what is being read is there.
-    pub(crate) fn ask(&mut self) {
+    /// Begins to read, or will once what is being read is there. Whoever asks may wait to be told.
+    pub(crate) fn ask(&mut self, asker: Option<Asker>) {
+        self.next_askers.extend(asker);
         if self.under_way.is_some() {
             self.is_asked_again = true;
             return;
         }
+        self.askers = std::mem::take(&mut self.next_askers);
         let file = self.file.clone();
         let reads = move || read(&file);
         self.under_way = Some(tokio::task::spawn_blocking(reads));
     }
 
     /// Waits for what is being read, for ever if nothing is.
-    pub(crate) async fn ended(&mut self) -> Result<NodeConfig, RunError> {
+    pub(crate) async fn ended(&mut self) -> Reread {
         let Some(under_way) = &mut self.under_way else {
             return std::future::pending().await;
         };
         let read = under_way.await.expect("what reads files does not panic");
         self.under_way = None;
+        let askers = std::mem::take(&mut self.askers);
         if std::mem::take(&mut self.is_asked_again) {
-            self.ask();
+            self.ask(None);
         }
-        read
+        Reread { read, askers }
     }
 }
 
@@ -89,19 +108,31 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = pipe(directory.path());
         let mut rereading = Rereading::new(file.clone());
-        rereading.ask();
+        let (of_first, _) = oneshot::channel();
+        rereading.ask(Some(of_first));
         let mut first = writer(&file).await;
-        rereading.ask();
-        rereading.ask();
+        let (of_second, mut told_second) = oneshot::channel();
+        rereading.ask(Some(of_second));
+        rereading.ask(None);
         first.write_all(b"[first]").unwrap();
         drop(first);
-        let error = rereading.ended().await.unwrap_err().to_string();
+        let Reread { read, askers } = rereading.ended().await;
+        let error = read.unwrap_err().to_string();
         assert!(error.contains("first"), "{error}");
+        // What was asked for later may not be in it.
+        assert_eq!(askers.len(), 1);
+        drop(askers);
+        assert_eq!(
+            told_second.try_recv(),
+            Err(oneshot::error::TryRecvError::Empty)
+        );
         let mut second = writer(&file).await;
         second.write_all(b"[second]").unwrap();
         drop(second);
-        let error = rereading.ended().await.unwrap_err().to_string();
+        let Reread { read, askers } = rereading.ended().await;
+        let error = read.unwrap_err().to_string();
         assert!(error.contains("second"), "{error}");
+        assert_eq!(askers.len(), 1);
         assert!(rereading.under_way.is_none());
     }
 
@@ -118,8 +149,8 @@ mod tests {
         let file = directory.path().join("node.toml");
         fs::write(&file, text).unwrap();
         let mut rereading = Rereading::new(file);
-        rereading.ask();
-        let error = rereading.ended().await.unwrap_err().to_string();
+        rereading.ask(None);
+        let error = rereading.ended().await.read.unwrap_err().to_string();
         let wanted = format!("cannot read {path}/keytab: ");
         assert!(error.starts_with(&wanted), "{error}");
     }

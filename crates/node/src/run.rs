@@ -39,7 +39,7 @@ use crate::metrics;
 use crate::pairing::{Invitations, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::proxy::{self, Protocol};
-use crate::rereading::Rereading;
+use crate::rereading::{Asker, Reread, Rereading};
 use crate::service_manager;
 use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::sys;
@@ -328,14 +328,14 @@ impl Node {
                 mailbox.clone(),
             ));
         }
-        let reload = Arc::new(Notify::new());
+        let (reload, mut reloads) = mpsc::unbounded_channel();
         let asked = admin::Asked {
             config: self.config.clone(),
             identity: self.identity.node(),
             mailbox: mailbox.clone(),
             interception: reported,
             purge: admin::Purge::new(&self.config.dictionary),
-            reload: Arc::clone(&reload),
+            reload,
             started: tokio::time::Instant::now(),
         };
         let asked = Arc::new(asked);
@@ -357,7 +357,7 @@ impl Node {
             .attend(
                 &mailbox,
                 &paired,
-                &reload,
+                &mut reloads,
                 changes.as_ref(),
                 &mut loop_ended,
                 watchdog_ping,
@@ -382,7 +382,7 @@ impl Node {
         &self,
         mailbox: &Mailbox,
         paired: &Notify,
-        reload: &Notify,
+        reloads: &mut mpsc::UnboundedReceiver<Asker>,
         changes: Option<&mpsc::UnboundedSender<Change>>,
         loop_ended: &mut oneshot::Receiver<()>,
         watchdog_ping: Option<Duration>,
@@ -406,19 +406,23 @@ impl Node {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hangup.recv() => {
-                    rereading.ask();
+                    rereading.ask(None);
                     continue;
                 }
-                () = reload.notified() => {
-                    rereading.ask();
+                Some(asker) = reloads.recv() => {
+                    rereading.ask(Some(asker));
                     continue;
                 }
                 () = paired.notified() => {
-                    rereading.ask();
+                    rereading.ask(None);
                     continue;
                 }
-                read = rereading.ended() => {
-                    self.reload(read, mailbox, changes, &mut held).await;
+                Reread { read, askers } = rereading.ended() => {
+                    let outcome = self.reload(read, mailbox, changes, &mut held).await;
+                    for asker in askers {
+                        // Who waits no longer has been told that it was still being read.
+                        let _ = asker.send(outcome.clone());
+                    }
                     continue;
                 }
                 _ = ping.tick() => {
@@ -456,19 +460,19 @@ impl Node {
         }
     }
 
-    /// Takes the configuration that was read again; a wrong one changes nothing.
+    /// Takes the configuration that was read again; a wrong one changes nothing, and is told.
     async fn reload(
         &self,
         read: Result<NodeConfig, RunError>,
         mailbox: &Mailbox,
         changes: Option<&mpsc::UnboundedSender<Change>>,
         held: &mut Held,
-    ) {
+    ) -> Result<(), String> {
         let mut config = match read {
             Ok(config) => config,
             Err(error) => {
                 tracing::error!(%error, "the configuration was not read again; the old one holds");
-                return;
+                return Err(error.to_string());
             }
         };
         for what in self.needs_restart(&config) {
@@ -481,6 +485,7 @@ impl Node {
         held.replace(config.clone());
         let _ = mailbox.send(Message::Reload(Box::new(config))).await;
         service_manager::notify("READY=1");
+        Ok(())
     }
 
     fn needs_restart(&self, new: &NodeConfig) -> Vec<&'static str> {
@@ -760,9 +765,10 @@ mod tests {
         let (mailbox, _messages) = Mailbox::new();
         let (ends, mut loop_ended) = oneshot::channel();
         let attending = tokio::spawn(async move {
-            let (paired, reload) = (Notify::new(), Notify::new());
-            reload.notify_one();
-            node.attend(&mailbox, &paired, &reload, None, &mut loop_ended, None)
+            let paired = Notify::new();
+            let (reload, mut reloads) = tokio::sync::mpsc::unbounded_channel();
+            reload.send(oneshot::channel().0).unwrap();
+            node.attend(&mailbox, &paired, &mut reloads, None, &mut loop_ended, None)
                 .await
         });
         // It is being read.

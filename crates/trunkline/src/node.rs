@@ -150,15 +150,19 @@ impl Check {
         let config = NodeConfig::load(&self.file)?;
         print!("{}", node::preflight::describe(&config));
         let problems = node::preflight::look(&config);
-        if problems.is_empty() {
+        let secrets = node::preflight::look_at_secrets(&config);
+        if problems.is_empty() && secrets.is_ok() {
             say!("\nNothing stands in the way.");
             return Ok(());
         }
-        say!("");
+        if !problems.is_empty() {
+            say!("");
+        }
         for problem in &problems {
             say!("warning: {problem}");
         }
-        Ok(())
+        // `run` would end with this; a check before it must not pass.
+        secrets.context("the node would not start")
     }
 }
 

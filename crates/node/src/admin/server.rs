@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use vocab::NodeId;
 
 use super::Request;
@@ -19,11 +19,14 @@ use super::purge::Purge;
 use crate::config::{InterceptMode, NodeConfig};
 use crate::intercept;
 use crate::mailbox::{Mailbox, Question};
+use crate::rereading::Asker;
 
 /// A request is one short line.
 const LONGEST_REQUEST: u64 = 4096;
 /// For a whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// For a configuration to be read: less than those who ask wait for an answer.
+const READING: Duration = Duration::from_secs(3);
 /// Operators and their scripts at a time.
 const CLIENTS: usize = 16;
 
@@ -34,7 +37,7 @@ pub(crate) struct Asked {
     pub(crate) mailbox: Mailbox,
     pub(crate) interception: watch::Receiver<intercept::Report>,
     pub(crate) purge: Purge,
-    pub(crate) reload: Arc<Notify>,
+    pub(crate) reload: mpsc::UnboundedSender<Asker>,
     pub(crate) started: tokio::time::Instant,
 }
 
@@ -105,10 +108,7 @@ impl Asked {
                 answered => answered,
             },
             Request::ClearDictionary => self.purge.run(&self.mailbox).await,
-            Request::Reload => {
-                self.reload.notify_one();
-                Some(json!({}))
-            }
+            Request::Reload => reload(&self.reload, READING).await,
         };
         answered.unwrap_or_else(|| json!({ "error": "the node is stopping" }))
     }
@@ -138,5 +138,57 @@ impl Asked {
             );
         }
         status
+    }
+}
+
+/// Has the configuration read, and tells what became of it; `None` when the node is stopping.
+async fn reload(reload: &mpsc::UnboundedSender<Asker>, within: Duration) -> Option<Value> {
+    let (asker, told) = oneshot::channel();
+    reload.send(asker).ok()?;
+    match tokio::time::timeout(within, told).await {
+        Ok(told) => Some(match told.ok()? {
+            Ok(()) => json!({}),
+            Err(error) => {
+                json!({ "error": format!("the old configuration holds, the new one is refused: {error}") })
+            }
+        }),
+        Err(_) => Some(json!({ "error": format!(
+            "the configuration, or a file that it names, is still being read after {} s; until then the old one holds, and the log will say how it ended",
+            within.as_secs()
+        ) })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reload_is_answered_with_what_became_of_it() {
+        let (ask, mut asked) = mpsc::unbounded_channel::<Asker>();
+        for (outcome, said) in [
+            (Ok(()), None),
+            (
+                Err("accounts is open to others".to_owned()),
+                Some("accounts is open to others"),
+            ),
+        ] {
+            let reader = async { asked.recv().await.unwrap().send(outcome).unwrap() };
+            let (answer, ()) = tokio::join!(reload(&ask, Duration::MAX), reader);
+            let answer = answer.unwrap();
+            match (answer["error"].as_str(), said) {
+                (None, None) => {}
+                (Some(error), Some(said)) => {
+                    assert!(error.contains(said) && error.contains("the old"), "{error}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // A disk that does not answer.
+        let answer = reload(&ask, Duration::ZERO).await.unwrap();
+        let error = answer["error"].as_str().unwrap();
+        assert!(error.contains("still being read"), "{error}");
+        drop(asked);
+        assert_eq!(reload(&ask, READING).await, None);
     }
 }

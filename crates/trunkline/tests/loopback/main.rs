@@ -14,6 +14,9 @@ mod relay;
 mod sites;
 mod turn_up;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use sites::{RATE, Sites};
 
 /// What a transfer is: some four seconds at the rate to which the far node is held.
@@ -86,6 +89,46 @@ fn what_a_path_was_like_outlives_the_node() {
         let log = sites.log("far");
         assert!(!log.contains("measured anew"), "{log}");
     }
+}
+
+/// Whoever asks is told, with an exit code that a script sees, before and while a node runs.
+#[test]
+fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {
+    let sites = Sites::new(4, RATE);
+    let accounts = sites.state("near").join("accounts");
+    std::fs::write(&accounts, "*\\backup:password:secret\n").unwrap();
+    let open_to = |mode| {
+        std::fs::set_permissions(&accounts, Permissions::from_mode(mode)).unwrap();
+    };
+    let policy = format!("[policy]\nsmb = \"strict\"\nsmb_accounts = {accounts:?}\n");
+    sites.configure("near", &policy);
+    open_to(0o644);
+    let (code, error) = sites.ends("near", &["node", "reload"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(
+        error.contains("mode 644") && error.contains("the old"),
+        "{error}"
+    );
+    let (code, error) = sites.check("near");
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("mode 644"), "{error}");
+    open_to(0o600);
+    assert_eq!(
+        sites.ends("near", &["node", "reload"]),
+        (Some(0), String::new())
+    );
+    assert_eq!(sites.check("near"), (Some(0), String::new()));
+}
+
+/// The kernel tells it since Linux 6.15; before, the log says that it does not.
+#[test]
+fn the_log_says_how_a_node_died() {
+    let mut sites = Sites::new(5, RATE);
+    sites.kill("near");
+    sites.wait_for_log("near", "the node is dead");
+    let log = sites.log("near");
+    let said = ["killed by signal 9", "not told by the kernel"];
+    assert!(said.iter().any(|said| log.contains(said)), "{log}");
 }
 
 /// Some points; the next test takes a thousand.

@@ -31,10 +31,11 @@ pub(super) struct Sites {
     pub(super) relay: Relay,
 }
 
-/// An address of this machine that no other test takes at the same time.
+/// An address of this machine that no other test takes at the same time, of eight.
 fn address(test: u8, host: u8) -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | host << 4 | test << 2 & 12 | high & 3, middle, low)
+    let second = test << 5 & 128 | 64 | host << 4 | test << 2 & 12 | high & 3;
+    Ipv4Addr::new(127, second, middle, low)
 }
 
 impl Sites {
@@ -234,11 +235,45 @@ impl Sites {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Writes a node's configuration with this behind it.
+    pub(super) fn configure(&self, node: &str, more: &str) {
+        let file = self.directory.path().join(format!("{node}.toml"));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, format!("{text}{more}")).unwrap();
+    }
+
+    /// Runs a command to its end; gives its exit code and its errors.
+    pub(super) fn ends(&self, node: &str, words: &[&str]) -> (Option<i32>, String) {
+        code_and_errors(&mut self.command(node, words))
+    }
+
+    /// What `node check` says of a node's configuration.
+    pub(super) fn check(&self, node: &str) -> (Option<i32>, String) {
+        let config = self.directory.path().join(format!("{node}.toml"));
+        let mut check = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+        code_and_errors(check.args(["node", "check"]).arg(config))
+    }
+
+    /// Waits until a node, or its watchdog, has logged this.
+    pub(super) fn wait_for_log(&self, node: &str, text: &str) {
+        let started = Instant::now();
+        while !self.log(node).contains(text) {
+            assert!(started.elapsed() < PATIENCE, "{}", self.log(node));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// What a node has logged since it last started.
     pub(super) fn log(&self, node: &str) -> String {
         let log = self.directory.path().join(format!("{node}.log"));
         fs::read_to_string(log).unwrap_or_default()
     }
+}
+
+fn code_and_errors(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), error)
 }
 
 /// A connection to a server through a SOCKS proxy: RFC 1928 §3 and §4, no authentication, CONNECT to
