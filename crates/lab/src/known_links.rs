@@ -240,7 +240,7 @@ pub fn buffer(
 ) -> Result<BufferFound> {
     let mut room = Room::create(environment, Side::Trunkline)?;
     let queue_bytes = queue.bytes();
-    room.emulate(&[
+    room.bridge(&[
         &format!("--rate={CASE_RATE}bit"),
         &format!("--delay={CASE_DELAY}"),
         &format!("--queue={queue_bytes}B"),

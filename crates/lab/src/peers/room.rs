@@ -26,6 +26,7 @@ const RECEIVING: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 6);
 /// The Ethernet addresses in the kernel's way, locally administered: fixed, so that nobody has to
 /// ask for them while a burst waits.
 const MIDDLE_NEAR_STATION: &str = "02:54:4c:00:01:02";
+const SENDING_STATION: &str = "02:54:4c:00:01:01";
 const RECEIVING_STATION: &str = "02:54:4c:00:01:06";
 
 /// How long a program may take to start.
@@ -151,35 +152,19 @@ impl Room {
         Ok(())
     }
 
-    /// Starts the emulator with these settings.
+    /// Starts the emulator with these settings between TUN devices.
     pub(crate) fn emulate(&mut self, settings: &[&str]) -> Result<()> {
         let devices = [
-            "emulate",
-            "run",
-            "--json",
             "--device-a",
             "end-a",
             "--namespace-a",
-            &self.sending,
+            &self.sending.clone(),
             "--device-b",
             "end-b",
             "--namespace-b",
-            &self.receiving,
+            &self.receiving.clone(),
         ];
-        let launch = Launch {
-            name: "emulator",
-            namespace: &self.middle,
-            program: &self.run.environment().program,
-            logs: &self.logs,
-        };
-        let arguments = devices.iter().chain(settings);
-        let mut emulator = Process::start(&self.run, &launch, arguments)?;
-        let log = emulator.log().to_owned();
-        emulator.wait_ready(START_LIMIT, "to print \"ready\"", || {
-            let text = fs::read_to_string(&log).unwrap_or_default();
-            Ok(text.lines().any(|line| line.trim_end() == "ready"))
-        })?;
-        self.emulator = Some(emulator);
+        self.start_emulator(&devices, settings)?;
         let ends = [
             ("end-a", &self.sending, SENDING, RECEIVING),
             ("end-b", &self.receiving, RECEIVING, SENDING),
@@ -190,6 +175,50 @@ impl Room {
             command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)?;
         }
         Ok(())
+    }
+
+    fn start_emulator(&mut self, devices: &[&str], settings: &[&str]) -> Result<()> {
+        let launch = Launch {
+            name: "emulator",
+            namespace: &self.middle,
+            program: &self.run.environment().program,
+            logs: &self.logs,
+        };
+        let arguments = ["emulate", "run", "--json"];
+        let arguments = arguments.iter().chain(devices).chain(settings);
+        let mut emulator = Process::start(&self.run, &launch, arguments)?;
+        let log = emulator.log().to_owned();
+        emulator.wait_ready(START_LIMIT, "to print \"ready\"", || {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            Ok(text.lines().any(|line| line.trim_end() == "ready"))
+        })?;
+        self.emulator = Some(emulator);
+        Ok(())
+    }
+
+    /// Starts the emulator with these settings as a bridge between wires of the kernel's, which say when each
+    /// packet came: one that waits for the emulator's turn meets the model when it came, and a burst of such
+    /// packets is none. A TUN device does not say it.
+    pub(crate) fn bridge(&mut self, settings: &[&str]) -> Result<()> {
+        let (sending, middle, receiving) = (&self.sending, &self.middle, &self.receiving);
+        let batch = format!(
+            "link add near type veth peer name end address {SENDING_STATION} netns {sending}\n\
+             link add far type veth peer name end address {RECEIVING_STATION} netns {receiving}\n"
+        );
+        command::run_with_input("ip", ["-n", middle, "-batch", "-"], &batch)?;
+        let ends = [
+            (sending, SENDING, RECEIVING, RECEIVING_STATION),
+            (receiving, RECEIVING, SENDING, SENDING_STATION),
+        ];
+        for (namespace, address, other, station) in ends {
+            let batch = format!(
+                "address add {address} peer {other} dev end\n\
+                 link set end up\n\
+                 neigh replace {other} lladdr {station} dev end nud permanent\n"
+            );
+            command::run_with_input("ip", ["-n", namespace, "-batch", "-"], &batch)?;
+        }
+        self.start_emulator(&["--bridge", "near,far"], settings)
     }
 
     /// Where files of this measurement may lie; they go with it.

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use measure::procedure::{
-    ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PathMtuTest, StreamPlan, StreamRecord,
+    ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PathMtuTest, StreamPlan,
+    StreamRecord,
 };
 use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
 use measure::wire::{
-    DATAGRAM_HEADER, Datagram, Direction, Joining, Kind, Limits, Message, Role, RunOrder,
+    Arrival, DATAGRAM_HEADER, Datagram, Direction, Joining, Kind, Limits, Message, Role, RunOrder,
     RunSample, SessionKey, StreamOrder,
 };
 use socket2::{Domain, Protocol, Socket, Type};
@@ -128,6 +129,9 @@ pub struct Finished {
 #[derive(Debug, thiserror::Error)]
 #[error("could not measure: {0:#}")]
 pub struct Unmeasured(pub anyhow::Error);
+
+/// Packets of a stream that left, those that arrived, and when each left where that is known here.
+type Streamed = (u64, Vec<Arrival>, Vec<u64>);
 
 /// Runs a whole test.
 ///
@@ -445,19 +449,16 @@ impl<'a> Test<'a> {
             Direction::Down => self.stream_down(order, plan),
         };
         self.line.is_streaming.store(false, Ordering::Relaxed);
-        let (sent, arrivals) = streamed?;
+        let (sent, arrivals, left_ns) = streamed?;
         Ok(StreamRecord {
             plan,
             sent,
             arrivals,
+            left_ns,
         })
     }
 
-    fn stream_up(
-        &self,
-        order: u32,
-        plan: StreamPlan,
-    ) -> Result<(u64, Vec<measure::wire::Arrival>)> {
+    fn stream_up(&self, order: u32, plan: StreamPlan) -> Result<Streamed> {
         let sender = Sender {
             socket: &self.udp,
             to: None,
@@ -467,6 +468,7 @@ impl<'a> Test<'a> {
             order,
         };
         let is_sent = AtomicBool::new(false);
+        let mut left_ns = Vec::new();
         let (udp, key, session, clock, line) =
             (&self.udp, &self.key, self.session, self.clock, &self.line);
         udp.set_read_timeout(Some(LOOK_EVERY))?;
@@ -486,7 +488,13 @@ impl<'a> Test<'a> {
                     }
                 }
             });
-            let sent = sender.send(plan, self.headers, clock, &|| self.check().is_err());
+            let is_over = || self.check().is_err();
+            let mut note = |stamp| {
+                if left_ns.len() < ARRIVALS_MAX {
+                    left_ns.push(stamp);
+                }
+            };
+            let sent = sender.send(plan, self.headers, clock, &is_over, &mut note);
             is_sent.store(true, Ordering::Relaxed);
             sent
         })
@@ -503,7 +511,7 @@ impl<'a> Test<'a> {
                     arrivals: some,
                 } if of == order => {
                     if some.is_empty() {
-                        return Ok((datagrams, arrivals));
+                        return Ok((datagrams, arrivals, left_ns));
                     }
                     arrivals.extend(some);
                 }
@@ -512,11 +520,7 @@ impl<'a> Test<'a> {
         }
     }
 
-    fn stream_down(
-        &self,
-        order: u32,
-        plan: StreamPlan,
-    ) -> Result<(u64, Vec<measure::wire::Arrival>)> {
+    fn stream_down(&self, order: u32, plan: StreamPlan) -> Result<Streamed> {
         let mut log = ArrivalLog::new(self.clock.now());
         let until = Instant::now() + plan.duration + ORDER_MAX;
         let mut last = Instant::now();
@@ -547,7 +551,7 @@ impl<'a> Test<'a> {
             if let Some(sent) = sent
                 && last.elapsed() >= QUIET
             {
-                return Ok((sent, log.into_arrivals()));
+                return Ok((sent, log.into_arrivals(), Vec::new()));
             }
             self.check()?;
             ensure!(

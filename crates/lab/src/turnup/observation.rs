@@ -138,7 +138,6 @@ fn is_full(run: &RawRun, has_window: bool, is_tcp_alone: bool) -> bool {
 
 fn stage(record: &StreamRecord) -> Stage {
     let mut packets: Vec<Option<StreamPacket>> = vec![None; record.sent as usize];
-    // The stamp of one that did not arrive is that of its place in the stream.
     for arrival in &record.arrivals {
         if let Some(place) = packets.get_mut(arrival.number as usize) {
             *place = Some(StreamPacket {
@@ -152,9 +151,12 @@ fn stage(record: &StreamRecord) -> Stage {
     let mut sent = Time::ZERO;
     let packets = packets
         .into_iter()
-        .map(|packet| {
+        .enumerate()
+        .map(|(place, packet)| {
+            // Where the sender does not say when one left that did not arrive, it is as if it had left in turn.
+            let left = record.left_ns.get(place);
             let packet = packet.unwrap_or(StreamPacket {
-                sent: sent + gap,
+                sent: left.map_or(sent + gap, |left| Time::from_nanos(*left)),
                 received: None,
             });
             sent = sent.max(packet.sent);

@@ -548,9 +548,8 @@ impl Shared<'_> {
             order: order.order,
         };
         session.is_streaming.store(true, Ordering::Relaxed);
-        let sent = sender.send(plan, headers, self.clock, &|| {
-            session.is_given_up(order.order)
-        });
+        let is_over = || session.is_given_up(order.order);
+        let sent = sender.send(plan, headers, self.clock, &is_over, &mut |_| {});
         session.is_streaming.store(false, Ordering::Relaxed);
         let datagrams = sent.context("sending the stream")?;
         session.writer.send(&Message::StreamSent {

@@ -30,8 +30,8 @@ pub(super) struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends a stream, each packet at its time; returns how many went out. `headers` are those of IP and
-    /// UDP, which the plan counts.
+    /// Sends a stream, each packet at its time, and hands its stamp to `note`; returns how many went out.
+    /// `headers` are those of IP and UDP, which the plan counts.
     ///
     /// # Errors
     /// When the socket fails for good.
@@ -41,6 +41,7 @@ impl Sender<'_> {
         headers: u16,
         clock: Clock,
         is_over: &dyn Fn() -> bool,
+        note: &mut dyn FnMut(u64),
     ) -> io::Result<u64> {
         let length = usize::from(plan.ip_bytes.saturating_sub(headers));
         let mut bytes = Vec::new();
@@ -54,6 +55,7 @@ impl Sender<'_> {
                 extra: 0,
             };
             head.emit(self.key, self.role, length, &mut bytes);
+            note(stamp);
             put(self.socket, self.to, &bytes)
         })
     }

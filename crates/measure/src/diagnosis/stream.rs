@@ -37,6 +37,9 @@ const FULL: f64 = 0.95;
 /// The share that waits no longer than the longest queue that lasts: what is managed may be longer for a
 /// while only.
 const LONG: f64 = 0.98;
+/// Packets that come closer upon each other than this share of the time between two that are sent were held up
+/// together.
+const CLUMP_GAP: f64 = 0.3;
 /// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
 const LOSS_FLOOR: f64 = 0.001;
 
@@ -88,18 +91,39 @@ impl Series {
     /// Losses that no queue explains: not next to packets that waited about as long as any did, and not of
     /// packets that were held up and came all at once, which are more than a short queue or bucket takes.
     pub(super) fn lost_anyhow(&self) -> usize {
+        self.losses_anyhow().len()
+    }
+
+    /// Those of them that found nobody waiting before a line of a rate with so short a queue: a sender that makes
+    /// up for having stood still fills it at any rate.
+    pub(super) fn lost_beside_queue(&self, rate: f64, queue: f64) -> usize {
+        let least = f64::max(queue - self.packet, 0.1 * self.packet);
+        let mut anyhow = self.losses_anyhow().into_iter().peekable();
+        let (mut level, mut before, mut count) = (0.0_f64, 0.0, 0);
+        for (index, (sent, delay)) in self.sent.iter().zip(&self.delay).enumerate() {
+            level = (level - rate * (sent - before).max(0.0)).max(0.0);
+            before = f64::max(before, *sent);
+            if anyhow.next_if_eq(&index).is_some() && level < least {
+                count += 1;
+            }
+            level += if delay.is_some() { self.packet } else { 0.0 };
+        }
+        count
+    }
+
+    fn losses_anyhow(&self) -> Vec<usize> {
         let clumped = self.clumped();
         let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
         let longest = quantile(&mut delays, 0.999).unwrap_or_default();
         let gap = self.packet / self.sent_rate();
+        let lost = (0..self.delay.len()).filter(|index| self.delay[*index].is_none());
         if longest < f64::max(0.5 * gap, 20.0 * self.noise()) {
-            return self.lost();
+            return lost.collect();
         }
         let waited = |index: usize| self.delay.get(index).copied().flatten().unwrap_or_default();
-        let lost = (0..self.delay.len()).filter(|index| self.delay[*index].is_none());
         lost.filter(|index| !clumped[*index])
             .filter(|index| waited(index.wrapping_sub(1)).max(waited(index + 1)) < 0.5 * longest)
-            .count()
+            .collect()
     }
 
     /// Of each packet, whether it stood behind one sent before it that a host or a relay held up: what is in
@@ -172,6 +196,18 @@ impl Series {
                 }
             })
     }
+
+    /// Departures behind which nothing comes at once: what a host or relay that stood still hands on with others
+    /// says when it went on, and only the last of them when it was to come.
+    fn free_departures(&self) -> impl Iterator<Item = Departure> + Clone + '_ {
+        let least = CLUMP_GAP * self.packet / self.sent_rate();
+        let next = self.departures().skip(1).map(|next| next.at);
+        let next = next.chain([f64::INFINITY]);
+        self.departures()
+            .zip(next)
+            .filter(move |(this, next)| next - this.at > least)
+            .map(|(this, _)| this)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +263,7 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     let last = *series.sent.last()?;
     let tail = || {
         series
-            .departures()
+            .free_departures()
             .filter(|d| series.sent[d.index] >= last / 2.0)
     };
     let line = Fit::of(tail().map(|d| (d.at, d.served)))?;
@@ -235,30 +271,37 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     if line.slope > OVERLOADED * offered * survives {
         return None;
     }
-    let count = tail().count();
+    let count = series
+        .departures()
+        .filter(|d| series.sent[d.index] >= last / 2.0);
+    let count = count.count();
     let gap = packet / line.slope;
     let back_to_back = run_rate(series, last / 2.0, 1.0 + 150.0 * quiet.noise / gap)?;
     let steady = series.without_hiccups(line.slope.max(back_to_back));
-    let mut delays: Vec<f64> = steady
-        .departures()
-        .filter(|d| series.sent[d.index] >= last / 2.0)
-        .map(|d| d.delay)
-        .collect();
+    let wait = |d: Departure| steady.delay[d.index].unwrap_or_default();
+    let mut delays: Vec<f64> = tail().map(wait).collect();
     let usual_wait = quantile(&mut delays, 0.5)?;
     // Of a queue that is kept full; the very longest waits are those that hosts add.
     let full_wait = quantile(&mut delays, FULL)?;
-    let mut all: Vec<f64> = steady.delay.iter().flatten().copied().collect();
+    let mut all: Vec<f64> = series.free_departures().map(wait).collect();
     let longest_wait = quantile(&mut all, 0.999)?;
     // ... and so it is with how long a queue is that is dropped from while it is shorter.
     let long_wait = quantile(&mut all, LONG)?;
     let waits = line.slope * usual_wait > 0.8 * packet + 3.0 * line.slope * quiet.noise;
-    let served: Vec<(f64, f64)> = tail().map(|d| (d.at, d.served)).collect();
+    let best_rate = || run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
+    // A sender that stands still for longer than a short queue lasts leaves the line idle, which nobody takes.
+    let fastest = best_rate().unwrap_or(line.slope).max(line.slope);
+    let idle = match waits {
+        true => idle_until(series, fastest, fastest * full_wait),
+        false => vec![0.0; series.sent.len()],
+    };
+    let served: Vec<(f64, f64)> = tail().map(|d| (d.at - idle[d.index], d.served)).collect();
+    let line = Fit::of(served.iter().copied())?;
     let straying = straying(&served, packet)?;
     let by_chance = (count as f64 * quiet.loss * survives).sqrt();
     let straying_by_chance = packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise;
     // Somebody else's share comes and goes; what is there without them is seen when they pause, or
     // between two packets that none of theirs has come between.
-    let best_rate = || run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
     let is_mixed = waits && back_to_back > (1.0 + MIXED) * line.slope / survives;
     let rate = match waits {
         _ if straying > straying_by_chance => {
@@ -290,6 +333,28 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         carried: line.slope,
         offered,
     })
+}
+
+/// For each packet, how long a line of a rate had been idle before it by then, because nothing had been sent: by
+/// when packets were sent, whether they passed, and that a queue is full where one was dropped.
+fn idle_until(series: &Series, rate: f64, queue: f64) -> Vec<f64> {
+    let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
+    let packets = series.sent.iter().zip(&series.delay);
+    packets
+        .map(|(sent, delay)| {
+            level -= rate * (sent - before).max(0.0);
+            before = f64::max(before, *sent);
+            if level < 0.0 {
+                idle -= level / rate;
+                level = 0.0;
+            }
+            level = match delay {
+                Some(_) => level + series.packet,
+                None => level.max(queue),
+            };
+            idle
+        })
+        .collect()
 }
 
 /// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
@@ -368,7 +433,7 @@ fn busy_rate(series: &Series, from: f64, quiet: Quiet) -> Option<f64> {
 /// The rate that only the fastest tenth of all runs of so many packets exceeds.
 fn run_rate(series: &Series, from: f64, packets: f64) -> Option<f64> {
     let departures: Vec<Departure> = series
-        .departures()
+        .free_departures()
         .filter(|d| series.sent[d.index] >= from)
         .collect();
     let run = (packets as usize).clamp(1, (departures.len() / 4).max(1));

@@ -124,12 +124,39 @@ impl Seen {
                 }
             }
         }
+        seen.leave_out_what_a_short_queue_drops(&all, observed);
         let distance = |overload: &Overload| {
             let times = overload.offered / overload.rate;
             (times < 1.45, (times * 1e6) as u64)
         };
         seen.overloads.sort_by_key(distance);
         seen
+    }
+
+    /// Where the queue is short, a sender that stutters below the rate fills it now and then: what is lost by
+    /// that is no chance. Overloads are read again without it.
+    fn leave_out_what_a_short_queue_drops(&mut self, all: &[Series], observed: &TwoEnded) {
+        /// A queue below this share of the BDP is filled by a sender's stutter.
+        const SHORT: f64 = 0.05;
+        let Some((rate, queue)) = self.overloads.first().map(|over| (over.rate, over.queue)) else {
+            return;
+        };
+        let baseline = observed.baseline_rtt.unwrap_or_default().as_secs_f64();
+        if queue > SHORT * rate * baseline || self.quiet_lost < LOSSES_LEAST {
+            return;
+        }
+        let below = |series: &&Series| overload(series, self.quiet).is_none();
+        let lost = |series: &Series| series.lost_beside_queue(rate, queue);
+        let lost: usize = all.iter().filter(below).map(lost).sum();
+        if lost == self.quiet_lost {
+            return;
+        }
+        self.quiet_lost = lost;
+        self.quiet.loss = lost as f64 / self.quiet_packets.max(1) as f64;
+        self.overloads = all
+            .iter()
+            .filter_map(|series| overload(series, self.quiet))
+            .collect();
     }
 
     /// The bottleneck's rate, in bytes per second.

@@ -72,6 +72,7 @@ impl CountedStream {
             plan: self.plan,
             sent: self.sent,
             arrivals: self.arrivals.clone(),
+            left_ns: Vec::new(),
         })
     }
 

@@ -26,7 +26,7 @@ pub use counted::{CountedSearch, CountedStream};
 pub use opening::Opening;
 pub use path_mtu::{MtuOutcome, PathMtuTest};
 pub use responder::{ANSWERS_PER_SECOND, Answer, Responder};
-pub use stream::{ArrivalLog, Delivered, Departures, StreamRecord};
+pub use stream::{ARRIVALS_MAX, ArrivalLog, Delivered, Departures, StreamRecord};
 
 use vocab::Time;
 

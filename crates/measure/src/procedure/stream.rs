@@ -15,8 +15,8 @@ const LIKE_THE_REST: f64 = 0.02;
 /// longer. A burst of more than this would be what the path is tested with, and not the rate.
 const BEHIND_MAX: Duration = Duration::from_millis(4);
 const BEHIND_PACKETS_MAX: u32 = 4;
-/// Arrivals that are kept of one stream, 24 bytes each: a minute at 400 Mbit/s.
-const ARRIVALS_MAX: usize = 2_000_000;
+/// Arrivals that are kept of one stream, 24 bytes each, and departures, of 8: a minute at 400 Mbit/s.
+pub const ARRIVALS_MAX: usize = 2_000_000;
 
 /// When each packet of a stream leaves.
 #[derive(Clone, Debug)]
@@ -138,6 +138,9 @@ pub struct StreamRecord {
     pub sent: u64,
     /// In order of arrival; the two clocks have nothing to do with each other.
     pub arrivals: Vec<Arrival>,
+    /// When each of the first packets left, by the sender's clock and in its stamps' nanoseconds; empty where
+    /// only the stamps of what arrived are known.
+    pub left_ns: Vec<u64>,
 }
 
 impl StreamRecord {
@@ -311,6 +314,7 @@ mod tests {
             },
             sent,
             arrivals: (0..sent).map(arrival).collect(),
+            left_ns: Vec::new(),
         }
     }
 

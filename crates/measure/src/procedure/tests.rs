@@ -277,6 +277,7 @@ fn search(config: DirectionConfig, bounds: SearchConfig) -> BottleneckSearch {
             plan,
             sent: departures.sent(),
             arrivals: log.into_arrivals(),
+            left_ns: Vec::new(),
         });
         clock.advance(ms(200));
     }

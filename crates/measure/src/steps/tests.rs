@@ -95,6 +95,7 @@ impl Path {
             plan,
             sent: departures.sent(),
             arrivals: log.into_arrivals(),
+            left_ns: Vec::new(),
         }
     }
 }

@@ -38,6 +38,7 @@ fn through(limit: u64, plan: StreamPlan) -> StreamRecord {
         plan,
         sent,
         arrivals,
+        left_ns: Vec::new(),
     }
 }
 
@@ -202,6 +203,7 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
             plan,
             sent: 16,
             arrivals: Vec::new(),
+            left_ns: Vec::new(),
         });
     }
     assert_eq!(test.next_task(), Task::Done);

@@ -10,6 +10,7 @@
 mod capture;
 mod case;
 mod case_studies;
+mod stalls;
 mod tcp;
 mod transfer;
 mod world;

@@ -154,6 +154,7 @@ fn of_counted(stream: &CountedStream) -> Value {
         plan: stream.plan,
         sent: stream.sent,
         arrivals: Vec::new(),
+        left_ns: Vec::new(),
     });
     let mut value = of_stream(&record);
     value["arrived_packets"] = stream.received.into();

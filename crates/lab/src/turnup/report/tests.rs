@@ -65,6 +65,7 @@ fn finished_by(mut turn_up: TurnUp) -> Finished {
                     plan,
                     sent,
                     arrivals,
+                    left_ns: Vec::new(),
                 };
                 match turn_up.is_one_ended() {
                     true => turn_up.counted(CountedStream {
@@ -235,6 +236,7 @@ fn carried(plan: StreamPlan) -> StreamRecord {
         plan,
         sent,
         arrivals,
+        left_ns: Vec::new(),
     }
 }
 
@@ -307,6 +309,7 @@ fn held_back(plan: StreamPlan) -> StreamRecord {
         plan,
         sent,
         arrivals,
+        left_ns: Vec::new(),
     }
 }
 
