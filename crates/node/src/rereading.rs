@@ -48,6 +48,8 @@ impl Rereading {
 
     /// Begins to read, or will once what is being read is there. Whoever asks may wait to be told.
     pub(crate) fn ask(&mut self, asker: Option<Asker>) {
+        // However long the disk takes: those that wait no longer are not kept.
+        self.next_askers.retain(|asker| !asker.is_closed());
         self.next_askers.extend(asker);
         if self.under_way.is_some() {
             self.is_asked_again = true;
@@ -112,6 +114,7 @@ mod tests {
         rereading.ask(Some(of_first));
         let mut first = writer(&file).await;
         let (of_second, mut told_second) = oneshot::channel();
+        rereading.ask(Some(oneshot::channel().0));
         rereading.ask(Some(of_second));
         rereading.ask(None);
         first.write_all(b"[first]").unwrap();
@@ -132,6 +135,7 @@ mod tests {
         let Reread { read, askers } = rereading.ended().await;
         let error = read.unwrap_err().to_string();
         assert!(error.contains("second"), "{error}");
+        // The other waits no longer.
         assert_eq!(askers.len(), 1);
         assert!(rereading.under_way.is_none());
     }
