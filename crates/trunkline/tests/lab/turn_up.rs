@@ -149,7 +149,12 @@ fn a_circuit_is_measured_from_end_to_end() {
     assert!(rtt >= 20.0, "both delays are 10 ms: {rtt}");
     let up = &found["directions"]["up"];
     let rate = up["bottleneck_bit_s"].as_f64().expect("it was measured");
-    assert!(rate <= 10.02e6, "the link has 10 Mbit/s: {rate}");
+    // A host that stood still hands on at once what came meanwhile, and a rate that is not called steady may hold that.
+    let most = match up["bottleneck_is_steady"] == true {
+        true => 10.02e6,
+        false => 10.5e6,
+    };
+    assert!(rate <= most, "the link has 10 Mbit/s: {rate}");
     let run = &up["runs"][0];
     assert_eq!(run["window_bytes"], 12_000);
     let effective = run["effective_window_bytes"]
