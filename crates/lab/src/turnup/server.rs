@@ -426,6 +426,8 @@ impl Shared<'_> {
     }
 
     fn serve_session(&self, session: &Arc<Session>, mut reader: Reader, proof: [u8; 32]) {
+        // Free again whatever becomes of this thread.
+        let place = Place(&self.session);
         (self.tell)(ServerEvent::Began(session.from));
         let ended = std::thread::scope(|scope| {
             let ended = self.converse(session, &mut reader, proof, scope);

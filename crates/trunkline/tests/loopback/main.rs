@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bent_ends;
 mod captures;
 mod kills;
 mod relay;

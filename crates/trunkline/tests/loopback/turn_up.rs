@@ -6,9 +6,9 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use measure::wire::{Message, VERSION, frame};
 
-const KEY: &str = "an onyx cat sleeps";
+pub(crate) const KEY: &str = "an onyx cat sleeps";
 
-fn measure(arguments: &[&str], key: &str) -> Command {
+pub(crate) fn measure(arguments: &[&str], key: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     command
         .arg("measure")
@@ -18,25 +18,32 @@ fn measure(arguments: &[&str], key: &str) -> Command {
     command
 }
 
-fn run(port: u16, more: &[&str], key: &str) -> Output {
+pub(crate) fn run(port: u16, more: &[&str], key: &str) -> Output {
     let port = port.to_string();
     let arguments = [&["run", "127.0.0.1", "--port", &port][..], more].concat();
     measure(&arguments, key).output().unwrap()
 }
 
 /// A server at a port of the system's choice.
-struct Server {
-    child: Child,
+pub(crate) struct Server {
+    pub(crate) child: Child,
     says: BufReader<ChildStdout>,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Server {
     fn start() -> Self {
-        let mut child = measure(&["server", "--bind=127.0.0.1", "--port=0"], KEY)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(more: &[&str]) -> Self {
+        let arguments = [&["server", "--bind=127.0.0.1", "--port=0"][..], more].concat();
+        Self::of(&mut measure(&arguments, KEY))
+    }
+
+    /// One that this command starts.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let says = BufReader::new(child.stdout.take().unwrap());
         let mut server = Self {
             child,
@@ -50,7 +57,7 @@ impl Server {
     }
 
     /// The next line with this in it.
-    fn wait_for(&mut self, words: &str) -> String {
+    pub(crate) fn wait_for(&mut self, words: &str) -> String {
         loop {
             let mut line = String::new();
             assert!(
@@ -71,7 +78,7 @@ impl Drop for Server {
     }
 }
 
-fn assert_refused(output: &Output, words: &str) {
+pub(crate) fn assert_refused(output: &Output, words: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains(words), "{errors}");

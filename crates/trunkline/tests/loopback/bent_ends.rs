@@ -1,0 +1,133 @@
+//! Turn-up tests whose other end, or whose way, does not do what it should; over loopback.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use measure::wire::{
+    DATAGRAM_HEADER, Datagram, Direction, Key, Kind, Message, Role, SessionKey, StreamOrder,
+    VERSION, frame, next_frame,
+};
+use vocab::Bitrate;
+
+use crate::turn_up::{KEY, Server};
+
+/// A client that holds the key and says what it likes.
+struct Client {
+    control: TcpStream,
+    heard: Vec<u8>,
+    udp: UdpSocket,
+    key: SessionKey,
+    session: u64,
+}
+
+impl Client {
+    fn begin(port: u16) -> Self {
+        let server = SocketAddr::from(([127, 0, 0, 1], port));
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.connect(server).unwrap();
+        udp.set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let key = Key::from_words(KEY);
+        let nonce = [7; 32];
+        let mut client = Self {
+            control: TcpStream::connect(server).unwrap(),
+            heard: Vec::new(),
+            udp,
+            key: key.session(&nonce, &nonce),
+            session: 0,
+        };
+        let Message::Hello { nonce: theirs, .. } = client.next() else {
+            panic!("a server greets first");
+        };
+        client.key = key.session(&nonce, &theirs);
+        client.say(&Message::Authenticate {
+            version: VERSION,
+            dscp: 0,
+            nonce,
+            proof: key.prove(Role::Client, VERSION, &nonce, &theirs),
+        });
+        let Message::Welcome { session, .. } = client.next() else {
+            panic!("the key is the server's");
+        };
+        client.session = session;
+        client
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.control.write_all(&frame(message)).unwrap();
+    }
+
+    /// The next message but for signs of life.
+    fn next(&mut self) -> Message {
+        let mut bytes = [0; 4_096];
+        loop {
+            match next_frame(&self.heard).unwrap() {
+                Some((message, length)) => {
+                    self.heard.drain(..length);
+                    if message != Message::Alive {
+                        return message;
+                    }
+                }
+                None => {
+                    let count = self.control.read(&mut bytes).unwrap();
+                    assert!(count > 0, "the server closed the connection");
+                    self.heard.extend_from_slice(&bytes[..count]);
+                }
+            }
+        }
+    }
+
+    fn send(&self, kind: Kind, order: u32, extra: u64) {
+        let head = Datagram {
+            kind,
+            session: self.session,
+            order,
+            number: 0,
+            stamp: 0,
+            extra,
+        };
+        let mut bytes = Vec::new();
+        head.emit(&self.key, Role::Client, DATAGRAM_HEADER, &mut bytes);
+        self.udp.send(&bytes).unwrap();
+    }
+
+    /// Shows the server where it is over UDP.
+    fn open(&self) {
+        let mut bytes = [0; 100];
+        let mut answer = |kind, extra| loop {
+            self.send(kind, 0, extra);
+            if let Ok(count) = self.udp.recv(&mut bytes) {
+                return Datagram::parse(&bytes[..count], &self.key, Role::Server).unwrap();
+            }
+        };
+        let cookie = answer(Kind::Open, 0).extra;
+        assert_eq!(answer(Kind::Confirm, cookie).kind, Kind::Confirmed);
+    }
+
+    fn order(&mut self, order: u32, direction: Direction, payload_bytes: u16) -> Message {
+        self.say(&Message::Stream(StreamOrder {
+            order,
+            direction,
+            rate: Bitrate::from_bits_per_second(1_000_000),
+            duration: Duration::from_secs(1),
+            payload_bytes,
+        }));
+        self.next()
+    }
+}
+
+/// A packet has a head of 56 bytes: an order of smaller ones would be carried out at a multiple of its rate, and
+/// so of the most that the server gives.
+#[test]
+fn a_stream_of_packets_that_there_are_none_of_is_refused() {
+    let server = Server::start_with(&["--max-rate=1Mbit"]);
+    let mut client = Client::begin(server.port);
+    client.open();
+    for (order, bytes) in [(1, 0), (2, DATAGRAM_HEADER as u16 - 1)] {
+        let answer = client.order(order, Direction::Down, bytes);
+        assert!(matches!(answer, Message::Failed { .. }), "{answer:?}");
+    }
+    let answer = client.order(3, Direction::Down, DATAGRAM_HEADER as u16);
+    assert_eq!(answer, Message::Ready { order: 3 });
+}
