@@ -229,6 +229,8 @@ struct Session {
     is_over: AtomicBool,
     /// Whether an order is being carried out.
     is_busy: AtomicBool,
+    /// Whether what arrived of a stream is being told.
+    is_reporting: AtomicBool,
     /// The order that was given up.
     given_up: Mutex<Option<u32>>,
     listening: Mutex<Option<Listening>>,
@@ -266,9 +268,9 @@ impl Shared<'_> {
         let mut incoming = Incoming::new();
         let mut bytes = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
-            let session = self.current();
             let received = incoming.receive(udp, self.clock, |arrived, from, datagram| {
-                let Some(session) = &session else {
+                // Asked for each: a test may have begun while this was waited for.
+                let Some(session) = self.current() else {
                     return;
                 };
                 let now = self.clock.now();
@@ -363,6 +365,7 @@ impl Shared<'_> {
                     began: Instant::now(),
                     is_over: AtomicBool::new(false),
                     is_busy: AtomicBool::new(false),
+                    is_reporting: AtomicBool::new(false),
                     given_up: Mutex::new(None),
                     listening: Mutex::new(None),
                     is_streaming: AtomicBool::new(false),
@@ -434,7 +437,7 @@ impl Shared<'_> {
             session.is_over.store(true, Ordering::Relaxed);
             ended
         });
-        *lock(&self.session) = None;
+        drop(place);
         let reason = match ended {
             Ok(()) => "done".to_owned(),
             Err(error) => format!("{error:#}"),
@@ -484,23 +487,28 @@ impl Shared<'_> {
                 None | Some(Message::Alive) => {}
                 Some(Message::Bye) => return Ok(()),
                 Some(Message::Stop { order }) => *lock(&session.given_up) = Some(order),
+                // A thread each, and never more than one of either: a client may say it again and again.
                 Some(Message::StreamSent { order, .. }) => {
-                    let session = session.clone();
-                    scope.spawn(move || session.report_arrivals(order));
+                    if !session.is_reporting.swap(true, Ordering::AcqRel) {
+                        let session = session.clone();
+                        scope.spawn(move || session.report_arrivals(order));
+                    }
                 }
                 Some(Message::Stream(order)) => {
-                    let session = session.clone();
-                    scope.spawn(move || {
-                        let number = order.order;
-                        session.carry_out(number, || self.stream(&session, order));
-                    });
+                    if session.claim(order.order) {
+                        let session = session.clone();
+                        scope.spawn(move || {
+                            session.carry_out(order.order, || self.stream(&session, order));
+                        });
+                    }
                 }
                 Some(Message::Run(order)) => {
-                    let session = session.clone();
-                    scope.spawn(move || {
-                        let number = order.order;
-                        session.carry_out(number, || self.run(&session, &order));
-                    });
+                    if session.claim(order.order) {
+                        let session = session.clone();
+                        scope.spawn(move || {
+                            session.carry_out(order.order, || self.run(&session, &order));
+                        });
+                    }
                 }
                 Some(_) => bail!("the client sent what only a server sends"),
             }
@@ -516,6 +524,12 @@ impl Shared<'_> {
             order.duration.as_secs(),
             limits.rate,
             limits.order.as_secs()
+        );
+        // A smaller one would go out all the same, and at a multiple of the rate.
+        ensure!(
+            usize::from(order.payload_bytes) >= DATAGRAM_HEADER,
+            "a stream of {} bytes above UDP: its packets have {DATAGRAM_HEADER} or more",
+            order.payload_bytes
         );
         let to = lock(&session.responder)
             .client()
@@ -613,6 +627,15 @@ impl Shared<'_> {
     }
 }
 
+/// The one test's place.
+struct Place<'a>(&'a Mutex<Option<Arc<Session>>>);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *lock(self.0) = None;
+    }
+}
+
 /// One stranger less.
 struct Finished<'a>(&'a AtomicUsize);
 
@@ -627,26 +650,32 @@ impl Session {
         self.is_over.load(Ordering::Relaxed) || *lock(&self.given_up) == Some(order)
     }
 
-    /// Does one thing at a time, and says why if it fails.
+    /// Whether an order may be carried out: one at a time.
+    fn claim(&self, order: u32) -> bool {
+        let is_free = !self.is_busy.swap(true, Ordering::AcqRel);
+        if !is_free {
+            self.fail(order, "the order before this one is not over");
+        }
+        is_free
+    }
+
+    /// Carries out what was claimed, and says why if it fails.
     fn carry_out(&self, order: u32, what: impl FnOnce() -> Result<()>) {
-        let result = match self.is_busy.swap(true, Ordering::AcqRel) {
-            true => Err(anyhow::anyhow!("the order before this one is not over")),
-            false => {
-                let result = what();
-                self.is_busy.store(false, Ordering::Release);
-                result
-            }
-        };
+        let result = what();
+        self.is_busy.store(false, Ordering::Release);
         if let Err(error) = result {
-            let text: String = format!("{error:#}")
-                .chars()
-                .filter(|character| !character.is_control())
-                .collect();
-            let _ = self.writer.send(&Message::Failed { order, text });
+            self.fail(order, &format!("{error:#}"));
         }
     }
 
-    /// Tells what arrived of a stream, once the rest of it is there.
+    fn fail(&self, order: u32, why: &str) {
+        let text: String = why
+            .chars()
+            .filter(|character| !character.is_control())
+            .collect();
+        let _ = self.writer.send(&Message::Failed { order, text });
+    }
+
     /// Whether a stream is on its way, either way: nothing is said over TCP then.
     fn is_measuring(&self) -> bool {
         let is_arriving = |listening: &Listening| listening.last.elapsed() < ALIVE_EVERY;
@@ -666,20 +695,14 @@ impl Session {
         }
     }
 
+    /// Tells what arrived of a stream, once the rest of it is there.
     fn report_arrivals(&self, order: u32) {
-        let began = Instant::now();
-        let arrivals = loop {
-            let mut place = lock(&self.listening);
-            let Some(listening) = place.as_ref().filter(|one| one.order == order) else {
-                return;
-            };
-            if listening.last.elapsed() >= QUIET || began.elapsed() >= REST_MAX {
-                break place.take().map(|listening| listening.log.into_arrivals());
-            }
-            drop(place);
-            std::thread::sleep(QUIET / 5);
+        let arrivals = self.wait_for_rest(order);
+        // Before anything is said: the client may have sent the next one when its thread goes on.
+        self.is_reporting.store(false, Ordering::Release);
+        let Some(arrivals) = arrivals else {
+            return;
         };
-        let arrivals: Vec<Arrival> = arrivals.unwrap_or_default();
         for some in arrivals.chunks(ARRIVALS_EACH).chain([&[][..]]) {
             let message = Message::Arrivals {
                 order,
@@ -688,6 +711,20 @@ impl Session {
             if self.writer.send(&message).is_err() {
                 return;
             }
+        }
+    }
+
+    /// What arrived of a stream that was listened for, once nothing comes any more.
+    fn wait_for_rest(&self, order: u32) -> Option<Vec<Arrival>> {
+        let began = Instant::now();
+        loop {
+            let mut place = lock(&self.listening);
+            let listening = place.as_ref().filter(|one| one.order == order)?;
+            if listening.last.elapsed() >= QUIET || began.elapsed() >= REST_MAX {
+                return place.take().map(|listening| listening.log.into_arrivals());
+            }
+            drop(place);
+            std::thread::sleep(QUIET / 5);
         }
     }
 

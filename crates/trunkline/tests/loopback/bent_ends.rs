@@ -1,5 +1,6 @@
 //! Turn-up tests whose other end, or whose way, does not do what it should; over loopback.
 
+use std::fs::{self};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -130,4 +131,38 @@ fn a_stream_of_packets_that_there_are_none_of_is_refused() {
     }
     let answer = client.order(3, Direction::Down, DATAGRAM_HEADER as u16);
     assert_eq!(answer, Message::Ready { order: 3 });
+}
+
+/// Whatever a client says again and again, it costs the server a thread or two.
+#[test]
+fn a_client_that_says_the_same_all_the_time_gets_no_thread_for_each() {
+    let server = Server::start_with(&[]);
+    let mut client = Client::begin(server.port);
+    client.open();
+    assert_eq!(
+        client.order(1, Direction::Up, 1_000),
+        Message::Ready { order: 1 }
+    );
+    for again in 0..5_000 {
+        // As long as it goes on, the end of the stream is waited for.
+        if again % 50 == 0 {
+            client.send(Kind::Data, 1, 0);
+        }
+        client.say(&Message::StreamSent {
+            order: 1,
+            datagrams: 1,
+        });
+    }
+    // What was said before is heard by then.
+    let answer = client.order(2, Direction::Down, 0);
+    assert!(matches!(
+        answer,
+        Message::Failed { .. } | Message::Arrivals { .. }
+    ));
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let threads = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Threads:"))
+        .and_then(|count| count.trim().parse::<u32>().ok());
+    assert!(threads.is_some_and(|count| count < 20), "{threads:?}");
 }
