@@ -3,6 +3,7 @@
 use std::fs::{self};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use measure::wire::{
@@ -11,7 +12,7 @@ use measure::wire::{
 };
 use vocab::Bitrate;
 
-use crate::turn_up::{KEY, Server};
+use crate::turn_up::{KEY, Server, measure, run};
 
 /// A client that holds the key and says what it likes.
 struct Client {
@@ -165,4 +166,33 @@ fn a_client_that_says_the_same_all_the_time_gets_no_thread_for_each() {
         .find_map(|line| line.strip_prefix("Threads:"))
         .and_then(|count| count.trim().parse::<u32>().ok());
     assert!(threads.is_some_and(|count| count < 20), "{threads:?}");
+}
+
+/// Connections beyond what the process may hold do not end a server.
+#[test]
+fn a_server_without_room_for_more_connections_goes_on() {
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "ulimit -n 24; exec \"$0\" measure server --bind=127.0.0.1 --port=0",
+        ])
+        .arg(env!("CARGO_BIN_EXE_trunkline"))
+        .env("TRUNKLINE_MEASURE_KEY", KEY)
+        .stdin(Stdio::null());
+    let mut server = Server::of(&mut command);
+    let many: Vec<TcpStream> = (0..40)
+        .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
+        .collect();
+    // One of them found no room for itself, and so none was left for the next.
+    server.wait_for("Too many open files");
+    drop(many);
+    // Those that had room are waited for.
+    loop {
+        assert_eq!(server.child.try_wait().unwrap(), None, "it ended");
+        let output = run(server.port, &[], "a brass owl waits");
+        if String::from_utf8_lossy(&output.stderr).contains("the key is not this server's") {
+            return;
+        }
+    }
 }
