@@ -7,7 +7,7 @@ use std::time::Duration;
 use measure::procedure::{Departures, StreamPlan};
 use measure::wire::{Datagram, Kind, Role, SessionKey};
 
-use super::system::Clock;
+use super::system::{Clock, is_word_of_path};
 use crate::calibrate::system::sharpen_timers;
 
 /// Between two looks whether to stop.
@@ -106,16 +106,8 @@ pub(super) fn put(socket: &UdpSocket, to: Option<SocketAddr>, bytes: &[u8]) -> i
     match sent {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::WouldBlock
-                    | ErrorKind::Interrupted
-                    | ErrorKind::ConnectionRefused
-                    | ErrorKind::HostUnreachable
-                    | ErrorKind::NetworkUnreachable
-            ) =>
-        {
+        Err(error) if is_word_of_path(&error) => Ok(()),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
             Ok(())
         }
         Err(error) => Err(error),

@@ -288,16 +288,32 @@ impl Incoming {
     }
 }
 
-/// Nothing came, or the answer to an earlier datagram was that nobody listens: neither is a fault of ours.
+/// Nothing came, or the answer to an earlier datagram was somebody's word on the path.
 fn is_nothing(error: &io::Error) -> bool {
-    matches!(
+    let is_none = matches!(
         error.kind(),
-        io::ErrorKind::WouldBlock
-            | io::ErrorKind::TimedOut
-            | io::ErrorKind::Interrupted
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    );
+    is_none || is_word_of_path(error)
+}
+
+/// What the kernel makes of an ICMP message about an earlier datagram (icmp_err_convert, icmpv6_err_convert):
+/// nobody listens, there is no way, a firewall forbids it. The datagram is lost like any other, and nothing is
+/// wrong with the socket.
+pub(super) fn is_word_of_path(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EACCES
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+                | libc::EPROTO
+        )
     )
 }
 
@@ -403,6 +419,15 @@ mod tests {
         assert!(before <= *at && *at <= clock.now());
         assert_eq!(*from, sender.local_addr().unwrap());
         assert_eq!(bytes, b"hello");
+    }
+
+    #[test]
+    fn a_firewall_that_forbids_by_icmpv6_is_no_fault_of_the_socket() {
+        // Administratively prohibited (RFC 4443 §3.1, code 1) comes as EACCES, and over IPv4 as EHOSTUNREACH.
+        for code in [libc::EACCES, libc::EHOSTUNREACH, libc::ECONNREFUSED] {
+            assert!(is_nothing(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        assert!(!is_nothing(&io::Error::from_raw_os_error(libc::EBADF)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{Control, LOOK_EVERY, REST, Test};
 use crate::turnup::client::describe_stream;
 use crate::turnup::greeting::open_udp;
 use crate::turnup::streams::{pace, put};
-use crate::turnup::system::{Clock, Incoming};
+use crate::turnup::system::{Clock, Incoming, is_word_of_path};
 
 /// How long the server's answer to the first packet may take, in round trips of TCP's and at least, and how
 /// often it is waited for: either of the two may be lost.
@@ -83,7 +83,7 @@ impl Test<'_> {
             // Left where it is: it may be the stream's first packet.
             match udp.peek(&mut [0; 4]) {
                 Ok(_) => return Ok(true),
-                Err(error) if is_to_wait_for(error.kind()) => {}
+                Err(error) if is_to_wait_for(&error) => {}
                 Err(error) => return Err(error).context("receiving over UDP"),
             }
             control.listen()?;
@@ -272,14 +272,10 @@ fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Came> 
 }
 
 /// Nothing has come yet, or somebody says that nobody listens there: the server's word is waited for.
-fn is_to_wait_for(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::WouldBlock
-            | ErrorKind::TimedOut
-            | ErrorKind::Interrupted
-            | ErrorKind::ConnectionRefused
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkUnreachable
-    )
+fn is_to_wait_for(error: &std::io::Error) -> bool {
+    let is_none = matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    );
+    is_none || is_word_of_path(error)
 }
