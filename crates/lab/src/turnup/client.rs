@@ -305,9 +305,11 @@ impl<'a> Test<'a> {
         if !self.line.is_over.load(Ordering::Acquire) {
             return Ok(());
         }
-        // How the connection broke is the last thing that was heard.
+        // How the connection broke is the last thing that was heard; why is what the server said before.
         while let Ok(heard) = self.messages.try_recv() {
-            heard?;
+            if let Message::Refused { text, .. } | Message::Failed { text, .. } = heard? {
+                bail!("the server says: {text}");
+            }
         }
         bail!(
             "the server was not heard of for {} s: the link, or the server, is down",
@@ -488,7 +490,8 @@ impl<'a> Test<'a> {
                     }
                 }
             });
-            let is_over = || self.check().is_err();
+            // Not by `check`: what the server said last is for whoever reports it.
+            let is_over = || line.is_over.load(Ordering::Relaxed) || (self.interrupted)();
             let mut note = |stamp| {
                 if left_ns.len() < ARRIVALS_MAX {
                     left_ns.push(stamp);
@@ -587,7 +590,9 @@ impl<'a> Test<'a> {
                     order: of,
                     datagrams,
                 })) if of == order => return Ok(Some(datagrams)),
-                Ok(Ok(Message::Failed { text, .. })) => bail!("the server says: {text}"),
+                Ok(Ok(Message::Failed { text, .. } | Message::Refused { text, .. })) => {
+                    bail!("the server says: {text}")
+                }
                 Ok(Ok(other)) => return Err(unexpected(&other)),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Ok(None),

@@ -114,7 +114,11 @@ pub(super) fn greet(
         nonce,
         proof: key.prove(Role::Client, VERSION, &nonce, &server_nonce),
     })?;
-    match reader.only(GREETING_MAX)? {
+    let answer = reader.only(GREETING_MAX);
+    let answer = answer.with_context(|| {
+        format!("{server} greets and does not answer the proof of the key: it may be ending")
+    })?;
+    match answer {
         Message::Welcome {
             proof,
             session,

@@ -196,3 +196,20 @@ fn a_server_without_room_for_more_connections_goes_on() {
         }
     }
 }
+
+/// Whatever the test is at, the reason is the server's.
+#[test]
+fn a_server_whose_time_is_up_says_so_in_every_phase() {
+    for (time, direction) in [("1s", "up"), ("6s", "up"), ("6s", "down")] {
+        let server = Server::start_with(&["--max-test", time]);
+        let direction = format!("--direction={direction}");
+        let more = [&direction, "--duration=20s", "--max-rate=1Mbit"];
+        let output = run(server.port, &more, KEY);
+        let text = String::from_utf8_lossy(&output.stdout).replace("\n  ", " ");
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(
+            text.contains("the time that this server gives a test is up"),
+            "{text}"
+        );
+    }
+}
