@@ -28,6 +28,7 @@ use vocab::{ByteCount, Time};
 use super::conversation::{ALIVE_EVERY, Line, Reader, SILENCE_MAX, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
 use super::host;
+use super::plausible;
 use super::streams::Sender;
 use super::system::{self, Clock, Incoming};
 use super::transfers::{Transfers, prepare_receiver, prepare_sender};
@@ -545,7 +546,10 @@ impl<'a> Test<'a> {
                 self.line.heard.hear();
             }
             if sent.is_none() {
-                sent = self.stream_end(order)?;
+                let said = self.stream_end(order)?;
+                sent = said
+                    .map(|datagrams| plausible::sent(plan, datagrams))
+                    .transpose()?;
                 let is_streaming = sent.is_none();
                 self.line
                     .is_streaming
@@ -626,7 +630,7 @@ impl<'a> Test<'a> {
         if is_over() {
             let _ = self.writer.send(&Message::Stop { order });
         }
-        let (down, server_control, theirs) = self.run_end(order)?;
+        let (down, server_control, theirs) = self.run_end(order, plan.duration)?;
         let sides = [
             (Direction::Up, transferred.samples, congestion_control),
             (Direction::Down, down, server_control),
@@ -653,14 +657,17 @@ impl<'a> Test<'a> {
         Ok(figures)
     }
 
-    fn run_end(&self, order: u32) -> Result<(Vec<RunSample>, String, u16)> {
+    fn run_end(&self, order: u32, duration: Duration) -> Result<(Vec<RunSample>, String, u16)> {
         let mut samples = Vec::new();
         loop {
             match self.answer(ORDER_MAX)? {
                 Message::Samples {
                     order: of,
                     samples: some,
-                } if of == order => samples.extend(some),
+                } if of == order => {
+                    plausible::samples(duration, &some)?;
+                    samples.extend(some);
+                }
                 Message::RunEnded {
                     order: of,
                     congestion_control,

@@ -15,6 +15,7 @@ mod greeting;
 mod host;
 mod observation;
 mod one_ended;
+mod plausible;
 mod report;
 mod server;
 mod steps;

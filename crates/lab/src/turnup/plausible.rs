@@ -1,0 +1,95 @@
+//! What the other end may report of what it was ordered. It holds the key, and may still be broken: a number
+//! that no order allows would be seconds to count through, or room to make, for ever.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use measure::procedure::{ARRIVALS_MAX, StreamPlan};
+use measure::wire::{Arrival, RunSample};
+
+/// How much later than what was ordered something may come: a deep queue, and a host that stands still.
+const LATE_MAX: Duration = Duration::from_secs(60);
+
+/// Datagrams that a server says it sent of a stream.
+pub(super) fn sent(plan: StreamPlan, datagrams: u64) -> Result<u64> {
+    let bits = u128::from(plan.rate.bits_per_second()) * plan.duration.as_nanos() / 1_000_000_000;
+    // The first leaves at once; and where a translator changes IPv6 to IPv4 the server's packets are smaller than
+    // ours, and so more, by less than half.
+    let most = 2 * (bits / (8 * u128::from(plan.ip_bytes.max(1))) + 1);
+    ensure!(
+        u128::from(datagrams) <= most,
+        "the server says that it sent {datagrams} packets of a stream that has no more than {most}"
+    );
+    Ok(datagrams)
+}
+
+/// Further arrivals of a stream of which so many came before.
+pub(super) fn arrivals(plan: StreamPlan, before: usize, some: &[Arrival]) -> Result<()> {
+    let until = (plan.duration + LATE_MAX).as_nanos();
+    let is_late = |arrival: &Arrival| {
+        u128::from(arrival.arrived_ns) > until || u128::from(arrival.sent_ns) > until
+    };
+    ensure!(
+        before + some.len() <= ARRIVALS_MAX && !some.iter().any(is_late),
+        "the server reports packets that no stream of {} s has",
+        plan.duration.as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Samples of a run that was to last so long.
+pub(super) fn samples(duration: Duration, some: &[RunSample]) -> Result<()> {
+    ensure!(
+        some.iter().all(|sample| sample.at <= duration + LATE_MAX),
+        "the server reports samples that no run of {} s has",
+        duration.as_secs_f64()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::tcp_info::TcpInfo;
+    use vocab::Bitrate;
+
+    use super::*;
+
+    const PLAN: StreamPlan = StreamPlan {
+        rate: Bitrate::from_bits_per_second(12_000_000),
+        duration: Duration::from_secs(2),
+        ip_bytes: 1_500,
+    };
+
+    #[test]
+    fn no_more_is_sent_than_was_ordered() {
+        assert_eq!(sent(PLAN, 2_001).unwrap(), 2_001);
+        // As IPv4, of packets that are 1,500 bytes as IPv6.
+        assert_eq!(sent(PLAN, 2_028).unwrap(), 2_028);
+        for most in [4_003, 1_000_000_000, u64::MAX] {
+            assert!(sent(PLAN, most).is_err());
+        }
+        let none = Bitrate::from_bits_per_second(0);
+        assert_eq!(sent(StreamPlan { rate: none, ..PLAN }, 1).unwrap(), 1);
+    }
+
+    #[test]
+    fn nothing_comes_years_after_a_stream_and_no_sample_after_a_run() {
+        let arrival = |sent_ns, arrived_ns| Arrival {
+            number: 0,
+            sent_ns,
+            arrived_ns,
+        };
+        assert!(arrivals(PLAN, 0, &[arrival(2_000_000_000, 7_000_000_000)]).is_ok());
+        assert!(arrivals(PLAN, 0, &[arrival(0, (1 << 62) - 1)]).is_err());
+        assert!(arrivals(PLAN, 0, &[arrival((1 << 62) - 1, 0)]).is_err());
+        assert!(arrivals(PLAN, ARRIVALS_MAX, &[arrival(0, 0)]).is_err());
+        let sample = |at| RunSample {
+            connection: 0,
+            at,
+            info: TcpInfo::default(),
+        };
+        let run = Duration::from_secs(10);
+        assert!(samples(run, &[sample(run + Duration::from_secs(3))]).is_ok());
+        assert!(samples(run, &[sample(Duration::from_nanos((1 << 62) - 1))]).is_err());
+    }
+}
