@@ -45,6 +45,9 @@ const ORDER_MAX: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Without an arrival for this long a stream whose end was announced is over.
 const QUIET: Duration = Duration::from_millis(150);
+/// How long a NAT may be trusted to know our UDP while nothing goes by it (RFC 4787 §4.3: two minutes should
+/// be kept, and many keep half a minute).
+const WAY_KEPT: Duration = Duration::from_secs(20);
 /// Between two streams, and before each run: queues empty.
 const REST: Duration = Duration::from_millis(100);
 
@@ -186,6 +189,8 @@ pub(super) struct Test<'a> {
     incoming: RefCell<Incoming>,
     pub(super) clock: Clock,
     next_order: u32,
+    /// When UDP last went both ways; none where the last stream came to nothing.
+    way_open: Option<Instant>,
     interrupted: &'a (dyn Fn() -> bool + Sync),
     pub(super) progress: &'a dyn Progress,
 }
@@ -240,12 +245,11 @@ impl<'a> Test<'a> {
             incoming: RefCell::new(Incoming::new()),
             clock: Clock::new(),
             next_order: 1,
+            way_open: None,
             interrupted,
             progress,
         };
-        let mut opening = Opening::new(test.clock.now(), test.session);
-        test.exchange(&mut opening)?;
-        if !opening.is_open() {
+        if !test.open_way()? {
             let port = server.port();
             let why = format!(
                 "{server} answers over TCP, but nothing comes back over UDP port {port}: a firewall on the \
@@ -412,6 +416,16 @@ impl<'a> Test<'a> {
         received.context("receiving over UDP")
     }
 
+    /// Shows the server where we are over UDP; whether it has answered. A NAT on the way forgets it after a
+    /// while, or has another port for us from some moment on.
+    fn open_way(&mut self) -> Result<bool> {
+        let mut opening = Opening::new(self.clock.now(), self.session);
+        self.exchange(&mut opening)?;
+        let is_open = opening.is_open();
+        self.way_open = is_open.then(Instant::now);
+        Ok(is_open)
+    }
+
     fn path_mtu(&self, direction: Direction) -> Result<MtuOutcome> {
         let mut test = PathMtuTest::new(
             self.clock.now(),
@@ -437,6 +451,9 @@ impl<'a> Test<'a> {
         direction: Direction,
         plan: StreamPlan,
     ) -> Result<StreamRecord> {
+        if self.way_open.is_none_or(|at| at.elapsed() >= WAY_KEPT) {
+            self.open_way()?;
+        }
         let order = self.number_order();
         self.writer.send(&Message::Stream(StreamOrder {
             order,
@@ -453,6 +470,7 @@ impl<'a> Test<'a> {
         };
         self.line.is_streaming.store(false, Ordering::Relaxed);
         let (sent, arrivals, left_ns) = streamed?;
+        self.way_open = (!arrivals.is_empty()).then(Instant::now);
         Ok(StreamRecord {
             plan,
             sent,
@@ -517,6 +535,7 @@ impl<'a> Test<'a> {
                     if some.is_empty() {
                         return Ok((datagrams, arrivals, left_ns));
                     }
+                    plausible::arrivals(plan, arrivals.len(), &some)?;
                     arrivals.extend(some);
                 }
                 other => return Err(unexpected(&other)),

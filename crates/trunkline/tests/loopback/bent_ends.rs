@@ -2,8 +2,10 @@
 
 use std::fs::{self};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use measure::wire::{
@@ -212,4 +214,93 @@ fn a_server_whose_time_is_up_says_so_in_every_phase() {
             "{text}"
         );
     }
+}
+
+/// Hands on what comes to a port, TCP and UDP, as a NAT does; from some moment on UDP leaves by another port.
+struct Nat {
+    port: u16,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Nat {
+    /// `changes` says of a datagram on its way to the server whether the port changes before it.
+    fn before(server: u16, changes: impl Fn(&[u8]) -> bool + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let inside = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+                    return;
+                };
+                for (mut from, mut to) in [
+                    (client.try_clone().unwrap(), server.try_clone().unwrap()),
+                    (server, client),
+                ] {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+            }
+        });
+        let over = is_over.clone();
+        std::thread::spawn(move || {
+            let outside = || {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.connect(("127.0.0.1", server)).unwrap();
+                socket
+            };
+            let (mut way, mut has_changed) = (outside(), false);
+            let mut client: Option<SocketAddr> = None;
+            let mut bytes = [0; 65_536];
+            let wait = Some(Duration::from_millis(1));
+            inside.set_read_timeout(wait).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                if let Ok((count, from)) = inside.recv_from(&mut bytes) {
+                    client = Some(from);
+                    if !has_changed && changes(&bytes[..count]) {
+                        (way, has_changed) = (outside(), true);
+                    }
+                    let _ = way.send(&bytes[..count]);
+                }
+                way.set_nonblocking(true).unwrap();
+                while let (Ok(count), Some(client)) = (way.recv(&mut bytes), client) {
+                    let _ = inside.send_to(&bytes[..count], client);
+                }
+            }
+        });
+        Self { port, is_over }
+    }
+}
+
+impl Drop for Nat {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The server sends to nobody who has not shown that it is there, and takes nothing from elsewhere: a client whose
+/// NAT gives it another port shows itself again.
+#[test]
+fn a_nat_that_changes_the_port_in_mid_test_costs_a_stream_and_not_the_test() {
+    let server = Server::start_with(&[]);
+    let kind = Kind::ALL.iter().position(|kind| *kind == Kind::Data);
+    let data = kind.unwrap() as u8;
+    // Before the first packet of a stream: all of it comes from an address that nobody knows.
+    let nat = Nat::before(server.port, move |bytes| {
+        bytes[2] == data && bytes.len() > 100
+    });
+    let more = [
+        "--direction=up",
+        "--duration=2s",
+        "--max-rate=1Mbit",
+        "--walk=0",
+        "--connections=1",
+    ];
+    let output = run(nat.port, &more, KEY);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.starts_with("MEASURED"), "{text}");
 }
