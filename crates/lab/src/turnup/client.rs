@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use measure::procedure::{
-    ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PathMtuTest, StreamPlan,
-    StreamRecord,
+    ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PROBED_MTU_MAX,
+    PathMtuTest, StreamPlan, StreamRecord,
 };
 use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
@@ -431,7 +431,7 @@ impl<'a> Test<'a> {
             self.clock.now(),
             direction,
             self.session,
-            self.interface_mtu,
+            self.interface_mtu.min(PROBED_MTU_MAX),
             self.headers,
             PATH_MTU_ROUND_TRIP,
         );

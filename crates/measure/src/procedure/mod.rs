@@ -37,6 +37,10 @@ pub const UDP_HEADERS_IPV4: u16 = 28;
 /// Bytes that IPv6 and UDP add to a datagram's payload.
 pub const UDP_HEADERS_IPV6: u16 = 48;
 
+/// The largest packet whose way is searched for, in bytes of IP: a jumbo frame. A loopback's are larger, and no
+/// circuit's are; nobody answers a larger probe, which must not be taken for a hole in the path.
+pub const PROBED_MTU_MAX: u16 = 9_216;
+
 /// A datagram to be sent, of `length` bytes above UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {

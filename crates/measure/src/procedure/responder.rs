@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::Outgoing;
+use super::{Outgoing, PROBED_MTU_MAX};
 use crate::wire::{DATAGRAM_HEADER, Datagram, Kind, Role, SessionKey};
 
 /// Answers in a second at most, several times what a test asks for.
 pub const ANSWERS_PER_SECOND: u32 = 1_000;
-/// The largest probe back: no interface of ours is larger than a jumbo frame.
-const PROBE_MAX: u64 = 9_216;
+/// The largest probe back.
+const PROBE_MAX: u64 = PROBED_MTU_MAX as u64;
 
 /// What is to be done with a datagram that came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
