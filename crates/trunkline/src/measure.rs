@@ -27,6 +27,9 @@ const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
 /// Words that are shorter than this are remarked on: they can be guessed.
 const KEY_LENGTH: usize = 16;
 
+/// No words are longer, and a device has no end.
+const KEY_BYTES_MAX: u64 = 64 * 1024;
+
 /// No bucket that is worth waiting for takes longer to be full again.
 const REST_MAX: Duration = Duration::from_secs(60);
 
@@ -97,8 +100,10 @@ struct Serve {
 
 impl Serve {
     fn run(self) -> Result<()> {
+        let given = key(self.key_file.as_deref())?;
+        // Only now: who types the key, or waits for it at a pipe, must be able to stop.
         kernel::catch_interruptions();
-        let words = match key(self.key_file.as_deref())? {
+        let words = match given {
             Some(words) => words,
             None => {
                 let words = fresh_key()?;
@@ -257,11 +262,12 @@ impl Run {
     }
 
     fn measure(&self) -> Result<i32> {
-        kernel::catch_interruptions();
         let words = match self.iperf3 {
             Some(_) => String::new(),
             None => needed_key(self.key_file.as_deref())?,
         };
+        // Only now: who types the key, or waits for it at a pipe, must be able to stop.
+        kernel::catch_interruptions();
         ensure!(
             self.duration >= Duration::from_secs(2),
             "--duration {} s is too short: a rate is steady when two seconds agree; use 2s or more",
@@ -339,13 +345,10 @@ pub(crate) fn needed_key(file: Option<&Path>) -> Result<String> {
 fn key(file: Option<&Path>) -> Result<Option<String>> {
     let words = match file {
         Some(path) if path == Path::new("-") => {
-            let mut words = String::new();
-            std::io::stdin()
-                .read_to_string(&mut words)
-                .context("reading the key from standard input")?;
-            words
+            read_key(std::io::stdin()).context("reading the key from standard input")?
         }
-        Some(path) => std::fs::read_to_string(path)
+        Some(path) => std::fs::File::open(path)
+            .and_then(read_key)
             .with_context(|| format!("the key in {} cannot be read", path.display()))?,
         None => match std::env::var(KEY_VARIABLE) {
             Ok(words) => words,
@@ -354,6 +357,17 @@ fn key(file: Option<&Path>) -> Result<Option<String>> {
     };
     ensure!(!words.trim().is_empty(), "the key is empty");
     Ok(Some(words.trim().to_owned()))
+}
+
+fn read_key(input: impl Read) -> std::io::Result<String> {
+    let mut words = String::new();
+    input.take(KEY_BYTES_MAX + 1).read_to_string(&mut words)?;
+    match words.len() as u64 <= KEY_BYTES_MAX {
+        true => Ok(words),
+        false => Err(std::io::Error::other(format!(
+            "it has more than {KEY_BYTES_MAX} bytes; a key is a few words"
+        ))),
+    }
 }
 
 /// 128 random bits, as 32 letters and digits.

@@ -131,7 +131,6 @@ impl ServiceTest {
     }
 
     fn test(&self) -> Result<i32> {
-        kernel::catch_interruptions();
         ensure!(
             self.cir.bits_per_second() > 0,
             "--cir 0bit is no committed rate"
@@ -158,6 +157,8 @@ impl ServiceTest {
             },
         };
         let options = self.way.options()?;
+        // Only now: who types the key must be able to stop.
+        kernel::catch_interruptions();
         let display = progress();
         let stepped = turnup::service(&options, plan, &kernel::interrupted, &display);
         display.finish();
@@ -220,7 +221,6 @@ impl ThroughputTest {
     }
 
     fn test(&self) -> Result<i32> {
-        kernel::catch_interruptions();
         ensure!(
             self.trial >= Duration::from_millis(500) && self.duration_sum >= self.trial,
             "--trial is 500ms or more, and --duration-sum no less than a trial"
@@ -245,6 +245,8 @@ impl ThroughputTest {
             is_whole: !self.search_only,
         };
         let options = self.way.options()?;
+        // Only now: who types the key must be able to stop.
+        kernel::catch_interruptions();
         let display = progress();
         let stepped = turnup::throughput(&options, plan, &kernel::interrupted, &display);
         display.finish();

@@ -1,8 +1,9 @@
 //! Turn-up tests whose other end, or whose way, does not do what it should; over loopback.
 
-use std::fs::{self};
+use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -213,6 +214,40 @@ fn a_server_whose_time_is_up_says_so_in_every_phase() {
             text.contains("the time that this server gives a test is up"),
             "{text}"
         );
+    }
+}
+
+/// Who types the key, or waits for it at a pipe, ends the program as any other.
+#[test]
+fn who_waits_for_the_key_can_be_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("key");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let key = format!("--key-file={}", pipe.display());
+    for arguments in [
+        &["run", "127.0.0.1", &key][..],
+        &["server", "--port=0", &key],
+        &["service", "127.0.0.1", "--cir=1Mbit", &key],
+    ] {
+        let mut child = measure(arguments, "").spawn().unwrap();
+        // This waits until the other end is opened to be read.
+        let writing = OpenOptions::new().write(true).open(&pipe).unwrap();
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
+        assert!(sent.success());
+        let mut ended = None;
+        for _ in 0..600 {
+            ended = child.try_wait().unwrap();
+            if ended.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ = child.kill();
+        let signal = ended.and_then(|status| status.signal());
+        assert_eq!(signal, Some(2), "{arguments:?}: {ended:?}");
+        drop(writing);
     }
 }
 
