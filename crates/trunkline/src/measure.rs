@@ -233,13 +233,13 @@ struct Limits {
     #[arg(long, value_name = "RATE")]
     min_rate: Option<Bitrate>,
     /// The greatest transfer time ratio of the best run whose window fills the path.
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, value_name = "RATIO", value_parser = threshold)]
     max_transfer_time_ratio: Option<f64>,
     /// The least TCP efficiency of any run, in percent.
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
     min_efficiency: Option<f64>,
     /// The greatest buffer delay of any run with a window up to the BDP, in percent.
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
     max_buffer_delay: Option<f64>,
     /// The greatest baseline RTT.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -247,6 +247,14 @@ struct Limits {
     /// The least path MTU, in bytes.
     #[arg(long, value_name = "BYTES")]
     min_path_mtu: Option<u16>,
+}
+
+/// A number that something can be held against: of one that is none every comparison fails, and nothing says so.
+fn threshold(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0)
+        .ok_or_else(|| "a threshold is a number, zero or more".to_owned())
 }
 
 impl Run {
@@ -273,6 +281,7 @@ impl Run {
             "--duration {} s is too short: a rate is steady when two seconds agree; use 2s or more",
             self.duration.as_secs_f64()
         );
+        check_page(self.html.as_deref())?;
         let options = RunOptions {
             host: self.host.clone(),
             port: self.iperf3.unwrap_or(self.port),
@@ -332,6 +341,30 @@ impl Run {
             },
         }
     }
+}
+
+/// Says before the test what would otherwise be said minutes later: that its page has no place to be written.
+///
+/// # Errors
+/// When the page's folder is not there, or the page would be a folder.
+pub(crate) fn check_page(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    ensure!(
+        folder.is_dir() && !path.is_dir(),
+        "--html {} cannot be written: {}",
+        path.display(),
+        match path.is_dir() {
+            true => "it is a directory".to_owned(),
+            false => format!("there is no directory {}", folder.display()),
+        }
+    );
+    Ok(())
 }
 
 /// The key that a client cannot do without.

@@ -13,7 +13,7 @@ use lab::turnup::{self, PORT, RunOptions};
 use vocab::{Bitrate, Probability, parse_duration};
 
 use crate::lab::progress;
-use crate::measure::{Ways, needed_key};
+use crate::measure::{Ways, check_page, needed_key};
 use crate::output::Output;
 
 /// The largest frame: a jumbo frame of 9,000 bytes of IP.
@@ -60,6 +60,7 @@ struct Way {
 
 impl Way {
     fn options(&self) -> Result<RunOptions> {
+        check_page(self.html.as_deref())?;
         Ok(RunOptions {
             host: self.host.clone(),
             port: self.port,

@@ -15,7 +15,7 @@ use measure::wire::{
 };
 use vocab::Bitrate;
 
-use crate::turn_up::{KEY, Server, measure, run};
+use crate::turn_up::{KEY, Server, assert_refused, measure, run};
 
 /// A client that holds the key and says what it likes.
 struct Client {
@@ -248,6 +248,26 @@ fn who_waits_for_the_key_can_be_stopped() {
         let signal = ended.and_then(|status| status.signal());
         assert_eq!(signal, Some(2), "{arguments:?}: {ended:?}");
         drop(writing);
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_or_written_is_said_before_anything_is_sent() {
+    let cases = [
+        ("--max-transfer-time-ratio=nan", "a threshold is a number"),
+        ("--min-efficiency=inf", "a threshold is a number"),
+        ("--max-buffer-delay=-1", "a threshold is a number"),
+        ("--html=/nonexistent/page.html", "there is no directory"),
+        ("--html=/tmp", "it is a directory"),
+        ("--key-file=/dev/zero", "a key is a few words"),
+    ];
+    // Nothing listens there: whoever gets as far is told so.
+    let port = {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        taken.local_addr().unwrap().port()
+    };
+    for (argument, words) in cases {
+        assert_refused(&run(port, &[argument], KEY), words);
     }
 }
 
