@@ -5,14 +5,15 @@
 //!                  └► Join ─► the session's run
 //!  UDP ─► Responder (tags, cookies) ─► answers; what arrives of a stream
 //! ```
-//! A stranger costs a thread for five seconds at most, of which there are [`UNFINISHED_MAX`]. What it sends
+//! A stranger costs a thread for five seconds at most, of which there are [`UNFINISHED_MAX`], and no more than
+//! [`UNFINISHED_EACH`] for strangers from one place: one host shuts nobody else out. What it sends
 //! is limited in rate and time, by each order and by the session, and ends [`SILENCE_MAX`] after the
 //! client's last word.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender as Channel, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -36,8 +37,10 @@ use crate::kernel;
 
 /// How long a stranger may take to show who it is.
 const GREETING_MAX: Duration = Duration::from_secs(5);
-/// Connections that have not shown who they are.
+/// Connections that have not shown who they are: of all, and of one IPv4 address or one IPv6 network. A client
+/// opens one after the other, and on a lossy path several are under way.
 const UNFINISHED_MAX: usize = 16;
+const UNFINISHED_EACH: usize = 8;
 /// How long the connections of a run may take to come.
 const JOINING_MAX: Duration = Duration::from_secs(15);
 /// Between two looks whether to stop.
@@ -141,7 +144,7 @@ impl Server {
             server: self,
             clock: Clock::new(),
             session: Mutex::new(None),
-            unfinished: AtomicUsize::new(0),
+            strangers: Mutex::new(Vec::new()),
             stop: AtomicBool::new(false),
             tell,
         };
@@ -155,12 +158,10 @@ impl Server {
                 }
                 match self.listener.accept() {
                     Ok((stream, from)) => {
-                        if shared.unfinished.fetch_add(1, Ordering::Relaxed) >= UNFINISHED_MAX {
-                            shared.unfinished.fetch_sub(1, Ordering::Relaxed);
-                            continue;
-                        }
                         let shared = &shared;
-                        scope.spawn(move || shared.receive_stranger(stream, from));
+                        if let Some(stranger) = shared.let_in(from.ip()) {
+                            scope.spawn(move || shared.receive_stranger(stream, from, stranger));
+                        }
                     }
                     Err(error) if is_passing(&error) => {}
                     // Connections that end leave room again; the test under way does not end for it.
@@ -222,7 +223,8 @@ struct Shared<'a> {
     server: &'a Server,
     clock: Clock,
     session: Mutex<Option<Arc<Session>>>,
-    unfinished: AtomicUsize,
+    /// Where those come from that have not shown who they are.
+    strangers: Mutex<Vec<IpAddr>>,
     stop: AtomicBool,
     tell: &'a (dyn Fn(ServerEvent) + Sync),
 }
@@ -320,14 +322,28 @@ impl Shared<'_> {
         }
     }
 
-    fn receive_stranger(&self, stream: TcpStream, from: SocketAddr) {
-        let finished = Finished(&self.unfinished);
-        if let Err(error) = self.greet(stream, from, finished) {
+    /// Room for one stranger more from an address; [`None`] where there is none.
+    fn let_in(&self, from: IpAddr) -> Option<Stranger<'_>> {
+        let place = place_of(from);
+        let mut strangers = lock(&self.strangers);
+        let same = strangers.iter().filter(|other| **other == place).count();
+        if strangers.len() >= UNFINISHED_MAX || same >= UNFINISHED_EACH {
+            return None;
+        }
+        strangers.push(place);
+        Some(Stranger {
+            place,
+            all: &self.strangers,
+        })
+    }
+
+    fn receive_stranger(&self, stream: TcpStream, from: SocketAddr, stranger: Stranger<'_>) {
+        if let Err(error) = self.greet(stream, from, stranger) {
             (self.tell)(ServerEvent::Refused(from, format!("{error:#}")));
         }
     }
 
-    fn greet(&self, stream: TcpStream, from: SocketAddr, finished: Finished<'_>) -> Result<()> {
+    fn greet(&self, stream: TcpStream, from: SocketAddr, stranger: Stranger<'_>) -> Result<()> {
         let nonce: Nonce = random()?;
         let writer = Writer::new(&stream)?;
         writer.send(&Message::Hello {
@@ -392,7 +408,7 @@ impl Shared<'_> {
                     });
                     bail!("{text}");
                 }
-                drop(finished);
+                drop(stranger);
                 let proof = key.prove(Role::Server, version, &client, &nonce);
                 self.serve_session(&session, reader, proof);
                 Ok(())
@@ -646,12 +662,26 @@ impl Drop for Place<'_> {
     }
 }
 
-/// One stranger less.
-struct Finished<'a>(&'a AtomicUsize);
+/// One that has not shown who it is, as long as this is held.
+struct Stranger<'a> {
+    place: IpAddr,
+    all: &'a Mutex<Vec<IpAddr>>,
+}
 
-impl Drop for Finished<'_> {
+impl Drop for Stranger<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut all = lock(self.all);
+        if let Some(at) = all.iter().position(|other| *other == self.place) {
+            all.swap_remove(at);
+        }
+    }
+}
+
+/// What one host has of addresses: one of IPv4, and a network of 64 bits of IPv6.
+fn place_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(six) => Ipv6Addr::from(u128::from(six) >> 64 << 64).into(),
+        four @ IpAddr::V4(_) => four,
     }
 }
 

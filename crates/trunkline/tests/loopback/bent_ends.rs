@@ -178,7 +178,7 @@ fn a_server_without_room_for_more_connections_goes_on() {
     command
         .args([
             "-c",
-            "ulimit -n 24; exec \"$0\" measure server --bind=127.0.0.1 --port=0",
+            "ulimit -n 16; exec \"$0\" measure server --bind=127.0.0.1 --port=0",
         ])
         .arg(env!("CARGO_BIN_EXE_trunkline"))
         .env("TRUNKLINE_MEASURE_KEY", KEY)
@@ -198,6 +198,17 @@ fn a_server_without_room_for_more_connections_goes_on() {
             return;
         }
     }
+}
+
+/// One host that opens connections and says nothing keeps nobody else from the server.
+#[test]
+fn strangers_from_one_address_shut_nobody_else_out() {
+    let server = Server::start_with(&[]);
+    let _mute: Vec<TcpStream> = (0..40)
+        .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
+        .collect();
+    let output = run(server.port, &["--bind=127.0.0.2"], "a brass owl waits");
+    assert_refused(&output, "the key is not this server's");
 }
 
 /// Whatever the test is at, the reason is the server's.
