@@ -3,6 +3,7 @@
 //! As in `turn_up`, only what a busy machine cannot change is asserted.
 
 use std::fs::File;
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use lab::command;
@@ -13,7 +14,13 @@ use lab::topology::Site;
 use serde_json::Value;
 
 use crate::setting::{SLOW, standing, turn};
-use crate::turn_up::{NO_UDP, Serving, document, filter, trunkline, wait_for};
+use crate::turn_up::{NO_UDP, Serving, document, filter, queue, trunkline, wait_for};
+
+/// What [`SLOW`] carries of IP packets.
+const LINK_BIT_S: f64 = 10e6;
+/// The kernel's own shaper behind it, both ways. It counts an Ethernet header with each packet.
+const SHAPER: &str = "tbf rate 5mbit burst 4542 limit 30000";
+const SHAPED_BIT_S: f64 = 5e6 * 1_500.0 / 1_514.0;
 
 /// iperf3's own server, in the far host: a turn-up test with an end that is not ours.
 fn serve_iperf3(lab: &Lab) -> Serving {
@@ -44,7 +51,29 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
     assert_iperf3();
     let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
     let _server = serve_iperf3(&lab);
-    let found = run_one_ended(&lab, &["--window=12kB", "--connections=1", "--rest=0"], 0);
+    assert_told_by_one_end(&lab, Site::Far.host_address().into(), LINK_BIT_S);
+}
+
+/// The same over IPv6, whose headers take more of each packet, behind a shaper of the kernel's.
+#[test]
+fn an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper() {
+    let name = "an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    assert_iperf3();
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    for towards in ["lan0", "wan0"] {
+        queue(&lab, "far", towards, SHAPER);
+    }
+    let _server = serve_iperf3(&lab);
+    assert_told_by_one_end(&lab, Site::Far.host_address_v6().into(), SHAPED_BIT_S);
+}
+
+/// Tests against the server at an address over a path that carries so much of IP packets each way.
+fn assert_told_by_one_end(lab: &Lab, server: IpAddr, carries_bit_s: f64) {
+    let more = ["--window=12kB", "--connections=1", "--rest=0"];
+    let found = run_one_ended(lab, server, &more, 0);
     assert_eq!(found["verdict"], "measured");
     let remark = found["remarks"][0].as_str().expect("a remark");
     assert!(remark.contains("one-ended"), "{remark}");
@@ -70,6 +99,9 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
         let rate = found["bottleneck_bit_s"].as_f64().expect("by streams");
         let offered = overload["offered_bit_s"].as_f64().expect("planned");
         assert!(rate > 1e6 && rate <= 0.95 * offered, "{way}: {rate}");
+        if found["bottleneck_is_steady"] == true {
+            assert!(rate <= 1.02 * carries_bit_s, "{way}: {rate}");
+        }
         let runs = found["runs"].as_array().expect("a list");
         assert_window_held(runs.last().expect("the listed window"), rtt, way);
     }
@@ -105,7 +137,7 @@ fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
         "--connections=3",
         "--connection-window=6kB",
     ];
-    let found = run_one_ended(&lab, &more, 2);
+    let found = run_one_ended(&lab, Site::Far.host_address().into(), &more, 2);
     assert_eq!(found["verdict"], "not-measured");
     let reason = found["reasons"][0].as_str().expect("a reason");
     assert!(reason.contains("lets no UDP through"), "{reason}");
@@ -127,9 +159,9 @@ fn assert_iperf3() {
     );
 }
 
-/// Tests against the far site's iperf3 server for two seconds a run, and returns what was found.
-fn run_one_ended(lab: &Lab, more: &[&str], code: i32) -> Value {
-    let host = Site::Far.host_address().to_string();
+/// Tests against the iperf3 server at an address for two seconds a run, and returns what was found.
+fn run_one_ended(lab: &Lab, server: IpAddr, more: &[&str], code: i32) -> Value {
+    let host = server.to_string();
     let common = [
         "run",
         &host,

@@ -99,6 +99,16 @@ pub(crate) fn filter(lab: &Lab, host: &str, rules: &str) {
     command::run_with_input("ip", nft, rules).expect("the rules are taken");
 }
 
+/// Has one of the lab's hosts send through this queueing discipline.
+pub(crate) fn queue(lab: &Lab, host: &str, device: &str, discipline: &str) {
+    let namespace = lab.topology().namespace(host);
+    let mut tc = vec![
+        "netns", "exec", &namespace, "tc", "qdisc", "replace", "dev", device, "root",
+    ];
+    tc.extend(discipline.split_whitespace());
+    command::run("ip", tc).expect("the discipline is taken");
+}
+
 pub(crate) fn document(output: &Output) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
