@@ -15,6 +15,7 @@
 //!
 //! ```text
 //!  least RTT of TCP ─► rate up ─► rate down ─► loss up, down ─► window walk, listed windows, many connections
+//!                       ├─ packets as large as TCP's vanish ─► the same with packets that every path carries
 //!                       └─ no stream gets through ─► TCP with the hosts' own windows, as above
 //! ```
 //!
@@ -326,6 +327,7 @@ impl TurnUp {
         match self.known(direction).path_mtu {
             Some(MtuOutcome::Found { mtu, .. }) => mtu,
             Some(MtuOutcome::TooSmall { tried }) => tried,
+            Some(MtuOutcome::Between { passes, .. }) => passes,
             Some(MtuOutcome::NoAnswer) | None => self.mtu_assumed,
         }
     }
@@ -475,10 +477,15 @@ impl TurnUp {
     }
 
     fn begin_rate(&mut self, at: usize) {
+        let ip_bytes = self.mtu(self.profile.directions[at]);
+        self.begin_rate_with(at, ip_bytes);
+    }
+
+    fn begin_rate_with(&mut self, at: usize, ip_bytes: u16) {
         let config = SearchConfig {
             max: self.profile.max_rate,
             measure_for: self.profile.duration,
-            ip_bytes: self.mtu(self.profile.directions[at]),
+            ip_bytes,
         };
         self.stage = match self.means {
             Means::Whole | Means::TcpAlone => {
@@ -532,9 +539,14 @@ impl TurnUp {
     }
 
     fn rate_found(&mut self, at: usize, direction: Direction, outcome: Option<Bottleneck>) {
+        if let Some(smaller) = self.size_to_try(direction) {
+            return self.begin_rate_with(at, smaller);
+        }
+        self.tell_black_hole(direction);
         if outcome.is_none() {
             let name = direction.name();
-            let why = match self.known(direction).counted.is_empty() {
+            let mut counted = self.known(direction).counted.iter();
+            let why = match counted.all(|stream| stream.received == 0) {
                 true => "no stream got through",
                 false => "what came of one stream contradicts what came of another",
             };
@@ -680,6 +692,7 @@ impl TurnUp {
                 if self.tcp_round_trip.is_none() {
                     self.remark("TCP saw no round-trip time: no window can be walked through");
                 }
+                self.tell_silence(Direction::Up, figures[0].as_ref());
                 match self.means {
                     Means::Counted => self.begin_rate(0),
                     Means::Whole | Means::TcpAlone => self.begin_reach(0),
@@ -690,7 +703,10 @@ impl TurnUp {
                 let direction = self.profile.directions[at];
                 let plan = self.open_run(direction);
                 let found = figures[direction as usize].as_ref();
-                self.reached[direction as usize] = found.map(|found| found.throughput);
+                let reached = found.map(|found| found.throughput);
+                self.reached[direction as usize] =
+                    reached.filter(|rate| rate.bits_per_second() > 0);
+                self.tell_silence(direction, found);
                 self.begin_reach(at + 1);
                 Some(plan)
             }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use measure::diagnosis::{
     Cause, Finding, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded, diagnose,
 };
-use measure::procedure::{LimitedBy, MtuOutcome, StreamRecord};
-use measure::turn_up::Purpose;
+use measure::procedure::{CountedStream, LimitedBy, MtuOutcome, StreamRecord};
+use measure::turn_up::{Known, Purpose};
 use measure::wire::Direction;
 use vocab::{Bitrate, ByteCount, Time};
 
@@ -111,7 +111,7 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
         reverse_rate: reverse
             .filter(|found| found.limited_by != LimitedBy::Sender)
             .map(|found| found.rate),
-        size_probes: size_probes(known.path_mtu),
+        size_probes: size_probes(known),
     }
 }
 
@@ -188,20 +188,32 @@ fn tcp_run(run: &RawRun) -> TcpRun {
     }
 }
 
-fn size_probes(found: Option<MtuOutcome>) -> Vec<SizeProbe> {
+fn size_probes(known: &Known) -> Vec<SizeProbe> {
     let probe = |size: u16, answered| SizeProbe {
         size: ByteCount::new(u64::from(size)),
         sent: if answered == 0 { PROBES } else { 1 },
         answered,
         was_refused: false,
     };
-    match found {
+    match known.path_mtu {
         Some(MtuOutcome::Found { mtu, tried }) if mtu < tried => {
             vec![probe(mtu, 1), probe(mtu + 1, 0), probe(tried, 0)]
         }
         Some(MtuOutcome::Found { mtu, .. }) => vec![probe(mtu, 1)],
         Some(MtuOutcome::TooSmall { tried }) => vec![probe(tried, 0)],
+        Some(MtuOutcome::Between { .. }) => known.counted.iter().map(counted_probe).collect(),
         Some(MtuOutcome::NoAnswer) | None => Vec::new(),
+    }
+}
+
+/// The packets of a stream that an end counted which is not ours.
+fn counted_probe(stream: &CountedStream) -> SizeProbe {
+    let count = |packets: u64| u32::try_from(packets).unwrap_or(u32::MAX);
+    SizeProbe {
+        size: ByteCount::new(u64::from(stream.plan.ip_bytes)),
+        sent: count(stream.sent),
+        answered: count(stream.received),
+        was_refused: false,
     }
 }
 

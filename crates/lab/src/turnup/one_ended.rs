@@ -19,9 +19,9 @@ use anyhow::{Context, Result, bail, ensure};
 use measure::iperf3::{
     COOKIE_BYTES, Carried, Counted, Failure, Order, Output, Report, SILENCE_MAX, Session,
 };
-use measure::procedure::StreamPlan;
+use measure::procedure::{MtuOutcome, StreamPlan};
 use measure::run::{self, Figures, Read};
-use measure::turn_up::{Profile, RunPlan, Task, TurnUp};
+use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
 use measure::wire::Direction;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::ByteCount;
@@ -296,7 +296,7 @@ impl<'a> Test<'a> {
         let own_busy = busy.permille();
         // What TCP has learned of the path by now streams would not: their packets are never cut up.
         let headers = self.turn_up.profile().tcp_headers;
-        if let (Direction::Up, Some(stream)) = (direction, kept.first())
+        if let (Purpose::RoundTrip, Some(stream)) = (plan.purpose, kept.first())
             && let Ok(bytes) = system::full_packet(stream, headers)
         {
             self.turn_up.assume_mtu(bytes.min(self.interface_mtu));
@@ -416,6 +416,12 @@ impl<'a> Test<'a> {
         cookie: &[u8; COOKIE_BYTES],
     ) -> Result<TcpStream> {
         let socket = self.socket()?;
+        let known = self.turn_up.known(direction);
+        if let Some(MtuOutcome::Between { passes, .. }) = known.path_mtu {
+            // As between two ends: TCP would find what passes by itself in minutes or never.
+            let headers = self.turn_up.profile().tcp_headers as u32;
+            socket.set_tcp_mss(u32::from(passes).saturating_sub(headers))?;
+        }
         match direction {
             Direction::Up => {
                 prepare_sender(&socket, window);

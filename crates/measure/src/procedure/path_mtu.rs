@@ -41,6 +41,13 @@ pub enum MtuOutcome {
         /// The least that was tried.
         tried: u16,
     },
+    /// Packets of `passes` bytes get through and of those of `vanishes` none; what lies between was not tried.
+    Between {
+        /// The path MTU is at least this.
+        passes: u16,
+        /// The path MTU is less than this.
+        vanishes: u16,
+    },
     /// Nothing was answered.
     NoAnswer,
 }

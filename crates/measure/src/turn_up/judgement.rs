@@ -51,7 +51,14 @@ impl TurnUp {
         if let Some(limit) = limits.path_mtu_min {
             let found = match known.path_mtu {
                 Some(MtuOutcome::Found { mtu, .. }) => Some(f64::from(mtu)),
-                Some(MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer) | None => None,
+                // More than that is not known.
+                Some(MtuOutcome::Between { passes, .. }) if limit <= passes => {
+                    Some(f64::from(passes))
+                }
+                Some(
+                    MtuOutcome::Between { .. } | MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer,
+                )
+                | None => None,
             };
             judge.at_least(
                 &format!("path MTU {name} in bytes"),

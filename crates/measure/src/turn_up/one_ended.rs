@@ -3,10 +3,12 @@
 //! The least RTT is TCP's own. Rates are told by streams whose packets the far end counts; where none gets
 //! through, what TCP reaches with the hosts' own windows stands for them, and nothing is claimed of the path.
 
+use path::BASE_SIZE;
 use vocab::{Bitrate, ByteCount};
 
 use super::{MANY_WINDOW_MIN, Means, Profile, Purpose, ROUND_TRIP_FOR, RunPlan, Stage, TurnUp};
-use crate::procedure::{CountedStream, Step};
+use crate::procedure::{CountedStream, MtuOutcome, Step};
+use crate::run::Figures;
 use crate::wire::Direction;
 
 impl TurnUp {
@@ -77,7 +79,7 @@ impl TurnUp {
                 let is_done = search.next_step() == Step::Done;
                 let outcome = search.outcome().cloned();
                 let direction = self.profile.directions[at];
-                if is_measuring {
+                if is_measuring || stream.received == 0 {
                     self.known[direction as usize].counted.push(stream);
                 }
                 if is_done {
@@ -96,6 +98,48 @@ impl TurnUp {
             | Stage::RoundTripOfTcp
             | Stage::Reach(_)
             | Stage::Runs => {}
+        }
+    }
+
+    /// The size of packets with which to look for the rate again, where of full ones not one came. Something
+    /// of UDP gets through, or the streams would have been given up: it may be their size.
+    pub(super) fn size_to_try(&self, direction: Direction) -> Option<u16> {
+        let counted = &self.known(direction).counted;
+        let is_silent = counted.iter().all(|stream| stream.received == 0);
+        let least = counted.iter().map(|stream| stream.plan.ip_bytes).min()?;
+        (is_silent && least > BASE_SIZE).then_some(BASE_SIZE)
+    }
+
+    /// Takes note that full packets vanish where smaller ones get through.
+    pub(super) fn tell_black_hole(&mut self, direction: Direction) {
+        let counted = &self.known(direction).counted;
+        let (through, silent): (Vec<_>, Vec<_>) =
+            counted.iter().partition(|stream| stream.received > 0);
+        let sizes =
+            |streams: &[&CountedStream]| streams.iter().map(|stream| stream.plan.ip_bytes).max();
+        let (Some(passes), Some(vanishes)) = (sizes(&through), sizes(&silent)) else {
+            return;
+        };
+        if vanishes <= passes {
+            return;
+        }
+        self.known[direction as usize].path_mtu = Some(MtuOutcome::Between { passes, vanishes });
+        let name = direction.name();
+        self.remark(format!(
+            "one-ended: packets of {vanishes} bytes vanish on the way {name} without a word, and those of {passes} \
+             get through (an MTU black hole): rate and TCP {name} are measured with packets of {passes} bytes, and \
+             the path MTU itself is not found so; `trunkline measure server` at the far end finds it to the byte"
+        ));
+    }
+
+    /// Takes note that TCP connected, and nothing of what it was to carry got through.
+    pub(super) fn tell_silence(&mut self, direction: Direction, found: Option<&Figures>) {
+        if found.is_some_and(|found| found.throughput.bits_per_second() == 0) {
+            let name = direction.name();
+            self.remark(format!(
+                "TCP connects, and nothing of what it then sends {name} gets through: packets as large as its \
+                 segments vanish on the way (an MTU black hole), or something on the way holds them back"
+            ));
         }
     }
 

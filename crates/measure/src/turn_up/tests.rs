@@ -349,6 +349,108 @@ fn where_the_far_end_counts_streams_the_rates_are_known_and_judged() {
     assert_eq!(test.verdict(), Verdict::Passed(2));
 }
 
+/// A path that drops full packets without a word, up or both ways: what is smaller tells the rate, both sizes are
+/// known, and no path MTU is claimed.
+#[test]
+fn where_full_packets_vanish_smaller_ones_tell_the_rate() {
+    for holed in [&Direction::BOTH[..], &[Direction::Up]] {
+        let mut demanding = profile();
+        demanding.thresholds.path_mtu_min = Some(1_200);
+        let mut test = TurnUp::one_ended(demanding, "one-ended").without_both_at_once();
+        loop {
+            match test.next_task() {
+                Task::Run(plan) => {
+                    let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
+                    test.run(plan.connections.map(made));
+                }
+                Task::Stream(direction, plan) => {
+                    let mut stream = counted_through(10_000_000, plan);
+                    if holed.contains(&direction) && plan.ip_bytes > 1_400 {
+                        stream.received = 0;
+                    }
+                    test.counted(stream);
+                }
+                Task::Done => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        for direction in Direction::BOTH {
+            let known = test.known(direction);
+            let rate = known.bottleneck.as_ref().unwrap().rate.bits_per_second();
+            assert!((9_900_000..10_100_000).contains(&rate), "{rate}");
+            let between = MtuOutcome::Between {
+                passes: path::BASE_SIZE,
+                vanishes: MTU_ASSUMED,
+            };
+            let is_holed = holed.contains(&direction);
+            assert_eq!(known.path_mtu, is_holed.then_some(between));
+            let silent = known.counted.iter().filter(|stream| stream.received == 0);
+            assert_eq!(silent.count() > 0, is_holed);
+            let is_said = |remark: &String| {
+                remark.contains(&format!("vanish on the way {} ", direction.name()))
+            };
+            assert_eq!(test.remarks().iter().any(is_said), is_holed);
+        }
+        // Enough passes up; down, nobody has looked.
+        let kept = holed.len() == 2;
+        assert_eq!(test.verdict() == Verdict::Passed(2), kept);
+    }
+}
+
+/// Not even small packets come: that is said, and no size is blamed.
+#[test]
+fn where_no_size_gets_through_no_black_hole_is_claimed() {
+    let mut test = TurnUp::one_ended(profile(), "one-ended").without_both_at_once();
+    let mut sizes = Vec::new();
+    loop {
+        match test.next_task() {
+            Task::Run(plan) => test.run(plan.connections.map(|_| None)),
+            Task::Stream(_, plan) => {
+                sizes.push(plan.ip_bytes);
+                let mut stream = counted_through(10_000_000, plan);
+                stream.received = 0;
+                test.counted(stream);
+            }
+            Task::Done => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    sizes.dedup();
+    assert_eq!(sizes, [1_500, 1_200, 1_500, 1_200]);
+    assert_eq!(test.known(Direction::Up).path_mtu, None);
+    let why = "the bottleneck rate up could not be measured: no stream got through";
+    assert_eq!(test.verdict(), Verdict::NotMeasured(why.to_owned()));
+}
+
+/// TCP connects and its full segments vanish: it is said, and nothing is taken for a rate that it reached.
+#[test]
+fn segments_of_which_nothing_gets_through_are_told_and_reach_nothing() {
+    let mut test = TurnUp::of_tcp_alone(profile(), "no UDP gets through").without_both_at_once();
+    while let Task::Run(plan) = test.next_task() {
+        let made = |count: u16| {
+            (count > 0).then(|| Figures {
+                transfer_time_ratio: None,
+                ..figures(0, 8_000_000)
+            })
+        };
+        test.run(plan.connections.map(made));
+    }
+    for direction in Direction::BOTH {
+        let words = format!("nothing of what it then sends {} gets", direction.name());
+        let is_said = |remark: &String| remark.contains(&words);
+        assert!(test.remarks().iter().any(is_said), "{:?}", test.remarks());
+        assert_eq!(test.reached(direction), None);
+        assert!(
+            test.known(direction)
+                .runs
+                .iter()
+                .all(|run| run.plan.purpose == Purpose::Open
+                    || run.plan.purpose == Purpose::RoundTrip)
+        );
+    }
+    assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+}
+
 /// A firewall eats the streams of both directions, or of one: TCP alone is measured there, and nothing passes.
 #[test]
 fn where_no_counted_stream_arrives_tcp_alone_is_measured() {

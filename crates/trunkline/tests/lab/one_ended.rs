@@ -22,6 +22,15 @@ const LINK_BIT_S: f64 = 10e6;
 const SHAPER: &str = "tbf rate 5mbit burst 4542 limit 30000";
 const SHAPED_BIT_S: f64 = 5e6 * 1_500.0 / 1_514.0;
 
+/// What a tunnel of 1,400 bytes lets through, with no word about the rest.
+const TUNNEL: &str = "table ip tunnel {
+    chain forward {
+        type filter hook forward priority 0
+        ip length > 1400 drop
+    }
+}
+";
+
 /// iperf3's own server, in the far host: a turn-up test with an end that is not ours.
 fn serve_iperf3(lab: &Lab) -> Serving {
     let log = lab.logs().join("iperf3-server.log");
@@ -150,6 +159,84 @@ fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
     let many = many.expect("three connections");
     assert_eq!(many["connections"], 3);
     assert!(many["throughput_bit_s"].as_f64().expect("measured") > 0.0 && rtt > 0.0);
+}
+
+/// A tunnel on the way that drops what it does not carry, both ways and without a word: full packets are found to
+/// vanish, all else is measured with smaller ones, and that the path MTU is not found so is said.
+#[test]
+fn behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones() {
+    let name = "behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    assert_iperf3();
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    filter(&lab, "far", TUNNEL);
+    let _server = serve_iperf3(&lab);
+    let more = ["--window=12kB", "--connections=1", "--rest=0"];
+    let found = run_one_ended(&lab, Site::Far.host_address().into(), &more, 0);
+    assert_eq!(found["verdict"], "measured");
+    least_rtt(&found);
+    for way in ["up", "down"] {
+        let remarks = found["remarks"].as_array().expect("a list").iter();
+        let vanish = format!("packets of 1500 bytes vanish on the way {way} ");
+        let mut said = remarks
+            .filter_map(Value::as_str)
+            .filter(|one| one.contains(&vanish));
+        let said = said.next().expect("it is said");
+        assert!(said.contains("finds it to the byte"), "{said}");
+        let causes = found["diagnosis"].as_array().expect("a list").iter();
+        let mut causes = causes.filter(|one| one["direction"] == way);
+        assert!(causes.any(|one| one["cause"] == "mtu-black-hole"), "{way}");
+        let found = &found["directions"][way];
+        assert!(found["path_mtu_bytes"].is_null(), "{way}");
+        assert_eq!(found["path_mtu_at_least_bytes"], 1_200, "{way}");
+        assert_eq!(found["path_mtu_below_bytes"], 1_500, "{way}");
+        assert_eq!(found["bottleneck_limited_by"], "path", "{way}");
+        for stream in found["streams"].as_array().expect("a list") {
+            let count = |name: &str| stream[name].as_u64().expect("counted");
+            let came = count("arrived_packets") > 0;
+            assert_eq!(came, count("packet_bytes") == 1_200, "{way}: {stream}");
+            assert!(count("sent_packets") > 0, "{way}: {stream}");
+        }
+        let runs = found["runs"].as_array().expect("a list");
+        let listed = runs.last().expect("the listed window");
+        assert!(
+            listed["throughput_bit_s"].as_f64() > Some(0.0),
+            "{way}: {listed}"
+        );
+    }
+}
+
+/// The same tunnel behind a firewall that eats UDP: that nothing of TCP's full segments gets through is said, and no
+/// rate is claimed.
+#[test]
+fn behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through() {
+    let name = "behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through";
+    let Some(_turn) = turn(name, &[Kind::Http]) else {
+        return;
+    };
+    assert_iperf3();
+    let lab = standing(SLOW, WithNodes::No, &[Site::Near, Site::Far]);
+    filter(&lab, "far", TUNNEL);
+    filter(&lab, "far", NO_UDP);
+    let _server = serve_iperf3(&lab);
+    let found = run_one_ended(
+        &lab,
+        Site::Far.host_address().into(),
+        &["--connections=1"],
+        2,
+    );
+    assert_eq!(found["verdict"], "not-measured");
+    for way in ["up", "down"] {
+        let silence = format!("nothing of what it then sends {way} gets through");
+        let mut remarks = found["remarks"].as_array().expect("a list").iter();
+        let is_said = |one: &Value| one.as_str().is_some_and(|one| one.contains(&silence));
+        assert!(remarks.any(is_said), "{way}: {}", found["remarks"]);
+        let found = &found["directions"][way];
+        assert!(found["reached_bit_s"].is_null(), "{way}");
+        assert!(found["bottleneck_bit_s"].is_null(), "{way}");
+    }
 }
 
 fn assert_iperf3() {

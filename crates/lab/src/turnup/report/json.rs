@@ -1,6 +1,6 @@
 //! Everything that was found, with raw samples. Names end in their unit.
 
-use measure::procedure::{CountedStream, LimitedBy, StreamRecord};
+use measure::procedure::{CountedStream, LimitedBy, MtuOutcome, StreamRecord};
 use measure::run::{Figures, Ideal, Maximum, connection_figures};
 use measure::turn_up::{Known, Verdict};
 use measure::wire::{Direction, RunSample};
@@ -81,6 +81,11 @@ fn of_direction(finished: &Finished, direction: Direction) -> Value {
     let turn_up = &finished.turn_up;
     let known = turn_up.known(direction);
     let found = known.bottleneck.as_ref();
+    let between = match known.path_mtu {
+        Some(MtuOutcome::Between { passes, vanishes }) => Some((passes, vanishes)),
+        Some(MtuOutcome::Found { .. } | MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer)
+        | None => None,
+    };
     let raw: Vec<&RawRun> = finished
         .runs
         .iter()
@@ -88,6 +93,8 @@ fn of_direction(finished: &Finished, direction: Direction) -> Value {
         .collect();
     json!({
         "path_mtu_bytes": path_mtu(turn_up, direction),
+        "path_mtu_at_least_bytes": between.map(|(passes, _)| passes),
+        "path_mtu_below_bytes": between.map(|(_, vanishes)| vanishes),
         "bottleneck_bit_s": found.map(|found| found.rate.bits_per_second()),
         "bottleneck_is_steady": found.map(|found| found.is_steady),
         "bottleneck_limited_by": found.map(|found| match found.limited_by {

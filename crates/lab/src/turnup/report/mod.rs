@@ -36,7 +36,8 @@ fn purpose(turn_up: &TurnUp, plan: &RunPlan, direction: Direction) -> String {
 fn path_mtu(turn_up: &TurnUp, direction: Direction) -> Option<u16> {
     match turn_up.known(direction).path_mtu {
         Some(MtuOutcome::Found { mtu, .. }) => Some(mtu),
-        Some(MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer) | None => None,
+        Some(MtuOutcome::Between { .. } | MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer)
+        | None => None,
     }
 }
 

@@ -189,6 +189,10 @@ fn write_direction(
         Some(MtuOutcome::TooSmall { tried }) => {
             writeln!(out, "  path MTU below {tried} bytes")?;
         }
+        Some(MtuOutcome::Between { passes, vanishes }) => writeln!(
+            out,
+            "  path MTU at least {passes} bytes, and less than {vanishes}: those vanish"
+        )?,
         Some(MtuOutcome::NoAnswer) => writeln!(out, "  path MTU not found")?,
         None if turn_up.is_one_ended() => writeln!(
             out,
