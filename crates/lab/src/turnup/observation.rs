@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use measure::diagnosis::{
     Cause, Finding, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded, diagnose,
 };
-use measure::procedure::{CountedStream, LimitedBy, MtuOutcome, StreamRecord};
+use measure::procedure::{Bottleneck, CountedStream, LimitedBy, MtuOutcome, StreamRecord};
 use measure::turn_up::{Known, Purpose};
 use measure::wire::Direction;
 use vocab::{Bitrate, ByteCount, Time};
@@ -67,7 +67,26 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
     if is_queue_idle(&found, &observed.runs) {
         found.retain(|finding| finding.cause != Cause::DropTailQueue);
     }
+    leave_open(
+        &mut found,
+        finished.turn_up.known(direction).bottleneck.as_ref(),
+    );
     found
+}
+
+/// Where the stream that overloads the path was not kept to its rate, all that was read of others got through: that
+/// does not say that nothing holds back a path whose limit was met.
+fn leave_open(found: &mut [Finding], bottleneck: Option<&Bottleneck>) {
+    let Some(limit) = bottleneck.filter(|found| found.limited_by == LimitedBy::Path) else {
+        return;
+    };
+    for finding in found.iter_mut().filter(|one| one.cause == Cause::None) {
+        finding.cause = Cause::Unknown;
+        finding.evidence.push(format!(
+            "the path carries no more than {}, and the stream that showed it was not sent evenly enough to tell why",
+            limit.rate
+        ));
+    }
 }
 
 /// Whether a window held TCP back and no run lost a segment. The bottleneck's queue is there, the stream
@@ -274,6 +293,40 @@ mod tests {
             found(Some(Time::from_epoch(Duration::from_secs(10)))),
             Cause::Unknown
         );
+    }
+
+    #[test]
+    fn a_path_whose_limit_was_met_is_not_said_to_have_none() {
+        let bottleneck = |limited_by| Bottleneck {
+            rate: Bitrate::from_bits_per_second(2_000_000),
+            is_steady: true,
+            limited_by,
+            loss_below: 0.0,
+        };
+        let gap = Duration::from_millis(10);
+        let sent = (0..100).map(|number| Time::from_epoch(gap * number));
+        let passed = Stage {
+            offered: Bitrate::from_bits_per_second(1_200_000),
+            packet: ByteCount::new(1_500),
+            packets: sent
+                .map(|sent| StreamPacket {
+                    sent,
+                    received: Some(sent + gap),
+                })
+                .collect(),
+        };
+        let observed = TwoEnded {
+            stages: vec![passed],
+            ..TwoEnded::default()
+        };
+        let cause = |bottleneck: Option<Bottleneck>| {
+            let mut found = diagnose(&observed);
+            leave_open(&mut found, bottleneck.as_ref());
+            found[0].cause
+        };
+        assert_eq!(cause(None), Cause::None);
+        assert_eq!(cause(Some(bottleneck(LimitedBy::MaxRate))), Cause::None);
+        assert_eq!(cause(Some(bottleneck(LimitedBy::Path))), Cause::Unknown);
     }
 
     #[test]
