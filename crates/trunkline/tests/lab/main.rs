@@ -7,6 +7,7 @@ mod addresses;
 mod around;
 mod bridge;
 mod calibrate;
+mod circuit;
 mod control;
 mod demo;
 mod diagnosis;
