@@ -18,6 +18,9 @@ use std::time::Duration;
 
 use vocab::Bitrate;
 
+use super::climb::{
+    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, scaled,
+};
 use super::stream::StreamRecord;
 
 /// Two seconds that differ by less than so many thousandths are of the same rate.
@@ -26,24 +29,13 @@ pub const STEADY_PERMILLE: f64 = 1.0;
 /// bucket needs half more than its rate.
 pub const OVERLOAD_PERCENT: u64 = 150;
 
-/// The slowest stream of a climb.
-pub(super) const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
-/// By how much each stream of a climb is faster.
-pub(super) const CLIMB_FACTOR: u64 = 4;
-/// How long a stream of a climb lasts, and the packets it has at least.
+/// How long a stream of a climb lasts at least.
 const CLIMB_FOR: Duration = Duration::from_millis(100);
-const CLIMB_PACKETS: u64 = 16;
 /// How many times as long it lasts where a host may have stood still: to be misled once more costs a whole
 /// measuring stream.
 const DOUBT_TIMES: u32 = 4;
-/// A stream of which less arrives, or slower, was held back.
-pub(super) const HELD_BACK: f64 = 0.75;
 /// A stream of which more arrives, though slower, may have met a host that stood still.
 const FEW_LOST: f64 = 0.98;
-/// A measuring stream of which more arrives was not.
-pub(super) const NOT_HELD_BACK: f64 = 0.95;
-/// A sender that keeps less of its rate is the limit itself.
-pub(super) const SENDER_KEEPS: f64 = 0.8;
 /// Measuring streams at most, should the climb have misjudged.
 const MEASUREMENTS_MAX: u32 = 4;
 /// Streams of which nothing arrives, until nothing is thought to get through.
@@ -109,27 +101,32 @@ pub struct Bottleneck {
 pub struct BottleneckSearch {
     config: SearchConfig,
     state: State,
-    /// Packets sent, and lost, at rates that were not held back.
-    below: (u64, u64),
+    below: Below,
     outcome: Option<Bottleneck>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     Climb {
-        rate: Bitrate,
-        /// Streams of this rate of which nothing arrived.
-        silent: u32,
+        climb: Climb,
         /// Whether a stream of this rate came slower than it left, though little was lost.
         is_doubtful: bool,
-        /// Measuring streams before this.
-        measured: u32,
     },
     Measure {
         rate: Bitrate,
-        count: u32,
+        /// Measuring streams before this.
+        measured: u32,
     },
     Done,
+}
+
+impl State {
+    fn climb(climb: Climb) -> Self {
+        State::Climb {
+            climb,
+            is_doubtful: false,
+        }
+    }
 }
 
 impl BottleneckSearch {
@@ -138,13 +135,8 @@ impl BottleneckSearch {
     pub fn new(config: SearchConfig) -> Self {
         Self {
             config,
-            state: State::Climb {
-                rate: CLIMB_FROM.min(config.max),
-                silent: 0,
-                is_doubtful: false,
-                measured: 0,
-            },
-            below: (0, 0),
+            state: State::climb(Climb::begin(CLIMB_FROM, config.max)),
+            below: Below::default(),
             outcome: None,
         }
     }
@@ -153,12 +145,11 @@ impl BottleneckSearch {
     #[must_use]
     pub fn next_step(&self) -> Step {
         let (rate, duration) = match self.state {
-            State::Climb {
-                rate,
-                is_doubtful: true,
-                ..
-            } => (rate, self.climb_duration(rate) * DOUBT_TIMES),
-            State::Climb { rate, .. } => (rate, self.climb_duration(rate)),
+            State::Climb { climb, is_doubtful } => {
+                let once = climb.least_duration(self.config.ip_bytes).max(CLIMB_FOR);
+                let times = if is_doubtful { DOUBT_TIMES } else { 1 };
+                (climb.rate, once * times)
+            }
             State::Measure { rate, .. } => (rate, self.config.measure_for),
             State::Done => return Step::Done,
         };
@@ -181,126 +172,69 @@ impl BottleneckSearch {
         self.outcome.as_ref()
     }
 
-    fn climb_duration(&self, rate: Bitrate) -> Duration {
-        climb_takes(self.config.ip_bytes, rate).max(CLIMB_FOR)
-    }
-
     /// Takes in what became of the stream that was to be sent.
     pub fn handle(&mut self, record: &StreamRecord) {
         self.state = match self.state {
-            State::Climb { .. } => self.climbed(record),
-            State::Measure { rate, count } => self.measured(rate, count, record),
+            State::Climb { climb, is_doubtful } => self.climbed(record, climb, is_doubtful),
+            State::Measure { rate, measured } => self.measured(record, rate, measured),
             State::Done => State::Done,
         };
     }
 
-    fn climbed(&mut self, record: &StreamRecord) -> State {
-        let State::Climb {
-            rate,
-            silent,
-            is_doubtful,
-            measured,
-        } = self.state
-        else {
-            return self.state;
-        };
+    fn climbed(&mut self, record: &StreamRecord, climb: Climb, is_doubtful: bool) -> State {
         let (Some(delivered), Some(offered)) = (record.delivered_late(), record.offered()) else {
-            return match silent + 1 < SILENT_MAX {
-                true => State::Climb {
-                    rate,
-                    silent: silent + 1,
-                    is_doubtful,
-                    measured,
-                },
-                false => State::Done,
-            };
+            let again = climb.after_silence(SILENT_MAX);
+            return again.map_or(State::Done, |climb| State::Climb { climb, is_doubtful });
         };
-        let measure = |rate: Bitrate| State::Measure {
-            rate: rate.min(self.config.max),
-            count: measured,
+        let measure = |from: Bitrate| State::Measure {
+            rate: scaled(from, OVERLOAD_PERCENT).min(self.config.max),
+            measured: climb.measured,
         };
         let kept = 1.0 - record.loss();
-        let is_slower =
-            (delivered.bits_per_second() as f64) < HELD_BACK * offered.bits_per_second() as f64;
-        let is_held_back = is_slower || kept < HELD_BACK;
+        let is_held_back = is_less(delivered, HELD_BACK, offered) || kept < HELD_BACK;
         if is_held_back && kept > FEW_LOST && !is_doubtful {
             // A receiver that stood still for a moment looks the same: it is tried once more.
             return State::Climb {
-                rate,
-                silent,
+                climb,
                 is_doubtful: true,
-                measured,
             };
         }
         if is_held_back {
-            return measure(scaled(delivered, OVERLOAD_PERCENT));
+            return measure(delivered);
         }
-        self.below.0 += record.sent;
-        self.below.1 += record.lost();
-        if (offered.bits_per_second() as f64) < SENDER_KEEPS * rate.bits_per_second() as f64 {
-            return measure(scaled(offered, OVERLOAD_PERCENT));
-        }
-        if rate >= self.config.max {
-            return measure(rate);
-        }
-        State::Climb {
-            rate: scaled(rate, CLIMB_FACTOR * 100).min(self.config.max),
-            silent: 0,
-            is_doubtful: false,
-            measured,
+        self.below.add(record.sent, record.lost());
+        match climb.passed(offered, self.config.max) {
+            Passed::Climb(faster) => State::climb(faster),
+            Passed::Measure(from) => measure(from),
         }
     }
 
-    fn measured(&mut self, rate: Bitrate, count: u32, record: &StreamRecord) -> State {
+    fn measured(&mut self, record: &StreamRecord, rate: Bitrate, measured: u32) -> State {
         let steady = record.steady();
         let (Some(delivered), Some(offered)) =
             (steady.or_else(|| record.delivered_late()), record.offered())
         else {
             return State::Done;
         };
-        let passes = (1.0 - self.loss_below()) * NOT_HELD_BACK;
-        let offered = offered.bits_per_second() as f64;
-        let is_less = |rate: Bitrate| (rate.bits_per_second() as f64) < passes * offered;
+        let passes = (1.0 - self.below.loss()) * NOT_HELD_BACK;
+        let is_slower = |rate: Bitrate| is_less(rate, passes, offered);
         // A host that stood still for a moment makes a few seconds slow, but not all of them together.
-        let is_held_back = is_less(delivered) && record.delivered().is_none_or(is_less);
-        let sender_keeps = offered >= SENDER_KEEPS * rate.bits_per_second() as f64;
-        // A sender that stood still for a moment gets a second try, one that is too slow no third.
-        let may_rise =
-            rate < self.config.max && (sender_keeps || count == 0) && count + 1 < MEASUREMENTS_MAX;
-        if !is_held_back && may_rise {
-            return State::Climb {
-                rate: scaled(rate, 200).min(self.config.max),
-                silent: 0,
-                is_doubtful: false,
-                measured: count + 1,
-            };
+        let is_held_back = is_slower(delivered) && record.delivered().is_none_or(is_slower);
+        let max = self.config.max;
+        let further = Climb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX);
+        if let (false, Some(climb)) = (is_held_back, further) {
+            return State::climb(climb);
         }
         self.outcome = Some(Bottleneck {
             rate: delivered,
             is_steady: steady.is_some(),
-            limited_by: match (is_held_back, sender_keeps) {
+            limited_by: match (is_held_back, is_kept(offered, rate)) {
                 (true, _) => LimitedBy::Path,
                 (false, true) => LimitedBy::MaxRate,
                 (false, false) => LimitedBy::Sender,
             },
-            loss_below: self.loss_below(),
+            loss_below: self.below.loss(),
         });
         State::Done
     }
-
-    fn loss_below(&self) -> f64 {
-        self.below.1 as f64 / self.below.0.max(1) as f64
-    }
-}
-
-/// So many percent of a rate.
-pub(super) fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
-    let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
-    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
-}
-
-/// How long a stream of a climb must last to have its packets.
-pub(super) fn climb_takes(ip_bytes: u16, rate: Bitrate) -> Duration {
-    let bits = u64::from(ip_bytes) * 8 * CLIMB_PACKETS;
-    Duration::from_secs_f64(bits as f64 / rate.bits_per_second().max(1) as f64)
 }

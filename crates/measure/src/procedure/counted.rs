@@ -23,8 +23,10 @@ use std::time::Duration;
 use vocab::Bitrate;
 
 use super::bottleneck::{
-    Bottleneck, CLIMB_FACTOR, CLIMB_FROM, HELD_BACK, LimitedBy, NOT_HELD_BACK, OVERLOAD_PERCENT,
-    SENDER_KEEPS, STEADY_PERMILLE, SearchConfig, Step, StreamPlan, climb_takes, scaled,
+    Bottleneck, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step, StreamPlan,
+};
+use super::climb::{
+    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, scaled,
 };
 use super::stream::StreamRecord;
 use crate::wire::Arrival;
@@ -108,8 +110,7 @@ pub struct CountedSearch {
     /// What the last stream of the climb, and the short one, came to.
     climbed: Option<Point>,
     short: Option<Point>,
-    /// Packets sent, and lost, at rates that were not held back.
-    below: (u64, u64),
+    below: Below,
     outcome: Option<Bottleneck>,
 }
 
@@ -122,21 +123,9 @@ struct Point {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    Climb {
-        rate: Bitrate,
-        /// Streams of this rate of which nothing arrived.
-        silent: u32,
-        /// Measuring streams before this.
-        measured: u32,
-    },
-    Short {
-        rate: Bitrate,
-        measured: u32,
-    },
-    Long {
-        rate: Bitrate,
-        measured: u32,
-    },
+    Climb(Climb),
+    Short { rate: Bitrate, measured: u32 },
+    Long { rate: Bitrate, measured: u32 },
     Done,
 }
 
@@ -146,14 +135,10 @@ impl CountedSearch {
     pub fn new(config: SearchConfig) -> Self {
         Self {
             config,
-            state: State::Climb {
-                rate: CLIMB_FROM.min(config.max),
-                silent: 0,
-                measured: 0,
-            },
+            state: State::Climb(Climb::begin(CLIMB_FROM, config.max)),
             climbed: None,
             short: None,
-            below: (0, 0),
+            below: Below::default(),
             outcome: None,
         }
     }
@@ -161,9 +146,7 @@ impl CountedSearch {
     /// The same, with a climb that begins no slower than this, which the path is known to carry.
     #[must_use]
     pub fn from_at_least(mut self, carried: Bitrate) -> Self {
-        if let State::Climb { rate, .. } = &mut self.state {
-            *rate = carried.max(*rate).min(self.config.max);
-        }
+        self.state = State::Climb(Climb::begin(carried.max(CLIMB_FROM), self.config.max));
         self
     }
 
@@ -171,7 +154,7 @@ impl CountedSearch {
     #[must_use]
     pub fn next_step(&self) -> Step {
         let (rate, duration) = match self.state {
-            State::Climb { rate, .. } => (rate, self.climb_duration(rate)),
+            State::Climb(climb) => (climb.rate, self.climb_duration(climb)),
             State::Short { rate, .. } => (rate, self.config.measure_for / 2),
             State::Long { rate, .. } => (rate, self.config.measure_for),
             State::Done => return Step::Done,
@@ -195,8 +178,9 @@ impl CountedSearch {
         self.outcome.as_ref()
     }
 
-    fn climb_duration(&self, rate: Bitrate) -> Duration {
-        climb_takes(self.config.ip_bytes, rate)
+    fn climb_duration(&self, climb: Climb) -> Duration {
+        climb
+            .least_duration(self.config.ip_bytes)
             .max(CLIMB_FOR.min(self.config.measure_for / 4))
             .min(self.config.measure_for)
     }
@@ -204,63 +188,38 @@ impl CountedSearch {
     /// Takes in what was counted of the stream that was to be sent.
     pub fn handle(&mut self, stream: &CountedStream) {
         self.state = match self.state {
-            State::Climb {
-                rate,
-                silent,
-                measured,
-            } => self.climb(stream, rate, silent, measured),
+            State::Climb(climb) => self.climbed(stream, climb),
             State::Short { rate, measured } => self.was_short(stream, rate, measured),
             State::Long { rate, measured } => self.was_long(stream, rate, measured),
             State::Done => State::Done,
         };
     }
 
-    fn climb(
-        &mut self,
-        stream: &CountedStream,
-        rate: Bitrate,
-        silent: u32,
-        measured: u32,
-    ) -> State {
+    fn climbed(&mut self, stream: &CountedStream, climb: Climb) -> State {
         let (Some(arrived), Some(offered)) = (stream.arrived(), stream.offered()) else {
-            return match silent + 1 < SILENT_MAX {
-                true => State::Climb {
-                    rate,
-                    silent: silent + 1,
-                    measured,
-                },
-                false => State::Done,
-            };
+            return climb
+                .after_silence(SILENT_MAX)
+                .map_or(State::Done, State::Climb);
         };
         let measure = |from: Bitrate| {
             // Stamps that make no sense must not ask for nothing, which iperf3 takes for no limit.
             let rate = scaled(from, OVERLOAD_PERCENT).max(CLIMB_FROM);
-            let rate = rate.min(self.config.max);
+            let (rate, measured) = (rate.min(self.config.max), climb.measured);
             match stream.arrivals.is_empty() {
                 true => State::Short { rate, measured },
                 false => State::Long { rate, measured },
             }
         };
-        let is_slower = |one: Bitrate| {
-            (one.bits_per_second() as f64) < HELD_BACK * offered.bits_per_second() as f64
-        };
-        if stream.kept() < HELD_BACK || (!stream.arrivals.is_empty() && is_slower(arrived)) {
+        let is_slower = !stream.arrivals.is_empty() && is_less(arrived, HELD_BACK, offered);
+        if stream.kept() < HELD_BACK || is_slower {
             self.climbed = Some(point(stream));
             return measure(arrived);
         }
         self.climbed = None;
-        self.below.0 += stream.sent;
-        self.below.1 += stream.lost();
-        if (offered.bits_per_second() as f64) < SENDER_KEEPS * rate.bits_per_second() as f64 {
-            return measure(offered);
-        }
-        if rate >= self.config.max {
-            return measure(rate);
-        }
-        State::Climb {
-            rate: scaled(rate, CLIMB_FACTOR * 100).min(self.config.max),
-            silent: 0,
-            measured,
+        self.below.add(stream.sent, stream.lost());
+        match climb.passed(offered, self.config.max) {
+            Passed::Climb(faster) => State::Climb(faster),
+            Passed::Measure(from) => measure(from),
         }
     }
 
@@ -309,16 +268,11 @@ impl CountedSearch {
         let (Some(arrived), Some(offered)) = (stream.arrived(), stream.offered()) else {
             return State::Done;
         };
-        let keeps =
-            offered.bits_per_second() as f64 >= SENDER_KEEPS * rate.bits_per_second() as f64;
-        if rate < self.config.max && (keeps || measured == 0) && measured + 1 < MEASUREMENTS_MAX {
-            return State::Climb {
-                rate: scaled(rate, 200).min(self.config.max),
-                silent: 0,
-                measured: measured + 1,
-            };
+        let max = self.config.max;
+        if let Some(climb) = Climb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX) {
+            return State::Climb(climb);
         }
-        let limit = match keeps {
+        let limit = match is_kept(offered, rate) {
             true => LimitedBy::MaxRate,
             false => LimitedBy::Sender,
         };
@@ -327,7 +281,7 @@ impl CountedSearch {
     }
 
     fn is_held_back(&self, stream: &CountedStream) -> bool {
-        let passes = (1.0 - self.loss_below()) * NOT_HELD_BACK;
+        let passes = (1.0 - self.below.loss()) * NOT_HELD_BACK;
         stream.kept() < passes
     }
 
@@ -336,12 +290,8 @@ impl CountedSearch {
             rate,
             is_steady,
             limited_by,
-            loss_below: self.loss_below(),
+            loss_below: self.below.loss(),
         });
-    }
-
-    fn loss_below(&self) -> f64 {
-        self.below.1 as f64 / self.below.0.max(1) as f64
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod baseline_rtt;
 mod bottleneck;
+mod climb;
 mod counted;
 mod opening;
 mod path_mtu;

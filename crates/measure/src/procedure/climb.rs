@@ -1,0 +1,137 @@
+//! The climb to a bottleneck's rate, which both searches for one begin with, and what is lost below it.
+//!
+//! ```text
+//!  a stream ── it passed ──► one four times as fast
+//!   ▲ │ └───── nothing came ──► the same again, a few times at most
+//!   │ └─ it was held back, or nothing faster can be sent ──► what measures it
+//!   └─────────────── nothing was held back after all ─────────────┘
+//! ```
+//! How long a stream lasts, and by what it is seen to be held back, is each search's own: between two ends each
+//! arrival has its moment, and where the far end only counts a queue must overflow.
+
+use std::time::Duration;
+
+use vocab::Bitrate;
+
+/// The slowest stream of a climb.
+pub(super) const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
+/// A stream of which less arrives, or slower, was held back.
+pub(super) const HELD_BACK: f64 = 0.75;
+/// A measuring stream of which more arrives was not.
+pub(super) const NOT_HELD_BACK: f64 = 0.95;
+/// By how much each stream of a climb is faster.
+const FASTER_PERCENT: u64 = 400;
+/// The packets that a stream of a climb has at least.
+const PACKETS_MIN: u64 = 16;
+/// A sender that keeps less of its rate is the limit itself.
+const SENDER_KEEPS: f64 = 0.8;
+
+/// Where a climb is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Climb {
+    /// Of the stream that is to be sent.
+    pub(super) rate: Bitrate,
+    /// Streams of this rate of which nothing arrived.
+    silent: u32,
+    /// Measuring streams before this.
+    pub(super) measured: u32,
+}
+
+/// What follows a stream of a climb that was not held back.
+pub(super) enum Passed {
+    /// A faster one.
+    Climb(Climb),
+    /// What measures: the path carries at least this, and nothing faster can be sent.
+    Measure(Bitrate),
+}
+
+impl Climb {
+    /// A climb that begins at a rate.
+    pub(super) fn begin(rate: Bitrate, max: Bitrate) -> Self {
+        Self {
+            rate: rate.min(max),
+            silent: 0,
+            measured: 0,
+        }
+    }
+
+    /// The same stream again, of which nothing arrived; [`None`] when there were `most` of them.
+    pub(super) fn after_silence(self, most: u32) -> Option<Self> {
+        let silent = self.silent + 1;
+        (silent < most).then_some(Self { silent, ..self })
+    }
+
+    /// What follows, where the sender offered so much.
+    pub(super) fn passed(self, offered: Bitrate, max: Bitrate) -> Passed {
+        if !is_kept(offered, self.rate) {
+            return Passed::Measure(offered);
+        }
+        if self.rate >= max {
+            return Passed::Measure(self.rate);
+        }
+        Passed::Climb(Self {
+            rate: scaled(self.rate, FASTER_PERCENT).min(max),
+            silent: 0,
+            measured: self.measured,
+        })
+    }
+
+    /// A climb on from twice a rate at which nothing was held back, now that so many streams have `measured`;
+    /// [`None`] when nothing faster can be sent, or there were `most` of them.
+    pub(super) fn further(
+        rate: Bitrate,
+        offered: Bitrate,
+        max: Bitrate,
+        measured: u32,
+        most: u32,
+    ) -> Option<Self> {
+        // A sender that stood still for a moment gets a second try, one that is too slow no third.
+        let is_of_use = rate < max && (is_kept(offered, rate) || measured == 1);
+        (is_of_use && measured < most).then(|| Self {
+            measured,
+            ..Self::begin(scaled(rate, 200), max)
+        })
+    }
+
+    /// How long its stream must last to have its packets.
+    pub(super) fn least_duration(self, ip_bytes: u16) -> Duration {
+        let bits = u64::from(ip_bytes) * 8 * PACKETS_MIN;
+        Duration::from_secs_f64(bits as f64 / self.rate.bits_per_second().max(1) as f64)
+    }
+}
+
+/// Packets sent, and lost, at rates that were not held back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Below {
+    sent: u64,
+    lost: u64,
+}
+
+impl Below {
+    /// Takes in a stream that was not held back.
+    pub(super) fn add(&mut self, sent: u64, lost: u64) {
+        self.sent += sent;
+        self.lost += lost;
+    }
+
+    /// The share that was lost.
+    pub(super) fn loss(self) -> f64 {
+        self.lost as f64 / self.sent.max(1) as f64
+    }
+}
+
+/// Whether a sender kept a rate.
+pub(super) fn is_kept(offered: Bitrate, rate: Bitrate) -> bool {
+    !is_less(offered, SENDER_KEEPS, rate)
+}
+
+/// Whether one rate is less than that share of another.
+pub(super) fn is_less(one: Bitrate, share: f64, other: Bitrate) -> bool {
+    (one.bits_per_second() as f64) < share * other.bits_per_second() as f64
+}
+
+/// So many percent of a rate.
+pub(super) fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
+    let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
+    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
+}
