@@ -282,6 +282,14 @@ impl Run {
             self.duration.as_secs_f64()
         );
         check_page(self.html.as_deref())?;
+        let profile = self.profile();
+        if let Some(least) = self.limits.min_rate {
+            ensure!(
+                profile.thresholds.are_within(self.max_rate),
+                "--max-rate {} cannot show --min-rate {least}: allow half as much again, or leave --max-rate out",
+                self.max_rate
+            );
+        }
         let options = RunOptions {
             host: self.host.clone(),
             port: self.iperf3.unwrap_or(self.port),
@@ -297,7 +305,7 @@ impl Run {
             Some(_) => turnup::run_against_iperf3,
             None => turnup::run,
         };
-        let finished = test(&options, self.profile(), &kernel::interrupted, &display);
+        let finished = test(&options, profile, &kernel::interrupted, &display);
         display.finish();
         let finished = finished?;
         let mut out = Output::new();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use measure::procedure::{
-    ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, Opening, PROBED_MTU_MAX,
-    PathMtuTest, StreamPlan, StreamRecord,
+    ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, OVERLOAD_PERCENT, Opening,
+    PROBED_MTU_MAX, PathMtuTest, StreamPlan, StreamRecord,
 };
 use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
@@ -23,7 +23,7 @@ use measure::wire::{
     RunSample, SessionKey, StreamOrder,
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use vocab::{ByteCount, Time};
+use vocab::{Bitrate, ByteCount, Time};
 
 use super::conversation::{ALIVE_EVERY, Line, Reader, SILENCE_MAX, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
@@ -207,6 +207,15 @@ impl<'a> Test<'a> {
         let stream = connect(options, server)?;
         let local = stream.local_addr()?;
         let greeted = greet(options, server, stream)?;
+        if let Some(least) = profile.thresholds.rate_min {
+            let given = greeted.limits.rate;
+            ensure!(
+                profile.thresholds.are_within(given),
+                "the server gives streams of {given} at most, which cannot show --min-rate {least}; start it with \
+                 --max-rate {} or more",
+                overload(least)
+            );
+        }
         let udp = open_udp(options, server, local.ip())?;
         let interface_mtu = system::route_mtu(&udp).unwrap_or(1_500);
         let mut hosts = host::remarks();
@@ -766,6 +775,12 @@ impl<'a> Test<'a> {
         }))?;
         Ok(reader.into_stream())
     }
+}
+
+/// What must be offered for a rate to be told from what is above it.
+fn overload(rate: Bitrate) -> Bitrate {
+    let bits = u128::from(rate.bits_per_second()) * u128::from(OVERLOAD_PERCENT) / 100;
+    Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
 }
 
 /// Probes for the path MTU go out before the round-trip time is known; longer paths take longer.

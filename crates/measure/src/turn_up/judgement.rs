@@ -4,9 +4,18 @@ use std::time::Duration;
 
 use vocab::Bitrate;
 
-use super::{Missed, Purpose, RunDone, TurnUp, Verdict};
-use crate::procedure::MtuOutcome;
+use super::{Missed, Purpose, RunDone, Thresholds, TurnUp, Verdict};
+use crate::procedure::{LimitedBy, MtuOutcome};
 use crate::wire::Direction;
+
+impl Thresholds {
+    /// Whether a test whose streams are no faster than `most` could keep them; what could not be is told before
+    /// anything is sent.
+    #[must_use]
+    pub fn are_within(&self, most: Bitrate) -> bool {
+        self.rate_min.is_none_or(|least| least <= most)
+    }
+}
 
 impl TurnUp {
     /// How the test ended, by the thresholds that were stated.
@@ -68,7 +77,8 @@ impl TurnUp {
         }
         if let Some(limit) = limits.rate_min {
             let found = known.bottleneck.as_ref().map(|found| mbit(found.rate));
-            judge.at_least(
+            judge.at_least_unless(
+                self.is_of_tester(direction),
                 &format!("bottleneck rate {name} in Mbit/s"),
                 mbit(limit),
                 found,
@@ -84,7 +94,10 @@ impl TurnUp {
             let best = full
                 .filter_map(|run| run.figures.as_ref()?.transfer_time_ratio)
                 .reduce(f64::min);
-            judge.at_most(
+            // What a host could not send over UDP it may not send over TCP either.
+            let is_slow = |why: &OfTester| why.limit == LimitedBy::Sender;
+            judge.at_most_unless(
+                self.is_of_tester(direction).filter(is_slow),
                 &format!("best transfer time ratio {name} with a full window"),
                 limit,
                 best,
@@ -116,6 +129,28 @@ impl TurnUp {
         }
     }
 
+    /// Whether the tester, and not the path, set the rate that was found: the path may carry more.
+    fn is_of_tester(&self, direction: Direction) -> Option<OfTester> {
+        let found = self.known(direction).bottleneck.as_ref()?;
+        let offered = mbit(self.profile.max_rate);
+        let why = match found.limited_by {
+            LimitedBy::Path => return None,
+            LimitedBy::MaxRate => format!(
+                "no more than {offered:.3} Mbit/s was offered (--max-rate here or at the server), and the path \
+                 may carry more"
+            ),
+            LimitedBy::Sender => {
+                "that is all that the sending host managed, and the path may carry more: use a faster host, \
+                 or fewer tests at once"
+                    .to_owned()
+            }
+        };
+        Some(OfTester {
+            limit: found.limited_by,
+            why,
+        })
+    }
+
     /// Whether a run's windows together fill the path.
     fn fills(&self, direction: Direction, run: &RunDone) -> bool {
         let place = direction as usize;
@@ -132,6 +167,12 @@ fn mbit(rate: Bitrate) -> f64 {
     rate.bits_per_second() as f64 / 1e6
 }
 
+/// A limit that is the tester's own.
+struct OfTester {
+    limit: LimitedBy,
+    why: String,
+}
+
 /// Collects what thresholds say.
 #[derive(Default)]
 struct Judge {
@@ -142,29 +183,53 @@ struct Judge {
 
 impl Judge {
     fn at_most(&mut self, what: &str, limit: f64, found: Option<f64>) {
-        self.judge(what, "at most", limit, found, |found| found <= limit);
+        self.at_most_unless(None, what, limit, found);
     }
 
     fn at_least(&mut self, what: &str, limit: f64, found: Option<f64>) {
-        self.judge(what, "at least", limit, found, |found| found >= limit);
+        self.at_least_unless(None, what, limit, found);
     }
 
+    fn at_most_unless(
+        &mut self,
+        tester: Option<OfTester>,
+        what: &str,
+        limit: f64,
+        found: Option<f64>,
+    ) {
+        let stated = format!("{what} was to be at most {limit}");
+        self.judge(tester, &stated, found, |found| found <= limit);
+    }
+
+    fn at_least_unless(
+        &mut self,
+        tester: Option<OfTester>,
+        what: &str,
+        limit: f64,
+        found: Option<f64>,
+    ) {
+        let stated = format!("{what} was to be at least {limit}");
+        self.judge(tester, &stated, found, |found| found >= limit);
+    }
+
+    /// What is not kept is missed; where the `tester` set the limit nobody knows.
     fn judge(
         &mut self,
-        what: &str,
-        how: &str,
-        limit: f64,
+        tester: Option<OfTester>,
+        stated: &str,
         found: Option<f64>,
         is_kept: impl Fn(f64) -> bool,
     ) {
         self.count += 1;
-        match found {
-            None => self.missing.push(format!(
-                "{what} was to be {how} {limit} and was not measured"
+        match (found, tester) {
+            (None, _) => self.missing.push(format!("{stated} and was not measured")),
+            (Some(found), _) if is_kept(found) => {}
+            (Some(found), Some(tester)) => self.missing.push(format!(
+                "{stated} and could not be measured: {found:.3} was found, but {}",
+                tester.why
             )),
-            Some(found) if is_kept(found) => {}
-            Some(found) => self.missed.push(Missed {
-                text: format!("{what} was to be {how} {limit} and is {found:.3}"),
+            (Some(found), None) => self.missed.push(Missed {
+                text: format!("{stated} and is {found:.3}"),
             }),
         }
     }

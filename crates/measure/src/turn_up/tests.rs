@@ -189,6 +189,81 @@ fn only_stated_thresholds_are_judged() {
     assert!(texts[2].contains("efficiency down"), "{texts:?}");
 }
 
+/// A circuit is not failed for what the tester could not offer; what it kept all the same it kept.
+#[test]
+fn a_limit_that_the_tester_set_fails_nothing() {
+    let verdict = |least: u64, max_rate: u64| {
+        let mut demanding = profile();
+        demanding.directions = vec![Direction::Up];
+        demanding.max_rate = Bitrate::from_bits_per_second(max_rate);
+        demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(least));
+        whole(demanding).0.verdict()
+    };
+    // The path carries 10 Mbit/s up.
+    let Verdict::NotMeasured(why) = verdict(8_000_000, 5_000_000) else {
+        panic!("{:?}", verdict(8_000_000, 5_000_000));
+    };
+    assert!(
+        why.contains("at least 8 and could not be measured"),
+        "{why}"
+    );
+    assert!(
+        why.contains("no more than 5.000 Mbit/s was offered"),
+        "{why}"
+    );
+    assert_eq!(verdict(4_000_000, 5_000_000), Verdict::Passed(1));
+    assert!(matches!(
+        verdict(12_000_000, 100_000_000),
+        Verdict::Failed(_)
+    ));
+}
+
+/// A host that sends 3 Mbit/s, whatever it is asked to, over a path that may carry any rate.
+#[test]
+fn a_limit_that_the_sending_host_set_fails_nothing() {
+    let mut demanding = profile();
+    demanding.directions = vec![Direction::Up];
+    demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_000_000));
+    demanding.thresholds.transfer_time_ratio_max = Some(1.2);
+    let mut test = TurnUp::new(demanding);
+    loop {
+        match test.next_task() {
+            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+                mtu: 1_500,
+                tried: 1_500,
+            }),
+            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+                samples: vec![Duration::from_millis(50); 100],
+                sent: 100,
+            }),
+            Task::Stream(_, plan) => {
+                let rate = plan.rate.min(Bitrate::from_bits_per_second(3_000_000));
+                let slow = through(1_000_000_000, StreamPlan { rate, ..plan });
+                test.stream(StreamRecord { plan, ..slow });
+            }
+            Task::Run(_) => test.run([Some(figures(1_500_000, 2_900_000)), None]),
+            Task::Done => break,
+        }
+    }
+    let found = test.known(Direction::Up).bottleneck.as_ref().unwrap();
+    assert_eq!(found.limited_by, LimitedBy::Sender);
+    let Verdict::NotMeasured(why) = test.verdict() else {
+        panic!("{:?}", test.verdict());
+    };
+    assert!(why.contains("all that the sending host managed"), "{why}");
+}
+
+#[test]
+fn a_rate_above_what_may_be_offered_can_not_be_kept() {
+    let most = Bitrate::from_bits_per_second(5_000_000);
+    let demanded = |least| Thresholds {
+        rate_min: least,
+        ..Thresholds::default()
+    };
+    assert!(demanded(None).are_within(most) && demanded(Some(most)).are_within(most));
+    assert!(!demanded(Some(Bitrate::from_bits_per_second(5_000_001))).are_within(most));
+}
+
 #[test]
 fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
     let mut test = TurnUp::new(profile());

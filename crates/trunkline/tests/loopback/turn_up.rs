@@ -256,3 +256,13 @@ fn a_service_without_criteria_is_measured_and_not_judged() {
     );
     assert_refused(&{ tiny }.output().unwrap(), "do not hold a tagged packet");
 }
+
+/// What cannot come out is not measured for three minutes first.
+#[test]
+fn a_threshold_above_what_may_be_offered_is_refused_before_the_test() {
+    let server = Server::start();
+    let here = run(server.port, &["--max-rate=5Mbit", "--min-rate=10Mbit"], KEY);
+    assert_refused(&here, "cannot show --min-rate");
+    let there = run(server.port, &["--min-rate=2Gbit"], KEY);
+    assert_refused(&there, "start it with --max-rate 3");
+}
