@@ -162,6 +162,17 @@ pub struct Known {
     pub runs: Vec<RunDone>,
 }
 
+impl Known {
+    /// The largest packet that passes, where larger ones that the interface takes vanish.
+    #[must_use]
+    pub fn black_hole(&self) -> Option<u16> {
+        match self.path_mtu? {
+            MtuOutcome::Found { mtu, tried } => (mtu < tried).then_some(mtu),
+            MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer => None,
+        }
+    }
+}
+
 /// A loss budget and what it was held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossCheck {

@@ -17,6 +17,13 @@ use crate::calibrate::system::{Stamps, enlarge_buffers, stamp};
 /// Room for what arrives while nobody reads, in bytes.
 const UDP_BUFFER: i32 = 8 << 20;
 
+/// The largest segment of the control connection, both ways: the default of RFC 9293 §3.7.1 (Maximum Segment
+/// Size Option), which is of the packets that every path carries. A test finds black holes; what it says of them
+/// must not fall into one.
+const SEGMENT_IPV4: u32 = 536;
+/// ... for IPv6.
+const SEGMENT_IPV6: u32 = 1_220;
+
 /// The server's address.
 pub(super) fn resolve(options: &RunOptions) -> Result<SocketAddr> {
     let found: Vec<SocketAddr> = (options.host.as_str(), options.port)
@@ -49,6 +56,11 @@ pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStr
             .with_context(|| format!("{address} is not an address of this host"))?;
     }
     system::mark(&socket, options.dscp)?;
+    // Said in the SYN, it bounds what the server sends, too.
+    socket.set_tcp_mss(match server.ip().to_canonical() {
+        IpAddr::V4(_) => SEGMENT_IPV4,
+        IpAddr::V6(_) => SEGMENT_IPV6,
+    })?;
     // One that is not to be had is told before anything is sent.
     host::set_congestion_control(&socket, &options.congestion_control)?;
     let connected = socket.connect_timeout(&server.into(), CONNECT_MAX);
@@ -160,4 +172,37 @@ pub(super) fn open_udp(
     system::mark(&socket, options.dscp)?;
     stamp(&socket, Stamps::Received)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    /// RFC 9293 §3.7.1: what every path carries.
+    #[test]
+    fn no_segment_of_the_control_connection_is_larger_than_every_path_carries() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let options = RunOptions {
+            host: server.ip().to_string(),
+            port: server.port(),
+            words: String::new(),
+            bind: None,
+            only_v6: false,
+            dscp: 0,
+            congestion_control: String::new(),
+            rest: Duration::ZERO,
+        };
+        let near = connect(&options, server).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        for end in [&near, &far] {
+            let segment = SockRef::from(end).tcp_mss().unwrap();
+            assert!(segment <= SEGMENT_IPV4, "{segment}");
+        }
+    }
 }

@@ -26,7 +26,7 @@ pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
     let directions = finished.turn_up.profile().directions.clone();
     let known = |direction: &Direction| {
         let known = finished.turn_up.known(*direction);
-        known.bottleneck.is_some() || !known.runs.is_empty()
+        known.bottleneck.is_some() || !known.runs.is_empty() || known.black_hole().is_some()
     };
     directions
         .into_iter()

@@ -28,8 +28,7 @@ impl TurnUp {
             .count();
         if self.round_trip().is_none() || measured < directions.len() {
             let why = self
-                .given_up
-                .clone()
+                .given_up()
                 .or_else(|| self.no_rate.clone())
                 .or_else(|| self.remarks.first().cloned());
             return Verdict::NotMeasured(why.unwrap_or_else(|| "nothing was measured".to_owned()));
@@ -42,15 +41,24 @@ impl TurnUp {
         for direction in directions {
             self.judge_direction(*direction, &mut judge);
         }
-        let missing = self
-            .given_up
-            .clone()
-            .or_else(|| judge.missing.into_iter().next());
+        let missing = self.given_up().or_else(|| judge.missing.into_iter().next());
         match (missing, judge.missed.is_empty()) {
             (_, false) => Verdict::Failed(judge.missed),
             (Some(missing), true) => Verdict::NotMeasured(missing),
             (None, true) => Verdict::Passed(judge.count),
         }
+    }
+
+    /// Why the test ended before its time, and what it had found by then that may be the reason.
+    fn given_up(&self) -> Option<String> {
+        let mut why = self.given_up.clone()?;
+        for direction in &self.profile.directions {
+            if let Some(mtu) = self.known(*direction).black_hole() {
+                let name = direction.name();
+                why += &format!("; an MTU black hole {name}: packets above {mtu} bytes vanish");
+            }
+        }
+        Some(why)
     }
 
     fn judge_direction(&self, direction: Direction, judge: &mut Judge) {

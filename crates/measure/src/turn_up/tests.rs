@@ -286,6 +286,28 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
     assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
 }
 
+/// Who reads no further than the verdict looks for the black hole, and not for a server that is down.
+#[test]
+fn a_test_that_ends_behind_a_black_hole_names_it() {
+    let mut test = TurnUp::new(profile());
+    test.path_mtu(MtuOutcome::Found {
+        mtu: 1_300,
+        tried: 1_500,
+    });
+    test.path_mtu(MtuOutcome::Found {
+        mtu: 1_500,
+        tried: 1_500,
+    });
+    test.give_up("the server was not heard of");
+    let Verdict::NotMeasured(why) = test.verdict() else {
+        panic!("{:?}", test.verdict());
+    };
+    assert_eq!(
+        why,
+        "the server was not heard of; an MTU black hole up: packets above 1300 bytes vanish"
+    );
+}
+
 /// RFC 6349 §3 without its streams: the least RTT by TCP, what TCP reaches, then windows up to that; and no
 /// verdict, for neither rate nor path MTU is known.
 #[test]
