@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use measure::diagnosis::{
-    Cause, Finding, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded, diagnose,
+    Cause, Finding, Parameters, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded,
+    diagnose,
 };
 use measure::procedure::{Bottleneck, CountedStream, LimitedBy, MtuOutcome, StreamRecord};
-use measure::turn_up::{Known, Purpose};
+use measure::run::is_window_reached;
+use measure::turn_up::{Known, Purpose, TurnUp};
 use measure::wire::Direction;
 use vocab::{Bitrate, ByteCount, Time};
 
@@ -47,6 +49,9 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
         .max();
     let mut observed = observed(finished, direction);
     let mut found = diagnose(&observed);
+    if found.iter().any(is_of_window) {
+        leave_out_own_windows(&mut found, &observed, finished, direction);
+    }
     // What a stuttering sender makes of a stream says nothing of the path, but that it stuttered; and
     // that only where it kept no faster one.
     let is_short = |record: &StreamRecord| {
@@ -60,6 +65,12 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
     let is_limited = |finding: &Finding| finding.cause == Cause::TestHostLimited;
     if !found.iter().any(is_limited)
         && let Some(limited) = diagnose(&observed).into_iter().find(is_limited)
+    {
+        found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
+        found.push(limited);
+    }
+    if !found.iter().any(is_limited)
+        && let Some(limited) = sender_limited(finished, direction)
     {
         found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
         found.push(limited);
@@ -87,6 +98,99 @@ fn leave_open(found: &mut [Finding], bottleneck: Option<&Bottleneck>) {
             limit.rate
         ));
     }
+}
+
+fn is_of_window(finding: &Finding) -> bool {
+    finding.cause == Cause::HostWindow
+}
+
+/// Takes the hosts' window from the causes, unless a run that shows the hosts' own windows names it, too.
+fn leave_out_own_windows(
+    found: &mut Vec<Finding>,
+    observed: &TwoEnded,
+    finished: &Finished,
+    direction: Direction,
+) {
+    let turn_up = &finished.turn_up;
+    let has_window = turn_up.profile().connection_window.is_some();
+    let is_tcp_alone = turn_up.known(direction).bottleneck.is_none();
+    let runs = finished.runs.iter().filter(|run| {
+        run.direction == direction
+            && is_full(run, has_window, is_tcp_alone)
+            && shows_hosts_windows(run, turn_up)
+    });
+    let of_hosts = TwoEnded {
+        runs: runs.map(tcp_run).collect(),
+        ..observed.clone()
+    };
+    let is_other = |finding: &Finding| !is_of_window(finding);
+    found.retain(is_other);
+    found.extend(diagnose(&of_hosts).into_iter().find(is_of_window));
+    if found.is_empty() {
+        let without = TwoEnded {
+            runs: Vec::new(),
+            ..of_hosts
+        };
+        found.extend(diagnose(&without));
+    }
+}
+
+/// Whether a window that held this run back is one that the hosts bring along.
+fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
+    let Some(found) = turn_up
+        .ideal(run.direction)
+        .and_then(|ideal| run.figures(&ideal))
+    else {
+        return false;
+    };
+    let place = run.direction as usize;
+    let wanted = run.plan.windows[place];
+    match run.plan.purpose {
+        // The tester chose it: only what a host made of it is the host's, be it the receiver's window or the
+        // sender's buffer.
+        Purpose::Walk(_) => {
+            let is_given = found
+                .window_each()
+                .is_none_or(|seen| is_window_reached(wanted, seen));
+            !is_given || found.send_buffer_limited_percent > found.window_limited_percent
+        }
+        // Where a host set the rate nobody knows whether a window of its BDP is enough for the path; a
+        // smaller one is not.
+        Purpose::Listed | Purpose::Many => {
+            let all = wanted.bytes() * u64::from(run.plan.connections[place]);
+            let is_by_sender = turn_up
+                .known(run.direction)
+                .bottleneck
+                .as_ref()
+                .is_some_and(|found| found.limited_by == LimitedBy::Sender);
+            !is_by_sender
+                || turn_up
+                    .bdp(run.direction)
+                    .is_none_or(|bdp| all < bdp.bytes())
+        }
+        Purpose::Open | Purpose::RoundTrip | Purpose::Together => true,
+    }
+}
+
+/// The search's own word for it, where no stage shows that the sender fell short.
+fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> {
+    /// As sure as a search that offered more twice.
+    const SURE: f64 = 0.9;
+    let known = finished.turn_up.known(direction);
+    let found = known
+        .bottleneck
+        .as_ref()
+        .filter(|found| found.limited_by == LimitedBy::Sender)?;
+    let asked = known.streams.iter().map(|record| record.plan.rate).max()?;
+    Some(Finding {
+        cause: Cause::TestHostLimited,
+        confidence: SURE,
+        evidence: vec![format!("{} was sent where {asked} was to be", found.rate)],
+        parameters: Parameters {
+            rate: Some(found.rate),
+            ..Parameters::default()
+        },
+    })
 }
 
 /// Whether a window held TCP back and no run lost a segment. The bottleneck's queue is there, the stream
@@ -238,10 +342,140 @@ fn counted_probe(stream: &CountedStream) -> SizeProbe {
 
 #[cfg(test)]
 mod tests {
-    use measure::tcp_info::TcpInfo;
     use std::time::Duration;
 
+    use measure::procedure::{RttOutcome, StreamPlan};
+    use measure::tcp_info::TcpInfo;
+    use measure::turn_up::{Profile, RunPlan, Task, Thresholds};
+    use measure::wire::{Arrival, RunSample};
+
     use super::*;
+
+    /// A test over 100 Mbit/s and 20 ms by a host that sends no faster than `host`, of runs that their windows held
+    /// back all the time.
+    fn window_limited(host: u64, windows: &[u64], walk: &[u64]) -> Finished {
+        let mut turn_up = TurnUp::new(Profile {
+            directions: vec![Direction::Up],
+            walk_percent: walk.to_vec(),
+            windows: windows.iter().copied().map(ByteCount::new).collect(),
+            connections: 1,
+            connection_window: None,
+            duration: Duration::from_secs(4),
+            max_rate: Bitrate::from_bits_per_second(1_000_000_000),
+            tcp_headers: 40,
+            target: None,
+            thresholds: Thresholds::default(),
+        });
+        let mut runs = Vec::new();
+        loop {
+            match turn_up.next_task() {
+                Task::PathMtu(_) => turn_up.path_mtu(MtuOutcome::Found {
+                    mtu: 1_500,
+                    tried: 1_500,
+                }),
+                Task::BaselineRtt => turn_up.baseline_rtt(RttOutcome {
+                    samples: vec![Duration::from_millis(20); 100],
+                    sent: 100,
+                }),
+                Task::Stream(_, plan) => turn_up.stream(sent(plan, host)),
+                Task::Run(plan) => {
+                    let raw = held_back(plan);
+                    let ideal = turn_up.ideal(Direction::Up).unwrap();
+                    turn_up.run([raw.figures(&ideal), None]);
+                    runs.push(raw);
+                }
+                Task::Done => break,
+            }
+        }
+        Finished {
+            turn_up,
+            runs,
+            server: "192.0.2.1:6349".parse().unwrap(),
+            local: "192.0.2.2:40000".parse().unwrap(),
+            hosts: Vec::new(),
+            interface_mtu: 1_500,
+            took: Duration::from_secs(60),
+        }
+    }
+
+    /// A stream over a line of 100 Mbit/s with room for everything, by a host that keeps no more than `host`.
+    fn sent(plan: StreamPlan, host: u64) -> StreamRecord {
+        const LINE: u64 = 100_000_000;
+        let bits = u64::from(plan.ip_bytes) * 8_000_000_000;
+        let gap = bits / plan.rate.bits_per_second().min(host);
+        let line = bits / LINE;
+        let sent = plan.duration.as_nanos() as u64 / gap;
+        StreamRecord {
+            plan,
+            sent,
+            arrivals: (0..sent)
+                .map(|number| Arrival {
+                    number,
+                    sent_ns: number * gap,
+                    arrived_ns: number * gap.max(line) + 10_000_000,
+                })
+                .collect(),
+            left_ns: Vec::new(),
+        }
+    }
+
+    /// A run that its window held back all the time, at a window a round trip.
+    fn held_back(plan: RunPlan) -> RawRun {
+        let window = plan.windows[0];
+        let samples: Vec<RunSample> = (0..=40_u64)
+            .map(|tenth| RunSample {
+                connection: 0,
+                at: Duration::from_millis(100 * tenth),
+                info: TcpInfo {
+                    // 20 ms go five times into a tenth of a second.
+                    bytes_acknowledged: ByteCount::new(tenth * 5 * window.bytes()),
+                    bytes_sent: ByteCount::new(tenth * 5 * window.bytes()),
+                    rtt: Duration::from_millis(20),
+                    rtt_min: Duration::from_millis(20),
+                    congestion_window: 1_000,
+                    busy: Duration::from_millis(100 * tenth),
+                    receive_window_limited: Duration::from_millis(100 * tenth),
+                    peer_window: Some(window),
+                    ..TcpInfo::default()
+                },
+            })
+            .collect();
+        RawRun {
+            plan,
+            direction: Direction::Up,
+            seconds: measure::run::seconds(&samples),
+            samples,
+            reads: Vec::new(),
+            congestion_control: "cubic".to_owned(),
+            segments_retransmitted: None,
+            busy_permille: [0; 2],
+        }
+    }
+
+    fn causes(finished: &Finished) -> Vec<Cause> {
+        let found = findings(finished).into_iter();
+        found.map(|(_, finding)| finding.cause).collect()
+    }
+
+    /// 150 % of what a slow host sends is less than the path's BDP; that is no fault of the hosts' windows.
+    #[test]
+    fn the_testers_own_windows_are_not_called_the_hosts() {
+        let slow = window_limited(50_000_000, &[], &[150]);
+        let found = slow.turn_up.known(Direction::Up).bottleneck.as_ref();
+        assert_eq!(found.unwrap().limited_by, LimitedBy::Sender);
+        assert_eq!(causes(&slow), [Cause::TestHostLimited]);
+    }
+
+    #[test]
+    fn a_listed_window_is_the_hosts_where_it_is_surely_too_small() {
+        let named = |host, window| {
+            causes(&window_limited(host, &[window], &[])).contains(&Cause::HostWindow)
+        };
+        // The BDP is 250,000 bytes; by what a host of 50 Mbit/s reaches it is 125,000.
+        assert!(named(1_000_000_000, 64_000) && named(1_000_000_000, 200_000));
+        assert!(named(50_000_000, 64_000));
+        assert!(!named(50_000_000, 200_000));
+    }
 
     /// A run of ten seconds that its window held back, and that sent so much again.
     fn run(retransmitted: u64) -> TcpRun {
