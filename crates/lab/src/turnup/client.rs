@@ -25,7 +25,7 @@ use measure::wire::{
 use socket2::{Domain, Protocol, Socket, Type};
 use vocab::{Bitrate, ByteCount, Time};
 
-use super::conversation::{ALIVE_EVERY, Line, Reader, SILENCE_MAX, Writer, listen, speak};
+use super::conversation::{ALIVE_EVERY, Line, Reader, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
 use super::host;
 use super::plausible;
@@ -325,10 +325,7 @@ impl<'a> Test<'a> {
                 bail!("the server says: {text}");
             }
         }
-        bail!(
-            "the server was not heard of for {} s: the link, or the server, is down",
-            SILENCE_MAX.as_secs()
-        )
+        self.line.check()
     }
 
     pub(super) fn pause(&self, span: Duration) -> Result<()> {

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -200,6 +200,8 @@ pub(super) struct Line {
     /// While a stream is measured nothing is said over TCP.
     pub(super) is_streaming: AtomicBool,
     pub(super) heard: Heard,
+    /// How the connection ended, where it did not just fall silent.
+    broken: OnceLock<String>,
 }
 
 impl Line {
@@ -209,6 +211,24 @@ impl Line {
             is_over: AtomicBool::new(false),
             is_streaming: AtomicBool::new(false),
             heard: Heard::new(),
+            broken: OnceLock::new(),
+        }
+    }
+
+    /// Whether the other end is there; as often as somebody asks, with the same reason.
+    ///
+    /// # Errors
+    /// When it is not, with how that showed.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.is_over.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.broken.get() {
+            Some(how) => bail!("{how}: the server was stopped, or the link is down"),
+            None => bail!(
+                "the server was not heard of for {} s: the link, or the server, is down",
+                SILENCE_MAX.as_secs()
+            ),
         }
     }
 }
@@ -218,8 +238,10 @@ pub(super) fn speak(writer: Arc<Writer>, line: Arc<Line>) {
     std::thread::spawn(move || {
         while !line.is_over.load(Ordering::Relaxed) {
             let is_quiet = line.is_streaming.load(Ordering::Relaxed);
-            if !is_quiet && writer.send(&Message::Alive).is_err() {
-                line.is_over.store(true, Ordering::Relaxed);
+            if !is_quiet && let Err(error) = writer.send(&Message::Alive) {
+                let how = || format!("the control connection broke: {error}");
+                line.broken.get_or_init(how);
+                line.is_over.store(true, Ordering::Release);
             }
             std::thread::sleep(ALIVE_EVERY);
         }
@@ -234,6 +256,9 @@ pub(super) fn listen(mut reader: Reader, line: Arc<Line>) -> Receiver<Result<Mes
             let heard = reader.next(ALIVE_EVERY);
             let silence = reader.silence().min(line.heard.silence());
             let is_broken = heard.is_err() || silence >= SILENCE_MAX;
+            if let Err(error) = &heard {
+                line.broken.get_or_init(|| format!("{error:#}"));
+            }
             if let Some(heard) = heard.transpose()
                 && sender.send(heard).is_err()
             {
@@ -257,4 +282,33 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
         .and_then(|mut source| source.read_exact(&mut bytes))
         .context("reading /dev/urandom")?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that is killed closes the connection in the same second. Several threads ask, and each is told.
+    #[test]
+    fn a_connection_that_is_closed_is_not_called_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let line = Arc::new(Line::new());
+        let messages = listen(Reader::new(near), line.clone());
+        drop(far);
+        assert!(messages.recv().unwrap().is_err());
+        while line.check().is_ok() {
+            std::thread::yield_now();
+        }
+        for _ in 0..2 {
+            let why = line.check().unwrap_err().to_string();
+            assert!(
+                why.starts_with("the other end closed the connection"),
+                "{why}"
+            );
+        }
+    }
 }
