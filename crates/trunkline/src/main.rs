@@ -29,6 +29,7 @@ mod measure;
 mod measure_diagnose;
 mod measure_steps;
 mod node;
+mod page_file;
 mod peer;
 
 use std::ffi::OsString;

@@ -21,6 +21,7 @@ use crate::lab::progress;
 use crate::measure_diagnose::Diagnose;
 use crate::measure_steps::{ServiceTest, ThroughputTest};
 use crate::output::Output;
+use crate::page_file::PageFile;
 
 /// Where both ends look for the key, if no file is named.
 const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
@@ -300,6 +301,7 @@ impl Run {
             congestion_control: self.congestion.clone(),
             rest: self.rest.min(REST_MAX),
         };
+        let page = self.html.as_deref().map(PageFile::open).transpose()?;
         let display = progress();
         let test = match self.iperf3 {
             Some(_) => turnup::run_against_iperf3,
@@ -314,11 +316,9 @@ impl Run {
             false => write!(out, "{}", turnup::text(&finished))?,
         }
         out.flush()?;
-        // Behind the report: a page that cannot be written must not take the result with it.
-        if let Some(path) = &self.html {
-            let page = turnup::html(&finished)?;
-            std::fs::write(path, page)
-                .with_context(|| format!("{} cannot be written", path.display()))?;
+        // Behind the report: a disk that is full must not take the result with it.
+        if let Some(page) = page {
+            page.write(&turnup::html(&finished)?)?;
         }
         Ok(match finished.turn_up.verdict() {
             Verdict::Passed(_) => 0,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::measure::steps::{Criteria, FRAME_MIN, Goal, ServicePlan, ThroughputPlan, Verdict};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use lab::kernel;
 use lab::turnup::{self, PORT, RunOptions};
@@ -15,6 +15,7 @@ use vocab::{Bitrate, Probability, parse_duration};
 use crate::lab::progress;
 use crate::measure::{Ways, check_page, needed_key};
 use crate::output::Output;
+use crate::page_file::PageFile;
 
 /// The largest frame: a jumbo frame of 9,000 bytes of IP.
 const FRAME_MAX: u16 = 9_018;
@@ -73,14 +74,9 @@ impl Way {
         })
     }
 
-    /// Writes the page, where one is asked for. The report is printed before: a page that cannot be written must
-    /// not take the result with it.
-    fn write_page(&self, page: impl FnOnce() -> Result<String>) -> Result<()> {
-        let Some(path) = &self.html else {
-            return Ok(());
-        };
-        std::fs::write(path, page()?)
-            .with_context(|| format!("{} cannot be written", path.display()))
+    /// The file for the page, where one is asked for, before anything is measured.
+    fn page(&self) -> Result<Option<PageFile>> {
+        self.html.as_deref().map(PageFile::open).transpose()
     }
 }
 
@@ -160,6 +156,7 @@ impl ServiceTest {
         let options = self.way.options()?;
         // Only now: who types the key must be able to stop.
         kernel::catch_interruptions();
+        let page = self.way.page()?;
         let display = progress();
         let stepped = turnup::service(&options, plan, &kernel::interrupted, &display);
         display.finish();
@@ -168,7 +165,10 @@ impl ServiceTest {
             true => format!("{}\n", turnup::service_json(&stepped)),
             false => turnup::service_text(&stepped),
         })?;
-        self.way.write_page(|| turnup::service_html(&stepped))?;
+        // Behind the report: a disk that is full must not take the result with it.
+        if let Some(page) = page {
+            page.write(&turnup::service_html(&stepped)?)?;
+        }
         Ok(match stepped.found.verdict() {
             Verdict::Passed(_) => 0,
             Verdict::Failed(_) => 1,
@@ -248,6 +248,7 @@ impl ThroughputTest {
         let options = self.way.options()?;
         // Only now: who types the key must be able to stop.
         kernel::catch_interruptions();
+        let page = self.way.page()?;
         let display = progress();
         let stepped = turnup::throughput(&options, plan, &kernel::interrupted, &display);
         display.finish();
@@ -256,7 +257,10 @@ impl ThroughputTest {
             true => format!("{}\n", turnup::throughput_json(&stepped)),
             false => turnup::throughput_text(&stepped),
         })?;
-        self.way.write_page(|| turnup::throughput_html(&stepped))?;
+        // Behind the report: a disk that is full must not take the result with it.
+        if let Some(page) = page {
+            page.write(&turnup::throughput_html(&stepped)?)?;
+        }
         let test = &stepped.found;
         let is_found = test.done().iter().all(|(_, size)| size.lower.is_some());
         Ok(match is_found && test.given_up().is_none() {

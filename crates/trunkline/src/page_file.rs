@@ -1,0 +1,92 @@
+//! A file for a report, opened before the test that it is about: three minutes of measuring are not to end in a
+//! name that cannot be written. What is in a file that was there stays until there is something better; a
+//! file that was not there is gone again where nothing came of the test.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// A file that can be written.
+#[derive(Debug)]
+pub(crate) struct PageFile {
+    path: PathBuf,
+    file: File,
+    /// Whether nobody had a file of this name, and nothing is in it yet.
+    is_blank: bool,
+}
+
+impl PageFile {
+    /// Opens or makes it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let is_blank = !path.exists();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            is_blank,
+        })
+    }
+
+    /// Writes the page in place of what is there.
+    ///
+    /// # Errors
+    /// When the disk is full, or the like.
+    pub(crate) fn write(mut self, page: &str) -> Result<()> {
+        self.is_blank = false;
+        self.replace(page)
+            .with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+
+    fn replace(&mut self, page: &str) -> std::io::Result<()> {
+        // A pipe or a terminal has no length.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+            self.file.rewind()?;
+        }
+        self.file.write_all(page.as_bytes())
+    }
+}
+
+impl Drop for PageFile {
+    fn drop(&mut self) {
+        if self.is_blank {
+            // It stays, empty, where even that fails.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_takes_the_place_of_an_older_one_and_a_test_without_one_leaves_nothing() {
+        let folder = std::env::temp_dir().join(format!("page-file-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("report.html");
+        drop(PageFile::open(&path).unwrap());
+        assert!(!path.exists());
+        PageFile::open(&path).unwrap().write("a long page").unwrap();
+        drop(PageFile::open(&path).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a long page");
+        PageFile::open(&path).unwrap().write("short").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
+        let error = PageFile::open(&folder.join("none/report.html")).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("cannot be written"),
+            "{error:#}"
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
