@@ -22,7 +22,8 @@ const KEPT_SHARE: f64 = 0.95;
 /// Probes of a size that a search sends until it calls it too large.
 const PROBES: u32 = 3;
 
-/// The causes found in each direction that was measured.
+/// The causes found in each direction that was measured; of one in which no stream was seen packet by packet
+/// there may be none.
 #[must_use]
 pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
     let directions = finished.turn_up.profile().directions.clone();
@@ -74,6 +75,10 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
     {
         found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
         found.push(limited);
+    }
+    // A stream that was only counted, or none at all, tells nothing: nor would the same test tell more tomorrow.
+    if streams.is_empty() {
+        found.retain(|finding| finding.cause != Cause::Unknown);
     }
     if is_queue_idle(&found, &observed.runs) {
         found.retain(|finding| finding.cause != Cause::DropTailQueue);

@@ -78,7 +78,7 @@ fn is_of_window(error: &anyhow::Error) -> bool {
 }
 
 /// What such a test cannot tell, for whoever reads the result.
-const UNKNOWN: [&str; 4] = [
+const UNKNOWN: [&str; 3] = [
     "one-ended: the bottleneck rate up is counted by the server over a short and a long stream; down it is \
      measured here. The baseline RTT is the least that TCP saw, of whole segments",
     "one-ended: down, TCP efficiency in bytes, RTT and buffer delay are the sender's to know and are not \
@@ -86,8 +86,6 @@ const UNKNOWN: [&str; 4] = [
      offered",
     "one-ended: up, windows are what the server's kernel makes of the socket buffer it is told to set; the \
      one that was seen is reported, and ideals are taken from it",
-    "one-ended: policer, shaper and queue are not told; capture a run here (tcpdump -s 96) and have \
-     `trunkline measure diagnose` look at it",
 ];
 
 struct Test<'a> {

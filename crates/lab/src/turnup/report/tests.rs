@@ -160,6 +160,7 @@ fn a_report_of_one_end_says_what_its_figures_are_of() {
         "bottleneck 10.0",
         "100 % of BDP",
         "loss below the rate: 0 of",
+        "have `trunkline measure diagnose",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -167,7 +168,13 @@ fn a_report_of_one_end_says_what_its_figures_are_of() {
         text.lines().all(|line| line.chars().count() <= 80),
         "{text}"
     );
+    // To measure again would tell no more.
+    assert!(
+        !text.contains("unknown") && !text.contains("Measure again"),
+        "{text}"
+    );
     let document = json(&finished);
+    assert_eq!(document["diagnosis"].as_array().map(Vec::len), Some(0));
     assert_eq!(document["baseline_rtt_by"], "tcp");
     let stream = &document["directions"]["up"]["streams"][0];
     assert_eq!(stream["jitter_ms"], 0.04);

@@ -15,6 +15,11 @@ use crate::turnup::observation::findings;
 /// Columns of the terminals that it is made for.
 const COLUMNS: usize = 80;
 
+/// What to do where no stream was seen packet by packet at both ends.
+const UNTOLD: &str = "Policer, shaper, queue and loss are not told by this test: that takes streams whose packets \
+    both ends see (`trunkline measure server` at the far end). Or capture a run (tcpdump -s 96 -w FILE) and \
+    have `trunkline measure diagnose FILE` look at it.";
+
 /// The verdict in one line.
 #[must_use]
 pub fn headline(finished: &Finished) -> String {
@@ -144,9 +149,7 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
         write_direction(out, finished, *direction)?;
     }
     let found = findings(finished);
-    if !found.is_empty() {
-        writeln!(out, "\ndiagnosis")?;
-    }
+    writeln!(out, "\ndiagnosis")?;
     for (direction, finding) in found {
         let parameters: Vec<String> = finding
             .parameters
@@ -168,6 +171,10 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
             fold(out, "       ", 7, line)?;
         }
         fold(out, "       next: ", 13, finding.advice())?;
+    }
+    let mut directions = turn_up.profile().directions.iter();
+    if directions.all(|direction| turn_up.known(*direction).streams.is_empty()) {
+        fold(out, "  ", 2, UNTOLD)?;
     }
     Ok(())
 }
