@@ -26,6 +26,7 @@ mod estimate;
 mod lab;
 mod man;
 mod measure;
+mod measure_arguments;
 mod measure_diagnose;
 mod measure_steps;
 mod node;

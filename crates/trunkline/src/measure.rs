@@ -18,6 +18,7 @@ use lab::turnup::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, de
 use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::lab::progress;
+use crate::measure_arguments::{percent, percent_of_whole};
 use crate::measure_diagnose::Diagnose;
 use crate::measure_steps::{ServiceTest, ThroughputTest};
 use crate::output::Output;
@@ -236,11 +237,11 @@ struct Limits {
     /// The greatest transfer time ratio of the best run whose window fills the path.
     #[arg(long, value_name = "RATIO", value_parser = threshold)]
     max_transfer_time_ratio: Option<f64>,
-    /// The least TCP efficiency of any run, in percent.
-    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
+    /// The least TCP efficiency of any run, in percent: 98 or 98%.
+    #[arg(long, value_name = "PERCENT", value_parser = percent_of_whole)]
     min_efficiency: Option<f64>,
     /// The greatest buffer delay of any run with a window up to the BDP, in percent.
-    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     max_buffer_delay: Option<f64>,
     /// The greatest baseline RTT.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
