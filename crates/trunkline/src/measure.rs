@@ -18,7 +18,7 @@ use lab::turnup::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, de
 use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::lab::progress;
-use crate::measure_arguments::{percent, percent_of_whole};
+use crate::measure_arguments::{far_end, percent, percent_of_whole};
 use crate::measure_diagnose::Diagnose;
 use crate::measure_steps::{ServiceTest, ThroughputTest};
 use crate::output::Output;
@@ -31,6 +31,8 @@ const KEY_LENGTH: usize = 16;
 
 /// No words are longer, and a device has no end.
 const KEY_BYTES_MAX: u64 = 64 * 1024;
+/// Where iperf3 servers listen, unless told otherwise.
+const IPERF3_PORT: u16 = 5201;
 
 /// No bucket that is worth waiting for takes longer to be full again.
 const REST_MAX: Duration = Duration::from_secs(60);
@@ -164,11 +166,11 @@ impl Ways {
 /// What `trunkline measure run` is told.
 #[derive(Debug, Args)]
 struct Run {
-    /// The server's name or address.
+    /// The server's name or address, or HOST:PORT, or [ADDRESS]:PORT.
     host: String,
-    /// Its port, TCP and UDP.
-    #[arg(long, default_value_t = PORT)]
-    port: u16,
+    /// Its port, TCP and UDP [default: 6349].
+    #[arg(long)]
+    port: Option<u16>,
     /// Tests against an ordinary iperf3 server (iperf3 -s) at this port, TCP and UDP, for those who have only
     /// that at the far end. No key is needed. What cannot be measured then is said.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
@@ -284,6 +286,7 @@ impl Run {
             self.duration.as_secs_f64()
         );
         check_page(self.html.as_deref())?;
+        let (host, port) = self.far_end()?;
         let profile = self.profile();
         if let Some(least) = self.limits.min_rate {
             ensure!(
@@ -293,8 +296,8 @@ impl Run {
             );
         }
         let options = RunOptions {
-            host: self.host.clone(),
-            port: self.iperf3.unwrap_or(self.port),
+            host,
+            port,
             words,
             bind: self.bind,
             only_v6: self.only_v6,
@@ -326,6 +329,16 @@ impl Run {
             Verdict::Failed(_) => 1,
             Verdict::NotMeasured(_) => 2,
         })
+    }
+
+    /// The host, and the port of the server that is meant.
+    fn far_end(&self) -> Result<(String, u16)> {
+        match self.iperf3 {
+            // No port was named but in HOST, if there.
+            Some(IPERF3_PORT) => far_end(&self.host, None, IPERF3_PORT),
+            Some(port) => far_end(&self.host, Some(port), port),
+            None => far_end(&self.host, self.port, PORT),
+        }
     }
 
     fn profile(&self) -> Profile {

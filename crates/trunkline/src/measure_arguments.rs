@@ -1,5 +1,7 @@
-//! What people write behind `trunkline measure`: a share in percent. What may mean two things is refused,
-//! with both.
+//! What people write behind `trunkline measure`: a far end, a share in percent. What may mean two things is
+//! refused, with both.
+
+use anyhow::{Result, bail, ensure};
 
 /// A share in percent: `98` or `98%`. A plain number of 1 or less may be meant as a share of one, and is
 /// refused.
@@ -36,6 +38,39 @@ pub(crate) fn percent_of_whole(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The host and the port of a far end: `name`, `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]`, and any of them but the
+/// third with `:port`. What stands in `host` must not contradict the option `port`; where neither names one it is
+/// `usual`.
+///
+/// # Errors
+/// When it is no host, or two ports are named.
+pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(String, u16)> {
+    let number = |text: &str| match text.parse::<u16>() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => bail!("`{text}` in {host} is no port: 1 to 65535"),
+    };
+    let (name, own) = match (host.strip_prefix('['), host.split_once(':')) {
+        (Some(rest), _) => match rest.split_once(']') {
+            Some((name, "")) => (name, None),
+            Some((name, rest)) if rest.starts_with(':') => (name, Some(number(&rest[1..])?)),
+            Some(_) | None => {
+                bail!("{host}: an address in brackets is [ADDRESS] or [ADDRESS]:PORT")
+            }
+        },
+        // More than one colon is an IPv6 address.
+        (None, Some((name, rest))) if !rest.contains(':') => (name, Some(number(rest)?)),
+        (None, _) => (host, None),
+    };
+    ensure!(!name.is_empty(), "`{host}` names no host");
+    if let (Some(own), Some(port)) = (own, port) {
+        ensure!(
+            own == port,
+            "{host} names port {own}, and the option port {port}: which is it?"
+        );
+    }
+    Ok((name.to_owned(), own.or(port).unwrap_or(usual)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +92,37 @@ mod tests {
         }
         assert_eq!(percent("250"), Ok(250.0));
         assert!(percent_of_whole("101").is_err() && percent_of_whole("100").is_ok());
+    }
+
+    #[test]
+    fn a_far_end_is_taken_as_this_program_prints_it() {
+        const PORT: u16 = 6_349;
+        let at = |host: &str, port| far_end(host, port, PORT).map_err(|error| error.to_string());
+        let is = |host: &str, port| Ok((host.to_owned(), port));
+        assert_eq!(at("far.example", None), is("far.example", PORT));
+        assert_eq!(at("far.example", Some(7)), is("far.example", 7));
+        assert_eq!(at("10.77.2.2:6350", None), is("10.77.2.2", 6_350));
+        assert_eq!(at("fd77:2::2", None), is("fd77:2::2", PORT));
+        assert_eq!(at("[fd77:2::2]", Some(8)), is("fd77:2::2", 8));
+        assert_eq!(at("[fd77:2::2]:9", None), is("fd77:2::2", 9));
+        assert_eq!(at("far.example:9", Some(9)), is("far.example", 9));
+        assert!(
+            at("far.example:9", Some(10))
+                .unwrap_err()
+                .contains("which is it?")
+        );
+        for wrong in [
+            "",
+            ":9",
+            "[]:9",
+            "[::1",
+            "[::1]9",
+            "far:",
+            "far:0",
+            "far:x",
+            "far:70000",
+        ] {
+            assert!(at(wrong, None).is_err(), "{wrong}");
+        }
     }
 }

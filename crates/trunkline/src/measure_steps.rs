@@ -14,6 +14,7 @@ use vocab::{Bitrate, Probability, parse_duration};
 
 use crate::lab::progress;
 use crate::measure::{Ways, check_page, needed_key};
+use crate::measure_arguments::far_end;
 use crate::output::Output;
 use crate::page_file::PageFile;
 
@@ -27,11 +28,11 @@ const FRAMES: [u16; 6] = [128, 256, 512, 1_024, 1_280, FRAME_FULL];
 /// The far end, and how to get there.
 #[derive(Debug, Args)]
 struct Way {
-    /// The name or address of a host that runs `trunkline measure server`.
+    /// The name or address of a host that runs `trunkline measure server`, or HOST:PORT, or [ADDRESS]:PORT.
     host: String,
-    /// Its port, TCP and UDP.
-    #[arg(long, default_value_t = PORT)]
-    port: u16,
+    /// Its port, TCP and UDP [default: 6349].
+    #[arg(long)]
+    port: Option<u16>,
     /// A file with the server's key; - is standard input [default: the environment's
     /// TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
@@ -62,9 +63,10 @@ struct Way {
 impl Way {
     fn options(&self) -> Result<RunOptions> {
         check_page(self.html.as_deref())?;
+        let (host, port) = far_end(&self.host, self.port, PORT)?;
         Ok(RunOptions {
-            host: self.host.clone(),
-            port: self.port,
+            host,
+            port,
             words: needed_key(self.key_file.as_deref())?,
             bind: self.bind,
             only_v6: self.only_v6,
