@@ -18,7 +18,7 @@ use lab::turnup::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, de
 use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::lab::progress;
-use crate::measure_arguments::{far_end, percent, percent_of_whole};
+use crate::measure_arguments::{dscp, far_end, percent, percent_of_whole};
 use crate::measure_diagnose::Diagnose;
 use crate::measure_steps::{ServiceTest, ThroughputTest};
 use crate::output::Output;
@@ -185,8 +185,8 @@ struct Run {
     /// Uses IPv6 only.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
-    /// Marks all packets of the test, both ways, with this DSCP.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..64))]
+    /// Marks all packets of the test, both ways, with this DSCP: 0 to 63, or a name as EF or AF41.
+    #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
     /// No stream is faster [default: what the server gives].
     #[arg(long, value_name = "RATE", default_value = "10Gbit")]

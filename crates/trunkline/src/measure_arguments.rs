@@ -1,5 +1,5 @@
-//! What people write behind `trunkline measure`: a far end, a share in percent. What may mean two things is
-//! refused, with both.
+//! What people write behind `trunkline measure`: a far end, a share in percent, a class of service. What may
+//! mean two things is refused, with both.
 
 use anyhow::{Result, bail, ensure};
 
@@ -36,6 +36,45 @@ pub(crate) fn percent_of_whole(text: &str) -> Result<f64, String> {
         value if value <= 100.0 => Ok(value),
         _ => Err("no share of the whole is above 100%".to_owned()),
     }
+}
+
+/// A DSCP by its number or its name (RFC 2474 §4.2.2, RFC 2597 §6, RFC 3246 §2.7, RFC 5865 §2, RFC 8622 §2).
+///
+/// # Errors
+/// When there is no such code point.
+pub(crate) fn dscp(text: &str) -> Result<u8, String> {
+    /// Of six bits.
+    const MOST: u8 = 63;
+    let name = text.to_ascii_uppercase();
+    let digits = |head: &str| {
+        let digits = name.strip_prefix(head)?.bytes();
+        digits
+            .map(|byte| byte.is_ascii_digit().then(|| byte - b'0'))
+            .collect::<Option<Vec<u8>>>()
+    };
+    let named = match name.as_str() {
+        "DF" | "BE" => Some(0),
+        "LE" => Some(1),
+        "VA" | "VOICE-ADMIT" => Some(44),
+        "EF" => Some(46),
+        _ => None,
+    };
+    let class = || match digits("CS")?[..] {
+        [class] if class <= 7 => Some(8 * class),
+        _ => None,
+    };
+    let assured = || match digits("AF")?[..] {
+        [class @ 1..=4, drop @ 1..=3] => Some(8 * class + 2 * drop),
+        _ => None,
+    };
+    let number = || text.parse().ok().filter(|number| *number <= MOST);
+    named
+        .or_else(class)
+        .or_else(assured)
+        .or_else(number)
+        .ok_or_else(|| {
+            format!("a DSCP is a number from 0 to {MOST}, or a name as EF, AF41, CS5 or LE")
+        })
 }
 
 /// The host and the port of a far end: `name`, `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]`, and any of them but the
@@ -92,6 +131,28 @@ mod tests {
         }
         assert_eq!(percent("250"), Ok(250.0));
         assert!(percent_of_whole("101").is_err() && percent_of_whole("100").is_ok());
+    }
+
+    /// The names of the IANA registry (Differentiated Services Field Codepoints).
+    #[test]
+    fn a_class_is_known_by_number_and_by_name() {
+        for (text, value) in [
+            ("0", 0),
+            ("63", 63),
+            ("EF", 46),
+            ("af11", 10),
+            ("AF41", 34),
+            ("AF43", 38),
+            ("CS0", 0),
+            ("CS7", 56),
+            ("LE", 1),
+        ] {
+            assert_eq!(dscp(text), Ok(value), "{text}");
+        }
+        for text in ["64", "99", "AF14", "AF51", "AF4", "CS8", "-1", "", "gold"] {
+            let why = dscp(text).unwrap_err();
+            assert!(why.contains("0 to 63"), "{text}: {why}");
+        }
     }
 
     #[test]

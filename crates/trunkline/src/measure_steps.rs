@@ -14,7 +14,7 @@ use vocab::{Bitrate, Probability, parse_duration};
 
 use crate::lab::progress;
 use crate::measure::{Ways, check_page, needed_key};
-use crate::measure_arguments::far_end;
+use crate::measure_arguments::{dscp, far_end};
 use crate::output::Output;
 use crate::page_file::PageFile;
 
@@ -43,8 +43,9 @@ struct Way {
     /// Uses IPv6 only.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
-    /// Marks all packets of the test, both ways, with this DSCP: the service's class.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..64))]
+    /// Marks all packets of the test, both ways, with this DSCP, the service's class: 0 to 63, or a name as EF
+    /// or AF41.
+    #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
     /// Which way; both are tested one after the other.
     #[arg(long, value_enum, default_value_t = Ways::Both)]
