@@ -144,7 +144,7 @@ impl Serve {
 /// Which directions are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ways {
-    /// Up, down; where TCP is tested, then both together.
+    /// Up, then down.
     Both,
     /// From here to the server.
     Up,
@@ -189,12 +189,17 @@ struct Run {
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
     /// No stream is faster [default: what the server gives].
-    #[arg(long, value_name = "RATE", default_value = "10Gbit")]
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "10Gbit",
+        hide_default_value = true
+    )]
     max_rate: Bitrate,
     /// How long each run and each measuring stream lasts.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     duration: Duration,
-    /// Which way.
+    /// Which way; with both, TCP is then run both ways at once, too.
     #[arg(long, value_enum, default_value_t = Ways::Both)]
     direction: Ways,
     /// The shares of the BDP to walk through, in percent; none with 0.
@@ -210,7 +215,12 @@ struct Run {
     #[arg(long, value_name = "SIZE")]
     connection_window: Option<ByteCount>,
     /// Congestion control of senders at both ends [default: each system's own].
-    #[arg(long, value_name = "NAME", default_value = "")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     congestion: String,
     /// How long the path rests before a stream that overloads it. What a policer or shaper lets through
     /// at once is seen in full if its bucket is full again by then: bucket / rate.
@@ -219,14 +229,15 @@ struct Run {
     /// The rate that TCP is to reach, for the loss budget [default: nine tenths of what is found].
     #[arg(long, value_name = "RATE")]
     target: Option<Bitrate>,
-    #[command(flatten)]
-    limits: Limits,
     /// Prints one JSON object, with raw samples.
     #[arg(long)]
     json: bool,
     /// Writes a page with plots to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    // Last: what follows stands below its heading.
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// What must be kept to pass. RFC 6349 has no thresholds; what is not stated is not judged.

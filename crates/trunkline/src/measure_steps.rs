@@ -108,7 +108,7 @@ pub(crate) struct ServiceTest {
     step: Duration,
     /// How long performance is watched, behind a configuration that passed; Y.1564 has 15min, 2h, 24h [default:
     /// not at all].
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     performance: Duration,
     /// The greatest frame loss ratio up to CIR.
     #[arg(long, value_name = "SHARE")]
@@ -196,7 +196,12 @@ pub(crate) struct ThroughputTest {
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = FRAMES, value_parser = frame)]
     frame_sizes: Vec<u16>,
     /// No stream is faster [default: what the server gives].
-    #[arg(long, value_name = "RATE", default_value = "10Gbit")]
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value = "10Gbit",
+        hide_default_value = true
+    )]
     max_rate: Bitrate,
     /// The greatest loss ratio of a good trial.
     #[arg(long, value_name = "SHARE", default_value = "0")]

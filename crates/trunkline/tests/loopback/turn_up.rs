@@ -274,3 +274,21 @@ fn a_page_that_cannot_be_written_is_told_before_the_test() {
     assert_refused(&output, "/nonexistent/report.html cannot be written");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("refuses the connection"));
 }
+
+#[test]
+fn the_help_names_one_default_and_only_thresholds_as_thresholds() {
+    for action in ["run", "service", "throughput"] {
+        let output = measure(&[action, "--help"], KEY).output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        // An option's text ends at an empty line.
+        for option in help.split("\n\n") {
+            assert!(option.matches("[default:").count() < 2, "{option}");
+        }
+        let thresholds = help.split("Thresholds:").nth(1).unwrap_or_default();
+        assert!(
+            !thresholds.contains("--html") && !thresholds.contains("--json"),
+            "{help}"
+        );
+        assert_eq!(thresholds.contains("--min-rate"), action == "run", "{help}");
+    }
+}
