@@ -37,7 +37,7 @@ use crate::procedure::{
     SearchConfig, Step, StreamPlan, StreamRecord,
 };
 use crate::run::{Figures, Ideal, Maximum};
-use crate::wire::Direction;
+use crate::wire::{Direction, Limits};
 
 /// The share of the bottleneck's rate at which losses are counted, in percent: nearly full, and no
 /// queue grows.
@@ -81,6 +81,28 @@ pub struct Profile {
     pub target: Option<Bitrate>,
     /// What must be kept to pass.
     pub thresholds: Thresholds,
+}
+
+impl Profile {
+    /// Cuts what is asked for to what a server gives; says what a user will not get.
+    #[must_use]
+    pub fn cut_to(&mut self, limits: &Limits) -> Vec<String> {
+        let mut cut: Vec<String> = limits
+            .shortens("--duration", self.duration)
+            .into_iter()
+            .collect();
+        let (asked, given) = (self.connections, limits.connections);
+        if given < asked {
+            cut.push(format!(
+                "--connections {asked} was asked for, and the server gives {given} at most"
+            ));
+        }
+        // Without --max-rate as much is asked for as anybody may give; where it was not enough the rate says so.
+        self.max_rate = self.max_rate.min(limits.rate);
+        self.duration = self.duration.min(limits.order);
+        self.connections = asked.min(given);
+        cut
+    }
 }
 
 /// What a user demands. What is not stated is not judged.

@@ -225,12 +225,10 @@ impl<'a> Test<'a> {
         if !greeted.remarks.is_empty() {
             hosts.push(format!("the server's host: {}", greeted.remarks));
         }
+        hosts.extend(profile.cut_to(&greeted.limits));
         for remark in &hosts {
             progress.note(remark);
         }
-        profile.max_rate = profile.max_rate.min(greeted.limits.rate);
-        profile.duration = profile.duration.min(greeted.limits.order);
-        profile.connections = profile.connections.min(greeted.limits.connections);
         profile.tcp_headers = super::tcp_headers(server.ip());
         let line = Arc::new(Line::new());
         let writer = Arc::new(greeted.writer);
@@ -269,6 +267,14 @@ impl<'a> Test<'a> {
             test.turn_up = TurnUp::of_tcp_alone(profile, why);
         }
         Ok(test)
+    }
+
+    /// Takes note of something that a person should know of the two hosts.
+    pub(super) fn note(&mut self, remark: Option<String>) {
+        if let Some(remark) = remark {
+            self.progress.note(&remark);
+            self.hosts.push(remark);
+        }
     }
 
     fn measure(&mut self) -> Result<()> {

@@ -58,6 +58,7 @@ pub fn service(
         );
         check_frames(&plan.frames, test.interface_mtu)?;
         plan.stream_max = test.limits.order;
+        test.note(test.limits.shortens("--step", plan.step));
         Ok(Service::new(plan, baseline))
     })
 }
@@ -76,6 +77,7 @@ pub fn throughput(
         check_frames(&plan.frames, test.interface_mtu)?;
         plan.max_rate = plan.max_rate.min(test.limits.rate);
         plan.stream_max = test.limits.order;
+        test.note(test.limits.shortens("--trial", plan.goal.trial));
         Ok(Throughput::new(plan, baseline))
     })
 }
@@ -95,12 +97,12 @@ fn stepped<T: Streams>(
     options: &RunOptions,
     is_over: &(dyn Fn() -> bool + Sync),
     progress: &dyn Progress,
-    begin: impl FnOnce(&Test<'_>, Option<Duration>) -> Result<T>,
+    begin: impl FnOnce(&mut Test<'_>, Option<Duration>) -> Result<T>,
 ) -> Result<Stepped<T>, Unmeasured> {
     let began = Instant::now();
     let mut test = Test::begin(options, no_profile(), is_over, progress).map_err(Unmeasured)?;
     let mut found = measure_baseline(&test)
-        .and_then(|baseline| begin(&test, baseline))
+        .and_then(|baseline| begin(&mut test, baseline))
         .map_err(Unmeasured)?;
     while let Some((direction, plan)) = found.next_stream() {
         progress.step(found.progress(), &found.describe());
@@ -147,7 +149,7 @@ fn no_profile() -> Profile {
         windows: Vec::new(),
         connections: 1,
         connection_window: None,
-        duration: Duration::from_secs(2),
+        duration: Duration::ZERO,
         max_rate: Bitrate::from_bits_per_second(u64::MAX),
         tcp_headers: 0,
         target: None,

@@ -254,6 +254,26 @@ fn a_limit_that_the_sending_host_set_fails_nothing() {
 }
 
 #[test]
+fn what_the_server_cuts_is_said() {
+    let limits = |seconds, connections| Limits {
+        rate: Bitrate::from_bits_per_second(100_000_000),
+        order: Duration::from_secs(seconds),
+        session: Duration::from_secs(1_800),
+        connections,
+    };
+    let mut asked = profile();
+    let cut = asked.cut_to(&limits(5, 2));
+    assert_eq!(asked.duration, Duration::from_secs(5));
+    assert_eq!((asked.connections, asked.max_rate), (2, limits(5, 2).rate));
+    assert_eq!(cut.len(), 2, "{cut:?}");
+    assert!(
+        cut[0].contains("--duration 10 s") && cut[0].contains("5 s at most"),
+        "{cut:?}"
+    );
+    assert!(profile().cut_to(&limits(10, 4)).is_empty());
+}
+
+#[test]
 fn a_rate_above_what_may_be_offered_can_not_be_kept() {
     let most = Bitrate::from_bits_per_second(5_000_000);
     let demanded = |least| Thresholds {

@@ -112,6 +112,22 @@ pub struct Limits {
     pub connections: u16,
 }
 
+impl Limits {
+    /// What becomes of an option that asks for streams or runs of this length, where the server gives less; for
+    /// who reads the result.
+    #[must_use]
+    pub fn shortens(&self, option: &str, asked: Duration) -> Option<String> {
+        (self.order < asked).then(|| {
+            format!(
+                "{option} {} s was asked for, and the server gives {} s at most (its --max-duration): that is \
+                 what was done",
+                asked.as_secs_f64(),
+                self.order.as_secs_f64()
+            )
+        })
+    }
+}
+
 /// A further connection for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
