@@ -694,12 +694,21 @@ impl TurnUp {
         for window in &self.profile.windows {
             plan(Purpose::Listed, 1, *window);
         }
-        if self.profile.connections > 1 {
+        let asked = self.profile.connections;
+        if asked > 1 {
             let (connections, window) = match self.profile.connection_window {
-                Some(window) => (self.profile.connections, window),
-                None => share(bdp, self.profile.connections),
+                Some(window) => (asked, window),
+                None => share(bdp, asked),
             };
             plan(Purpose::Many, connections, window);
+            if connections < asked {
+                let (name, bytes) = (direction.name(), bdp.bytes());
+                self.remark(format!(
+                    "the run with many connections {name} has {connections}, not {asked}: each has a share of \
+                     {bytes} bytes, and none gets less than {MANY_WINDOW_MIN}, what TCP starts with, where two \
+                     get it (--connection-window sets another window)"
+                ));
+            }
         }
     }
 

@@ -208,7 +208,8 @@ struct Run {
     /// Further windows, for one connection each: those of the hosts that will use the circuit.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     window: Vec<ByteCount>,
-    /// Connections of the run with many; none with 1.
+    /// Connections of the run with many; none with 1. Fewer where the BDP has no room for so many windows of ten
+    /// segments.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: u16,
     /// The window of each of these connections [default: its share of the BDP].

@@ -412,6 +412,29 @@ fn no_window_is_smaller_than_two_segments() {
     assert!(test.remarks().iter().any(is_said), "{:?}", test.remarks());
 }
 
+/// 62,500 bytes have room for four windows of ten segments.
+#[test]
+fn a_run_of_fewer_connections_than_were_asked_for_says_why() {
+    let said = |connections| {
+        let mut many = profile();
+        many.directions = vec![Direction::Up];
+        many.connections = connections;
+        let (test, _) = whole(many);
+        let run = test.known(Direction::Up).runs.iter();
+        let made = run
+            .filter(|run| run.plan.purpose == Purpose::Many)
+            .map(|run| run.plan.connections[0]);
+        let is_of_it = |remark: &&String| remark.contains("the run with many connections up");
+        let why = test.remarks().iter().find(is_of_it).cloned();
+        (made.collect::<Vec<u16>>(), why)
+    };
+    assert_eq!(said(4), (vec![4], None));
+    let (made, why) = said(8);
+    assert_eq!(made, [4]);
+    let why = why.expect("four are not eight");
+    assert!(why.contains("has 4, not 8"), "{why}");
+}
+
 /// A stream through the same line, of which the far end only says how much came.
 fn counted_through(limit: u64, plan: StreamPlan) -> CountedStream {
     let record = through(limit, plan);
