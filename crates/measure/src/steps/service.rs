@@ -286,7 +286,11 @@ impl Service {
             Part::Committed(_) | Part::Performance => {
                 if let Some(most) = criteria.loss_ratio_max {
                     let found = seen.loss_ratio();
-                    let text = format!("frame loss ratio {found:.6}, at most {most} was stated");
+                    let text = format!(
+                        "frame loss ratio {} %, at most {} % was stated",
+                        percent(found),
+                        percent(most)
+                    );
                     judged.take(found <= most, text);
                 }
                 judged.delay("round trip", criteria.round_trip_max, seen.round_trip);
@@ -305,8 +309,9 @@ impl Service {
             // What a packet more or less a second makes of a rate is no loss.
             let least = committed * (1.0 - loss) * (1.0 - TOLERANCE_PERCENT as f64 / 100.0);
             let text = format!(
-                "{received} arrived, less than CIR {} × (1 − {loss})",
-                self.plan.committed
+                "{received} arrived, less than CIR {} × (1 − {} %)",
+                self.plan.committed,
+                percent(loss)
             );
             judged.take(received.bits_per_second() as f64 >= least, text);
         }
@@ -349,6 +354,11 @@ impl Service {
             (true, None) => Verdict::Passed(passed),
         }
     }
+}
+
+/// A share as people write it, to a lost frame of a hundred million, with no digits that say nothing.
+fn percent(share: f64) -> f64 {
+    (share * 1e8).round() / 1e6
 }
 
 impl Streams for Service {

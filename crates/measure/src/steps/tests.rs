@@ -245,7 +245,10 @@ fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_f
         loss: Probability::from_fraction(1.0).unwrap().into(),
         ..line(100.0)
     };
-    assert!(failures(&activate(service_plan(8.0, 0.0), dead))[0].contains("frame loss ratio 1.0"));
+    assert!(
+        failures(&activate(service_plan(8.0, 0.0), dead))[0]
+            .contains("frame loss ratio 100 %, at most 0.1 %")
+    );
     let mut service = Service::new(service_plan(8.0, 0.0), Some(BASELINE));
     while let Some((direction, mut plan)) = service.next_stream() {
         let asked = plan;
