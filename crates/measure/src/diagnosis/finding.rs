@@ -208,13 +208,15 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// Its numbers.
     pub parameters: Parameters,
+    /// What to do next where the cause's own advice would not help.
+    instead: Option<&'static str>,
 }
 
 impl Finding {
     /// What to do next.
     #[must_use]
     pub fn advice(&self) -> &'static str {
-        self.cause.advice()
+        self.instead.unwrap_or(self.cause.advice())
     }
 
     pub(super) fn new(cause: Cause, confidence: f64, evidence: String) -> Self {
@@ -223,7 +225,14 @@ impl Finding {
             confidence: confidence.clamp(0.05, 0.99),
             evidence: vec![evidence],
             parameters: Parameters::default(),
+            instead: None,
         }
+    }
+
+    /// The same with other advice than its cause's.
+    pub(super) fn advising(mut self, advice: &'static str) -> Self {
+        self.instead = Some(advice);
+        self
     }
 
     pub(super) fn with(mut self, parameters: Parameters) -> Self {

@@ -121,6 +121,7 @@ pub(super) fn line_waits(passages: &[Passage], line: Option<f64>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::passage::Ways;
     use super::*;
 
     /// Fifty packets at once, five times, through a line of 10 Mbit/s; from the second time on every other
@@ -154,6 +155,7 @@ mod tests {
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
+            ways: Ways::Both,
             left_out: 0,
             place: Place::Sender,
             passages,

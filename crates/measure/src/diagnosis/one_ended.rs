@@ -16,8 +16,11 @@
 //! the other direction's rate.
 
 mod managed;
+mod one_way;
 mod policed;
 mod spacing;
+#[cfg(test)]
+mod synthetic;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -28,6 +31,7 @@ use std::time::Duration;
 
 use vocab::{ByteCount, Probability};
 
+use self::one_way::one_way;
 use self::spacing::{Spacing, across_losses};
 use self::tokens::departures;
 use super::bucket::{Account, best_account, split};
@@ -142,6 +146,9 @@ fn diagnose_within(segments: &[Segment], most: Most) -> Vec<Transfer> {
 
 fn judge(stream: &Stream) -> Vec<Finding> {
     let passages = &stream.passages;
+    if let Some(finding) = one_way(stream) {
+        return vec![finding];
+    }
     if passages.len() < LEAST_PACKETS {
         let evidence = match stream.left_out {
             0 => format!("{} packets are too few to tell", passages.len()),

@@ -17,6 +17,7 @@ mod clock;
 mod most;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +28,7 @@ use vocab::Time;
 use self::clock::Clock;
 pub(super) use self::most::Most;
 use self::most::cut_off;
+pub(super) use self::ways::Ways;
 use super::segment::{MOST_PAYLOAD, Segment};
 #[cfg(test)]
 use super::statistics::looks;
@@ -92,6 +94,8 @@ pub(super) struct Stream {
     /// Connections whose beginning is not in the capture.
     pub(super) begun_before: usize,
     pub(super) payload_bytes: u64,
+    /// What of it and of its acknowledgements was captured.
+    pub(super) ways: Ways,
     /// Payload that came after as many packets as are looked at.
     pub(super) left_out: u64,
     pub(super) place: Place,
@@ -150,20 +154,29 @@ pub(super) fn streams(segments: &[Segment], most: Most) -> Vec<Stream> {
     let halves = halves(segments);
     let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<Half>> = BTreeMap::new();
     for ((source, destination, _), half) in halves {
-        if half.payload_bytes > 0 {
+        if half.payload_bytes > 0 || half.unseen() > 0 {
             let pair = (source.ip(), destination.ip());
             pairs.entry(pair).or_default().push(half);
         }
     }
     let mut pairs: Vec<((IpAddr, IpAddr), Vec<Half>)> = pairs.into_iter().collect();
-    pairs.sort_by_key(|(_, halves)| Reverse(payload_bytes(halves)));
+    let most_sent = |halves: &[Half]| -> u64 {
+        let sent = halves.iter().map(|half| half.payload_bytes + half.unseen());
+        sent.sum()
+    };
+    pairs.sort_by_key(|(_, halves)| Reverse(most_sent(halves)));
     let mut left = most.of_all;
     let stream = |((source, destination), mut halves): (_, Vec<Half>)| {
+        let ways = Ways::of(&halves);
+        if ways == Ways::Both {
+            halves.retain(|half| half.payload_bytes > 0);
+        }
         let payload = payload_bytes(&halves);
         let sizes: Vec<i64> = halves.iter().map(Half::segment).collect();
         left -= cut_off(&mut halves, &sizes, left.min(most.of_stream));
         let left_out = payload - payload_bytes(&halves);
         Stream {
+            ways,
             left_out,
             ..Stream::of(source, destination, &halves, &sizes)
         }
@@ -489,6 +502,7 @@ impl Stream {
             connections: halves.len(),
             begun_before: halves.iter().filter(|half| !half.opened).count(),
             payload_bytes: payload_bytes(halves),
+            ways: Ways::Both,
             left_out: 0,
             place,
             passages,

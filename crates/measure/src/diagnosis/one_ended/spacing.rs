@@ -269,7 +269,7 @@ fn last_gap(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Opt
 #[cfg(test)]
 mod tests {
     use super::super::super::finding::Cause;
-    use super::super::super::passage::{Place, Stream};
+    use super::super::super::passage::{Place, Stream, Ways};
     use super::super::judge;
     use super::*;
 
@@ -325,6 +325,7 @@ mod tests {
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
+            ways: Ways::Both,
             left_out: 0,
             place,
             passages,

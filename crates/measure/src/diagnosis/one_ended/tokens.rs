@@ -103,7 +103,7 @@ pub(super) fn departures(passages: &[Passage], is_behind: bool) -> Vec<Option<f6
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::passage::{Place, Stream};
+    use super::super::super::passage::{Place, Stream, Ways};
     use super::*;
 
     /// Flights of sixty packets, ten times as fast as the 8 Mbit/s at which they leave once a bucket's tokens are
@@ -137,6 +137,7 @@ mod tests {
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
+            ways: Ways::Both,
             left_out: 0,
             place: Place::Sender,
             passages,

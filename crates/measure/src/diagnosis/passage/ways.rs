@@ -1,0 +1,66 @@
+//! Which ways of a transfer a capture holds.
+
+use super::{Half, MOST_MISSING, What};
+
+/// Acknowledged bytes without any data from which on a transfer is missing; less is a request or two.
+const LEAST_ACKNOWLEDGED: u64 = 1 << 16;
+
+/// Which ways of a transfer a capture holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Ways {
+    /// Data and acknowledgements.
+    Both,
+    /// Hardly an acknowledgement of what was sent.
+    DataAlone,
+    /// Acknowledgements of so many bytes, of which hardly one was captured.
+    AcknowledgementsAlone(u64),
+}
+
+impl Ways {
+    /// What directions of connections between two hosts show together.
+    pub(super) fn of(halves: &[Half]) -> Self {
+        let payload: u64 = halves.iter().map(|half| half.payload_bytes).sum();
+        let unseen: u64 = halves.iter().map(Half::unseen).sum();
+        let unanswered: u64 = halves
+            .iter()
+            .filter(|half| !half.is_answered())
+            .map(|half| half.payload_bytes)
+            .sum();
+        if unseen > payload {
+            Self::AcknowledgementsAlone(unseen)
+        } else if 2 * unanswered > payload {
+            Self::DataAlone
+        } else {
+            Self::Both
+        }
+    }
+}
+
+impl Half {
+    fn is_answered(&self) -> bool {
+        self.events
+            .iter()
+            .any(|event| matches!(event.what, What::Ack { .. }))
+    }
+
+    /// Bytes that were acknowledged where no data was captured; zero where some was, or where they are few.
+    pub(super) fn unseen(&self) -> u64 {
+        if self.payload_bytes > 0 {
+            return 0;
+        }
+        let (mut highest, mut bytes) = (None, 0);
+        for event in &self.events {
+            if let What::Ack { next, .. } = &event.what {
+                let before = highest.unwrap_or(*next);
+                if let step @ 1..=MOST_MISSING = next - before {
+                    bytes += step as u64;
+                }
+                highest = Some(before.max(*next));
+            }
+        }
+        match bytes {
+            0..LEAST_ACKNOWLEDGED => 0,
+            _ => bytes,
+        }
+    }
+}
