@@ -121,7 +121,7 @@ pub(super) fn line_waits(passages: &[Passage], line: Option<f64>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::passage::Ways;
+    use super::super::passage::{Ways, Window};
     use super::*;
 
     /// Fifty packets at once, five times, through a line of 10 Mbit/s; from the second time on every other
@@ -160,8 +160,7 @@ mod tests {
             place: Place::Sender,
             passages,
             least_rtt: Some(0.05),
-            window: None,
-            knows_windows: false,
+            window: Window::default(),
         };
         early_line(&stream, 0.000_05)
     }

@@ -15,6 +15,8 @@
 //! What a capture cannot show is not claimed: whether the test host was the limit, a black hole, or
 //! the other direction's rate.
 
+#[cfg(test)]
+mod held_back;
 mod managed;
 mod one_way;
 mod policed;
@@ -740,24 +742,50 @@ impl Seen {
     }
 
     fn host_window(&self, stream: &Stream) -> Option<Finding> {
-        let window = stream.window.filter(|_| stream.knows_windows)?;
+        /// The share of acknowledgements that find a window full which holds a transfer back.
+        const NEARLY_ALWAYS: f64 = 0.8;
+        let window = stream.window;
+        if self.loss() >= 0.001 {
+            return None;
+        }
         let (first, last) = (self.passages.first()?, self.passages.last()?);
         let total: f64 = self.passages.iter().map(|passage| passage.bytes).sum();
         let reached = total / (last.sent - first.sent);
         // A window beyond the BDP fills the queue, and is not what holds the transfer back.
-        let is_limit = reached * self.rtt > WINDOW_USED * window && self.loss() < 0.001;
-        is_limit.then(|| {
+        let uses = |window: f64| reached * self.rtt > WINDOW_USED * window;
+        let found = |bytes_held: f64, sure: f64, evidence: String| {
+            Finding::new(Cause::HostWindow, sure, evidence).with(Parameters {
+                window: Some(bytes(bytes_held)),
+                ..Parameters::default()
+            })
+        };
+        if let Some(offered) = window.offered.filter(|offered| uses(*offered)) {
             let evidence = format!(
-                "{} at an RTT of {:.1} ms is what a window of {window} bytes allows",
+                "{} at an RTT of {:.1} ms is what a window of {offered} bytes allows",
                 bitrate(reached),
                 self.rtt * 1e3
             );
-            let sure = confidence(reached * self.rtt / (WINDOW_USED * window));
-            Finding::new(Cause::HostWindow, sure.max(0.7), evidence).with(Parameters {
-                window: Some(bytes(window)),
-                ..Parameters::default()
-            })
-        })
+            let sure = confidence(reached * self.rtt / (WINDOW_USED * offered));
+            return Some(found(offered, sure.max(0.7), evidence));
+        }
+        if self.queues_at().is_some() {
+            return None;
+        }
+        if let Some(offered) = window.offered.filter(|_| window.full > NEARLY_ALWAYS) {
+            let evidence = format!(
+                "the receiver's window, of {offered} bytes as a rule, is full before {:.0} % of its \
+                 acknowledgements, and {} goes through it",
+                window.full * 100.0,
+                bitrate(reached)
+            );
+            return Some(found(offered, 0.8, evidence));
+        }
+        let kept = window.kept.filter(|kept| uses(*kept))?;
+        let evidence = format!(
+            "never more than {kept} bytes are under way, and what an acknowledgement makes room for leaves at once: \
+             the sender's buffer is no larger, or its congestion window is kept there"
+        );
+        Some(found(kept, 0.7, evidence))
     }
 
     fn nothing_found(&self) -> Finding {

@@ -18,6 +18,7 @@ mod most;
 #[cfg(test)]
 mod tests;
 mod ways;
+mod window;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -29,10 +30,10 @@ use self::clock::Clock;
 pub(super) use self::most::Most;
 use self::most::cut_off;
 pub(super) use self::ways::Ways;
+pub(super) use self::window::Window;
 use super::segment::{MOST_PAYLOAD, Segment};
 #[cfg(test)]
 use super::statistics::looks;
-use super::statistics::quantile;
 
 /// Segments that a super-segment is taken for when nothing tells the size: Ethernet's, with stamps.
 const USUAL_PAYLOAD: u32 = 1_448;
@@ -103,10 +104,8 @@ pub(super) struct Stream {
     pub(super) passages: Vec<Passage>,
     /// The least RTT between the ends, in seconds, as far as it shows from here.
     pub(super) least_rtt: Option<f64>,
-    /// The usual windows of all connections' receivers together, in bytes.
-    pub(super) window: Option<f64>,
-    /// Whether window scaling is known: the handshake was captured.
-    pub(super) knows_windows: bool,
+    /// What limits the bytes under way.
+    pub(super) window: Window,
 }
 
 /// A direction of a connection.
@@ -295,7 +294,11 @@ impl Half {
             what: What::Ack {
                 next,
                 blocks,
-                window: segment.window,
+                // That of a SYN is not scaled (RFC 7323 §2.2).
+                window: match self.window_scale {
+                    Some(scale) if segment.opens => segment.window >> scale.min(14),
+                    _ => segment.window,
+                },
                 stamps: segment.options.stamps,
             },
         });
@@ -507,8 +510,7 @@ impl Stream {
             place,
             passages,
             least_rtt: rtt,
-            window: halves.iter().map(window).sum(),
-            knows_windows: halves.iter().all(|half| half.window_scale.is_some()),
+            window: Window::of(halves, sizes, rtt),
         }
     }
 }
@@ -759,18 +761,4 @@ pub(super) fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
         };
     }
     waits
-}
-
-/// The receiver's usual window.
-fn window(half: &Half) -> Option<f64> {
-    let scale = half.window_scale?;
-    let mut windows: Vec<f64> = half
-        .events
-        .iter()
-        .filter_map(|event| match &event.what {
-            What::Ack { window, .. } => Some(f64::from(u32::from(*window) << scale)),
-            What::Data { .. } => None,
-        })
-        .collect();
-    quantile(&mut windows, 0.5)
 }

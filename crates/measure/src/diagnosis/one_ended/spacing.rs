@@ -269,7 +269,7 @@ fn last_gap(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Opt
 #[cfg(test)]
 mod tests {
     use super::super::super::finding::Cause;
-    use super::super::super::passage::{Place, Stream, Ways};
+    use super::super::super::passage::{Place, Stream, Ways, Window};
     use super::super::judge;
     use super::*;
 
@@ -330,8 +330,7 @@ mod tests {
             place,
             passages,
             least_rtt: Some(0.05),
-            window: None,
-            knows_windows: false,
+            window: Window::default(),
         }
     }
 

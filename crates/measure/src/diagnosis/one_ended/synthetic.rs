@@ -10,10 +10,10 @@ pub(super) const PAYLOAD: u32 = 1_448;
 pub(super) const RTT_US: u64 = 20_000;
 const SCALE: u8 = 7;
 
-/// A transfer whose packets leave when what was sent `flight` packets before is acknowledged.
+/// A transfer whose packets leave when an acknowledgement makes room for them.
 pub(super) struct Synthetic {
     pub(super) packets: u32,
-    /// Packets under way at most.
+    /// Packets under way at most, as the sender has it.
     pub(super) flight: u32,
     /// Bytes of window that the acknowledgement of a packet offers.
     pub(super) offered: fn(u32) -> u32,
@@ -79,11 +79,15 @@ impl Synthetic {
         };
         let mut segments = vec![opening(0, false), opening(RTT_US / 2, true)];
         let mut sent: Vec<u64> = Vec::new();
+        let room = |number: u32| self.flight.min((self.offered)(number) / PAYLOAD);
+        let (mut edge, mut heard) = (room(0), 0);
         for number in 0..self.packets {
-            let free = match sent.len().checked_sub(self.flight as usize) {
-                Some(place) => sent[place] + RTT_US,
-                None => RTT_US + 500 * u64::from(number),
-            };
+            let mut free = RTT_US + 500 * u64::from(number);
+            while edge <= number {
+                free = sent[heard as usize] + RTT_US;
+                heard += 1;
+                edge = edge.max(heard + room(heard - 1));
+            }
             // No packet overtakes the one before.
             let at = (self.leaves)(number, free).max(sent.last().map_or(0, |last| last + 10));
             sent.push(at);

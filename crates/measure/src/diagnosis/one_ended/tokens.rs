@@ -103,7 +103,7 @@ pub(super) fn departures(passages: &[Passage], is_behind: bool) -> Vec<Option<f6
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::passage::{Place, Stream, Ways};
+    use super::super::super::passage::{Place, Stream, Ways, Window};
     use super::*;
 
     /// Flights of sixty packets, ten times as fast as the 8 Mbit/s at which they leave once a bucket's tokens are
@@ -142,8 +142,7 @@ mod tests {
             place: Place::Sender,
             passages,
             least_rtt: Some(0.05),
-            window: None,
-            knows_windows: false,
+            window: Window::default(),
         })
     }
 
