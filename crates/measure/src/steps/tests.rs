@@ -263,6 +263,30 @@ fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_f
     assert!(why.contains("the sending host kept to"), "{why}");
 }
 
+/// Of 10 Mbit/s of CIR 9.555 were once offered, and CIR passed.
+#[test]
+fn a_step_is_kept_only_within_a_hundredth_of_what_was_asked() {
+    for (thousandths, is_kept) in [(995, true), (985, false), (955, false)] {
+        let mut service = Service::new(service_plan(8.0, 0.0), Some(BASELINE));
+        let mut path = Path::new(line(100.0));
+        while let Some((direction, asked)) = service.next_stream() {
+            let mut slower = asked;
+            slower.rate = scale(asked.rate, thousandths, 1_000);
+            let mut record = path.carry(direction, slower);
+            record.plan = asked;
+            service.handle(&record);
+        }
+        let full = &service.done()[3];
+        assert_eq!(full.part, Part::Committed(100));
+        assert_eq!(full.seen.is_kept, is_kept, "{thousandths}");
+        assert_eq!(
+            full.verdict == StepVerdict::Passed,
+            is_kept,
+            "{thousandths}: {full:?}"
+        );
+    }
+}
+
 fn goal(loss_ratio: f64) -> Goal {
     Goal {
         loss_ratio,
