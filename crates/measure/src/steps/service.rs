@@ -27,6 +27,8 @@ const OVERSHOOT_PERCENT: u64 = 125;
 /// By how much more than CIR + EIR may arrive of what a policer lets through once its bucket is empty: a
 /// packet more or less a second, and what devices round their rates to.
 pub const TOLERANCE_PERCENT: u64 = 1;
+/// The share of what is offered that arrives at most where something limits it.
+const LIMITED: f64 = 0.99;
 /// What is left of a performance test and not worth a stream of its own.
 const REST_MIN: Duration = Duration::from_millis(100);
 /// Frames without which no loss ratio is judged.
@@ -318,7 +320,18 @@ impl Service {
         if part == Part::Policing && self.plan.criteria.is_policed {
             let all = self.rate(Part::Excess);
             let most = scale(all, 100 + TOLERANCE_PERCENT, 100);
-            let text = format!("{received} arrived, more than CIR + EIR {all}: it is not policed");
+            let share = |rate: Bitrate| rate.bits_per_second() as f64;
+            let offered = seen.offered.unwrap_or_default();
+            let text = match share(received) < LIMITED * share(offered) {
+                true => format!(
+                    "limited to {:.3} Mbit/s, {:.1} % above CIR + EIR {all}",
+                    share(received) / 1e6,
+                    (share(received) / share(all) - 1.0) * 100.0
+                ),
+                false => {
+                    format!("{received} arrived, more than CIR + EIR {all}: it is not policed")
+                }
+            };
             judged.take(received <= most, text);
         }
     }

@@ -182,6 +182,15 @@ fn too_little_too_much_and_too_late_are_told_apart() {
     let open = failures(&activate(service_plan(8.0, 2.0), line(100.0)));
     assert_eq!(open.len(), 1, "{open:?}");
     assert!(open[0].contains("it is not policed"), "{open:?}");
+    // Policed, at a little more than was bought.
+    let more = failures(&activate(service_plan(8.0, 2.0), policed(10.2)));
+    assert_eq!(more.len(), 1, "{more:?}");
+    let text = "limited to 10.2";
+    let share = "2.0 % above CIR + EIR 10Mbit";
+    assert!(
+        more[0].contains(text) && more[0].contains(share),
+        "{more:?}"
+    );
     // A shaper of exactly CIR lets frames wait once more is offered, and none of CIR.
     let shaped = DirectionConfig {
         line: Line::Shaper(bucket(7.9, 3_000)),
