@@ -44,7 +44,10 @@ impl TurnUp {
         let missing = self.given_up().or_else(|| judge.missing.into_iter().next());
         match (missing, judge.missed.is_empty()) {
             (_, false) => Verdict::Failed(judge.missed),
-            (Some(missing), true) => Verdict::NotMeasured(missing),
+            (Some(missing), true) if judge.kept.is_empty() => Verdict::NotMeasured(missing),
+            (Some(missing), true) => {
+                Verdict::NotMeasured(format!("{missing}; kept: {}", judge.kept.join(", ")))
+            }
             (None, true) => Verdict::Passed(judge.count),
         }
     }
@@ -185,6 +188,7 @@ struct OfTester {
 #[derive(Default)]
 struct Judge {
     count: usize,
+    kept: Vec<String>,
     missed: Vec<Missed>,
     missing: Vec<String>,
 }
@@ -231,7 +235,7 @@ impl Judge {
         self.count += 1;
         match (found, tester) {
             (None, _) => self.missing.push(format!("{stated} and was not measured")),
-            (Some(found), _) if is_kept(found) => {}
+            (Some(found), _) if is_kept(found) => self.kept.push(format!("{what} {found:.3}")),
             (Some(found), Some(tester)) => self.missing.push(format!(
                 "{stated} and could not be measured: {found:.3} was found, but {}",
                 tester.why

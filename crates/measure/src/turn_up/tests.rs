@@ -284,6 +284,29 @@ fn a_rate_above_what_may_be_offered_can_not_be_kept() {
     assert!(!demanded(Some(Bitrate::from_bits_per_second(5_000_001))).are_within(most));
 }
 
+/// A threshold that nothing was measured for does not hide those that were kept.
+#[test]
+fn what_was_kept_is_said_beside_what_was_not_measured() {
+    let mut few = profile();
+    few.walk_percent = vec![25];
+    few.windows = Vec::new();
+    few.connections = 1;
+    few.thresholds.rate_min = Some(Bitrate::from_bits_per_second(5_000_000));
+    few.thresholds.transfer_time_ratio_max = Some(1.5);
+    let (test, _) = whole(few);
+    let Verdict::NotMeasured(why) = test.verdict() else {
+        panic!("{:?}", test.verdict());
+    };
+    assert!(
+        why.contains("was to be at most 1.5 and was not measured"),
+        "{why}"
+    );
+    assert!(
+        why.contains("; kept: bottleneck rate up in Mbit/s 10.0"),
+        "{why}"
+    );
+}
+
 #[test]
 fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
     let mut test = TurnUp::new(profile());

@@ -114,7 +114,7 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
     )?;
     // What the first line has said need not be said again.
     let is_new = |line: &&String| match turn_up.verdict() {
-        Verdict::NotMeasured(why) => why != **line,
+        Verdict::NotMeasured(why) => !why.starts_with(line.as_str()),
         Verdict::Passed(_) | Verdict::Failed(_) => true,
     };
     let remarks = turn_up.remarks().iter().filter(is_new);
