@@ -4,21 +4,20 @@ use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
-use ::measure::diagnosis::{Finding, Place, Segment, Transfer, diagnose_capture};
+use ::measure::diagnosis::{Finding, Segment, Transfer, diagnose_capture};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lab::capture::{Damage, Frames};
 use lab::link::Refused;
+use lab::turnup;
 use serde_json::{Value, json};
-use vocab::{Time, format_duration};
+use vocab::Time;
 
 use crate::output::Output;
 
 /// Segments that are held at once, with what is made of them up to a kilobyte each. What follows is not read,
 /// and said.
 const MOST_SEGMENTS: usize = 2_000_000;
-/// Transfers shown; those with most payload come first.
-const MOST_SHOWN: usize = 12;
 
 /// Names what held back the transfers in a capture.
 ///
@@ -39,7 +38,7 @@ pub(crate) struct Diagnose {
     /// The capture; - is standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Shows every transfer, however many there are.
+    /// Shows every transfer, however many there are, and however small.
     #[arg(long)]
     all: bool,
     /// Prints one JSON object.
@@ -64,24 +63,11 @@ impl Diagnose {
         let name = self.file.display().to_string();
         let held = read(&self.file)?;
         let transfers = diagnose_capture(&held.segments);
-        let shown = match self.all {
-            true => transfers.len(),
-            false => transfers.len().min(MOST_SHOWN),
-        };
         let mut output = Output::new();
         if self.json {
             writeln!(output, "{}", document(&name, &held, &transfers))?;
         } else {
-            for transfer in &transfers[..shown] {
-                writeln!(output, "{}", describe(transfer))?;
-            }
-            if shown < transfers.len() {
-                writeln!(
-                    output,
-                    "{} smaller transfers are not shown; --all shows them.",
-                    transfers.len() - shown
-                )?;
-            }
+            write!(output, "{}", turnup::transfers_text(&transfers, self.all))?;
         }
         output.flush()?;
         if let Some(cut) = &held.cut {
@@ -159,61 +145,6 @@ fn read(path: &Path) -> Result<Held> {
     Ok(held)
 }
 
-fn place(place: Place) -> &'static str {
-    match place {
-        Place::Sender => "sender",
-        Place::Middle => "middle",
-        Place::Receiver => "receiver",
-    }
-}
-
-fn describe(transfer: &Transfer) -> String {
-    let rtt = transfer
-        .least_rtt
-        .map_or("unknown".to_owned(), format_duration);
-    let mut text = format!(
-        "{} > {}: {} bytes of payload in {} over {} connection{}, captured at the {}, least RTT {rtt}\n",
-        transfer.source,
-        transfer.destination,
-        transfer.payload.bytes(),
-        format_duration(transfer.duration),
-        transfer.connections,
-        if transfer.connections == 1 { "" } else { "s" },
-        place(transfer.place),
-    );
-    if transfer.begun_before > 0 {
-        text += &format!(
-            "  {} had begun before the capture: windows and the first burst are not known of them\n",
-            transfer.begun_before
-        );
-    }
-    if transfer.left_out.bytes() > 0 {
-        text += &format!(
-            "  {} bytes more were left out: only so many packets of a capture are judged\n",
-            transfer.left_out.bytes()
-        );
-    }
-    for finding in &transfer.findings {
-        text += &format!(
-            "  {} (confidence {:.2})\n",
-            finding.cause.name(),
-            finding.confidence
-        );
-        for evidence in &finding.evidence {
-            text += &format!("    {evidence}\n");
-        }
-        for (name, value) in finding.parameters.named() {
-            text += &format!("    {name} {}\n", rounded(value));
-        }
-        text += &format!("    {}\n", finding.advice());
-    }
-    text.trim_end().to_owned()
-}
-
-fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
-}
-
 fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {
     let transfers: Vec<Value> = transfers
         .iter()
@@ -226,7 +157,7 @@ fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {
                 "payload_bytes": transfer.payload.bytes(),
                 "payload_bytes_left_out": transfer.left_out.bytes(),
                 "duration_s": transfer.duration.as_secs_f64(),
-                "captured_at": place(transfer.place),
+                "captured_at": transfer.place.name(),
                 "least_rtt_ms": transfer.least_rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
                 "diagnosis": transfer.findings.iter().map(finding).collect::<Vec<Value>>(),
             })

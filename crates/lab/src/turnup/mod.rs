@@ -34,7 +34,7 @@ pub use observation::findings;
 pub use one_ended::run_against_iperf3;
 pub use report::{
     headline, html, json, service_html, service_json, service_text, text, throughput_html,
-    throughput_json, throughput_text,
+    throughput_json, throughput_text, transfers_text,
 };
 pub use server::{Server, ServerEvent, ServerOptions, default_limits, window_max};
 pub use steps::{Stepped, service, throughput};

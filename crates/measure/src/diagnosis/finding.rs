@@ -209,7 +209,7 @@ pub struct Finding {
     /// Its numbers.
     pub parameters: Parameters,
     /// What to do next where the cause's own advice would not help.
-    instead: Option<&'static str>,
+    pub instead: Option<&'static str>,
 }
 
 impl Finding {

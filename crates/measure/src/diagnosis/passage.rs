@@ -66,6 +66,18 @@ pub enum Place {
     Receiver,
 }
 
+impl Place {
+    /// Its name in reports and in `--json`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Place::Sender => "sender",
+            Place::Middle => "middle",
+            Place::Receiver => "receiver",
+        }
+    }
+}
+
 /// What became of a packet at the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {

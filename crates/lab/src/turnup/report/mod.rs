@@ -1,5 +1,6 @@
 //! What was found, for a terminal, for a browser and for programs.
 
+mod capture;
 mod html;
 mod json;
 mod plots;
@@ -7,6 +8,7 @@ mod steps;
 mod steps_html;
 mod text;
 
+pub use capture::transfers_text;
 pub use html::html;
 pub use json::json;
 pub use steps::{service_json, service_text, throughput_json, throughput_text};

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use measure::diagnosis::Finding;
 use measure::metrics::LossVerdict;
 use measure::procedure::{Bottleneck, LimitedBy, MtuOutcome};
 use measure::run::{Maximum, is_window_reached};
@@ -151,32 +152,54 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
     let found = findings(finished);
     writeln!(out, "\ndiagnosis")?;
     for (direction, finding) in found {
-        let parameters: Vec<String> = finding
-            .parameters
-            .named()
-            .into_iter()
-            .map(|(name, value)| quantity(name, value))
-            .collect();
-        let cause = finding.cause.name();
-        let head = format!(
-            "{:<5}{cause}, confidence {:.2}",
-            direction.name(),
-            finding.confidence
-        );
-        match parameters.is_empty() {
-            true => fold(out, "  ", 7, &head)?,
-            false => fold(out, "  ", 7, &format!("{head}: {}", parameters.join(", ")))?,
-        }
-        for line in &finding.evidence {
-            fold(out, "       ", 7, line)?;
-        }
-        fold(out, "       next: ", 13, finding.advice())?;
+        let head = format!("  {:<5}", direction.name());
+        write_finding(out, &head, 7, &finding)?;
     }
     let mut directions = turn_up.profile().directions.iter();
     if directions.all(|direction| turn_up.known(*direction).streams.is_empty()) {
         fold(out, "  ", 2, UNTOLD)?;
     }
     Ok(())
+}
+
+/// A cause behind `head`, with its numbers; why and what to do next in lines that are indented.
+pub(super) fn write_finding(
+    out: &mut String,
+    head: &str,
+    indent: usize,
+    finding: &Finding,
+) -> std::fmt::Result {
+    let parameters: Vec<String> = finding
+        .parameters
+        .named()
+        .into_iter()
+        .map(|(name, value)| quantity(name, value))
+        .collect();
+    let cause = format!(
+        "{}, confidence {:.2}",
+        finding.cause.name(),
+        finding.confidence
+    );
+    match parameters.is_empty() {
+        true => fold(out, head, indent, &cause)?,
+        false => fold(
+            out,
+            head,
+            indent,
+            &format!("{cause}: {}", parameters.join(", ")),
+        )?,
+    }
+    let before = " ".repeat(indent);
+    for line in &finding.evidence {
+        fold(out, &before, indent, line)?;
+    }
+    let next = "next: ";
+    fold(
+        out,
+        &format!("{before}{next}"),
+        indent + next.len(),
+        finding.advice(),
+    )
 }
 
 fn write_direction(
