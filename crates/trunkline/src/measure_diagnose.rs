@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ::measure::diagnosis::{Finding, Segment, Transfer, diagnose_capture};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use lab::capture::{Damage, Frames};
 use lab::link::Refused;
@@ -18,6 +18,16 @@ use crate::output::Output;
 /// Segments that are held at once, with what is made of them up to a kilobyte each. What follows is not read,
 /// and said.
 const MOST_SEGMENTS: usize = 2_000_000;
+/// Compressed files: how they begin, what made them, and what unpacks them (RFC 1952 §2.3.1, RFC 8878 §3.1.1, the
+/// formats of xz and bzip2).
+const COMPRESSED: [(&[u8], &str, &str); 4] = [
+    (&[0x1f, 0x8b], "gzip", "zcat"),
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstdcat"),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xzcat"),
+    (b"BZh", "bzip2", "bzcat"),
+];
+/// Bytes of the longest of those beginnings.
+const LONGEST_MAGIC: u64 = 6;
 
 /// Names what held back the transfers in a capture.
 ///
@@ -102,10 +112,13 @@ fn read(path: &Path) -> Result<Held> {
     let mut first = Vec::new();
     input
         .by_ref()
-        .take(4)
+        .take(LONGEST_MAGIC)
         .read_to_end(&mut first)
         .with_context(|| format!("cannot read {name}"))
         .map_err(Refused::because)?;
+    if let Some(what) = what_instead(&first, &name.to_string()) {
+        return Err(Refused::because(anyhow!("{name} is no capture: {what}")));
+    }
     let whole = Cursor::new(first).chain(input);
     let mut frames = Frames::open(whole)
         .with_context(|| format!("{name} is no capture"))
@@ -143,6 +156,20 @@ fn read(path: &Path) -> Result<Held> {
     // Captures of several interfaces are not always in order.
     held.segments.sort_by_key(|segment| segment.at);
     Ok(held)
+}
+
+/// What a file that begins so is, where it is surely no capture, and what helps.
+fn what_instead(first: &[u8], name: &str) -> Option<String> {
+    if first.is_empty() {
+        return Some("it is empty".to_owned());
+    }
+    let (_, format, command) = COMPRESSED
+        .into_iter()
+        .find(|(magic, _, _)| first.starts_with(magic))?;
+    let file = if name == "-" { "FILE" } else { name };
+    Some(format!(
+        "it is compressed by {format}; use: {command} {file} | trunkline measure diagnose -"
+    ))
 }
 
 fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {

@@ -194,6 +194,22 @@ fn what_holds_no_transfer_and_what_is_no_capture_are_named() {
         assert_eq!(code, Some(2), "{errors}");
         assert!(errors.contains("is no capture"), "{errors}");
     }
+    let (_, errors, _) = said(b"");
+    assert!(errors.contains("it is empty"), "{errors}");
+    for (bytes, command) in [
+        (&b"\x1f\x8b\x08\0\0\0\0\0"[..], "zcat"),
+        (b"\x28\xb5\x2f\xfd\0\0\0\0", "zstdcat"),
+        (b"\xfd7zXZ\0\0\0", "xzcat"),
+    ] {
+        let (_, errors, code) = said(bytes);
+        assert_eq!(code, Some(2), "{errors}");
+        let help = format!("use: {command} /");
+        assert!(errors.contains(&help), "{errors}");
+        assert!(
+            errors.contains("transfer.pcap | trunkline measure diagnose -"),
+            "{errors}"
+        );
+    }
     let output = diagnose(tempfile::tempdir().unwrap().path());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
