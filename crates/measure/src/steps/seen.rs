@@ -15,9 +15,8 @@ use vocab::Bitrate;
 use super::of_frames;
 use crate::procedure::StreamRecord;
 
-/// A sender whose rate is further from what was asked, as a share of it, did not keep it: what was bought is stated to
-/// a percent and better, and what was not offered was not confirmed.
-const OFF: f64 = 0.01;
+/// A sender that keeps less of its rate did not do what was asked.
+const KEPT: f64 = 0.95;
 
 /// What a stream shows. Rates count whole frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -121,10 +120,10 @@ fn waits(record: &StreamRecord) -> Vec<u64> {
 fn is_kept(record: &StreamRecord, offered: Option<Bitrate>) -> bool {
     let asked = record.plan.rate.bits_per_second() as f64;
     match offered {
-        Some(offered) => (offered.bits_per_second() as f64 - asked).abs() <= OFF * asked,
+        Some(offered) => offered.bits_per_second() as f64 >= KEPT * asked,
         None => {
             let bits = record.sent as f64 * f64::from(record.plan.ip_bytes) * 8.0;
-            bits >= (1.0 - OFF) * asked * record.plan.duration.as_secs_f64()
+            bits >= KEPT * asked * record.plan.duration.as_secs_f64()
                 - f64::from(record.plan.ip_bytes) * 8.0
         }
     }

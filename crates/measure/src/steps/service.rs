@@ -27,6 +27,9 @@ const OVERSHOOT_PERCENT: u64 = 125;
 /// By how much more than CIR + EIR may arrive of what a policer lets through once its bucket is empty: a
 /// packet more or less a second, and what devices round their rates to.
 pub const TOLERANCE_PERCENT: u64 = 1;
+/// How far what is sent up to CIR + EIR may be from what was asked, as a share of it: what was not offered was not
+/// confirmed.
+const OFF: f64 = 0.01;
 /// The share of what is offered that arrives at most where something limits it.
 const LIMITED: f64 = 0.99;
 /// What is left of a performance test and not worth a stream of its own.
@@ -232,7 +235,8 @@ impl Service {
         });
     }
 
-    fn conclude(&mut self, next: Planned, seen: Seen, duration: Duration) {
+    fn conclude(&mut self, next: Planned, mut seen: Seen, duration: Duration) {
+        seen.is_kept &= self.is_offered(next.part, &seen);
         self.done.push(StepDone {
             direction: next.direction,
             frame: next.frame,
@@ -242,6 +246,18 @@ impl Service {
             seen,
             verdict: self.judge(next.part, &seen),
         });
+    }
+
+    /// Whether a sender came as close to a rate as confirming it takes. How much more than CIR + EIR the overshoot is
+    /// does not matter.
+    fn is_offered(&self, part: Part, seen: &Seen) -> bool {
+        let asked = self.rate(part).bits_per_second() as f64;
+        match (part, seen.offered) {
+            (Part::Policing, _) | (_, None) => true,
+            (Part::Committed(_) | Part::Excess | Part::Performance, Some(offered)) => {
+                (offered.bits_per_second() as f64 - asked).abs() <= OFF * asked
+            }
+        }
     }
 
     /// Y.1564 §8.2: only a service whose configuration passed.

@@ -46,14 +46,14 @@ fn write_service(out: &mut String, stepped: &Stepped<Service>) -> std::fmt::Resu
             before = Some(place);
             writeln!(
                 out,
-                "\n{}, frames of {} bytes",
+                "\n{}, frames of {} bytes; asked, sent and IR in Mbit/s",
                 one.direction.name(),
                 one.frame
             )?;
             writeln!(
                 out,
-                "  {:<11} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7}  verdict",
-                "step", "Mbit/s", "IR", "FLR %", "RTT ms", "max ms", "FDV ms"
+                "  {:<11} {:>8} {:>8} {:>8} {:>7} {:>6} {:>7} {:>6}  verdict",
+                "step", "asked", "sent", "IR", "FLR %", "RTT ms", "max ms", "FDV ms"
             )?;
         }
         write_step(out, one)?;
@@ -66,7 +66,8 @@ fn write_service(out: &mut String, stepped: &Stepped<Service>) -> std::fmt::Resu
     }
     writeln!(out)?;
     let text = format!(
-        "IR: what arrived; of CIR + EIR and of the overshoot (a quarter above) once buckets were empty. {CLOCKS}"
+        "A step up to CIR + EIR is kept where what was sent is within 1 % of what was asked. IR: what arrived; of CIR + EIR and of the \
+         overshoot (a quarter above) once buckets were empty. {CLOCKS}"
     );
     fold(out, "", 0, &text)
 }
@@ -81,9 +82,10 @@ fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
     };
     writeln!(
         out,
-        "  {:<11} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7}  {verdict}",
+        "  {:<11} {:>8} {:>8} {:>8} {:>7} {:>6} {:>7} {:>6}  {verdict}",
         one.part.name(),
         mbit(Some(one.asked)),
+        mbit(seen.offered),
         mbit(received(one)),
         format!("{:.4}", seen.loss_ratio() * 100.0),
         ms(seen.round_trip, 2),
