@@ -436,5 +436,6 @@ fn a_load_that_was_not_quite_offered_is_not_carried() {
     }
     let found = &test.done()[0].1;
     assert!(found.is_sender_limited, "{found:?}");
+    assert!(found.upper.is_some() && found.not_carried().is_none());
     assert!(found.lower.unwrap() < mbit(9.1), "{found:?}");
 }

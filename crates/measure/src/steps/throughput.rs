@@ -166,6 +166,14 @@ pub struct SizeResult {
     pub back_to_back: Option<BackToBack>,
 }
 
+impl SizeResult {
+    /// The lowest load that the path did not carry; [`None`] where the sender could offer no more.
+    #[must_use]
+    pub fn not_carried(&self) -> Option<Bitrate> {
+        self.upper.filter(|_| !self.is_sender_limited)
+    }
+}
+
 /// A test under way.
 #[derive(Debug)]
 pub struct Throughput {

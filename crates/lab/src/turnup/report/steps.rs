@@ -148,7 +148,7 @@ fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt
                 "trials"
             )?;
         }
-        write_size(out, found)?;
+        write_size(out, found, test.plan().is_whole)?;
     }
     for direction in Direction::BOTH {
         for (of, found) in test.done() {
@@ -175,26 +175,33 @@ fn write_size(out: &mut String, found: &SizeResult) -> std::fmt::Result {
         "  {:>7} {:>10} {:>11} {:>10} {:>8} {:>8} {:>7} {:>6}",
         found.frame,
         mbit(found.lower),
-        mbit(found.upper),
+        mbit(found.not_carried()),
         frames.map_or("–".to_owned(), |frames| format!("{frames:.0}")),
         ms(seen.round_trip, 2),
         ms(seen.round_trip_max, 2),
         ms(seen.variation, 2),
         found.trials,
     )?;
-    if found.is_sender_limited {
-        return writeln!(
-            out,
-            "    more could not be sent by the sending host; the path may carry more"
-        );
-    }
-    if found.upper.is_none() && found.lower.is_some() {
-        return writeln!(
-            out,
-            "    the most that was offered; the path may carry more"
-        );
-    }
-    Ok(())
+    let why = match found.upper {
+        Some(upper) if found.is_sender_limited => {
+            format!(
+                "{} Mbit/s could not be sent by the sending host",
+                mbit(Some(upper))
+            )
+        }
+        None if found.lower.is_some() => "the most that was offered".to_owned(),
+        Some(_) | None => return Ok(()),
+    };
+    let left_out = match is_whole {
+        true => "; frame loss and bursts, which take more than is carried, were not measured",
+        false => "",
+    };
+    fold(
+        out,
+        "    ",
+        4,
+        &format!("{why}; the path may carry more{left_out}"),
+    )
 }
 
 fn write_more(out: &mut String, direction: Direction, found: &SizeResult) -> std::fmt::Result {

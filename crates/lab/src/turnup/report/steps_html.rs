@@ -161,7 +161,7 @@ fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) ->
     let x = "bytes of a frame";
     let bounds = with_points(vec![
         over_sizes("carried", &|found| found.lower.map(mbit)),
-        over_sizes("not carried", &|found| found.upper.map(mbit)),
+        over_sizes("not carried", &|found| found.not_carried().map(mbit)),
     ]);
     if bounds.is_empty() {
         return Ok(());
@@ -190,7 +190,7 @@ fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) ->
                     .rev()
                     .filter(|step| step.seen.is_kept)
                     .filter_map(|step| {
-                        let offered = share_percent(step.seen.offered, found.upper);
+                        let offered = share_percent(step.seen.offered, found.not_carried());
                         let offered = offered.unwrap_or(step.percent as f64);
                         Some((offered, loss_percent(&step.seen)?))
                     })
