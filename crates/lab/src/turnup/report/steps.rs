@@ -116,7 +116,7 @@ fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt
     let headline = match (test.given_up(), test.done().iter().all(is_found)) {
         (Some(why), _) => format!("NOT MEASURED: {why}"),
         (None, false) => "NOT MEASURED: at some frame size no load was carried".to_owned(),
-        (None, true) => format!("MEASURED: {} frame sizes", test.done().len()),
+        (None, true) => format!("MEASURED: {}", carried(test)),
     };
     fold(out, "", 2, &headline)?;
     write_ends(out, stepped, test.baseline_rtt())?;
@@ -161,11 +161,45 @@ fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt
     fold(out, "", 0, CLOCKS)
 }
 
+/// What each direction carries, over all frame sizes.
+fn carried(test: &Throughput) -> String {
+    let of_direction = |direction: &Direction| {
+        let sizes = || {
+            let done = test.done().iter();
+            done.filter(|(of, _)| of == direction)
+                .map(|(_, found)| found)
+        };
+        let (least, most) = (
+            sizes().filter_map(|found| found.lower).min(),
+            sizes().filter_map(|found| found.lower).max(),
+        );
+        let rates = span(mbit(least), mbit(most));
+        let frame = |frame: Option<u16>| frame.unwrap_or_default().to_string();
+        let frames = span(
+            frame(sizes().map(|found| found.frame).min()),
+            frame(sizes().map(|found| found.frame).max()),
+        );
+        format!(
+            "{} {rates} Mbit/s in frames of {frames} B",
+            direction.name()
+        )
+    };
+    let directions = test.plan().directions.iter().map(of_direction);
+    directions.collect::<Vec<_>>().join(", ")
+}
+
+fn span(least: String, most: String) -> String {
+    match least == most {
+        true => least,
+        false => format!("{least} to {most}"),
+    }
+}
+
 fn is_found(one: &(Direction, SizeResult)) -> bool {
     one.1.lower.is_some()
 }
 
-fn write_size(out: &mut String, found: &SizeResult) -> std::fmt::Result {
+fn write_size(out: &mut String, found: &SizeResult, is_whole: bool) -> std::fmt::Result {
     let seen = found.at_lower.unwrap_or_default();
     let frames = found
         .lower

@@ -320,25 +320,23 @@ fn held_back(plan: StreamPlan) -> StreamRecord {
     }
 }
 
+fn service_plan() -> ServicePlan {
+    ServicePlan {
+        directions: vec![Direction::Up],
+        committed: Bitrate::from_bits_per_second(8_000_000),
+        excess: Bitrate::default(),
+        frames: vec![1_518],
+        step: Duration::from_secs(3),
+        performance: Duration::ZERO,
+        stream_max: Duration::from_secs(60),
+        criteria: Criteria::default(),
+    }
+}
+
 #[test]
 fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
-    let page = service_html(&stepped_by(
-        Service::new(
-            ServicePlan {
-                directions: vec![Direction::Up],
-                committed: Bitrate::from_bits_per_second(8_000_000),
-                excess: Bitrate::default(),
-                frames: vec![1_518],
-                step: Duration::from_secs(3),
-                performance: Duration::ZERO,
-                stream_max: Duration::from_secs(60),
-                criteria: Criteria::default(),
-            },
-            BASELINE,
-        ),
-        held_back,
-    ))
-    .unwrap();
+    let test = Service::new(service_plan(), BASELINE);
+    let page = service_html(&stepped_by(test, held_back)).unwrap();
     assert!(page.contains("Information rate, up"));
     // The table has it.
     assert!(page.contains("not kept"));
@@ -347,24 +345,7 @@ fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
 
 #[test]
 fn the_page_on_throughput_has_a_chart_for_each_thing_over_the_frame_size() {
-    let page = throughput_html(&stepped(Throughput::new(
-        ThroughputPlan {
-            directions: vec![Direction::Down],
-            frames: vec![512, 1_518],
-            max_rate: Bitrate::from_bits_per_second(100_000_000),
-            stream_max: Duration::from_secs(2),
-            goal: Goal {
-                loss_ratio: 0.0,
-                trial: Duration::from_secs(1),
-                duration_sum: Duration::from_secs(1),
-                exceed_ratio: 0.5,
-                width: 0.01,
-            },
-            is_whole: true,
-        },
-        BASELINE,
-    )))
-    .unwrap();
+    let page = throughput_html(&stepped(Throughput::new(throughput_plan(true), BASELINE))).unwrap();
     for chart in [
         "Throughput, down",
         "Delay at the load that is carried, down",
@@ -374,6 +355,86 @@ fn the_page_on_throughput_has_a_chart_for_each_thing_over_the_frame_size() {
         assert!(page.contains(chart), "{chart}");
     }
     assert_stands_alone(&page);
+}
+
+fn throughput_plan(is_whole: bool) -> ThroughputPlan {
+    ThroughputPlan {
+        directions: vec![Direction::Down],
+        frames: vec![512, 1_518],
+        max_rate: Bitrate::from_bits_per_second(100_000_000),
+        stream_max: Duration::from_secs(2),
+        goal: Goal {
+            loss_ratio: 0.0,
+            trial: Duration::from_secs(1),
+            duration_sum: Duration::from_secs(1),
+            exceed_ratio: 0.5,
+            width: 0.01,
+        },
+        is_whole,
+    }
+}
+
+/// A sender that keeps 6.5 Mbit/s at most, over a path that carries all of it.
+fn held_back_lossless(plan: StreamPlan) -> StreamRecord {
+    let mut record = held_back(StreamPlan {
+        rate: plan.rate.min(Bitrate::from_bits_per_second(6_500_000)),
+        ..plan
+    });
+    record.plan = plan;
+    record
+}
+
+#[test]
+fn the_verdict_on_throughput_has_figures_and_what_was_not_offered_is_no_bound() {
+    let whole = throughput_text(&stepped(Throughput::new(throughput_plan(true), BASELINE)));
+    let first = whole.lines().next().unwrap_or_default();
+    assert!(first.starts_with("MEASURED: down 10."), "{whole}");
+    assert!(
+        first.ends_with("Mbit/s in frames of 512 to 1518 B"),
+        "{whole}"
+    );
+    for is_whole in [true, false] {
+        let test = Throughput::new(throughput_plan(is_whole), BASELINE);
+        let text = throughput_text(&stepped_by(test, held_back_lossless));
+        let row = text
+            .lines()
+            .find(|line| line.trim_start().starts_with("1518"))
+            .unwrap_or_default();
+        let not_carried = row.split_whitespace().nth(2);
+        assert_eq!(not_carried, Some("–"), "{text}");
+        assert!(
+            text.contains("could not be sent by the sending host"),
+            "{text}"
+        );
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let left_out = "frame loss and bursts, which take more than is carried, were not measured";
+        assert_eq!(words.contains(left_out), is_whole, "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_step_of_a_service_shows_what_was_asked_and_what_was_sent() {
+    let text = service_text(&stepped_by(
+        Service::new(service_plan(), BASELINE),
+        held_back,
+    ));
+    let row = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("100 % CIR"))
+        .unwrap_or_default();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[3], "8.000", "{text}");
+    let sent: f64 = cells[4].parse().expect("a rate");
+    assert!((6.5..6.7).contains(&sent), "{text}");
+    assert!(row.ends_with("not kept"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
 }
 
 #[test]
