@@ -398,7 +398,12 @@ impl Half {
                         head = waiting.len();
                     }
                 }
-                What::Ack { next, .. } => {
+                What::Ack { next, blocks, .. } => {
+                    let farthest = farthest(*next, blocks);
+                    if farthest > highest {
+                        // Of what was sent before the capture began: what waits here may have been sent again.
+                        (highest, head) = (farthest, waiting.len());
+                    }
                     let mut latest = None;
                     while let Some((end, at)) = waiting.get(head).filter(|(end, _)| end <= next) {
                         latest = Some((*end, *at));
@@ -441,6 +446,13 @@ impl Half {
         }
         least
     }
+}
+
+/// The end of what an answer says has come. What ends before it was sent before the answer, if not in the capture: when it
+/// is sent after it, it is sent again.
+fn farthest(next: i64, blocks: &[Option<(i64, i64)>; 4]) -> i64 {
+    let ends = blocks.iter().flatten().map(|(_, end)| *end);
+    ends.fold(next, i64::max)
 }
 
 /// Sizes that the payload of one segment may be, the likely ones first: what was captured most often, in order
@@ -596,6 +608,10 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                 }
             }
             What::Ack { next, blocks, .. } => {
+                let farthest = farthest(*next, blocks);
+                // An answer to what was sent before the capture began: what waits here may have been sent again.
+                let is_before = farthest > highest;
+                highest = highest.max(farthest);
                 last_answer = event.at;
                 let mut newest: Option<(f64, usize)> = None;
                 let mut settled = 0;
@@ -611,7 +627,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                     highest_came = highest_came.max(piece.end);
                     known[piece.passage] = true;
                     if piece.times == 1 {
-                        if !is_new(piece.end) {
+                        if is_before || !is_new(piece.end) {
                             return;
                         }
                         if newest.is_none_or(|(sent, _)| piece.sent >= sent) {
