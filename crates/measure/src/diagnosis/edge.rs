@@ -58,6 +58,13 @@ pub(super) struct Edge {
     pub(super) is_only: bool,
 }
 
+impl Edge {
+    /// Whether a deficit lies in the window in which packets are lost.
+    pub(super) fn holds(&self, deficit: f64, packet: f64) -> bool {
+        deficit <= self.full && deficit >= self.full - WINDOW_PACKETS * packet
+    }
+}
+
 /// The bucket whose edge tells losses best; `goodput` is what passed between them, from the least for some time to the
 /// usual, `likely` a rate that is tried as well. Passages are by when they reach the bucket.
 pub(super) fn edge(

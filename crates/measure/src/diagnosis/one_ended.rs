@@ -15,6 +15,7 @@
 //! What a capture cannot show is not claimed: whether the test host was the limit, a black hole, or
 //! the other direction's rate.
 
+mod at_losses;
 #[cfg(test)]
 mod held_back;
 mod managed;
@@ -50,8 +51,10 @@ const LEAST_PACKETS: usize = 60;
 const LEAST_LOSSES: usize = 5;
 /// The queue, in packets, below which nothing waits.
 const QUEUE_PACKETS: f64 = 1.7;
-/// The share of the deficit at losses that waits, where nothing tells at what rate it leaves.
-const WAITING_SHARE: f64 = 0.12;
+/// ... and from which on there is one whatever else is seen.
+const LONG_QUEUE_PACKETS: f64 = 4.0;
+/// ... even if they are little of the path's own time.
+const MANY_PACKETS: f64 = 20.0;
 /// Packets that leave this much faster than the bucket's rate waited for something else.
 const FASTER_LINE: f64 = 1.8;
 /// How well deficits must tell losses from passes.
@@ -64,19 +67,10 @@ const FAR_PACKETS: f64 = 12.0;
 const POLICED_PACKETS: f64 = 3.2;
 /// Packets that find so little room wait, if there is a queue.
 const HARDLY_ROOM_PACKETS: f64 = 2.5;
-/// The wait, in packets at the rate, beyond which there is a queue. The shortest has three packets.
-const TOP_WAIT_PACKETS: f64 = 0.8;
-/// ... and below which there is none.
-const NO_WAIT_PACKETS: f64 = 0.3;
-/// What is found empty with less than this many packets before it is no queue.
-const NO_QUEUE_PACKETS: f64 = 0.5;
-/// ... and up to which that is the better evidence.
-const SHORT_QUEUE_PACKETS: f64 = 6.0;
 /// What a bucket whose level is followed must explain more than one that is reckoned from the beginning.
 const EXPLAINS_MORE: f64 = 0.02;
-/// The share of packets right before a loss that come closer than the rate allows, beyond which nothing
-/// waits for it.
-const BUNCHED: f64 = 0.25;
+/// How near two rates are that are found in two ways and are the same.
+const SAME_RATE: f64 = 0.015;
 /// How well arrivals must tell losses for a policer.
 const ARRIVALS_EXPLAIN: f64 = 0.75;
 /// How well deficits must tell losses for a queue that drops nothing before it is full.
@@ -176,6 +170,7 @@ fn judge(stream: &Stream) -> Vec<Finding> {
 }
 
 /// What the passages show.
+#[derive(Clone)]
 struct Seen {
     /// At what drops: behind the line before it, where that is known.
     passages: Vec<Passage>,
@@ -203,6 +198,8 @@ struct Seen {
     queue_rate: Option<f64>,
     /// A line before what drops that explains how long packets wait before any is lost.
     early_line: Option<f64>,
+    /// Of each passage whether it was lost while there was much room.
+    by_chance: Vec<bool>,
 }
 
 /// A bucket or a queue that explains the losses.
@@ -256,6 +253,7 @@ impl Seen {
             line: None,
             queue_rate: None,
             early_line,
+            by_chance: Vec::new(),
             passages,
         };
         (seen.waiting_rate, seen.fastest_rate, seen.line_rate) = seen.find_waiting_rates();
@@ -316,6 +314,11 @@ impl Seen {
             }
         }
         self.line = line_before;
+        let much = self.much(&account);
+        let found = self.passages.iter().zip(&account.rooms);
+        self.by_chance = found
+            .map(|(passage, room)| passage.fate == Fate::Lost && *room > much)
+            .collect();
         let top_wait = self.top_wait(&account);
         let mut waits = self.waits_at_losses();
         let top = waits
@@ -367,71 +370,6 @@ impl Seen {
         Some(wait * account.rate / self.packet)
     }
 
-    /// Behind the bottleneck: the share of packets right before a loss that came closer upon each other
-    /// than the rate allows. A queue that is about to be full lets none; through a policer that is about
-    /// to be empty they come as they were sent. `None` where too few are known, or where a capture
-    /// cannot tell such times.
-    fn bunched(&self, rate: f64) -> Option<f64> {
-        /// Gaps below which nothing is said.
-        const LEAST_GAPS: usize = 6;
-        /// Packets right before a loss: the shortest queue holds three.
-        const BEFORE: usize = 3;
-        /// What is called closer.
-        const CLOSER: f64 = 0.8;
-        /// ... and so close that few of them will do, if there are no others.
-        const CLOSEST: f64 = 0.4;
-        /// A card hands up what comes within some tens of microseconds as one.
-        const TOLD_APART: f64 = 60e-6;
-        let waiting_rate = self.waiting_rate.filter(|line| *line < FASTER_LINE * rate);
-        let rate = waiting_rate.unwrap_or(rate);
-        if !self.is_behind || self.packet / rate < TOLD_APART {
-            return None;
-        }
-        let mut seen: Vec<&Passage> = self.passages.iter().collect();
-        seen.sort_by(|a, b| a.seen.total_cmp(&b.seen));
-        let (mut all, mut close, mut closest) = (0, 0, 0);
-        let mut last = f64::NEG_INFINITY;
-        let mut passed: Vec<&Passage> = Vec::new();
-        for passage in seen {
-            if passage.fate != Fate::Lost {
-                passed.push(passage);
-                continue;
-            }
-            if passage.seen - last > self.rtt.max(0.001) {
-                let before = &passed[passed.len().saturating_sub(BEFORE)..];
-                for pair in before.windows(2) {
-                    all += 1;
-                    let gap = pair[1].seen - pair[0].seen;
-                    close += usize::from(gap * rate < CLOSER * pair[1].bytes);
-                    closest += usize::from(gap * rate < CLOSEST * pair[1].bytes);
-                }
-            }
-            last = passage.seen;
-        }
-        let is_known = all >= LEAST_GAPS || (all >= 2 && closest == all);
-        is_known.then(|| close as f64 / all as f64)
-    }
-
-    /// The usual wait around the losses of each episode: losses within a round trip are one.
-    fn waits_at_losses(&self) -> Vec<f64> {
-        let mut episodes: Vec<f64> = Vec::new();
-        let mut episode: Vec<f64> = Vec::new();
-        let mut last = f64::NEG_INFINITY;
-        for (passage, wait) in self.passages.iter().zip(&self.waits) {
-            let (Fate::Lost, Some(wait)) = (passage.fate, wait) else {
-                continue;
-            };
-            if passage.sent - last > self.rtt.max(0.001) {
-                episodes.extend(quantile(&mut episode, 0.5));
-                episode.clear();
-            }
-            last = passage.sent;
-            episode.push(*wait);
-        }
-        episodes.extend(quantile(&mut episode, 0.5));
-        episodes
-    }
-
     /// The queue that packets wait in where its wait alone tells losses better than any bucket does: others'
     /// packets fill it as well.
     fn told_by_waits(&self, bucket: Bucket) -> Option<Bucket> {
@@ -463,7 +401,7 @@ impl Seen {
         /// What a policer's bucket explains at least, with a line before it.
         const EXPLAINS_MUCH: f64 = 0.8;
         let rate = self
-            .queues_at()
+            .queues_at(LONG_QUEUE_PACKETS)
             .filter(|rate| *rate > FASTER_LINE * bucket.rate)?;
         let is_told = bucket.explained < EXPLAINS_MUCH
             && self.early_line.is_none()
@@ -479,52 +417,17 @@ impl Seen {
     fn losses_of(&mut self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
         let bucket = self.told_by_waits(bucket).unwrap_or(bucket);
         let bucket = self.told_by_tokens(bucket).unwrap_or(bucket);
-        let waiting = bucket.rate * bucket.wait;
-        // What waits before a policer waits for a faster line, and leaves at its rate.
-        let leaves_at_rate = match self.waiting_rate {
-            Some(rate) => rate < FASTER_LINE * bucket.rate,
-            None => waiting > WAITING_SHARE * bucket.deficit,
-        };
-        let top_wait = bucket.top_wait.filter(|_| bucket.explained > EXPLAINED);
-        // Acknowledgements that come close upon each other wait as well.
-        let most_waits = TOP_WAIT_PACKETS + 2.0 * self.noise * bucket.rate / self.packet;
-        let waits_long = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
-            && leaves_at_rate;
-        let bunched = self.bunched(bucket.rate);
-        let spacing = self.spacing(bucket.rate);
-        let waits = match (top_wait, bunched) {
-            _ if spacing.is_some() => spacing != Some(Spacing::Unchanged),
-            (_, Some(bunched)) => bunched < BUNCHED,
-            // Where it is known what packets wait for before they reach what drops.
-            (Some(packets), None) if self.early_line.is_some() => {
-                packets > most_waits || (waits_long && bucket.at_top > 0.5)
-            }
-            // A queue too short for the losses' neighbours to show it.
-            (Some(packets), None) if packets < SHORT_QUEUE_PACKETS => {
-                waits_long || packets > most_waits
-            }
-            _ => waits_long,
-        };
-        if let Some(Spacing::Queued(rate)) = spacing {
+        let at_losses = self.at_losses(&bucket);
+        if let Some(Spacing::Queued(rate)) = at_losses.spacing {
             self.queue_rate = Some(rate);
         }
-        if waits || (spacing.is_none() && leaves_at_rate && self.drops_early()) {
+        if at_losses.waits
+            || (at_losses.spacing.is_none() && at_losses.leaves_at_rate && self.drops_early())
+        {
             return self.full_queue(bucket, stream);
         }
         let bucket = self.policed_at_bucket().unwrap_or(bucket);
-        // The least queue holds three packets: where one packet's time shows, so would waiting for them.
-        let is_seen = self.packet / bucket.rate > 4.0 * self.noise;
-        let shows_no_wait = match (top_wait, bunched) {
-            _ if spacing == Some(Spacing::Unchanged) => true,
-            (_, Some(bunched)) => bunched >= BUNCHED,
-            // No queue is as short as that.
-            (Some(packets), None) => {
-                is_seen
-                    && packets < NO_WAIT_PACKETS
-                    && bucket.deficit < NO_QUEUE_PACKETS * self.packet
-            }
-            (None, None) => false,
-        };
+        let shows_no_wait = at_losses.shows_no_wait(bucket.deficit / self.packet);
         let is_bucket = bucket.deficit > POLICED_PACKETS * self.packet || shows_no_wait;
         if bucket.explained > EXPLAINED && is_bucket {
             let edge = self.told_edge(bucket.rate);
@@ -560,7 +463,7 @@ impl Seen {
         if bucket.explained > EXPLAINED {
             return self.tiny_queue(bucket, stream);
         }
-        let hidden = self.policer_among_chance(bucket.rate);
+        let hidden = self.bucket_among_chance(bucket.rate);
         match hidden.is_empty() {
             true => self
                 .random_loss()
@@ -705,21 +608,35 @@ impl Seen {
         })
     }
 
-    /// The rate at which packets leave that wait much longer than hosts and acknowledgements let them.
-    fn queues_at(&self) -> Option<f64> {
-        let is_long = self.long_wait > (0.2 * self.rtt).max(10.0 * self.noise);
+    /// The rate at which packets leave that wait much longer than hosts and acknowledgements let them, and for so many
+    /// others.
+    fn queues_at(&self, packets: f64) -> Option<f64> {
+        let is_long = self.long_wait > 10.0 * self.noise
+            && (self.long_wait > 0.2 * self.rtt
+                || self
+                    .waiting_rate
+                    .is_some_and(|rate| rate * self.long_wait > MANY_PACKETS * self.packet));
         self.waiting_rate
-            .filter(|rate| is_long && rate * self.long_wait > 4.0 * self.packet)
+            .filter(|rate| is_long && rate * self.long_wait > packets * self.packet)
     }
 
     /// A shaper whose queue drops hardly anything of what is lost.
     fn shaper_among_chance(&self) -> Option<Finding> {
-        self.shaper(self.queues_at()?)
+        // A short queue's rate is known only where all that wait leave at it.
+        let is_one_rate = self
+            .waiting_rate
+            .zip(self.fastest_rate)
+            .is_some_and(|(rate, fastest)| fastest < (1.0 + SAME_RATE) * rate);
+        let least = match is_one_rate {
+            true => QUEUE_PACKETS,
+            false => LONG_QUEUE_PACKETS,
+        };
+        self.shaper(self.queues_at(least)?)
     }
 
     /// Without losses: packets that wait show a rate, and a burst before it.
     fn lossless(&self, stream: &Stream) -> Vec<Finding> {
-        let Some(rate) = self.queues_at() else {
+        let Some(rate) = self.queues_at(LONG_QUEUE_PACKETS) else {
             return Vec::new();
         };
         if let Some(found) = self.shaper(rate) {

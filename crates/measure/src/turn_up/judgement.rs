@@ -209,8 +209,8 @@ impl Judge {
         limit: f64,
         found: Option<f64>,
     ) {
-        let stated = format!("{what} was to be at most {limit}");
-        self.judge(tester, &stated, found, |found| found <= limit);
+        let how = format!("at most {limit}");
+        self.judge(tester, what, &how, found, |found| found <= limit);
     }
 
     fn at_least_unless(
@@ -220,19 +220,21 @@ impl Judge {
         limit: f64,
         found: Option<f64>,
     ) {
-        let stated = format!("{what} was to be at least {limit}");
-        self.judge(tester, &stated, found, |found| found >= limit);
+        let how = format!("at least {limit}");
+        self.judge(tester, what, &how, found, |found| found >= limit);
     }
 
     /// What is not kept is missed; where the `tester` set the limit nobody knows.
     fn judge(
         &mut self,
         tester: Option<OfTester>,
-        stated: &str,
+        what: &str,
+        how: &str,
         found: Option<f64>,
         is_kept: impl Fn(f64) -> bool,
     ) {
         self.count += 1;
+        let stated = format!("{what} was to be {how}");
         match (found, tester) {
             (None, _) => self.missing.push(format!("{stated} and was not measured")),
             (Some(found), _) if is_kept(found) => self.kept.push(format!("{what} {found:.3}")),

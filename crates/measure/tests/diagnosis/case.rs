@@ -476,7 +476,7 @@ impl Case {
 
     /// A capture of a transfer over the path: at the sender, at the receiver or in the middle, some
     /// offloaded, some begun late.
-    pub(crate) fn capture(&self) -> (Tap, u64, Vec<Segment>) {
+    pub(crate) fn capture(&self) -> (Tap, Taking, u64, Vec<Segment>) {
         let mut random = Random::for_stream(self.seed, 0xca97);
         let tap =
             [Tap::Sender, Tap::Sender, Tap::Receiver, Tap::Behind(0)][random.below(4) as usize];
@@ -489,7 +489,8 @@ impl Case {
             window: self.window(),
         };
         let (_, seen, dropped) = self.transfer(Some(tap));
-        (tap, dropped, capture::segments(&seen, self.packet, taking))
+        let segments = capture::segments(&seen, self.packet, taking);
+        (tap, taking, dropped, segments)
     }
 
     /// Whether chance or others blur what the bottleneck does.

@@ -5,24 +5,56 @@ use vocab::Probability;
 use super::super::bucket::{Account, best_account, deficits, goodput};
 use super::super::edge::{Edge, edge};
 use super::super::finding::{Cause, Finding, Parameters};
-use super::super::passage::{Fate, Passage, Stream};
+use super::super::passage::{Fate, Passage, Stream, waits};
 use super::super::statistics::{confidence, quantile};
 use super::super::two_ended::{bitrate, bytes};
+use super::at_losses::TOP_WAIT_PACKETS;
+use super::spacing::Spacing;
 use super::{
     ARRIVALS_EXPLAIN, Bucket, EXPLAINS_MORE, FAR_SHARE, FULL_EXPLAINS, LEAST_LOSSES,
-    POLICED_PACKETS, Seen, TOP_WAIT_PACKETS,
+    POLICED_PACKETS, Seen,
 };
 
 impl Seen {
     /// Passages by when they were captured: behind what drops, when they arrived.
     pub(super) fn arrivals(&self) -> Vec<Passage> {
-        let arrived = |passage: &Passage| Passage {
-            sent: passage.seen,
-            ..*passage
+        let arrived = |index: usize| Passage {
+            sent: self.passages[index].seen,
+            ..self.passages[index]
         };
-        let mut arrived: Vec<Passage> = self.passages.iter().map(arrived).collect();
-        arrived.sort_by(|a, b| a.sent.total_cmp(&b.sent));
-        arrived
+        self.order_at_bucket().into_iter().map(arrived).collect()
+    }
+
+    /// Places of passages in the order in which they reached what drops.
+    fn order_at_bucket(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.passages.len()).collect();
+        if self.is_behind {
+            order.sort_by(|a, b| self.passages[*a].seen.total_cmp(&self.passages[*b].seen));
+        }
+        order
+    }
+
+    /// The same with those losses alone that come at an edge: what chance takes tells nothing of a queue.
+    fn losses_at(&self, edge: &Edge) -> Self {
+        let deficits = deficits(&self.at_bucket(), edge.rate, None);
+        let mut is_left_out = vec![false; self.passages.len()];
+        for (place, deficit) in self.order_at_bucket().into_iter().zip(deficits) {
+            is_left_out[place] =
+                self.passages[place].fate == Fate::Lost && !edge.holds(deficit, self.packet);
+        }
+        self.without(is_left_out)
+    }
+
+    /// The same without some of the passages.
+    pub(super) fn without(&self, is_left_out: Vec<bool>) -> Self {
+        let mut left_out = is_left_out.into_iter();
+        let mut seen = self.clone();
+        seen.passages
+            .retain(|_| !left_out.next().unwrap_or_default());
+        let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+        seen.lost = seen.passages.iter().filter(is_lost).count();
+        seen.waits = waits(&seen.passages);
+        seen
     }
 
     /// The passages as a bucket saw them that lets nothing wait: what they waited, they waited for a line before
@@ -104,7 +136,7 @@ impl Seen {
         let parameters = shaper?.parameters;
         let (rate, burst) = parameters.rate.zip(parameters.burst)?;
         // Where packets waited already when the capture began, nothing tells for how long.
-        if stream.begun_before > 0 || explained < FULL_EXPLAINS {
+        if self.is_behind || stream.begun_before > 0 || explained < FULL_EXPLAINS {
             return None;
         }
         let mut backlogs = self.backlogs_at_losses(rate.bits_per_second() as f64 / 8.0)?;
@@ -145,8 +177,8 @@ impl Seen {
             .filter(|edge| edge.is_only && edge.lost as f64 >= MANY * self.lost as f64)
     }
 
-    /// A policer whose own losses chance outnumbers: no deficit tells most losses, but an edge tells some.
-    pub(super) fn policer_among_chance(&self, likely: f64) -> Vec<Finding> {
+    /// A bucket whose own losses chance outnumbers: no deficit tells most losses, but an edge tells some.
+    pub(super) fn bucket_among_chance(&self, likely: f64) -> Vec<Finding> {
         /// Losses and nats below which nothing is said; a search among some ten thousand edges finds
         /// fifteen nats in chance alone.
         const LEAST_LOSSES: usize = 8;
@@ -158,6 +190,14 @@ impl Seen {
         else {
             return Vec::new();
         };
+        let chance = self.random_loss_beside(edge.lost);
+        if let Some(Spacing::Queued(rate)) = self.losses_at(&edge).spacing(edge.rate) {
+            let shaper = self.shaper(rate);
+            return match shaper {
+                Some(shaper) => [shaper].into_iter().chain(chance).collect(),
+                None => Vec::new(),
+            };
+        }
         let account = Account {
             rate: edge.rate,
             explained: 0.0,
@@ -188,9 +228,7 @@ impl Seen {
             burst: Some(bytes(edge.full + 0.5 * self.packet)),
             ..Parameters::default()
         });
-        let mut findings = vec![policer];
-        findings.extend(self.random_loss_beside(edge.lost));
-        findings
+        [policer].into_iter().chain(chance).collect()
     }
 
     /// Losses beside a policer that come while its bucket is half full or more: by chance.

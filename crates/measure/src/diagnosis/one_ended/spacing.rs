@@ -66,7 +66,7 @@ impl Seen {
             true => steady_across_losses(&order, &departures),
             false => None,
         };
-        let before = |line: f64| before_losses(&order, &departures, self.told_apart() * line);
+        let before = |line: f64| before_losses(&order, &departures, self.told_apart(line) * line);
         let mut leaving: Vec<f64> = before(rate)
             .iter()
             .filter(|gap| gap.left > 0.0)
@@ -79,17 +79,17 @@ impl Seen {
         };
         let is_queue = |line: &f64| across.is_some_and(|across| across * line < FASTER_LINE);
         let lines = [Some(rate), self.waiting_rate, densest];
-        let votes = |line: f64| Some((self.votes(&before(line), line)?, line));
+        let votes = |line: f64| (self.votes(&before(line), line), line);
         let best = lines
             .into_iter()
             .flatten()
             .filter(is_queue)
-            .filter_map(votes)
+            .map(votes)
             .max_by_key(|((queued, _), _)| *queued);
-        let ((queued, unchanged), line) = best.or_else(|| {
-            let ((_, unchanged), line) = votes(rate)?;
-            Some(((0, unchanged), line))
-        })?;
+        let ((queued, unchanged), line) = best.unwrap_or_else(|| {
+            let ((_, unchanged), line) = votes(rate);
+            ((0, unchanged), line)
+        });
         let share = queued as f64 / (queued + unchanged) as f64;
         let backlog = self.backlogs_at_losses(line).and_then(|mut backlogs| {
             quantile(&mut backlogs, 0.25).zip(quantile(&mut backlogs, 0.75))
@@ -97,14 +97,38 @@ impl Seen {
         // A full queue has as many packets before each loss, one more or less; a line before a bucket any number.
         let is_full = backlog.is_some_and(|(low, high)| low > PLACE && high - low < 1.0);
         let is_empty = backlog.is_some_and(|(_, high)| high < PLACE);
+        let is_always_empty = self.none_waits_at_losses(rate)
+            || self
+                .backlogs_at_losses(rate)
+                .and_then(|mut backlogs| quantile(&mut backlogs, 0.9))
+                .is_some_and(|high| high < PLACE);
         match queued + unchanged {
+            _ if is_always_empty => Some(Spacing::Unchanged),
             _ if is_full && across.is_some() => Some(Spacing::Queued(line)),
             0..LEAST_GAPS if is_empty && queued <= unchanged => Some(Spacing::Unchanged),
             0..LEAST_GAPS => steady.filter(|_| queued >= unchanged).map(Spacing::Queued),
             _ if share >= QUEUED => Some(Spacing::Queued(line)),
-            _ if share <= UNCHANGED => Some(Spacing::Unchanged),
+            // Over several packets' time a bucket may have begun to drop only at the end of it.
+            _ if share <= UNCHANGED && self.told_apart(line) * line < 2.0 * self.packet => {
+                Some(Spacing::Unchanged)
+            }
             _ => None,
         }
+    }
+
+    /// Behind the bottleneck, where waits are known by the sender's stamps: whether packets next to losses have waited
+    /// for less than one other.
+    fn none_waits_at_losses(&self, rate: f64) -> bool {
+        /// Episodes of losses below which nothing is said.
+        const LEAST_EPISODES: usize = 6;
+        /// What a wait may be wrong by, in packets' time.
+        const KNOWN_TO: f64 = 0.4;
+        if !self.is_behind || self.noise * rate > KNOWN_TO * self.packet {
+            return false;
+        }
+        let mut waits = self.waits_at_losses();
+        waits.len() >= LEAST_EPISODES
+            && quantile(&mut waits, 0.75).is_some_and(|wait| wait * rate < PLACE * self.packet)
     }
 
     /// Of each loss how many packets' time the last packet that passed before it had still to wait when the lost one
@@ -140,19 +164,17 @@ impl Seen {
         }
     }
 
-    /// The shortest gap that tells anything, in seconds.
-    fn told_apart(&self) -> f64 {
+    /// The shortest gap that tells anything of a line, in seconds.
+    fn told_apart(&self, line: f64) -> f64 {
         match self.is_behind {
+            true if self.packet / line < TOLD_APART => TOLD_APART / SAME_BEHIND,
             true => 0.0,
             false => self.noise / SAME_BEFORE,
         }
     }
 
     /// How many gaps are those of a line, and how many the sender's; what may be either does not count.
-    fn votes(&self, gaps: &[Gap], line: f64) -> Option<(usize, usize)> {
-        if self.is_behind && self.packet / line < TOLD_APART {
-            return None;
-        }
+    fn votes(&self, gaps: &[Gap], line: f64) -> (usize, usize) {
         let (mut queued, mut unchanged) = (0, 0);
         for gap in gaps {
             let (left, sent) = (gap.left * line / gap.bytes, gap.sent * line / gap.bytes);
@@ -172,7 +194,7 @@ impl Seen {
                 (false, _) => unchanged += usize::from(self.is_behind && left < 1.0 - same),
             }
         }
-        Some((queued, unchanged))
+        (queued, unchanged)
     }
 }
 
@@ -224,7 +246,7 @@ fn gaps_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Vec<f
 /// The gaps right before losses, over so many bytes at least.
 fn before_losses(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Vec<Gap> {
     /// Packets before a loss within which two known departures are looked for.
-    const NEAR: usize = 16;
+    const NEAR: usize = 64;
     let mut gaps = Vec::new();
     let mut was_lost = false;
     for (index, passage) in passages.iter().enumerate() {

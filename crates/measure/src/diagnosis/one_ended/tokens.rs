@@ -21,41 +21,75 @@ use super::Seen;
 
 /// How well a rate is known: what leaves so little faster has spent nothing.
 const RATE_KNOWN: f64 = 0.005;
+/// ... and so many times as fast is another line.
+const RATE_STRAYS: f64 = 1.1;
 /// Tokens, in packets, that are no bucket.
 const TOKEN_PACKETS: f64 = 4.0;
+/// ... and beyond what the packet of the least wait may itself have waited for.
+const BEYOND_PACKETS: f64 = 3.0;
 /// Times that a capture cannot tell apart: a card hands up, and acknowledges, what comes that close together
 /// as one.
 const TOLD_APART: f64 = 60e-6;
 
 impl Seen {
     /// The most bytes that left sooner than a plain line of a rate lets them.
+    ///
+    /// Between any two packets a line lets leave what its rate gives in that time. What is taken is the least that may
+    /// have left sooner: up to a departure that is known, from one that is, or from when the packet was sent.
     fn tokens_spent(&self, rate: f64) -> f64 {
         let rate = rate * (1.0 + RATE_KNOWN);
-        let (mut tokens, mut most, mut last) = (0.0_f64, 0.0, f64::NEG_INFINITY);
-        // What has passed since the last known departure, and whether something was lost.
-        let (mut pending, mut lost) = (0.0, false);
         let passages = match self.is_behind {
             true => Cow::Owned(self.arrivals()),
             false => Cow::Borrowed(&self.passages),
         };
+        // Bytes that have left less those that the rate allows; where that was lowest, and when something last left.
+        let (mut passed, mut lowest, mut most) = (0.0_f64, f64::INFINITY, 0.0_f64);
+        let (mut last, mut ahead, mut lost) = (f64::NEG_INFINITY, f64::NEG_INFINITY, false);
         for (passage, left) in passages.iter().zip(self.departures(&passages)) {
             if passage.fate == Fate::Lost {
                 lost = true;
                 continue;
             }
-            // What is not known has left before the next one that is.
-            let Some(at) = left else {
-                pending += passage.bytes;
-                continue;
-            };
-            let gain = pending - rate * (at - last);
-            // While losses are mended, what left is known less well than what did not.
-            let gain = if lost { gain.min(0.0) } else { gain };
-            tokens = (tokens + gain).max(0.0) + passage.bytes;
-            (last, pending, lost) = (at, 0.0, false);
-            most = f64::max(most, tokens);
+            let earliest = left.unwrap_or(passage.sent).max(last);
+            if let (true, Some(at)) = (lost, left) {
+                // While losses are mended, what left is known less well than what did not.
+                let gained = (passed - rate * at - ahead).max(0.0);
+                (passed, lowest) = match gained.is_finite() {
+                    true => (passed - gained, lowest),
+                    false => (passed, f64::INFINITY),
+                };
+            }
+            lowest = lowest.min(passed - rate * earliest);
+            passed += passage.bytes;
+            if let Some(at) = left {
+                most = most.max(passed - rate * at - lowest);
+                (last, ahead, lost) = (at, passed - rate * at, false);
+            }
         }
         most
+    }
+
+    /// Bytes that were sent right before the packet of the least wait and whose own waits are not known: that one may
+    /// have waited for all of them.
+    fn unanswered_before_least(&self) -> f64 {
+        let mut least = f64::INFINITY;
+        let (mut pending, mut flight) = (0.0, f64::NEG_INFINITY);
+        for passage in &self.passages {
+            if passage.sent - flight > self.noise {
+                (pending, flight) = (0.0, passage.sent);
+            }
+            match passage.fate {
+                Fate::Passed(None) => pending += passage.bytes,
+                Fate::Passed(Some(wait)) => {
+                    if wait < TOLD_APART {
+                        least = f64::min(least, pending);
+                    }
+                    pending = 0.0;
+                }
+                Fate::Lost => {}
+            }
+        }
+        if least.is_finite() { least } else { 0.0 }
     }
 
     /// When each packet has left, where that is known.
@@ -66,8 +100,18 @@ impl Seen {
     /// A bucket before the queue.
     pub(super) fn shaper(&self, rate: f64) -> Option<Finding> {
         let burst = self.tokens_spent(rate);
-        let least = TOKEN_PACKETS * self.packet + 2.0 * TOLD_APART * rate;
-        (burst > least).then(|| {
+        let least = f64::max(
+            TOKEN_PACKETS * self.packet,
+            self.unanswered_before_least() + BEYOND_PACKETS * self.packet,
+        );
+        let least = least + 2.0 * TOLD_APART * rate;
+        // What a line's rate is taken for too low by, adds up to tokens: a bucket has some at the highest as well at
+        // which packets were seen to leave.
+        let fastest = self
+            .fastest_rate
+            .filter(|fastest| *fastest < RATE_STRAYS * rate);
+        let at_fastest = fastest.map_or(burst, |fastest| self.tokens_spent(fastest.max(rate)));
+        (burst.min(at_fastest) > least).then(|| {
             let evidence = format!(
                 "{} bytes beyond {} pass without waiting, then packets wait up to {:.1} ms",
                 burst.round(),
@@ -150,6 +194,12 @@ mod tests {
     fn the_burst_is_what_left_faster_than_the_rate() {
         let found = seen(30_000.0).tokens_spent(1e6);
         assert!((found - 30_000.0).abs() < 2_000.0, "{found}");
+    }
+
+    #[test]
+    fn what_left_before_the_first_known_departure_counts_from_when_it_was_sent() {
+        let found = seen(8_000.0).tokens_spent(1e6);
+        assert!((found - 8_000.0).abs() < 1_500.0, "{found}");
     }
 
     #[test]
