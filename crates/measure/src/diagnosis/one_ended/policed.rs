@@ -131,6 +131,8 @@ impl Seen {
     ) -> Option<Finding> {
         /// A queue of two places has less when it drops, one of three more. Hosts only add to it.
         const LAST_PLACE: f64 = 1.95;
+        /// ... and neither has as little: then others were lost while nothing waited.
+        const NO_PLACE: f64 = 0.5;
         /// ... by so much at most in nearly all cases; behind a longer queue it is losses by chance that come at less.
         const MOST: f64 = 2.4;
         let parameters = shaper?.parameters;
@@ -141,7 +143,7 @@ impl Seen {
         }
         let mut backlogs = self.backlogs_at_losses(rate.bits_per_second() as f64 / 8.0)?;
         let (low, high) = quantile(&mut backlogs, 0.25).zip(quantile(&mut backlogs, 0.9))?;
-        (low < LAST_PLACE && high < MOST).then(|| {
+        (low > NO_PLACE && low < LAST_PLACE && high < MOST).then(|| {
             let evidence = format!(
                 "{} losses come while {low:.1} to {high:.1} packets wait, after {} bytes beyond {rate} had passed; \
                  that tells {:.0} % of them from what passed",
