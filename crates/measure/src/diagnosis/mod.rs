@@ -19,6 +19,7 @@
 mod bucket;
 mod edge;
 mod finding;
+mod interruption;
 mod line;
 mod observation;
 mod one_ended;
@@ -30,6 +31,7 @@ mod stream;
 mod two_ended;
 
 pub use finding::{Cause, Finding, Parameters};
+pub use interruption::{Interruption, interruptions};
 pub use observation::{SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded};
 pub use one_ended::{Transfer, diagnose_capture};
 pub use passage::Place;

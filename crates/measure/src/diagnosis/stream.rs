@@ -18,7 +18,8 @@
 
 use std::collections::VecDeque;
 
-use super::observation::Stage;
+use super::interruption::interruptions;
+use super::observation::{Stage, StreamPacket};
 use super::statistics::{Fit, quantile};
 
 /// Packets that a stage must have delivered for anything to be read from it.
@@ -40,6 +41,11 @@ const LONG: f64 = 0.98;
 /// Packets that come closer upon each other than this share of the time between two that are sent were held up
 /// together.
 const CLUMP_GAP: f64 = 0.3;
+/// Nothing for so many packets' time is a host that stood still: others who share the bottleneck take their part
+/// of it, not all.
+const STILL_PACKETS: f64 = 4.0;
+/// Rates that differ by more than this share are not the same.
+pub(super) const SAME_RATE: f64 = 0.03;
 /// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
 const LOSS_FLOOR: f64 = 0.001;
 
@@ -58,14 +64,25 @@ impl Series {
     /// `None` when too little was received.
     pub(super) fn of(stage: &Stage) -> Option<Self> {
         let first = stage.packets.first()?.sent;
-        let seconds = |packet: &super::StreamPacket| {
+        let mut rows = interruptions(stage).into_iter().map(|row| row.packets);
+        let mut row = rows.next().unwrap_or_default();
+        // What an interruption took is as if it had not been sent: no bottleneck saw it.
+        let mut counts = |place: usize| {
+            while place >= row.end && !row.is_empty() {
+                row = rows.next().unwrap_or_default();
+            }
+            !row.contains(&place)
+        };
+        let packets = stage.packets.iter().enumerate();
+        let packets = packets.filter(|(place, _)| counts(*place));
+        let seconds = |(_, packet): (usize, &StreamPacket)| {
             let sent = packet.sent.since(first).as_secs_f64();
             // The clocks' difference is in here, and goes with the least delay.
             let came = packet.received.map(|at| at.as_nanos() as i128);
             let took = came.map(|came| (came - packet.sent.as_nanos() as i128) as f64 / 1e9);
             (sent, took)
         };
-        let (sent, took): (Vec<f64>, Vec<Option<f64>>) = stage.packets.iter().map(seconds).unzip();
+        let (sent, took): (Vec<f64>, Vec<Option<f64>>) = packets.map(seconds).unzip();
         let received = took.iter().flatten().count();
         let least = took.iter().flatten().copied().fold(f64::INFINITY, f64::min);
         (received >= LEAST_RECEIVED).then(|| Self {
@@ -157,6 +174,16 @@ impl Series {
         quantile(&mut delays, 0.25).unwrap_or_default()
     }
 
+    /// The same without what packets wait, before a line of a rate, for others that the sender sent with them.
+    pub(super) fn noise_beside_backlog(&self, rate: f64) -> f64 {
+        let backlogs = Backlog::of(self, rate, 0.0);
+        let both = self.delay.iter().zip(backlogs);
+        let mut delays: Vec<f64> = both
+            .filter_map(|(delay, backlog)| Some((delay.as_ref()? - backlog.level / rate).max(0.0)))
+            .collect();
+        quantile(&mut delays, 0.25).unwrap_or_default()
+    }
+
     /// The same with departures that a bottleneck of a rate can have made: packets that come closer upon
     /// each other were held up behind it, by a host that stood still, and had left it before.
     fn without_hiccups(&self, rate: f64) -> Self {
@@ -244,9 +271,12 @@ pub(super) struct Overload {
     pub(super) dropped_early: f64,
     /// The number that chance could explain of those.
     pub(super) early_by_chance: f64,
-    /// How far the service strays from a straight line, in bytes, and how far chance takes it.
+    /// How far the service strays from a straight line, in bytes, and how far chance and the hosts take it.
     pub(super) straying: f64,
     pub(super) straying_by_chance: f64,
+    /// By what share hosts may have made the rate wrong; `None` where they may have made it anything, because the
+    /// line surely had something to carry for hardly any of the time.
+    pub(super) rate_error: Option<f64>,
     /// Where packets follow each other faster than all of them do: bytes per second at which they do,
     /// when nobody's come between them.
     pub(super) mixed_at: Option<f64>,
@@ -254,6 +284,8 @@ pub(super) struct Overload {
     pub(super) carried: f64,
     /// Bytes per second offered.
     pub(super) offered: f64,
+    /// For how many seconds.
+    pub(super) lasted: f64,
 }
 
 /// Reads an overloaded stage; `None` when what was offered got through.
@@ -288,27 +320,31 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     // ... and so it is with how long a queue is that is dropped from while it is shorter.
     let long_wait = quantile(&mut all, LONG)?;
     let waits = line.slope * usual_wait > 0.8 * packet + 3.0 * line.slope * quiet.noise;
-    let best_rate = || run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
-    // A sender that stands still for longer than a short queue lasts leaves the line idle, which nobody takes.
-    let fastest = best_rate().unwrap_or(line.slope).max(line.slope);
-    let idle = match waits {
-        true => idle_until(series, fastest, fastest * full_wait),
-        false => vec![0.0; series.sent.len()],
+    let best_rate = run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
+    let fastest = best_rate.unwrap_or(line.slope).max(line.slope);
+    let service = match waits {
+        true => Service::of_queue(series, fastest, full_wait, quiet.noise)?,
+        false => Service::of_bucket(series, fastest)?,
     };
-    let served: Vec<(f64, f64)> = tail().map(|d| (d.at - idle[d.index], d.served)).collect();
-    let line = Fit::of(served.iter().copied())?;
-    let straying = straying(&served, packet)?;
+    let Service {
+        line, rate_error, ..
+    } = service;
+    let straying = straying(&service.served, packet)?;
     let by_chance = (count as f64 * quiet.loss * survives).sqrt();
-    let straying_by_chance = packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise;
+    let straying_by_chance =
+        packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise + service.error;
     // Somebody else's share comes and goes; what is there without them is seen when they pause, or
     // between two packets that none of theirs has come between.
-    let is_mixed = waits && back_to_back > (1.0 + MIXED) * line.slope / survives;
+    let is_mixed =
+        waits && rate_error.is_some() && back_to_back > (1.0 + MIXED) * line.slope / survives;
     let rate = match waits {
         _ if straying > straying_by_chance => {
-            best_rate().unwrap_or(line.slope) / if waits { 1.0 } else { survives }
+            best_rate.unwrap_or(line.slope) / if waits { 1.0 } else { survives }
         }
         _ if is_mixed => back_to_back,
-        true => busy_rate(series, last / 2.0, quiet).unwrap_or(line.slope / survives),
+        true => {
+            busy_rate(series, last / 2.0, quiet, &service.surely).unwrap_or(line.slope / survives)
+        }
         false => line.slope / survives,
     };
     let burst = match waits {
@@ -329,40 +365,219 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         early_by_chance,
         straying,
         straying_by_chance,
+        rate_error,
         mixed_at: is_mixed.then_some(back_to_back),
         carried: line.slope,
         offered,
+        lasted: last,
     })
 }
 
-/// For each packet, how long a line of a rate had been idle before it by then, because nothing had been sent: by
-/// when packets were sent, whether they passed, and that a queue is full where one was dropped.
-fn idle_until(series: &Series, rate: f64, queue: f64) -> Vec<f64> {
-    let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
-    let packets = series.sent.iter().zip(&series.delay);
-    packets
-        .map(|(sent, delay)| {
+/// What an overloaded bottleneck served in the second half of a stage, by when.
+struct Service {
+    /// Seconds, and bytes served by then.
+    served: Vec<(f64, f64)>,
+    line: Fit,
+    /// Bytes of it that may be there or missing because of hosts.
+    error: f64,
+    /// As [`Overload`] has it.
+    rate_error: Option<f64>,
+    /// Of each packet, whether it found the line busy for all that is known.
+    surely: Vec<bool>,
+}
+
+impl Service {
+    /// Of a line before which packets wait, which is at least as fast.
+    fn of_queue(series: &Series, mut rate: f64, full_wait: f64, noise: f64) -> Option<Self> {
+        /// How often the rate is found again from what was sure by the last one.
+        const STEPS: usize = 4;
+        let from = series.sent.last()? / 2.0;
+        let of = |rate: f64| Busy::of(series, from, rate, rate * full_wait, noise);
+        let mut busy = of(rate);
+        // The faster the line, the sooner a pause leaves it idle; and the more it was, the faster it is.
+        for _ in 0..STEPS {
+            let found = busy.as_ref().and_then(|busy| fit(&busy.served));
+            let Some(found) = found.filter(|found| found.slope > rate) else {
+                break;
+            };
+            rate = found.slope;
+            busy = of(rate);
+        }
+        if let Some(busy) = busy {
+            let line = fit(&busy.served)?;
+            let error = busy.error();
+            return Some(Self {
+                rate_error: Some(error / line.slope / busy.lasted()),
+                served: busy.served,
+                line,
+                error,
+                surely: busy.surely,
+            });
+        }
+        // A sender that stands still for longer than a short queue lasts leaves the line idle, which nobody takes.
+        let idle: Vec<f64> = Backlog::of(series, rate, rate * full_wait)
+            .map(|backlog| backlog.idle)
+            .collect();
+        let departures = series.free_departures();
+        let served: Vec<(f64, f64)> = departures
+            .filter(|d| series.sent[d.index] >= from)
+            .map(|d| (d.at - idle[d.index], d.served))
+            .collect();
+        Some(Self {
+            line: fit(&served)?,
+            served,
+            error: 0.0,
+            rate_error: None,
+            surely: vec![true; series.sent.len()],
+        })
+    }
+
+    /// Of a bucket without a queue.
+    fn of_bucket(series: &Series, rate: f64) -> Option<Self> {
+        let last = *series.sent.last()?;
+        let departures = series.free_departures();
+        let served: Vec<(f64, f64)> = departures
+            .filter(|d| series.sent[d.index] >= last / 2.0)
+            .map(|d| (d.at, d.served))
+            .collect();
+        // What a sender that stands still leaves of a bucket of a packet; of a larger one it is less.
+        let idle = Backlog::of(series, rate, series.packet).map(|backlog| backlog.idle);
+        let lost_share = idle.last().unwrap_or_default() / last;
+        Some(Self {
+            line: fit(&served)?,
+            served,
+            error: 0.0,
+            rate_error: (lost_share < SAME_RATE).then_some(lost_share),
+            surely: vec![true; series.sent.len()],
+        })
+    }
+}
+
+fn fit(points: &[(f64, f64)]) -> Option<Fit> {
+    Fit::of(points.iter().copied())
+}
+
+/// What passed while the line surely had something to carry, by when packets were sent. Others who share the line
+/// slow it then as well. What hosts do is left out: a sender that stands still leaves the line idle, and a gap in
+/// which nothing comes at all is a host or a relay that stood still, for nobody who shares a line takes all of it.
+struct Busy {
+    /// Busy seconds, and bytes served in them, one stretch behind the other.
+    served: Vec<(f64, f64)>,
+    stretches: usize,
+    /// Bytes that had to be left to carry.
+    sure: f64,
+    /// Of each packet, whether it surely found the line busy.
+    surely: Vec<bool>,
+}
+
+impl Busy {
+    /// Of a line of a rate with so long a queue; `None` where that is too little of the time since `from` for
+    /// anything to be told by it.
+    fn of(series: &Series, from: f64, rate: f64, queue: f64, noise: f64) -> Option<Self> {
+        /// What must have been left to carry: so much of a packet, and what goes in so many times what hosts add.
+        const SURE_PACKETS: f64 = 0.2;
+        const SURE_NOISE: f64 = 2.0;
+        /// The share of the time that the line must surely have been busy.
+        const LEAST_SHARE: f64 = 0.3;
+        let sure = SURE_PACKETS * series.packet + SURE_NOISE * noise * rate;
+        let least = CLUMP_GAP * series.packet / series.sent_rate();
+        let still = STILL_PACKETS * series.packet / rate;
+        let mut busy = Self {
+            served: Vec::new(),
+            stretches: 0,
+            sure,
+            surely: Backlog::of(series, rate, queue)
+                .map(|backlog| backlog.level >= sure)
+                .collect(),
+        };
+        let mut departures = series
+            .departures()
+            .filter(|d| series.sent[d.index] >= from)
+            .peekable();
+        let (mut first, mut end) = (None, 0.0);
+        // Where this stretch began, and what busy time and service were by then.
+        let mut begun: Option<(Departure, (f64, f64))> = None;
+        while let Some(this) = departures.next() {
+            first.get_or_insert(this.at);
+            end = this.at;
+            let next = departures.peek();
+            let comes_at_once = next.is_some_and(|next| next.at - this.at <= least);
+            if !comes_at_once {
+                let (start, before) = begun.unwrap_or_else(|| {
+                    let before = busy.served.last().copied().unwrap_or_default();
+                    (this, before)
+                });
+                match begun {
+                    Some(_) => busy.served.push((
+                        before.0 + this.at - start.at,
+                        before.1 + this.served - start.served,
+                    )),
+                    None => begun = Some((start, before)),
+                }
+            }
+            let goes_on = next.is_some_and(|next| {
+                let until = this.index + 1..=next.index;
+                busy.surely[until].iter().all(|is| *is) && next.at - this.at <= still
+            });
+            if !goes_on
+                && begun
+                    .take()
+                    .is_some_and(|(start, _)| start.index != this.index)
+            {
+                busy.stretches += 1;
+            }
+        }
+        let is_enough = busy.served.len() >= LEAST_RECEIVED
+            && busy.lasted() >= LEAST_SHARE * (end - first.unwrap_or(end));
+        is_enough.then_some(busy)
+    }
+
+    fn lasted(&self) -> f64 {
+        self.served.last().map_or(0.0, |(at, _)| *at)
+    }
+
+    /// How many bytes of service may be there or missing because of hosts: what had to be left, where each stretch
+    /// ends and the next begins.
+    fn error(&self) -> f64 {
+        self.sure * (self.stretches.max(1) - 1) as f64
+    }
+}
+
+/// What a line with a full queue has before it, by when packets were sent, whether they passed, and that a queue is
+/// full where one was dropped.
+#[derive(Clone, Copy, Debug)]
+struct Backlog {
+    /// Bytes that a packet finds before it.
+    level: f64,
+    /// For how many seconds the line had been idle by then, because nothing had been sent.
+    idle: f64,
+}
+
+impl Backlog {
+    /// As each packet of a series finds it, before a line of a rate with so long a queue.
+    fn of(series: &Series, rate: f64, queue: f64) -> impl Iterator<Item = Self> {
+        let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
+        let packets = series.sent.iter().zip(&series.delay);
+        packets.map(move |(sent, delay)| {
             level -= rate * (sent - before).max(0.0);
             before = f64::max(before, *sent);
             if level < 0.0 {
                 idle -= level / rate;
                 level = 0.0;
             }
+            let found = Self { level, idle };
             level = match delay {
                 Some(_) => level + series.packet,
                 None => level.max(queue),
             };
-            idle
+            found
         })
-        .collect()
+    }
 }
 
 /// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
 /// `served` is when each packet of so many bytes left, and bytes served by then.
 fn straying(served: &[(f64, f64)], packet: f64) -> Option<f64> {
-    /// Nothing for so many packets' time is a host that stood still: others who share the bottleneck take
-    /// their part of it, not all.
-    const STILL_PACKETS: f64 = 4.0;
     let beside = |served: &[(f64, f64)], line: Fit| -> Vec<(f64, f64)> {
         let off = served.iter().map(|(at, bytes)| (*at, bytes - line.at(*at)));
         off.collect()
@@ -411,15 +626,15 @@ fn made_up(beside: &[(f64, f64)]) -> Vec<f64> {
 
 /// The rate of a line that is never idle: of packets that came right behind the one sent before
 /// them. Losses behind the line do not bias it, as they do the count of what arrives.
-fn busy_rate(series: &Series, from: f64, quiet: Quiet) -> Option<f64> {
+fn busy_rate(series: &Series, from: f64, quiet: Quiet, surely: &[bool]) -> Option<f64> {
     /// Pairs below which the count is the better measure.
     const LEAST_PAIRS: usize = 100;
     if quiet.loss < LOSS_FLOOR {
         return None;
     }
     let (mut pairs, mut span) = (0, 0.0);
-    for index in 1..series.sent.len() {
-        if series.sent[index] < from {
+    for (index, is_sure) in surely.iter().enumerate().skip(1) {
+        if series.sent[index] < from || !is_sure {
             continue;
         }
         if let (Some(before), Some(this)) = (series.delay[index - 1], series.delay[index]) {

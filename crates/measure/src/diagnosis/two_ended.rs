@@ -11,7 +11,7 @@ use vocab::{Bitrate, ByteCount, Probability};
 use super::finding::{Cause, Finding, Parameters};
 use super::observation::{SizeProbe, Stage, TcpRun, TcpSample, TwoEnded};
 use super::statistics::{confidence, quantile};
-use super::stream::{Overload, Quiet, Series, overload};
+use super::stream::{Overload, Quiet, SAME_RATE, Series, overload};
 
 /// A queue below this share of the BDP is too shallow: one connection of CUBIC or Reno, backing off
 /// to 0.7 or 0.5 of its window, then leaves the line idle.
@@ -41,8 +41,9 @@ const SENT_SHARE: f64 = 0.95;
 const NEARER: f64 = 0.7;
 /// ... and are at least this much earlier, more than clocks and hosts err.
 const NEARER_BY: Duration = Duration::from_millis(2);
-/// Rates of two overloads that differ by more than this share the line with somebody.
-const SAME_RATE: f64 = 0.03;
+
+/// A stage is read beside the longest one if it lasts for this share of it.
+const LONG_ENOUGH: f64 = 0.25;
 
 /// Finds what holds one direction of a path back; at least one finding, the surest first.
 #[must_use]
@@ -124,39 +125,57 @@ impl Seen {
                 }
             }
         }
-        seen.leave_out_what_a_short_queue_drops(&all, observed);
+        if seen.leave_out_what_a_stutter_makes(&all, observed) {
+            seen.overloads = all
+                .iter()
+                .filter_map(|series| overload(series, seen.quiet))
+                .collect();
+        }
         let distance = |overload: &Overload| {
-            let times = overload.offered / overload.rate;
-            (times < 1.45, (times * 1e6) as u64)
+            let times = (overload.offered / overload.rate * 1e6) as i64;
+            let is_small = times < 1_450_000;
+            (is_small, if is_small { -times } else { times })
         };
         seen.overloads.sort_by_key(distance);
+        // What only climbs to the rate may end before a queue is full.
+        let longest = seen.overloads.iter().map(|over| over.lasted);
+        let longest = longest.fold(0.0, f64::max);
+        seen.overloads
+            .retain(|over| over.lasted >= LONG_ENOUGH * longest);
         seen
     }
 
-    /// Where the queue is short, a sender that stutters below the rate fills it now and then: what is lost by
-    /// that is no chance. Overloads are read again without it.
-    fn leave_out_what_a_short_queue_drops(&mut self, all: &[Series], observed: &TwoEnded) {
+    /// A sender that stutters below the rate sends some packets at once. They wait for each other, which is no noise
+    /// of the hosts' clocks; and where the queue is short they fill it now and then, and what is lost by that is no
+    /// chance. Whether there is any of it, so that overloads are to be read again without.
+    fn leave_out_what_a_stutter_makes(&mut self, all: &[Series], observed: &TwoEnded) -> bool {
         /// A queue below this share of the BDP is filled by a sender's stutter.
         const SHORT: f64 = 0.05;
-        let Some((rate, queue)) = self.overloads.first().map(|over| (over.rate, over.queue)) else {
-            return;
-        };
-        let baseline = observed.baseline_rtt.unwrap_or_default().as_secs_f64();
-        if queue > SHORT * rate * baseline || self.quiet_lost < LOSSES_LEAST {
-            return;
-        }
-        let below = |series: &&Series| overload(series, self.quiet).is_none();
-        let lost = |series: &Series| series.lost_beside_queue(rate, queue);
-        let lost: usize = all.iter().filter(below).map(lost).sum();
-        if lost == self.quiet_lost {
-            return;
-        }
-        self.quiet_lost = lost;
-        self.quiet.loss = lost as f64 / self.quiet_packets.max(1) as f64;
-        self.overloads = all
+        let by_rate = |a: &&Overload, b: &&Overload| a.rate.total_cmp(&b.rate);
+        let Some((rate, queue)) = self
+            .overloads
             .iter()
-            .filter_map(|series| overload(series, self.quiet))
-            .collect();
+            .max_by(by_rate)
+            .map(|over| (over.rate, over.queue))
+        else {
+            return false;
+        };
+        let before = (self.quiet.noise, self.quiet_lost);
+        let quiet = self.quiet;
+        let below = || {
+            all.iter()
+                .filter(|series| overload(series, quiet).is_none())
+        };
+        if let Some(fastest) = below().next_back() {
+            self.quiet.noise = fastest.noise_beside_backlog(rate);
+        }
+        let baseline = observed.baseline_rtt.unwrap_or_default().as_secs_f64();
+        if queue <= SHORT * rate * baseline && self.quiet_lost >= LOSSES_LEAST {
+            let lost = |series: &Series| series.lost_beside_queue(rate, queue);
+            self.quiet_lost = below().map(lost).sum();
+            self.quiet.loss = self.quiet_lost as f64 / self.quiet_packets.max(1) as f64;
+        }
+        before != (self.quiet.noise, self.quiet_lost)
     }
 
     /// The bottleneck's rate, in bytes per second.
@@ -395,9 +414,11 @@ impl Seen {
         let found = |sure: f64, evidence: String| {
             Some(Finding::new(Cause::CrossTraffic, sure, evidence).with(parameters))
         };
-        if over.straying > over.straying_by_chance {
+        // Where hosts may have left the line idle most of the time, nobody knows who used it.
+        let is_known = over.rate_error.is_some();
+        if is_known && over.straying > over.straying_by_chance {
             let evidence = format!(
-                "what gets through strays by {:.0} bytes from a steady rate, chance explains {:.0}",
+                "what gets through strays by {:.0} bytes from a steady rate, chance and the hosts explain {:.0}",
                 over.straying, over.straying_by_chance
             );
             return found(
@@ -405,7 +426,8 @@ impl Seen {
                 evidence,
             );
         }
-        if let Some(back_to_back) = over.mixed_at.filter(|_| over.queue > 1.5 * self.packet) {
+        let mixed_at = over.mixed_at.filter(|_| is_known);
+        if let Some(back_to_back) = mixed_at.filter(|_| over.queue > 1.5 * self.packet) {
             let evidence = format!(
                 "packets that follow each other come at {}, all together only at {}",
                 bitrate(back_to_back),
@@ -416,12 +438,20 @@ impl Seen {
                 evidence,
             );
         }
-        let rates = || self.overloads.iter().map(|overload| overload.rate);
-        let (least, most) = (
-            rates().fold(f64::INFINITY, f64::min),
-            rates().fold(0.0, f64::max),
-        );
-        if most > least * (1.0 + SAME_RATE) {
+        // A rate that hosts may have changed is compared by what they left of it for sure; and what loses some of less
+        // than gets through elsewhere is a short queue that the sender's stutter fills.
+        let fastest = self.overloads.iter().map(|over| over.rate);
+        let fastest = fastest.fold(0.0, f64::max);
+        let rates = || {
+            let overloads = self.overloads.iter();
+            let overloads = overloads.filter(|over| over.offered > fastest * (1.0 + SAME_RATE));
+            overloads.filter_map(|over| Some((over.rate, over.rate_error?)))
+        };
+        let least = rates().min_by(|a, b| a.0.total_cmp(&b.0))?;
+        let most = rates().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let by_hosts = least.1 + most.1;
+        let (least, most) = (least.0, most.0);
+        if most > least * (1.0 + SAME_RATE + by_hosts) {
             let evidence = format!(
                 "the more is offered the more gets through: {} and {}",
                 bitrate(least),
