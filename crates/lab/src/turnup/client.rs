@@ -28,6 +28,7 @@ use vocab::{Bitrate, ByteCount, Time};
 use super::conversation::{ALIVE_EVERY, Line, Reader, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
 use super::host;
+use super::observation::interrupted;
 use super::plausible;
 use super::streams::Sender;
 use super::system::{self, Clock, Incoming};
@@ -307,6 +308,10 @@ impl<'a> Test<'a> {
                     self.pause(rest)?;
                     let duration = plan.duration.min(self.limits.order);
                     let record = self.stream(direction, StreamPlan { duration, ..plan })?;
+                    if let Some(remark) = interrupted(direction, &record) {
+                        self.progress.note(&remark);
+                        self.turn_up.remark(remark);
+                    }
                     self.turn_up.stream(record);
                 }
                 Task::Run(plan) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use measure::diagnosis::{
     Cause, Finding, Parameters, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded,
-    diagnose,
+    diagnose, interruptions,
 };
 use measure::procedure::{Bottleneck, CountedStream, LimitedBy, MtuOutcome, StreamRecord};
 use measure::run::is_window_reached;
@@ -298,6 +298,25 @@ fn stage(record: &StreamRecord) -> Stage {
     }
 }
 
+/// What to say of packets of a stream that were lost in rows which no bottleneck makes.
+pub(super) fn interrupted(direction: Direction, record: &StreamRecord) -> Option<String> {
+    let rows = interruptions(&stage(record));
+    let longest = rows.iter().max_by_key(|row| row.lasted)?;
+    let others = match rows.len() {
+        1 => String::new(),
+        count => format!(" (the longest of {count} such rows)"),
+    };
+    Some(format!(
+        "{}, at {}: {} packets in a row were lost, sent within {:.0} ms in which nothing passed{others}. No queue and \
+         no policer does that: a host or a relay on the way stood still, this one perhaps, or the path was cut. The \
+         diagnosis leaves them out; measure again when the hosts have less to do",
+        direction.name(),
+        record.plan.rate,
+        longest.packets.len(),
+        longest.lasted.as_secs_f64() * 1e3,
+    ))
+}
+
 fn tcp_run(run: &RawRun) -> TcpRun {
     let mut connections: BTreeMap<u16, Vec<TcpSample>> = BTreeMap::new();
     for sample in &run.samples {
@@ -566,6 +585,34 @@ mod tests {
         assert_eq!(cause(None), Cause::None);
         assert_eq!(cause(Some(bottleneck(LimitedBy::MaxRate))), Cause::None);
         assert_eq!(cause(Some(bottleneck(LimitedBy::Path))), Cause::Unknown);
+    }
+
+    #[test]
+    fn a_row_of_losses_while_nothing_passes_is_remarked_on() {
+        let plan = StreamPlan {
+            rate: Bitrate::from_bits_per_second(120_000_000),
+            duration: Duration::from_secs(1),
+            ip_bytes: 1_500,
+        };
+        let record = |lost: std::ops::Range<u64>| StreamRecord {
+            plan,
+            sent: 10_000,
+            arrivals: (0..10_000)
+                .filter(|number| !lost.contains(number))
+                .map(|number| Arrival {
+                    number,
+                    sent_ns: number * 100_000,
+                    arrived_ns: number * 100_000,
+                })
+                .collect(),
+            left_ns: Vec::new(),
+        };
+        let said = interrupted(Direction::Up, &record(4_000..4_874)).unwrap();
+        assert!(
+            said.contains("874 packets") && said.contains("87 ms"),
+            "{said}"
+        );
+        assert_eq!(interrupted(Direction::Up, &record(4_000..4_010)), None);
     }
 
     #[test]
