@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use lab::host::Machine;
-use lab::known_links::{self, BufferFound, RateFound, RoundTripFound, WindowsFound};
+use lab::known_links::{self, BufferFound, RateFound, RoundTripFound, StreamFound, WindowsFound};
 use lab::preflight::{self, Captures, Interception, Needs};
 use lab::progress::Progress;
+use lab::terminal::write_hanging;
 use lab::{Environment, kernel, rootless};
 use serde_json::json;
 use vocab::{Bitrate, ByteCount, parse_duration};
@@ -292,6 +293,36 @@ fn write_all(out: &mut String, found: &Found) -> std::fmt::Result {
                 one.causes.join(", "),
             )?;
         }
+        writeln!(
+            out,
+            "\n{:>12}  streams, Mbit/s: arrived of sent (lost)",
+            "buffer B"
+        )?;
+        for one in &found.buffers {
+            let stream = |stream: &StreamFound| {
+                let StreamFound {
+                    offered_mbit_s,
+                    arrived_mbit_s,
+                    lost_packets,
+                } = stream;
+                format!("{arrived_mbit_s:.2} of {offered_mbit_s:.1} ({lost_packets})")
+            };
+            let streams: Vec<String> = one.streams.iter().map(stream).collect();
+            writeln!(out, "{:>12}  {}", one.queue_bytes, streams.join(", "))?;
+        }
+        for one in &found.buffers {
+            for lost in &one.spoilt {
+                writeln!(
+                    out,
+                    "measured again: {} B, as this host itself had lost {} packets",
+                    one.queue_bytes,
+                    lost.packets()
+                )?;
+            }
+            for remark in &one.remarks {
+                write_hanging(out, "note: ", 6, remark.split(' '));
+            }
+        }
     }
     for failure in &found.failures {
         writeln!(out, "not measured: {failure}")?;
@@ -301,6 +332,8 @@ fn write_all(out: &mut String, found: &Found) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use lab::peers::LostOutside;
+
     use super::*;
 
     #[test]
@@ -319,13 +352,31 @@ mod tests {
                 found_queue_bytes: None,
                 found_mbit_s: None,
                 carried_mbit_s: 289.6,
+                streams: vec![StreamFound {
+                    offered_mbit_s: 450.0,
+                    arrived_mbit_s: 299.5,
+                    lost_packets: 62_700,
+                }],
                 causes: vec!["shallow-buffer".to_owned()],
+                spoilt: vec![LostOutside {
+                    emulator_packets: 4_874,
+                    ..LostOutside::default()
+                }],
+                remarks: vec!["up: a long remark that has to be cut into two lines, as it is longer than eighty".to_owned()],
             }],
             failures: vec!["tbf at 1Gbit: no tc".to_owned()],
             ..Found::default()
         };
         let text = text(&found);
-        for words in ["9.90753", "-0.0053", "shallow-buffer", "not measured: tbf"] {
+        for words in [
+            "9.90753",
+            "-0.0053",
+            "shallow-buffer",
+            "299.50 of 450.0 (62700)",
+            "lost 4874 packets",
+            "note: up: a long",
+            "not measured: tbf",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert!(

@@ -36,6 +36,7 @@ use serde::Serialize;
 use vocab::{Bitrate, Probability, Random};
 
 pub use capacity::{LimitedBy, Search, Trial};
+pub(crate) use cells::lost_by_the_host;
 pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
 pub use family::Verdict;
 pub use host::{Host, Lateness};

@@ -30,7 +30,7 @@ use crate::wait;
 
 pub use policer::{Policing, burst_passed};
 pub(crate) use room::Room;
-pub use room::Side;
+pub use room::{LostOutside, Side};
 
 /// One quantity of one setting, of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -8,8 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::traffic;
+use crate::calibrate::lost_by_the_host;
 use crate::capture::{self, Packet};
 use crate::kernel::{self, Signal};
 use crate::process::{Launch, Process};
@@ -221,6 +224,29 @@ impl Room {
         self.start_emulator(&["--bridge", "near,far"], settings)
     }
 
+    /// Stops the emulator and says what was lost beside its model, by this host and not by the link.
+    pub(crate) fn lost_outside(&mut self) -> Result<LostOutside> {
+        let mut lost = LostOutside {
+            socket_packets: self.receiver_dropped()?,
+            ..LostOutside::default()
+        };
+        for name in [&self.sending, &self.middle, &self.receiving] {
+            let text = in_namespace(name, || fs::read_to_string("/proc/thread-self/net/dev"))?;
+            lost.device_packets += dropped_by_devices(&text);
+        }
+        let Some(mut emulator) = self.emulator.take() else {
+            return Ok(lost);
+        };
+        emulator.stop(Signal::Terminate)?;
+        let log = fs::read_to_string(emulator.log()).context("reading the emulator's log")?;
+        let account = log
+            .lines()
+            .rev()
+            .find_map(|line| serde_json::from_str::<Value>(line).ok());
+        lost.emulator_packets = lost_by_the_host(&account.context("the emulator gave no account")?);
+        Ok(lost)
+    }
+
     /// Where files of this measurement may lie; they go with it.
     pub(crate) fn directory(&self) -> &Path {
         self.run.directory()
@@ -307,6 +333,40 @@ impl Room {
 
 fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     kernel::in_network_namespace(&namespace_path(name), work)
+}
+
+/// Packets that a host lost beside the emulated link; a measurement over it says something about the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LostOutside {
+    /// By the emulator: not read in time, or not taken by the kernel.
+    pub emulator_packets: u64,
+    /// By devices that had no room, before the emulator or behind it.
+    pub device_packets: u64,
+    /// By sockets of the receiving end that were not read in time.
+    pub socket_packets: u64,
+}
+
+impl LostOutside {
+    /// All of them.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.emulator_packets + self.device_packets + self.socket_packets
+    }
+}
+
+/// What the devices in /proc/net/dev had no room for as they sent it.
+fn dropped_by_devices(text: &str) -> u64 {
+    /// Behind the device's name: eight columns of what came, then bytes, packets, errors and drops.
+    const SENDING_DROPS: usize = 11;
+    let of_device = |line: &str| {
+        let (_, columns) = line.split_once(':')?;
+        columns
+            .split_whitespace()
+            .nth(SENDING_DROPS)?
+            .parse::<u64>()
+            .ok()
+    };
+    text.lines().filter_map(of_device).sum()
 }
 
 /// A number from the two lines of UDP in /proc/net/snmp.
@@ -396,6 +456,15 @@ mod tests {
             .map(|one| (one.stamp_ns / 1_000_000, one.number))
             .collect();
         assert_eq!(arrived, [(1, 0), (2, 1), (2, 2), (2, 3)]);
+    }
+
+    #[test]
+    fn drops_of_devices_are_those_of_what_they_sent() {
+        let text = "Inter-|   Receive                         |  Transmit\n \
+                    face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop\n    \
+                    lo:  10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n   \
+                    end: 99 3 0 7 0 0 0 0 5151 35 0 12 0 0 0 0\n";
+        assert_eq!(dropped_by_devices(text), 12);
     }
 
     #[test]

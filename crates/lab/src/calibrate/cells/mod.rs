@@ -172,7 +172,7 @@ fn least_stolen<T>(mut measure: impl FnMut() -> Result<(f64, T)>) -> Result<(f64
 }
 
 /// Packets that the emulator says the host has lost: a reason to measure again, never a figure.
-fn lost_by_the_host(account: &Value) -> u64 {
+pub(crate) fn lost_by_the_host(account: &Value) -> u64 {
     ["forward", "back"]
         .iter()
         .flat_map(|way| {
