@@ -190,6 +190,8 @@ impl Known {
     pub fn black_hole(&self) -> Option<u16> {
         match self.path_mtu? {
             MtuOutcome::Found { mtu, tried } => (mtu < tried).then_some(mtu),
+            // The largest size that is known to pass.
+            MtuOutcome::Between { passes, .. } => Some(passes),
             MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer => None,
         }
     }

@@ -297,7 +297,6 @@ impl Run {
             "--duration {} s is too short: a rate is steady when two seconds agree; use 2s or more",
             self.duration.as_secs_f64()
         );
-        check_page(self.html.as_deref())?;
         let (host, port) = self.far_end()?;
         let profile = self.profile();
         if let Some(least) = self.limits.min_rate {
@@ -375,30 +374,6 @@ impl Run {
             },
         }
     }
-}
-
-/// Says before the test what would otherwise be said minutes later: that its page has no place to be written.
-///
-/// # Errors
-/// When the page's folder is not there, or the page would be a folder.
-pub(crate) fn check_page(path: Option<&Path>) -> Result<()> {
-    let Some(path) = path else {
-        return Ok(());
-    };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    ensure!(
-        folder.is_dir() && !path.is_dir(),
-        "--html {} cannot be written: {}",
-        path.display(),
-        match path.is_dir() {
-            true => "it is a directory".to_owned(),
-            false => format!("there is no directory {}", folder.display()),
-        }
-    );
-    Ok(())
 }
 
 /// The key that a client cannot do without.

@@ -13,7 +13,7 @@ use lab::turnup::{self, PORT, RunOptions};
 use vocab::{Bitrate, Probability, parse_duration};
 
 use crate::lab::progress;
-use crate::measure::{Ways, check_page, needed_key};
+use crate::measure::{Ways, needed_key};
 use crate::measure_arguments::{dscp, far_end};
 use crate::output::Output;
 use crate::page_file::PageFile;
@@ -63,7 +63,6 @@ struct Way {
 
 impl Way {
     fn options(&self) -> Result<RunOptions> {
-        check_page(self.html.as_deref())?;
         let (host, port) = far_end(&self.host, self.port, PORT)?;
         Ok(RunOptions {
             host,

@@ -685,7 +685,7 @@ impl Seen {
             let sure = confidence(reached * self.rtt / (WINDOW_USED * offered));
             return Some(found(offered, sure.max(0.7), evidence));
         }
-        if self.queues_at().is_some() {
+        if self.queues_at(LONG_QUEUE_PACKETS).is_some() {
             return None;
         }
         if let Some(offered) = window.offered.filter(|_| window.full > NEARLY_ALWAYS) {
