@@ -148,6 +148,22 @@ fn no_line_is_wider_than_a_terminal() {
     assert!(text.contains("rate 10.000 Mbit/s"), "{text}");
 }
 
+#[test]
+fn an_ideal_by_what_the_tester_could_offer_is_said_to_be_none() {
+    let capped = Profile {
+        max_rate: Bitrate::from_bits_per_second(5_000_000),
+        ..profile()
+    };
+    let text = text(&finished_by(TurnUp::new(capped)));
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    assert!(
+        text.starts_with("NOT MEASURED: bottleneck rate up"),
+        "{text}"
+    );
+    assert!(text.contains("and TCP more than its ideal here"), "{text}");
+}
+
 /// Against a server that counts: the same figures, and what they are of.
 #[test]
 fn a_report_of_one_end_says_what_its_figures_are_of() {

@@ -255,8 +255,12 @@ fn write_rate(
     let known = turn_up.known(direction);
     let limit = match found.limited_by {
         LimitedBy::Path => "",
-        LimitedBy::MaxRate => ", the most that was offered; the path may carry more",
-        LimitedBy::Sender => ", all that the sending host managed; the path may carry more",
+        LimitedBy::MaxRate => {
+            ", the most that was offered; the path may carry more, and TCP more than its ideal here"
+        }
+        LimitedBy::Sender => {
+            ", all that the sending host managed; the path may carry more, and TCP more than its ideal here"
+        }
     };
     let steady = if found.is_steady { "" } else { ", not steady" };
     let rate = mbit(found.rate);
