@@ -195,6 +195,7 @@ fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> 
             rate: Some(found.rate),
             ..Parameters::default()
         },
+        instead: None,
     })
 }
 
