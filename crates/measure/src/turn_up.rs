@@ -24,6 +24,7 @@
 //! passed or failed but by a threshold that somebody stated: the RFC has none.
 
 mod judgement;
+mod known;
 mod one_ended;
 
 use std::collections::VecDeque;
@@ -31,13 +32,15 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount};
 
-use crate::metrics::{self, LossBudget, LossVerdict};
+use crate::metrics::{self, LossBudget};
 use crate::procedure::{
-    Bottleneck, BottleneckSearch, CountedSearch, CountedStream, MtuOutcome, RttOutcome,
-    SearchConfig, Step, StreamPlan, StreamRecord,
+    Bottleneck, BottleneckSearch, CountedSearch, MtuOutcome, RttOutcome, SearchConfig, Step,
+    StreamPlan, StreamRecord,
 };
 use crate::run::{Figures, Ideal, Maximum};
 use crate::wire::{Direction, Limits};
+
+pub use self::known::{Known, LossCheck, RunDone};
 
 /// The share of the bottleneck's rate at which losses are counted, in percent: nearly full, and no
 /// queue grows.
@@ -165,58 +168,6 @@ pub enum Task {
     Run(RunPlan),
     /// All is done.
     Done,
-}
-
-/// What is known of a direction.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// From the search.
-    pub path_mtu: Option<MtuOutcome>,
-    /// From the streams.
-    pub bottleneck: Option<Bottleneck>,
-    /// The streams that measured, for plots and for diagnosis.
-    pub streams: Vec<StreamRecord>,
-    /// The streams that measured and were only counted at the far end.
-    pub counted: Vec<CountedStream>,
-    /// What the stream below the rate lost, against the budget for the target.
-    pub loss: Option<LossCheck>,
-    /// The runs.
-    pub runs: Vec<RunDone>,
-}
-
-impl Known {
-    /// The largest packet that passes, where larger ones that the interface takes vanish.
-    #[must_use]
-    pub fn black_hole(&self) -> Option<u16> {
-        match self.path_mtu? {
-            MtuOutcome::Found { mtu, tried } => (mtu < tried).then_some(mtu),
-            // The largest size that is known to pass.
-            MtuOutcome::Between { passes, .. } => Some(passes),
-            MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer => None,
-        }
-    }
-}
-
-/// A loss budget and what it was held against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LossCheck {
-    /// RFC 8337.
-    pub budget: LossBudget,
-    /// Packets sent.
-    pub sent: u64,
-    /// Packets lost.
-    pub lost: u64,
-    /// What follows.
-    pub verdict: LossVerdict,
-}
-
-/// A run that was made.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RunDone {
-    /// As planned.
-    pub plan: RunPlan,
-    /// Its figures in this direction, all connections together; none where it failed.
-    pub figures: Option<Figures>,
 }
 
 /// A threshold that was not kept.

@@ -10,19 +10,20 @@
 //! is limited in rate and time, by each order and by the session, and ends [`SILENCE_MAX`] after the
 //! client's last word.
 
-use std::collections::HashSet;
+mod session;
+
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender as Channel, channel};
+use std::sync::mpsc::{Sender as Channel, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use measure::procedure::{Answer, ArrivalLog, Responder, StreamPlan};
 use measure::wire::{
-    Arrival, DATAGRAM_HEADER, Datagram, Direction, Joining, Key, Kind, Limits, Message, Nonce,
-    Refusal, Role, RunOrder, SessionKey, StreamOrder, VERSION,
+    DATAGRAM_HEADER, Direction, Joining, Key, Limits, Message, Nonce, Refusal, Role, RunOrder,
+    SessionKey, StreamOrder, VERSION,
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::{Bitrate, ByteCount};
@@ -31,7 +32,7 @@ use super::conversation::{ALIVE_EVERY, Heard, Reader, SILENCE_MAX, Writer, rando
 use super::host;
 use super::streams::Sender;
 use super::system::{self, Clock, Incoming};
-use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender, scaled};
+use super::transfers::{Transferred, scaled};
 use crate::calibrate::system::{Stamps, enlarge_buffers, stamp};
 use crate::kernel;
 
@@ -682,140 +683,6 @@ fn place_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => Ipv6Addr::from(u128::from(six) >> 64 << 64).into(),
         four @ IpAddr::V4(_) => four,
-    }
-}
-
-impl Session {
-    fn is_given_up(&self, order: u32) -> bool {
-        self.is_over.load(Ordering::Relaxed) || *lock(&self.given_up) == Some(order)
-    }
-
-    /// Whether an order may be carried out: one at a time.
-    fn claim(&self, order: u32) -> bool {
-        let is_free = !self.is_busy.swap(true, Ordering::AcqRel);
-        if !is_free {
-            self.fail(order, "the order before this one is not over");
-        }
-        is_free
-    }
-
-    /// Carries out what was claimed, and says why if it fails.
-    fn carry_out(&self, order: u32, what: impl FnOnce() -> Result<()>) {
-        let result = what();
-        self.is_busy.store(false, Ordering::Release);
-        if let Err(error) = result {
-            self.fail(order, &format!("{error:#}"));
-        }
-    }
-
-    fn fail(&self, order: u32, why: &str) {
-        let text: String = why
-            .chars()
-            .filter(|character| !character.is_control())
-            .collect();
-        let _ = self.writer.send(&Message::Failed { order, text });
-    }
-
-    /// Whether a stream is on its way, either way: nothing is said over TCP then.
-    fn is_measuring(&self) -> bool {
-        let is_arriving = |listening: &Listening| listening.last.elapsed() < ALIVE_EVERY;
-        self.is_streaming.load(Ordering::Relaxed)
-            || lock(&self.listening).as_ref().is_some_and(is_arriving)
-    }
-
-    /// An empty packet against a stream: it comes.
-    fn here(&self, order: u32) -> Datagram {
-        Datagram {
-            kind: Kind::Data,
-            session: self.id,
-            order,
-            number: 0,
-            stamp: 0,
-            extra: 0,
-        }
-    }
-
-    /// Tells what arrived of a stream, once the rest of it is there.
-    fn report_arrivals(&self, order: u32) {
-        let arrivals = self.wait_for_rest(order);
-        // Before anything is said: the client may have sent the next one when its thread goes on.
-        self.is_reporting.store(false, Ordering::Release);
-        let Some(arrivals) = arrivals else {
-            return;
-        };
-        for some in arrivals.chunks(ARRIVALS_EACH).chain([&[][..]]) {
-            let message = Message::Arrivals {
-                order,
-                arrivals: some.to_vec(),
-            };
-            if self.writer.send(&message).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// What arrived of a stream that was listened for, once nothing comes any more.
-    fn wait_for_rest(&self, order: u32) -> Option<Vec<Arrival>> {
-        let began = Instant::now();
-        loop {
-            let mut place = lock(&self.listening);
-            let listening = place.as_ref().filter(|one| one.order == order)?;
-            if listening.last.elapsed() >= QUIET || began.elapsed() >= REST_MAX {
-                return place.take().map(|listening| listening.log.into_arrivals());
-            }
-            drop(place);
-            std::thread::sleep(QUIET / 5);
-        }
-    }
-
-    fn wait_for(
-        &self,
-        order: &RunOrder,
-        joined: &Receiver<(u16, TcpStream)>,
-    ) -> Result<Vec<(u16, TcpStream)>> {
-        let [up, down] = order.connections;
-        let wanted = usize::from(up) + usize::from(down);
-        let until = Instant::now() + JOINING_MAX;
-        let mut numbers = HashSet::new();
-        let mut connections = Vec::new();
-        while connections.len() < wanted {
-            ensure!(!self.is_given_up(order.order), "the run was given up");
-            ensure!(
-                Instant::now() < until,
-                "{} of {wanted} connections came in {} s",
-                connections.len(),
-                JOINING_MAX.as_secs()
-            );
-            if let Ok((number, stream)) = joined.recv_timeout(LOOK_EVERY)
-                && usize::from(number) < wanted
-                && numbers.insert(number)
-            {
-                connections.push((number, stream));
-            }
-        }
-        Ok(connections)
-    }
-
-    fn prepare(&self, order: &RunOrder, connections: Vec<(u16, TcpStream)>) -> Result<Transfers> {
-        let [up, _] = order.connections;
-        let (receiving, sending): (Vec<_>, Vec<_>) = connections
-            .into_iter()
-            .partition(|(number, _)| *number < up);
-        let [window, other] = order.windows;
-        for (_, stream) in &receiving {
-            prepare_receiver(stream, window);
-        }
-        for (_, stream) in &sending {
-            prepare_sender(stream, other);
-            host::set_congestion_control(stream, &order.congestion_control)?;
-        }
-        Ok(Transfers {
-            sending,
-            receiving,
-            window,
-            send_window: other,
-            duration: order.duration,
-        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The order of steps and the verdict, with results made up.
 
 use super::*;
-use crate::procedure::LimitedBy;
+use crate::procedure::{CountedStream, LimitedBy};
 use crate::wire::Arrival;
 
 fn profile() -> Profile {

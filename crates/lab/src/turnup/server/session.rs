@@ -1,0 +1,153 @@
+//! One client's test, as the server's threads share it.
+
+use std::collections::HashSet;
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use measure::wire::{Arrival, Datagram, Kind, Message, RunOrder};
+
+use super::super::conversation::ALIVE_EVERY;
+use super::super::host;
+use super::super::transfers::{Transfers, prepare_receiver, prepare_sender};
+use super::{ARRIVALS_EACH, JOINING_MAX, LOOK_EVERY, Listening, QUIET, REST_MAX, Session, lock};
+
+impl Session {
+    pub(super) fn is_given_up(&self, order: u32) -> bool {
+        self.is_over.load(Ordering::Relaxed) || *lock(&self.given_up) == Some(order)
+    }
+
+    /// Whether an order may be carried out: one at a time.
+    pub(super) fn claim(&self, order: u32) -> bool {
+        let is_free = !self.is_busy.swap(true, Ordering::AcqRel);
+        if !is_free {
+            self.fail(order, "the order before this one is not over");
+        }
+        is_free
+    }
+
+    /// Carries out what was claimed, and says why if it fails.
+    pub(super) fn carry_out(&self, order: u32, what: impl FnOnce() -> Result<()>) {
+        let result = what();
+        self.is_busy.store(false, Ordering::Release);
+        if let Err(error) = result {
+            self.fail(order, &format!("{error:#}"));
+        }
+    }
+
+    pub(super) fn fail(&self, order: u32, why: &str) {
+        let text: String = why
+            .chars()
+            .filter(|character| !character.is_control())
+            .collect();
+        let _ = self.writer.send(&Message::Failed { order, text });
+    }
+
+    /// Whether a stream is on its way, either way: nothing is said over TCP then.
+    pub(super) fn is_measuring(&self) -> bool {
+        let is_arriving = |listening: &Listening| listening.last.elapsed() < ALIVE_EVERY;
+        self.is_streaming.load(Ordering::Relaxed)
+            || lock(&self.listening).as_ref().is_some_and(is_arriving)
+    }
+
+    /// An empty packet against a stream: it comes.
+    pub(super) fn here(&self, order: u32) -> Datagram {
+        Datagram {
+            kind: Kind::Data,
+            session: self.id,
+            order,
+            number: 0,
+            stamp: 0,
+            extra: 0,
+        }
+    }
+
+    /// Tells what arrived of a stream, once the rest of it is there.
+    pub(super) fn report_arrivals(&self, order: u32) {
+        let arrivals = self.wait_for_rest(order);
+        // Before anything is said: the client may have sent the next one when its thread goes on.
+        self.is_reporting.store(false, Ordering::Release);
+        let Some(arrivals) = arrivals else {
+            return;
+        };
+        for some in arrivals.chunks(ARRIVALS_EACH).chain([&[][..]]) {
+            let message = Message::Arrivals {
+                order,
+                arrivals: some.to_vec(),
+            };
+            if self.writer.send(&message).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What arrived of a stream that was listened for, once nothing comes any more.
+    pub(super) fn wait_for_rest(&self, order: u32) -> Option<Vec<Arrival>> {
+        let began = Instant::now();
+        loop {
+            let mut place = lock(&self.listening);
+            let listening = place.as_ref().filter(|one| one.order == order)?;
+            if listening.last.elapsed() >= QUIET || began.elapsed() >= REST_MAX {
+                return place.take().map(|listening| listening.log.into_arrivals());
+            }
+            drop(place);
+            std::thread::sleep(QUIET / 5);
+        }
+    }
+
+    pub(super) fn wait_for(
+        &self,
+        order: &RunOrder,
+        joined: &Receiver<(u16, TcpStream)>,
+    ) -> Result<Vec<(u16, TcpStream)>> {
+        let [up, down] = order.connections;
+        let wanted = usize::from(up) + usize::from(down);
+        let until = Instant::now() + JOINING_MAX;
+        let mut numbers = HashSet::new();
+        let mut connections = Vec::new();
+        while connections.len() < wanted {
+            ensure!(!self.is_given_up(order.order), "the run was given up");
+            ensure!(
+                Instant::now() < until,
+                "{} of {wanted} connections came in {} s",
+                connections.len(),
+                JOINING_MAX.as_secs()
+            );
+            if let Ok((number, stream)) = joined.recv_timeout(LOOK_EVERY)
+                && usize::from(number) < wanted
+                && numbers.insert(number)
+            {
+                connections.push((number, stream));
+            }
+        }
+        Ok(connections)
+    }
+
+    pub(super) fn prepare(
+        &self,
+        order: &RunOrder,
+        connections: Vec<(u16, TcpStream)>,
+    ) -> Result<Transfers> {
+        let [up, _] = order.connections;
+        let (receiving, sending): (Vec<_>, Vec<_>) = connections
+            .into_iter()
+            .partition(|(number, _)| *number < up);
+        let [window, other] = order.windows;
+        for (_, stream) in &receiving {
+            prepare_receiver(stream, window);
+        }
+        for (_, stream) in &sending {
+            prepare_sender(stream, other);
+            host::set_congestion_control(stream, &order.congestion_control)?;
+        }
+        Ok(Transfers {
+            sending,
+            receiving,
+            window,
+            send_window: other,
+            duration: order.duration,
+        })
+    }
+}
