@@ -8,9 +8,7 @@
 //!
 //! Batches keep each side from starving the other: under load a packet waits for at most one
 //! batch of reads and one of writes before it is looked at. A packet came when the kernel says it
-//! did; where it does not say, the clock is read once for a batch, right behind it. So that it also
-//! meets the model as it was then, a direction's time goes no further than its device has been
-//! heard: after this thread stood still the packets that wait for it are no burst. What was written
+//! did; where it does not say, the clock is read once for a batch, right behind it. What was written
 //! counts as late until all of its batch was written.
 //!
 //! While packets are under way the thread sleeps until shortly before the next is due (`pace.rs`)
@@ -165,11 +163,10 @@ impl Driver {
                 }
                 Rest::Asleep(_) | Rest::Idle(_) | Rest::Gathering => {}
             }
-            let mut heard = [now; 2];
             for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
                 if has_come {
                     let packets;
-                    (packets, heard[index], now) = self.take_in(index, &mut received)?;
+                    (packets, now) = self.take_in(index, &mut received)?;
                     pace.came(now, packets);
                     processor.came(now, packets);
                 }
@@ -178,8 +175,8 @@ impl Driver {
                 self.look_last();
                 return Ok(self.report());
             }
-            now = self.deliver_due(0, heard[0], now);
-            now = self.deliver_due(1, heard[1], now);
+            now = self.deliver_due(0, now);
+            now = self.deliver_due(1, now);
             if self.watch_at.is_some_and(|at| at <= now) {
                 self.look_after(now);
                 processor.came(now, 0);
@@ -226,42 +223,31 @@ impl Driver {
     }
 
     /// Hands to the model what has come to the device at this end; returns how many packets that
-    /// were, until when all that came is among them, and when it was done.
-    fn take_in(
-        &mut self,
-        index: usize,
-        received: &mut Vec<Received>,
-    ) -> Result<(usize, Time, Time)> {
+    /// were and when it was done.
+    fn take_in(&mut self, index: usize, received: &mut Vec<Received>) -> Result<(usize, Time)> {
         self.devices[index].receive(BATCH_PACKETS, received)?;
         let now = self.now();
         let packets = received.len();
         if packets == 0 {
-            return Ok((0, now, now));
+            return Ok((0, now));
         }
         let direction = direction(&mut self.link, index);
-        let mut latest = Time::ZERO;
         for Received { packet, came } in received.drain(..) {
             let arrived = came.map_or(now, |came| {
                 now.min(Time::from_epoch(came.saturating_duration_since(self.start)))
             });
-            latest = latest.max(arrived);
             direction.handle(arrived, packet);
         }
-        // Behind a whole batch more may wait.
-        let heard = if packets < BATCH_PACKETS { now } else { latest };
         self.watch_at.get_or_insert(now + Watch::INTERVAL);
         self.hand_out_records(index);
-        Ok((packets, heard, now))
+        Ok((packets, now))
     }
 
-    /// Delivers what is due `until` then in batches, as long as they are full; returns when that was
-    /// done, which is `now` if nothing was.
-    fn deliver_due(&mut self, index: usize, until: Time, mut now: Time) -> Time {
+    /// Delivers batches as long as they are full; returns when that was done.
+    fn deliver_due(&mut self, index: usize, mut now: Time) -> Time {
         for _ in 0..DELIVERIES_MAX {
-            let Some((count, written)) = self.deliver(index, until) else {
-                break;
-            };
-            now = written;
+            let count;
+            (count, now) = self.deliver(index, now);
             if count < BATCH_PACKETS {
                 break;
             }
@@ -269,15 +255,15 @@ impl Driver {
         now
     }
 
-    /// Writes what has arrived in the model until then to the device at its end, at most a batch;
-    /// returns how many packets that were and when it was done, if there were any.
-    fn deliver(&mut self, index: usize, until: Time) -> Option<(usize, Time)> {
+    /// Writes what has arrived in the model to the device at its end, at most a batch; returns how
+    /// many packets that were and when it was done.
+    fn deliver(&mut self, index: usize, now: Time) -> (usize, Time) {
         let direction = direction(&mut self.link, index);
         let to = &mut self.devices[1 - index];
         let mut dues = [Time::ZERO; BATCH_PACKETS];
         let mut count = 0;
         while count < BATCH_PACKETS {
-            let Some(delivery) = direction.poll_output(until) else {
+            let Some(delivery) = direction.poll_output(now) else {
                 break;
             };
             dues[count] = delivery.due;
@@ -287,7 +273,7 @@ impl Driver {
         if count == 0 {
             // What became of lost packets is certain all the same.
             self.hand_out_records(index);
-            return None;
+            return (0, now);
         }
         let relay = &mut self.relays[index];
         let refused = to.flush();
@@ -304,7 +290,7 @@ impl Driver {
         relay.failed_writes += refused;
         self.watch_at.get_or_insert(written + Watch::INTERVAL);
         self.hand_out_records(index);
-        Some((count, written))
+        (count, written)
     }
 
     fn hand_out_records(&mut self, index: usize) {

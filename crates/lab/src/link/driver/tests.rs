@@ -1,6 +1,5 @@
 //! Devices without a kernel behind them.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc;
 use std::thread;
@@ -11,7 +10,7 @@ use bytes::Bytes;
 use emulate::{Delivery, DirectionConfig, Ending, Framing, Line, LinkConfig, Loss};
 use vocab::{Bitrate, Probability, Time};
 
-use super::{BATCH_PACKETS, Command, Driver};
+use super::{Command, Driver};
 use crate::link::device::{Device, Received};
 use crate::link::record::{LinkRecord, RecordSink};
 use crate::link::system::Waker;
@@ -68,48 +67,6 @@ impl Device for Slow {
         };
         into.push(Received { packet, came });
         self.read.send([came.unwrap_or(after), after])?;
-        Ok(())
-    }
-
-    fn send(&mut self, _delivery: Delivery) {}
-
-    fn flush(&mut self) -> u64 {
-        0
-    }
-
-    fn unread_packets(&mut self) -> u64 {
-        0
-    }
-}
-
-/// Many packets that came one after another while nobody read them.
-struct Behind {
-    waiting: Waker,
-    came: VecDeque<Instant>,
-}
-
-impl Device for Behind {
-    fn name(&self) -> &str {
-        "behind"
-    }
-
-    fn framing(&self) -> Framing {
-        Framing::Ip
-    }
-
-    fn file(&self) -> BorrowedFd<'_> {
-        self.waiting.as_fd()
-    }
-
-    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
-        for came in self.came.drain(..max.min(self.came.len())) {
-            let packet = Bytes::from_static(&[0x45; 40]);
-            let came = Some(came);
-            into.push(Received { packet, came });
-        }
-        if self.came.is_empty() {
-            self.waiting.clear();
-        }
         Ok(())
     }
 
@@ -281,45 +238,4 @@ fn a_packet_without_a_stamp_arrives_when_it_has_been_read() {
 fn no_stamp_makes_a_packet_come_after_it_was_there() {
     let (arrived, came, _) = arrival(Stamp::Ahead);
     assert!(arrived < came);
-}
-
-#[test]
-fn packets_that_waited_for_a_thread_that_stood_still_meet_the_model_as_they_came() {
-    const PACKETS: u32 = 5 * BATCH_PACKETS as u32 / 2;
-    let start = Instant::now();
-    let came: Vec<Instant> = (1..=PACKETS)
-        .map(|place| start + Duration::from_micros(10) * place)
-        .collect();
-    thread::sleep(READING);
-    let device = |came: VecDeque<Instant>| {
-        let waiting = Waker::new().unwrap();
-        if !came.is_empty() {
-            waiting.wake();
-        }
-        Box::new(Behind { waiting, came }) as Box<dyn Device>
-    };
-    let devices = [device(came.clone().into()), device(VecDeque::new())];
-    let (commands, receiver) = mpsc::channel();
-    let waker = Waker::new().unwrap();
-    let mut driver = Driver::new(
-        devices,
-        LinkConfig::default(),
-        receiver,
-        waker.try_clone().unwrap(),
-        start,
-    );
-    let (sink, records) = mpsc::channel();
-    driver.record(Some(Box::new(Sink(sink))));
-    let link = thread::spawn(move || driver.run());
-    let arrived: Vec<Time> = (0..PACKETS)
-        .map(|_| records.recv().unwrap().record.arrived)
-        .collect();
-    commands.send(Command::Stop).unwrap();
-    waker.wake();
-    link.join().unwrap().unwrap();
-    let stamped: Vec<Time> = came
-        .into_iter()
-        .map(|came| Time::from_epoch(came - start))
-        .collect();
-    assert_eq!(arrived, stamped);
 }
