@@ -135,7 +135,7 @@ const TELLS_LAST_ACCESS: &str = "raw.open.ntcreatex_supersede";
 const PORTS_EVERY: u32 = 32;
 
 /// A LAN's worth of a link: suites that wait for timeouts of their own need no other.
-pub(super) const LINK: [&str; 6] = ["--rate", "1Gbit", "--delay", "500us", "--queue", "1MB"];
+pub(super) const LINK: [&str; 6] = ["--rate", "300Mbit", "--delay", "500us", "--queue", "1MB"];
 
 /// How long a suite of [`QUICK`] may take, some thirty times what it takes on a LAN.
 pub const QUICK_LIMIT: Duration = Duration::from_secs(120);

@@ -245,7 +245,8 @@ fn who_waits_for_the_key_can_be_stopped() {
         // This waits until the other end is opened to be read.
         let writing = OpenOptions::new().write(true).open(&pipe).unwrap();
         let id = child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
+        // Not SIGINT: what a shell starts in the background ignores that one.
+        let sent = Command::new("kill").args(["-TERM", &id]).status().unwrap();
         assert!(sent.success());
         let mut ended = None;
         for _ in 0..600 {
@@ -257,7 +258,7 @@ fn who_waits_for_the_key_can_be_stopped() {
         }
         let _ = child.kill();
         let signal = ended.and_then(|status| status.signal());
-        assert_eq!(signal, Some(2), "{arguments:?}: {ended:?}");
+        assert_eq!(signal, Some(15), "{arguments:?}: {ended:?}");
         drop(writing);
     }
 }
@@ -266,10 +267,13 @@ fn who_waits_for_the_key_can_be_stopped() {
 fn what_cannot_be_kept_or_written_is_said_before_anything_is_sent() {
     let cases = [
         ("--max-transfer-time-ratio=nan", "a threshold is a number"),
-        ("--min-efficiency=inf", "a threshold is a number"),
-        ("--max-buffer-delay=-1", "a threshold is a number"),
-        ("--html=/nonexistent/page.html", "there is no directory"),
-        ("--html=/tmp", "it is a directory"),
+        ("--min-efficiency=inf", "a number of percent"),
+        ("--max-buffer-delay=-1", "a number of percent"),
+        (
+            "--html=/nonexistent/page.html",
+            "page.html cannot be written",
+        ),
+        ("--html=/tmp", "/tmp cannot be written"),
         ("--key-file=/dev/zero", "a key is a few words"),
     ];
     // Nothing listens there: whoever gets as far is told so.
