@@ -388,9 +388,8 @@ pub fn bench(
     let all_cores = figures(&mut stand, progress, 0.0, "all cores")?;
     // What is started from here on stays on one; threads and processes inherit it.
     let one = processors.get(..1).unwrap_or_default();
-    system::bind_to(one).context("binding to one processor")?;
-    let one_core = figures(&mut stand, progress, 0.5, "one core");
-    system::bind_to(&processors).context("unbinding from one processor")?;
+    let one_core = system::bound_to(one, || figures(&mut stand, progress, 0.5, "one core"))
+        .context("binding to one processor")?;
     Ok(BenchReport {
         date,
         device,

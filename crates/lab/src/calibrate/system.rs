@@ -159,7 +159,7 @@ pub(crate) fn sharpen_timers() {
 }
 
 /// The processors that the calling thread, and what it starts from now on, may run on.
-pub(super) fn processors() -> io::Result<Vec<usize>> {
+pub(crate) fn processors() -> io::Result<Vec<usize>> {
     // SAFETY: the set is plain data; the kernel writes no more than its size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
@@ -176,7 +176,7 @@ pub(super) fn processors() -> io::Result<Vec<usize>> {
 }
 
 /// Binds the calling thread, and what it starts from now on, to these processors.
-pub(super) fn bind_to(processors: &[usize]) -> io::Result<()> {
+fn bind_to(processors: &[usize]) -> io::Result<()> {
     // SAFETY: the set is plain data and lives through the call; every number is below its size,
     // because it came from `processors`.
     checked(unsafe {
@@ -187,6 +187,15 @@ pub(super) fn bind_to(processors: &[usize]) -> io::Result<()> {
         libc::sched_setaffinity(0, mem::size_of::<libc::cpu_set_t>(), &raw const set)
     })
     .map(drop)
+}
+
+/// Does something on these processors only; threads and processes that it starts stay on them.
+pub(crate) fn bound_to<T>(processors: &[usize], what: impl FnOnce() -> T) -> io::Result<T> {
+    let before = self::processors()?;
+    bind_to(processors)?;
+    let done = what();
+    bind_to(&before)?;
+    Ok(done)
 }
 
 /// A clock of the system.
@@ -537,9 +546,8 @@ mod tests {
     #[test]
     fn a_thread_can_be_bound_and_set_free() {
         let all = processors().unwrap();
-        bind_to(&all[..1]).unwrap();
-        assert_eq!(processors().unwrap(), all[..1]);
-        bind_to(&all).unwrap();
+        let bound = bound_to(&all[..1], || processors().unwrap()).unwrap();
+        assert_eq!(bound, all[..1]);
         assert_eq!(processors().unwrap(), all);
     }
 }
