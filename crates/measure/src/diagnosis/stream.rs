@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 
+use self::service::{Backlog, Service, straying};
 use super::interruption::interruptions;
 use super::observation::{Stage, StreamPacket};
 use super::statistics::{Fit, quantile};
@@ -30,9 +31,6 @@ const OVERLOADED: f64 = 0.97;
 const LEVEL_PACKETS: usize = 50;
 /// Packets that follow each other faster than all of them by this share have others in between.
 const MIXED: f64 = 0.1;
-/// For how many seconds a host or a relay on the way may stand still: two shared processors that others
-/// keep busy do so for tens of milliseconds.
-const STALL: f64 = 0.05;
 /// The share of packets that waits no longer than a full queue lets it.
 const FULL: f64 = 0.95;
 /// The share that waits no longer than the longest queue that lasts: what is managed may be longer for a
@@ -41,9 +39,6 @@ const LONG: f64 = 0.98;
 /// Packets that come closer upon each other than this share of the time between two that are sent were held up
 /// together.
 const CLUMP_GAP: f64 = 0.3;
-/// Nothing for so many packets' time is a host that stood still: others who share the bottleneck take their part
-/// of it, not all.
-const STILL_PACKETS: f64 = 4.0;
 /// Rates that differ by more than this share are not the same.
 pub(super) const SAME_RATE: f64 = 0.03;
 /// The least loss that is reckoned with when a change of loss is looked for: one in a thousand.
@@ -112,18 +107,25 @@ impl Series {
     }
 
     /// Those of them that found nobody waiting before a line of a rate with so short a queue: a sender that makes
-    /// up for having stood still fills it at any rate.
+    /// up for having stood still fills it at any rate, and so does what held up packets that were sent before and
+    /// came after.
     pub(super) fn lost_beside_queue(&self, rate: f64, queue: f64) -> usize {
         let least = f64::max(queue - self.packet, 0.1 * self.packet);
         let mut anyhow = self.losses_anyhow().into_iter().peekable();
         let (mut level, mut before, mut count) = (0.0_f64, 0.0, 0);
+        let mut on_the_way = VecDeque::new();
         for (index, (sent, delay)) in self.sent.iter().zip(&self.delay).enumerate() {
             level = (level - rate * (sent - before).max(0.0)).max(0.0);
             before = f64::max(before, *sent);
-            if anyhow.next_if_eq(&index).is_some() && level < least {
+            while on_the_way.pop_front_if(|came| *came <= *sent).is_some() {}
+            let held_up = on_the_way.len() as f64 * self.packet;
+            if anyhow.next_if_eq(&index).is_some() && level.max(held_up) < least {
                 count += 1;
             }
-            level += if delay.is_some() { self.packet } else { 0.0 };
+            if let Some(delay) = delay {
+                level += self.packet;
+                on_the_way.push_back(sent + delay);
+            }
         }
         count
     }
@@ -373,257 +375,6 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     })
 }
 
-/// What an overloaded bottleneck served in the second half of a stage, by when.
-struct Service {
-    /// Seconds, and bytes served by then.
-    served: Vec<(f64, f64)>,
-    line: Fit,
-    /// Bytes of it that may be there or missing because of hosts.
-    error: f64,
-    /// As [`Overload`] has it.
-    rate_error: Option<f64>,
-    /// Of each packet, whether it found the line busy for all that is known.
-    surely: Vec<bool>,
-}
-
-impl Service {
-    /// Of a line before which packets wait, which is at least as fast.
-    fn of_queue(series: &Series, mut rate: f64, full_wait: f64, noise: f64) -> Option<Self> {
-        /// How often the rate is found again from what was sure by the last one.
-        const STEPS: usize = 4;
-        let from = series.sent.last()? / 2.0;
-        let of = |rate: f64| Busy::of(series, from, rate, rate * full_wait, noise);
-        let mut busy = of(rate);
-        // The faster the line, the sooner a pause leaves it idle; and the more it was, the faster it is.
-        for _ in 0..STEPS {
-            let found = busy.as_ref().and_then(|busy| fit(&busy.served));
-            let Some(found) = found.filter(|found| found.slope > rate) else {
-                break;
-            };
-            rate = found.slope;
-            busy = of(rate);
-        }
-        if let Some(busy) = busy {
-            let line = fit(&busy.served)?;
-            let error = busy.error();
-            return Some(Self {
-                rate_error: Some(error / line.slope / busy.lasted()),
-                served: busy.served,
-                line,
-                error,
-                surely: busy.surely,
-            });
-        }
-        // A sender that stands still for longer than a short queue lasts leaves the line idle, which nobody takes.
-        let idle: Vec<f64> = Backlog::of(series, rate, rate * full_wait)
-            .map(|backlog| backlog.idle)
-            .collect();
-        let departures = series.free_departures();
-        let served: Vec<(f64, f64)> = departures
-            .filter(|d| series.sent[d.index] >= from)
-            .map(|d| (d.at - idle[d.index], d.served))
-            .collect();
-        Some(Self {
-            line: fit(&served)?,
-            served,
-            error: 0.0,
-            rate_error: None,
-            surely: vec![true; series.sent.len()],
-        })
-    }
-
-    /// Of a bucket without a queue.
-    fn of_bucket(series: &Series, rate: f64) -> Option<Self> {
-        let last = *series.sent.last()?;
-        let departures = series.free_departures();
-        let served: Vec<(f64, f64)> = departures
-            .filter(|d| series.sent[d.index] >= last / 2.0)
-            .map(|d| (d.at, d.served))
-            .collect();
-        // What a sender that stands still leaves of a bucket of a packet; of a larger one it is less.
-        let idle = Backlog::of(series, rate, series.packet).map(|backlog| backlog.idle);
-        let lost_share = idle.last().unwrap_or_default() / last;
-        Some(Self {
-            line: fit(&served)?,
-            served,
-            error: 0.0,
-            rate_error: (lost_share < SAME_RATE).then_some(lost_share),
-            surely: vec![true; series.sent.len()],
-        })
-    }
-}
-
-fn fit(points: &[(f64, f64)]) -> Option<Fit> {
-    Fit::of(points.iter().copied())
-}
-
-/// What passed while the line surely had something to carry, by when packets were sent. Others who share the line
-/// slow it then as well. What hosts do is left out: a sender that stands still leaves the line idle, and a gap in
-/// which nothing comes at all is a host or a relay that stood still, for nobody who shares a line takes all of it.
-struct Busy {
-    /// Busy seconds, and bytes served in them, one stretch behind the other.
-    served: Vec<(f64, f64)>,
-    stretches: usize,
-    /// Bytes that had to be left to carry.
-    sure: f64,
-    /// Of each packet, whether it surely found the line busy.
-    surely: Vec<bool>,
-}
-
-impl Busy {
-    /// Of a line of a rate with so long a queue; `None` where that is too little of the time since `from` for
-    /// anything to be told by it.
-    fn of(series: &Series, from: f64, rate: f64, queue: f64, noise: f64) -> Option<Self> {
-        /// What must have been left to carry: so much of a packet, and what goes in so many times what hosts add.
-        const SURE_PACKETS: f64 = 0.2;
-        const SURE_NOISE: f64 = 2.0;
-        /// The share of the time that the line must surely have been busy.
-        const LEAST_SHARE: f64 = 0.3;
-        let sure = SURE_PACKETS * series.packet + SURE_NOISE * noise * rate;
-        let least = CLUMP_GAP * series.packet / series.sent_rate();
-        let still = STILL_PACKETS * series.packet / rate;
-        let mut busy = Self {
-            served: Vec::new(),
-            stretches: 0,
-            sure,
-            surely: Backlog::of(series, rate, queue)
-                .map(|backlog| backlog.level >= sure)
-                .collect(),
-        };
-        let mut departures = series
-            .departures()
-            .filter(|d| series.sent[d.index] >= from)
-            .peekable();
-        let (mut first, mut end) = (None, 0.0);
-        // Where this stretch began, and what busy time and service were by then.
-        let mut begun: Option<(Departure, (f64, f64))> = None;
-        while let Some(this) = departures.next() {
-            first.get_or_insert(this.at);
-            end = this.at;
-            let next = departures.peek();
-            let comes_at_once = next.is_some_and(|next| next.at - this.at <= least);
-            if !comes_at_once {
-                let (start, before) = begun.unwrap_or_else(|| {
-                    let before = busy.served.last().copied().unwrap_or_default();
-                    (this, before)
-                });
-                match begun {
-                    Some(_) => busy.served.push((
-                        before.0 + this.at - start.at,
-                        before.1 + this.served - start.served,
-                    )),
-                    None => begun = Some((start, before)),
-                }
-            }
-            let goes_on = next.is_some_and(|next| {
-                let until = this.index + 1..=next.index;
-                busy.surely[until].iter().all(|is| *is) && next.at - this.at <= still
-            });
-            if !goes_on
-                && begun
-                    .take()
-                    .is_some_and(|(start, _)| start.index != this.index)
-            {
-                busy.stretches += 1;
-            }
-        }
-        let is_enough = busy.served.len() >= LEAST_RECEIVED
-            && busy.lasted() >= LEAST_SHARE * (end - first.unwrap_or(end));
-        is_enough.then_some(busy)
-    }
-
-    fn lasted(&self) -> f64 {
-        self.served.last().map_or(0.0, |(at, _)| *at)
-    }
-
-    /// How many bytes of service may be there or missing because of hosts: what had to be left, where each stretch
-    /// ends and the next begins.
-    fn error(&self) -> f64 {
-        self.sure * (self.stretches.max(1) - 1) as f64
-    }
-}
-
-/// What a line with a full queue has before it, by when packets were sent, whether they passed, and that a queue is
-/// full where one was dropped.
-#[derive(Clone, Copy, Debug)]
-struct Backlog {
-    /// Bytes that a packet finds before it.
-    level: f64,
-    /// For how many seconds the line had been idle by then, because nothing had been sent.
-    idle: f64,
-}
-
-impl Backlog {
-    /// As each packet of a series finds it, before a line of a rate with so long a queue.
-    fn of(series: &Series, rate: f64, queue: f64) -> impl Iterator<Item = Self> {
-        let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
-        let packets = series.sent.iter().zip(&series.delay);
-        packets.map(move |(sent, delay)| {
-            level -= rate * (sent - before).max(0.0);
-            before = f64::max(before, *sent);
-            if level < 0.0 {
-                idle -= level / rate;
-                level = 0.0;
-            }
-            let found = Self { level, idle };
-            level = match delay {
-                Some(_) => level + series.packet,
-                None => level.max(queue),
-            };
-            found
-        })
-    }
-}
-
-/// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
-/// `served` is when each packet of so many bytes left, and bytes served by then.
-fn straying(served: &[(f64, f64)], packet: f64) -> Option<f64> {
-    let beside = |served: &[(f64, f64)], line: Fit| -> Vec<(f64, f64)> {
-        let off = served.iter().map(|(at, bytes)| (*at, bytes - line.at(*at)));
-        off.collect()
-    };
-    let line = Fit::of(served.iter().copied())?;
-    let levels = made_up(&beside(served, line));
-    // What such a host kept from a line that then was idle, or from a bucket that then was full, is gone:
-    // up to the rate times that time.
-    let mut excused = 0.0;
-    let mut whole = served.to_vec();
-    for place in 1..served.len() {
-        let still = served[place].0 - served[place - 1].0;
-        if still * line.slope > STILL_PACKETS * packet {
-            excused += (levels[place - 1] - levels[place]).clamp(0.0, still * line.slope);
-        }
-        whole[place].1 += excused;
-    }
-    let line = Fit::of(whole.iter().copied())?;
-    let left = made_up(&beside(&whole, line));
-    Some(left.into_iter().map(f64::abs).fold(0.0, f64::max))
-}
-
-/// How far the service is from a line, without what is made up within [`STALL`]: each point is as good as
-/// the best one that soon follows. A host that stood still hands on late what had come in time, all at
-/// once; what others took of a busy line nobody brings back.
-fn made_up(beside: &[(f64, f64)]) -> Vec<f64> {
-    // Of the points within reach, from the latest to the earliest, those better than all before them.
-    let mut best: VecDeque<(f64, f64)> = VecDeque::new();
-    let mut all: Vec<f64> = beside
-        .iter()
-        .rev()
-        .map(|(at, value)| {
-            while best.back().is_some_and(|(_, other)| other <= value) {
-                best.pop_back();
-            }
-            best.push_back((*at, *value));
-            while best.front().is_some_and(|(then, _)| *then > at + STALL) {
-                best.pop_front();
-            }
-            best.front().map_or(*value, |(_, value)| *value)
-        })
-        .collect();
-    all.reverse();
-    all
-}
-
 /// The rate of a line that is never idle: of packets that came right behind the one sent before
 /// them. Losses behind the line do not bias it, as they do the count of what arrives.
 fn busy_rate(series: &Series, from: f64, quiet: Quiet, surely: &[bool]) -> Option<f64> {
@@ -768,5 +519,6 @@ fn early_drops(series: &Series, rate: f64, longest_wait: f64, quiet: Quiet) -> (
     (early - seen * quiet.loss, by_chance)
 }
 
+mod service;
 #[cfg(test)]
 mod tests;

@@ -254,24 +254,29 @@ impl Seen {
         let queue = over.queue + own;
         let is_limit = self.losses_of(over) > LOSSES_LEAST as f64;
         let bdp = self.bdp(observed);
+        // The very longest wait before a queue that is kept full is a host's.
+        let longest_wait = match is_limit {
+            true => over.queue / over.rate,
+            false => over.longest_wait,
+        };
         let parameters = Parameters {
             rate: Some(bitrate(over.rate)),
             queue: Some(bytes(queue)),
-            queue_delay: Some(seconds(over.longest_wait)),
+            queue_delay: Some(seconds(longest_wait)),
             window_needed: bdp.map(bytes),
             ..Parameters::default()
         };
-        let filled = format!(
-            "packets wait up to {:.3} ms at {}: {} bytes",
-            over.longest_wait * 1e3,
-            bitrate(over.rate),
-            queue.round()
-        );
+        let wait = match longest_wait * over.rate < 0.1 * self.packet {
+            true => "packets hardly wait".to_owned(),
+            false => format!("packets wait up to {:.3} ms", longest_wait * 1e3),
+        };
+        let rate = bitrate(over.rate);
+        let filled = format!("{wait} at {rate}: {} bytes", queue.round());
         // A queue of a few packets is shallow for any path that a packet does not fill.
         match bdp {
             Some(bdp) if is_limit && queue < SHALLOW * bdp => {
                 let evidence = format!(
-                    "{filled}, then they are dropped; that is {:.0} % of the BDP of {} bytes",
+                    "{filled}, then they are dropped; that is {:.1} % of the BDP of {} bytes",
                     100.0 * queue / bdp,
                     bdp.round()
                 );

@@ -1,5 +1,6 @@
 //! Streams with what is known to hold them back.
 
+use super::service::made_up;
 use super::*;
 
 /// A bottleneck of a packet each millisecond, from which so many packets are missing at a time.
@@ -73,4 +74,67 @@ fn what_a_stall_holds_up_is_made_up_and_what_others_take_is_not() {
     let left = made_up(&beside);
     assert!(left[..300].iter().all(|value| *value == 0.0));
     assert!(left[300..].iter().all(|value| *value == -20.0));
+}
+
+#[test]
+fn what_a_relay_hands_on_after_standing_still_is_nobody_elses_pause() {
+    // 300 Mbit/s before a queue of ten packets, offered half as much again. Every 100 ms a relay behind the line
+    // stands still for 2 ms, and then hands on what came at four times the line's rate.
+    let (gap, line, queue) = (1_500.0 / 56.25e6, 1_500.0 / 37.5e6, 10.0);
+    let (mut free, mut out) = (0.0_f64, 0.0_f64);
+    let (mut sent, mut delay) = (Vec::new(), Vec::new());
+    for number in 0..100_000 {
+        let at = f64::from(number) * gap;
+        sent.push(at);
+        if free - at > queue * line {
+            delay.push(None);
+            continue;
+        }
+        free = free.max(at) + line;
+        let phase = free % 0.1;
+        let relayed = if phase < 0.002 {
+            free - phase + 0.002
+        } else {
+            free
+        };
+        out = relayed.max(out + line / 4.0);
+        delay.push(Some(out - at - line));
+    }
+    let packet = 1_500.0;
+    let series = Series {
+        packet,
+        sent,
+        delay,
+    };
+    let found = overload(&series, Quiet::default()).unwrap();
+    assert!(
+        found.straying <= found.straying_by_chance,
+        "{} {}",
+        found.straying,
+        found.straying_by_chance
+    );
+    assert!((found.rate / 37.5e6 - 1.0).abs() < 5e-4, "{}", found.rate);
+}
+
+#[test]
+fn a_short_queue_that_held_up_packets_filled_is_no_loss_by_chance() {
+    // 50 us between packets of a line that takes 40; of three that were held up the third finds no room.
+    let mut series = Series {
+        packet: 1_500.0,
+        sent: (0..10_000)
+            .map(|number| f64::from(number) * 50e-6)
+            .collect(),
+        delay: vec![Some(0.0); 10_000],
+    };
+    for first in [1_000, 4_000, 7_000] {
+        series.delay[first] = Some(120e-6);
+        series.delay[first + 1] = Some(90e-6);
+        series.delay[first + 2] = None;
+    }
+    // Too few are held up for their delay to be what a full queue makes.
+    let lost = |series: &Series| series.lost_beside_queue(37.5e6, 1_500.0);
+    assert_eq!(series.lost_anyhow(), 3);
+    assert_eq!(lost(&series), 0);
+    series.delay[2_000] = None;
+    assert_eq!(lost(&series), 1);
 }

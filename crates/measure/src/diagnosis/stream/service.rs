@@ -1,0 +1,289 @@
+//! What an overloaded bottleneck served, by when, and how far that strays from a steady rate.
+
+use std::collections::VecDeque;
+
+use super::super::statistics::Fit;
+use super::{CLUMP_GAP, Departure, LEAST_RECEIVED, SAME_RATE, Series};
+
+/// For how many seconds a host or a relay on the way may stand still: two shared processors that others
+/// keep busy do so for tens of milliseconds.
+const STALL: f64 = 0.05;
+/// Nothing for so many packets' time is a host that stood still: others who share the bottleneck take their part
+/// of it, not all.
+const STILL_PACKETS: f64 = 4.0;
+
+/// What an overloaded bottleneck served in the second half of a stage, by when.
+pub(super) struct Service {
+    /// Seconds, and bytes served by then.
+    pub(super) served: Vec<(f64, f64)>,
+    pub(super) line: Fit,
+    /// Bytes of it that may be there or missing because of hosts.
+    pub(super) error: f64,
+    /// As [`Overload`] has it.
+    pub(super) rate_error: Option<f64>,
+    /// Of each packet, whether it found the line busy for all that is known.
+    pub(super) surely: Vec<bool>,
+}
+
+impl Service {
+    /// Of a line before which packets wait, which is at least as fast.
+    pub(super) fn of_queue(
+        series: &Series,
+        mut rate: f64,
+        full_wait: f64,
+        noise: f64,
+    ) -> Option<Self> {
+        /// How often the rate is found again from what was sure by the last one.
+        const STEPS: usize = 4;
+        let from = series.sent.last()? / 2.0;
+        let of = |rate: f64| Busy::of(series, from, rate, rate * full_wait, noise);
+        let mut busy = of(rate);
+        // The faster the line, the sooner a pause leaves it idle; and the more it was, the faster it is.
+        for _ in 0..STEPS {
+            let found = busy.as_ref().and_then(|busy| fit(&busy.served));
+            let Some(found) = found.filter(|found| found.slope > rate) else {
+                break;
+            };
+            rate = found.slope;
+            busy = of(rate);
+        }
+        if let Some(busy) = busy {
+            let line = fit(&busy.served)?;
+            let error = busy.error();
+            return Some(Self {
+                rate_error: Some(error / line.slope / busy.lasted()),
+                served: busy.served,
+                line,
+                error,
+                surely: busy.surely,
+            });
+        }
+        // A sender that stands still for longer than a short queue lasts leaves the line idle, which nobody takes.
+        let idle: Vec<f64> = Backlog::of(series, rate, rate * full_wait)
+            .map(|backlog| backlog.idle)
+            .collect();
+        let departures = series.free_departures();
+        let served: Vec<(f64, f64)> = departures
+            .filter(|d| series.sent[d.index] >= from)
+            .map(|d| (d.at - idle[d.index], d.served))
+            .collect();
+        Some(Self {
+            line: fit(&served)?,
+            served,
+            error: 0.0,
+            rate_error: None,
+            surely: vec![true; series.sent.len()],
+        })
+    }
+
+    /// Of a bucket without a queue.
+    pub(super) fn of_bucket(series: &Series, rate: f64) -> Option<Self> {
+        let last = *series.sent.last()?;
+        let departures = series.free_departures();
+        let served: Vec<(f64, f64)> = departures
+            .filter(|d| series.sent[d.index] >= last / 2.0)
+            .map(|d| (d.at, d.served))
+            .collect();
+        // What a sender that stands still leaves of a bucket of a packet; of a larger one it is less.
+        let idle = Backlog::of(series, rate, series.packet).map(|backlog| backlog.idle);
+        let lost_share = idle.last().unwrap_or_default() / last;
+        Some(Self {
+            line: fit(&served)?,
+            served,
+            error: 0.0,
+            rate_error: (lost_share < SAME_RATE).then_some(lost_share),
+            surely: vec![true; series.sent.len()],
+        })
+    }
+}
+
+fn fit(points: &[(f64, f64)]) -> Option<Fit> {
+    Fit::of(points.iter().copied())
+}
+
+/// What passed while the line surely had something to carry, by when packets were sent. Others who share the line
+/// slow it then as well. What hosts do is left out: a sender that stands still leaves the line idle, and a gap in
+/// which nothing comes at all is a host or a relay that stood still, for nobody who shares a line takes all of it.
+struct Busy {
+    /// Busy seconds, and bytes served in them, one stretch behind the other.
+    served: Vec<(f64, f64)>,
+    stretches: usize,
+    /// Bytes that had to be left to carry.
+    sure: f64,
+    /// Of each packet, whether it surely found the line busy.
+    surely: Vec<bool>,
+}
+
+impl Busy {
+    /// Of a line of a rate with so long a queue; `None` where that is too little of the time since `from` for
+    /// anything to be told by it.
+    fn of(series: &Series, from: f64, rate: f64, queue: f64, noise: f64) -> Option<Self> {
+        /// What must have been left to carry: so much of a packet, and what goes in so many times what hosts add.
+        const SURE_PACKETS: f64 = 0.2;
+        const SURE_NOISE: f64 = 2.0;
+        /// The share of the time that the line must surely have been busy.
+        const LEAST_SHARE: f64 = 0.3;
+        /// Who is this much of a packet behind has caught up.
+        const START_PACKETS: f64 = 0.25;
+        let sure = SURE_PACKETS * series.packet + SURE_NOISE * noise * rate;
+        let least = CLUMP_GAP * series.packet / series.sent_rate();
+        let still = STILL_PACKETS * series.packet / rate;
+        let mut busy = Self {
+            served: Vec::new(),
+            stretches: 0,
+            sure,
+            surely: Backlog::of(series, rate, queue)
+                .map(|backlog| backlog.level >= sure)
+                .collect(),
+        };
+        let departures = series.departures();
+        let departures: Vec<Departure> = departures
+            .filter(|d| series.sent[d.index] >= from)
+            .collect();
+        let goes_on = |pair: &[Departure]| {
+            let until = pair[0].index + 1..=pair[1].index;
+            busy.surely[until].iter().all(|is| *is) && pair[1].at - pair[0].at <= still
+        };
+        let mut ends: Vec<usize> = (1..departures.len())
+            .filter(|place| !goes_on(&departures[place - 1..=*place]))
+            .collect();
+        ends.push(departures.len());
+        let (mut begin, mut before) = (0, (0.0, 0.0));
+        for end in ends {
+            let stretch = &departures[begin..end];
+            begin = end;
+            let stretch = &stretch[caught_up(stretch, rate, START_PACKETS * series.packet)..];
+            let Some(start) = stretch.first() else {
+                continue;
+            };
+            let next = stretch.iter().skip(1).map(|next| next.at);
+            let next = next.chain([f64::INFINITY]);
+            let free = stretch.iter().zip(next).skip(1);
+            let free = free.filter(|(this, next)| next - this.at > least);
+            let points = free.map(|(this, _)| {
+                (
+                    before.0 + this.at - start.at,
+                    before.1 + this.served - start.served,
+                )
+            });
+            let known = busy.served.len();
+            busy.served.extend(points);
+            if busy.served.len() > known {
+                before = busy.served.last().copied().unwrap_or(before);
+                busy.stretches += 1;
+            }
+        }
+        let span = match (departures.first(), departures.last()) {
+            (Some(first), Some(last)) => last.at - first.at,
+            _ => 0.0,
+        };
+        let is_enough = busy.served.len() >= LEAST_RECEIVED && busy.lasted() >= LEAST_SHARE * span;
+        is_enough.then_some(busy)
+    }
+
+    fn lasted(&self) -> f64 {
+        self.served.last().map_or(0.0, |(at, _)| *at)
+    }
+
+    /// How many bytes of service may be there or missing because of hosts: what had to be left, where each stretch
+    /// ends and the next begins.
+    fn error(&self) -> f64 {
+        self.sure * (self.stretches.max(1) - 1) as f64
+    }
+}
+
+/// The place of the first departure of a stretch that has made up what a host or a relay held up before it: no
+/// other that soon follows is further ahead of the line's rate by more than `near` bytes.
+fn caught_up(stretch: &[Departure], rate: f64, near: f64) -> usize {
+    let Some(first) = stretch.first() else {
+        return 0;
+    };
+    let ahead = |this: &Departure| this.served - rate * (this.at - first.at);
+    let soon = stretch.iter().take_while(|d| d.at <= first.at + STALL);
+    let most = soon.map(ahead).fold(f64::NEG_INFINITY, f64::max);
+    stretch
+        .iter()
+        .position(|this| ahead(this) >= most - near)
+        .unwrap_or_default()
+}
+
+/// What a line with a full queue has before it, by when packets were sent, whether they passed, and that a queue is
+/// full where one was dropped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backlog {
+    /// Bytes that a packet finds before it.
+    pub(super) level: f64,
+    /// For how many seconds the line had been idle by then, because nothing had been sent.
+    pub(super) idle: f64,
+}
+
+impl Backlog {
+    /// As each packet of a series finds it, before a line of a rate with so long a queue.
+    pub(super) fn of(series: &Series, rate: f64, queue: f64) -> impl Iterator<Item = Self> {
+        let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
+        let packets = series.sent.iter().zip(&series.delay);
+        packets.map(move |(sent, delay)| {
+            level -= rate * (sent - before).max(0.0);
+            before = f64::max(before, *sent);
+            if level < 0.0 {
+                idle -= level / rate;
+                level = 0.0;
+            }
+            let found = Self { level, idle };
+            level = match delay {
+                Some(_) => level + series.packet,
+                None => level.max(queue),
+            };
+            found
+        })
+    }
+}
+
+/// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
+/// `served` is when each packet of so many bytes left, and bytes served by then.
+pub(super) fn straying(served: &[(f64, f64)], packet: f64) -> Option<f64> {
+    let beside = |served: &[(f64, f64)], line: Fit| -> Vec<(f64, f64)> {
+        let off = served.iter().map(|(at, bytes)| (*at, bytes - line.at(*at)));
+        off.collect()
+    };
+    let line = Fit::of(served.iter().copied())?;
+    let levels = made_up(&beside(served, line));
+    // What such a host kept from a line that then was idle, or from a bucket that then was full, is gone:
+    // up to the rate times that time.
+    let mut excused = 0.0;
+    let mut whole = served.to_vec();
+    for place in 1..served.len() {
+        let still = served[place].0 - served[place - 1].0;
+        if still * line.slope > STILL_PACKETS * packet {
+            excused += (levels[place - 1] - levels[place]).clamp(0.0, still * line.slope);
+        }
+        whole[place].1 += excused;
+    }
+    let line = Fit::of(whole.iter().copied())?;
+    let left = made_up(&beside(&whole, line));
+    Some(left.into_iter().map(f64::abs).fold(0.0, f64::max))
+}
+
+/// How far the service is from a line, without what is made up within [`STALL`]: each point is as good as
+/// the best one that soon follows. A host that stood still hands on late what had come in time, all at
+/// once; what others took of a busy line nobody brings back.
+pub(super) fn made_up(beside: &[(f64, f64)]) -> Vec<f64> {
+    // Of the points within reach, from the latest to the earliest, those better than all before them.
+    let mut best: VecDeque<(f64, f64)> = VecDeque::new();
+    let mut all: Vec<f64> = beside
+        .iter()
+        .rev()
+        .map(|(at, value)| {
+            while best.back().is_some_and(|(_, other)| other <= value) {
+                best.pop_back();
+            }
+            best.push_back((*at, *value));
+            while best.front().is_some_and(|(then, _)| *then > at + STALL) {
+                best.pop_front();
+            }
+            best.front().map_or(*value, |(_, value)| *value)
+        })
+        .collect();
+    all.reverse();
+    all
+}
