@@ -9,6 +9,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -20,8 +22,12 @@ use crate::sites::{self, PATIENCE, Sites};
 /// Bytes of a file, at most, and the least.
 const LARGEST: u64 = 1 << 20;
 const SMALLEST: u64 = 64 << 10;
-/// A node is killed so long, at most, after a file was asked for; one in so many while it starts.
+/// A node is killed when a part of a file has come, one time in so many when all of it has: by its bytes, since how
+/// long a file takes is up to the host. So long, at most, is waited beyond that, and for a kill while it starts.
+const WHOLE: u64 = 4;
+const BEYOND: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(150);
+/// One in so many is killed again while it starts.
 const STARTING: u64 = 6;
 /// The newest files are fetched again, so many of them: what is older may have been dropped.
 const NEWEST: usize = 3;
@@ -97,8 +103,13 @@ pub(super) fn kill(sites: &mut Sites, points: u32, seed: u64) -> Seen {
         let victim = if point % 2 == 0 { "near" } else { "far" };
         let file = File(seed << 32 | u64::from(point));
         let content = file.content();
+        let goal = match random.below(WHOLE) {
+            0 => content.len(),
+            _ => random.below(content.len() as u64) as usize,
+        };
         let fetching = fetch(sites, &content);
-        thread::sleep(random_part(&mut random, LONGEST));
+        fetching.wait_for(goal);
+        thread::sleep(random_part(&mut random, BEYOND));
         sites.kill(victim);
         if random.below(STARTING) == 0 {
             sites.spawn(victim);
@@ -108,7 +119,7 @@ pub(super) fn kill(sites: &mut Sites, points: u32, seed: u64) -> Seen {
         }
         sites.start(victim);
         // A client beside a near node hears of the far one's death when that is back.
-        let came = fetching.join().unwrap();
+        let came = fetching.end();
         if came == content.len() {
             seen.whole += 1;
             delivered = Some(file);
@@ -140,19 +151,43 @@ fn content_requests(sites: &Sites) -> u64 {
 /// Fetches a file until it comes whole: what is asked of a peer whose death is not known yet breaks.
 fn fetch_whole(sites: &Sites, content: &[u8]) {
     let began = Instant::now();
-    while fetch(sites, content).join().unwrap() != content.len() {
+    while fetch(sites, content).end() != content.len() {
         assert!(began.elapsed() < PATIENCE, "{}", sites.log("near"));
     }
 }
 
-/// Fetches a file and says how much of it came; all that comes is compared.
-fn fetch(sites: &Sites, content: &[u8]) -> JoinHandle<usize> {
+/// A file on its way.
+struct Fetching {
+    /// Bytes that have come.
+    came: Arc<AtomicUsize>,
+    client: JoinHandle<()>,
+}
+
+impl Fetching {
+    /// Waits until so many bytes have come, or no more will.
+    fn wait_for(&self, goal: usize) {
+        while self.came.load(Ordering::Relaxed) < goal && !self.client.is_finished() {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// How much of it came in the end.
+    fn end(self) -> usize {
+        self.client.join().unwrap();
+        self.came.load(Ordering::Relaxed)
+    }
+}
+
+/// Fetches a file; all that comes is compared.
+fn fetch(sites: &Sites, content: &[u8]) -> Fetching {
     let far = sites.far();
     let listener = TcpListener::bind((far, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let socks = sites.socks();
     let content = content.to_vec();
-    thread::spawn(move || {
+    let came = Arc::new(AtomicUsize::new(0));
+    let so_far = Arc::clone(&came);
+    let client = thread::spawn(move || {
         let (ended, end) = mpsc::channel::<()>();
         let served = content.clone();
         let server = thread::spawn(move || serve(&listener, &served, &end));
@@ -160,7 +195,15 @@ fn fetch(sites: &Sites, content: &[u8]) -> JoinHandle<usize> {
         let mut received = Vec::new();
         let _ = sites::connect(socks, far, port).and_then(|mut client| {
             client.set_read_timeout(Some(PATIENCE))?;
-            client.read_to_end(&mut received)
+            let mut piece = [0; 16 << 10];
+            loop {
+                let count = client.read(&mut piece)?;
+                received.extend_from_slice(&piece[..count]);
+                so_far.store(received.len(), Ordering::Relaxed);
+                if count == 0 {
+                    return Ok(());
+                }
+            }
         });
         drop(ended);
         server.join().unwrap();
@@ -169,8 +212,8 @@ fn fetch(sites: &Sites, content: &[u8]) -> JoinHandle<usize> {
             "wrong bytes in {}",
             received.len()
         );
-        received.len()
-    })
+    });
+    Fetching { came, client }
 }
 
 /// Sends this to whoever connects, until the client has ended.
