@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use emulate::{Direction, DirectionConfig, Line, Queue, QueueLimit};
-use measure::diagnosis::{Finding, Stage, StreamPacket, TwoEnded, diagnose};
+use measure::diagnosis::{Cause, Finding, Stage, StreamPacket, TwoEnded, diagnose};
 use measure::procedure::{Departures, StreamPlan};
 use vocab::{Bitrate, ByteCount, Random, Time};
 
@@ -345,4 +345,44 @@ fn diagnosed(shared: Shared, queue: u64, who: &str, seed: u64) -> Vec<Finding> {
         is_shared: shared == Shared::Yes,
     };
     link.diagnosed(hosts, 100 * queue.min(60_000) + seed)
+}
+
+#[test]
+fn a_sender_that_hardly_keeps_a_short_queue_busy_names_no_policer_by_one_stream() {
+    // 450 Mbit/s for a millisecond now and then, before a line of 300 Mbit/s with room for two packets: 115 Mbit/s are
+    // sent.
+    let (line, gap) = (40_000, 26_667);
+    let (on, off) = (1_000_000, 3_000_000);
+    let mut random = Random::from_seed(4);
+    let (mut at, mut free) = (0_u64, 0_u64);
+    let mut until = 5_000_000;
+    let mut packets = Vec::new();
+    while at < 5_000_000_000 {
+        let is_lost = free > at + line;
+        if !is_lost {
+            free = free.max(at) + line;
+        }
+        packets.push(StreamPacket {
+            sent: Time::from_nanos(at),
+            received: (!is_lost).then(|| Time::from_nanos(free + 25_000_000)),
+        });
+        at += gap;
+        if at >= until {
+            at += off / 2 + random.below(off);
+            until = at + on / 2 + random.below(on);
+        }
+    }
+    let sent = packets.len() as u64 * 1_500 * 8 / 5;
+    let stage = Stage {
+        offered: Bitrate::from_bits_per_second(sent),
+        packet: ByteCount::new(1_500),
+        packets,
+    };
+    let found = diagnose(&TwoEnded {
+        stages: vec![stage],
+        baseline_rtt: Some(Duration::from_millis(50)),
+        ..TwoEnded::default()
+    });
+    let causes: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+    assert!(!causes.contains(&Cause::Policer), "{found:?}");
 }
