@@ -19,13 +19,24 @@ const FASTER: f64 = 1.8;
 /// Losses below which there is nothing to tell.
 const LEAST_LOSSES: usize = 5;
 
+/// Where a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Before what drops: a sender's own, say.
+    Before,
+    /// Behind it, or it is what drops.
+    Behind,
+}
+
 /// The line whose queue is why packets wait before the first is lost. A bucket lets pass what comes then; what
-/// waits, waits for the sender's own line, say, and does so later on as well.
-pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<f64> {
+/// waits, waits for the sender's own line, say, or for one behind the bucket, and does so later on as well.
+pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<(f64, Side)> {
     /// Waits below which nothing is said.
     const LEAST_WAITS: usize = 20;
-    /// What of the usual wait may be left.
+    /// What of the usual wait may be left: of a line before what drops, and of one behind it, which a queue may look
+    /// like that is about as fast.
     const LEFT: f64 = 0.25;
+    const LEFT_BEHIND: f64 = 0.1;
     /// Steps by a tenth: from near to a hundred times the rate.
     const STEPS: i32 = 48;
     let passages = &stream.passages;
@@ -62,34 +73,76 @@ pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<f64> {
     // Between the steps.
     let mut fine = (-50..=50).map(|step| near * (1.0 + 0.002 * f64::from(step)));
     let (least, line) = best(&mut fine)?;
-    (least < LEFT * usual && drops_behind(passages, line, noise)).then_some(line)
+    let side = side(passages, line, noise)?;
+    let most_left = match side {
+        Side::Before => LEFT,
+        Side::Behind => LEFT_BEHIND,
+    };
+    (least < most_left * usual).then_some((line, side))
 }
 
-/// Whether what drops is behind a line: then those that are dropped have taken their turn at it, and what comes
-/// next waits for them, too. A queue that drops them itself lets nothing wait for them.
-fn drops_behind(passages: &[Passage], line: f64, noise: f64) -> bool {
+/// On which side of what drops a line is. Those that are dropped behind it have taken their turn at it, and what comes
+/// next waits for them, too; for what is dropped before it, or by its own queue, nothing waits.
+fn side(passages: &[Passage], line: f64, noise: f64) -> Option<Side> {
     /// Waits below which nothing is said.
     const LEAST_WAITS: usize = 10;
+    /// Waits that are too short for what was dropped to have taken its turn, and their share, from which on it has not:
+    /// what else packets wait for only adds to them.
+    const LEAST_SHORT: usize = 3;
+    const MANY_SHORT: f64 = 0.25;
+    /// What two backlogs differ by that are not equally steady, as a share and in packets.
+    const STEADIER: f64 = 0.5;
+    const STEADIER_PACKETS: f64 = 1.0;
     let passed: Vec<Passage> = passages
         .iter()
         .filter(|passage| passage.fate != Fate::Lost)
         .copied()
         .collect();
     let of_passed = line_waits(&passed, Some(line));
-    let mut of_all = line_waits(passages, Some(line));
+    let all_waits = line_waits(passages, Some(line));
+    let mut of_all = all_waits.clone();
     let mut fates = passages.iter().map(|passage| passage.fate);
     of_all.retain(|_| fates.next() != Some(Fate::Lost));
     let differ = 2.0 * noise;
-    let (mut all, mut nearer) = (0, 0);
+    let (mut all, mut exact, mut short) = (0, 0, 0);
     for ((passage, with), without) in passed.iter().zip(of_all).zip(of_passed) {
         if let Fate::Passed(Some(wait)) = passage.fate
             && with - without > differ
         {
             all += 1;
-            nearer += usize::from((wait - with).abs() < (wait - without).abs());
+            let half = 0.5 * (with - without);
+            short += usize::from(wait < with - half);
+            exact += usize::from((wait - with).abs() < half);
         }
     }
-    all >= LEAST_WAITS && 2 * nearer > all
+    if short >= LEAST_SHORT && short as f64 >= MANY_SHORT * all as f64 {
+        return Some(Side::Behind);
+    }
+    if all < LEAST_WAITS {
+        return None;
+    }
+    // What is full when it drops holds as much at each loss, reckoned from when packets reach it.
+    let packet = passages.last()?.bytes / line;
+    let before = unevenness(passages, &all_waits)?;
+    let behind = unevenness(passages, &vec![0.0; passages.len()])?;
+    match behind + STEADIER_PACKETS * packet < STEADIER * before && 2 * exact < all {
+        true => Some(Side::Behind),
+        false => Some(Side::Before),
+    }
+}
+
+/// By how much it differs from loss to loss how long the last packet that passed has still to wait, where each is
+/// reached so much later than it was sent.
+fn unevenness(passages: &[Passage], later: &[f64]) -> Option<f64> {
+    let mut last = None;
+    let mut backlogs = Vec::new();
+    for (passage, later) in passages.iter().zip(later) {
+        match passage.fate {
+            Fate::Lost => backlogs.extend(last.map(|left: f64| left - passage.sent - later)),
+            Fate::Passed(wait) => last = wait.map(|wait| passage.sent + wait),
+        }
+    }
+    Some(quantile(&mut backlogs, 0.75)? - quantile(&mut backlogs, 0.25)?)
 }
 
 /// When packets reach what is behind a line, and what they wait for there.
@@ -163,6 +216,8 @@ mod tests {
             window: Window::default(),
         };
         early_line(&stream, 0.000_05)
+            .filter(|(_, side)| *side == Side::Before)
+            .map(|(line, _)| line)
     }
 
     #[test]

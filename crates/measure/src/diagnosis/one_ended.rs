@@ -16,6 +16,7 @@
 //! the other direction's rate.
 
 mod at_losses;
+mod further;
 #[cfg(test)]
 mod held_back;
 mod managed;
@@ -39,7 +40,7 @@ use self::spacing::{Spacing, across_losses};
 use self::tokens::departures;
 use super::bucket::{Account, best_account, split};
 use super::finding::{Cause, Finding, Parameters};
-use super::line::{behind, early_line, line_waits};
+use super::line::{Side, behind, early_line, line_waits};
 use super::passage::{Fate, Most, Passage, Place, Stream, streams, waits};
 use super::segment::Segment;
 use super::statistics::{confidence, quantile};
@@ -198,6 +199,8 @@ struct Seen {
     queue_rate: Option<f64>,
     /// A line before what drops that explains how long packets wait before any is lost.
     early_line: Option<f64>,
+    /// The passages with what they wait for a faster line behind what drops, if there is one.
+    behind_further: Option<Vec<Passage>>,
     /// Of each passage whether it was lost while there was much room.
     by_chance: Vec<bool>,
 }
@@ -225,9 +228,20 @@ impl Seen {
         let departures = departures(&stream.passages, is_behind);
         // What leaves as fast across losses as the line is, waited for what drops.
         let across = across_losses(&stream.passages, &departures, is_behind);
-        let early_line = early_line(stream, noise(stream.place))
+        let found = early_line(stream, noise(stream.place));
+        let early_line = found
+            .filter(|(_, side)| *side == Side::Before)
+            .map(|(line, _)| line)
             .filter(|line| across.is_none_or(|across| across * line > FASTER_LINE));
-        let passages = behind(&stream.passages, early_line);
+        let further = found
+            .filter(|(_, side)| *side == Side::Behind)
+            .and_then(|(line, _)| Self::before_further(stream, line));
+        further
+            .unwrap_or_else(|| Self::with(stream, early_line, behind(&stream.passages, early_line)))
+    }
+
+    fn with(stream: &Stream, early_line: Option<f64>, passages: Vec<Passage>) -> Self {
+        let is_behind = stream.place == Place::Receiver;
         let mut sizes: Vec<f64> = passages.iter().map(|passage| passage.bytes).collect();
         let mut known: Vec<f64> = passages
             .iter()
@@ -253,6 +267,7 @@ impl Seen {
             line: None,
             queue_rate: None,
             early_line,
+            behind_further: None,
             by_chance: Vec::new(),
             passages,
         };

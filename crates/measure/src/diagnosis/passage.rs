@@ -385,13 +385,13 @@ impl Half {
 
     /// The least time from data to its acknowledgement, seen from here.
     fn least_answer(&self) -> Option<f64> {
-        let mut waiting: Vec<(i64, f64)> = Vec::new();
+        let mut waiting: Vec<(i64, i64, f64)> = Vec::new();
         let (mut least, mut highest, mut head): (Option<f64>, i64, usize) = (None, i64::MIN, 0);
         for event in &self.events {
             match &event.what {
-                What::Data { end, .. } => {
+                What::Data { start, end, .. } => {
                     if *end > highest {
-                        waiting.push((*end, event.at));
+                        waiting.push(((*start).max(highest), *end, event.at));
                         highest = *end;
                     } else {
                         // Sent again: whose acknowledgement comes next is not known.
@@ -405,11 +405,17 @@ impl Half {
                         (highest, head) = (farthest, waiting.len());
                     }
                     let mut latest = None;
-                    while let Some((end, at)) = waiting.get(head).filter(|(end, _)| end <= next) {
-                        latest = Some((*end, *at));
+                    // Of what was captured as one the first segment is answered before the others.
+                    while let Some((_, end, at)) =
+                        waiting.get(head).filter(|(start, _, _)| start < next)
+                    {
+                        latest = Some(*at);
+                        if end > next {
+                            break;
+                        }
                         head += 1;
                     }
-                    if let Some((_, at)) = latest {
+                    if let Some(at) = latest {
                         let took = event.at - at;
                         least = Some(least.map_or(took, |least: f64| least.min(took)));
                     }

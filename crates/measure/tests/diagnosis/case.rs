@@ -69,6 +69,8 @@ pub(crate) struct Case {
     pub(crate) black_hole: Option<u64>,
     pub(crate) middlebox: bool,
     pub(crate) connections: usize,
+    /// How many times as fast a further line behind the bottleneck is, if there is one.
+    pub(crate) further: Option<f64>,
     pub(crate) effort: Effort,
     random: Random,
 }
@@ -151,6 +153,7 @@ impl Case {
             black_hole: black_hole.then_some(mtu),
             middlebox,
             connections: [1, 1, 1, 3, 8][random.below(5) as usize],
+            further: (half == Half::HeldOut).then_some(12.0),
             effort,
             random,
         }
@@ -295,9 +298,9 @@ impl Case {
         let mut bottleneck = self.bottleneck();
         bottleneck.delay = self.rtt.mul_f64((0.5 - BEFORE) * delay_share);
         let mut hops = vec![access, bottleneck];
-        if self.half == Half::HeldOut {
+        if let Some(further) = self.further {
             hops.push(DirectionConfig {
-                line: Line::Rate(times(self.rate, 12.0)),
+                line: Line::Rate(times(self.rate, further)),
                 queue: QueueLimit::packets(100_000).into(),
                 ..DirectionConfig::default()
             });

@@ -230,12 +230,44 @@ fn what_was_taken_for_the_other_is_told_apart() {
     }
 }
 
+/// Behind a faster line packets wait again that left a bucket in a burst, and what they waited for before does not show.
+#[test]
+fn a_line_behind_the_bottleneck_is_told_from_it() {
+    let cases = [
+        (100_020, 3.0, Cause::Shaper),
+        (100_140, 3.0, Cause::Shaper),
+        (100_236, 3.0, Cause::Policer),
+        (100_238, 4.0, Cause::Shaper),
+        (100_322, 4.0, Cause::Shaper),
+        (100_516, 6.0, Cause::Policer),
+    ];
+    for (seed, further, cause) in cases {
+        let mut case = Case::draw(seed, Effort::Full);
+        case.further = Some(further);
+        let (_, _, _, segments) = case.capture();
+        let found = diagnose_capture(&segments).remove(0).findings;
+        let named: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+        let other = match cause {
+            Cause::Policer => Cause::Shaper,
+            _ => Cause::Policer,
+        };
+        assert!(
+            named.contains(&cause) && !named.contains(&other),
+            "seed {seed}: {named:?}"
+        );
+    }
+}
+
 #[test]
 #[ignore = "takes minutes; gives the figures of docs/guides/diagnosis.md"]
 fn the_figures_of_captures() {
     let asked = std::env::var("TRUNKLINE_CASES").unwrap_or_else(|_| "0:1000".to_owned());
     let (start, count) = asked.split_once(':').unwrap();
     let (start, count): (u64, u64) = (start.parse().unwrap(), count.parse().unwrap());
+    // TRUNKLINE_FURTHER=4 puts a line of four times the bottleneck's rate behind it, in either half.
+    let further: Option<f64> = std::env::var("TRUNKLINE_FURTHER")
+        .ok()
+        .map(|times| times.parse().unwrap());
     // TRUNKLINE_HALF=tuning looks at that half only, so that the other stays unseen.
     let halves = match std::env::var("TRUNKLINE_HALF").as_deref() {
         Ok("tuning") => vec![Half::Tuning],
@@ -245,7 +277,8 @@ fn the_figures_of_captures() {
     for half in halves {
         let (mut score, mut whole) = (Score::default(), Score::default());
         for seed in seeds(half, start + count).skip(start as usize) {
-            let case = Case::draw(seed, Effort::Full);
+            let mut case = Case::draw(seed, Effort::Full);
+            case.further = further.or(case.further);
             if case.is_for_captures() {
                 judge_capture(&mut score, &mut whole, &case, true);
             }

@@ -40,7 +40,7 @@ impl Seen {
         let rate = rate * (1.0 + RATE_KNOWN);
         let passages = match self.is_behind {
             true => Cow::Owned(self.arrivals()),
-            false => Cow::Borrowed(&self.passages),
+            false => Cow::Borrowed(self.leaving()),
         };
         // Bytes that have left less those that the rate allows; where that was lowest, and when something last left.
         let (mut passed, mut lowest, mut most) = (0.0_f64, f64::INFINITY, 0.0_f64);
@@ -74,7 +74,7 @@ impl Seen {
     fn unanswered_before_least(&self) -> f64 {
         let mut least = f64::INFINITY;
         let (mut pending, mut flight) = (0.0, f64::NEG_INFINITY);
-        for passage in &self.passages {
+        for passage in self.leaving() {
             if passage.sent - flight > self.noise {
                 (pending, flight) = (0.0, passage.sent);
             }
@@ -90,6 +90,12 @@ impl Seen {
             }
         }
         if least.is_finite() { least } else { 0.0 }
+    }
+
+    /// The passages with when they left the last line: what a bucket has let pass at once has passed behind a further
+    /// line as well, once that has caught up.
+    fn leaving(&self) -> &[Passage] {
+        self.behind_further.as_deref().unwrap_or(&self.passages)
     }
 
     /// When each packet has left, where that is known.
