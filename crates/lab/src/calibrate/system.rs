@@ -90,14 +90,24 @@ pub(crate) fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
 /// Makes room for what waits to be read and written: `bytes` where the kernel lets us, else the
 /// most that it gives an ordinary user.
 pub(crate) fn enlarge_buffers(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
+    enlarge_receive_buffer(socket, bytes)?;
+    enlarge(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
+}
+
+/// The same, for what waits to be read alone.
+pub(crate) fn enlarge_receive_buffer(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
+    enlarge(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
+}
+
+fn enlarge(
+    socket: &UdpSocket,
+    forced: libc::c_int,
+    ordinary: libc::c_int,
+    bytes: i32,
+) -> io::Result<()> {
     let descriptor = socket.as_fd();
-    for (forced, ordinary) in [
-        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
-    ] {
-        if set_option(descriptor, libc::SOL_SOCKET, forced, bytes).is_err() {
-            set_option(descriptor, libc::SOL_SOCKET, ordinary, bytes)?;
-        }
+    if set_option(descriptor, libc::SOL_SOCKET, forced, bytes).is_err() {
+        set_option(descriptor, libc::SOL_SOCKET, ordinary, bytes)?;
     }
     Ok(())
 }
@@ -132,8 +142,8 @@ pub(crate) fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
     )
 }
 
-/// Datagrams that the socket had no room for.
-pub(super) fn receive_drops(socket: &UdpSocket) -> io::Result<u64> {
+/// Datagrams that the socket had no room for, since it was opened and modulo 2^32.
+pub(crate) fn receive_drops(socket: &UdpSocket) -> io::Result<u32> {
     let mut words = [0_u32; MEMINFO_WORDS];
     let mut length = mem::size_of_val(&words) as libc::socklen_t;
     // SAFETY: the kernel writes at most the length it is given.
@@ -146,7 +156,7 @@ pub(super) fn receive_drops(socket: &UdpSocket) -> io::Result<u64> {
             &raw mut length,
         )
     })?;
-    Ok(u64::from(words[MEMINFO_DROPS]))
+    Ok(words[MEMINFO_DROPS])
 }
 
 /// Lets the kernel wake the calling thread at the nanosecond it asks for (prctl(2),

@@ -267,7 +267,8 @@ pub(super) fn run(
         outcome.headers = headers(receiver)?;
         Ok(outcome)
     })?;
-    outcome.receiver_dropped = system::receive_drops(receiver)?.saturating_sub(drops_before);
+    let dropped = system::receive_drops(receiver)?.wrapping_sub(drops_before);
+    outcome.receiver_dropped = u64::from(dropped);
     Ok(outcome)
 }
 

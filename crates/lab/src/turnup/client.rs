@@ -21,18 +21,18 @@ use measure::procedure::{
 use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
 use measure::wire::{
-    Arrival, DATAGRAM_HEADER, Datagram, Direction, Kind, Limits, Message, Role, RunSample,
-    SessionKey, StreamOrder,
+    DATAGRAM_HEADER, Datagram, Direction, Kind, Limits, Message, Role, RunSample, SessionKey,
+    StreamOrder,
 };
 use vocab::{Bitrate, ByteCount, Time};
 
 use super::conversation::{ALIVE_EVERY, Line, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
 use super::host;
-use super::observation::interrupted;
+use super::observation::{found_no_room, interrupted};
 use super::plausible;
 use super::streams::Sender;
-use super::system::{self, Clock, Incoming};
+use super::system::{self, Clock, Incoming, NoRoom};
 use crate::progress::Progress;
 
 /// How long a connection may take to come about.
@@ -133,9 +133,6 @@ pub struct Finished {
 #[derive(Debug, thiserror::Error)]
 #[error("could not measure: {0:#}")]
 pub struct Unmeasured(pub anyhow::Error);
-
-/// Packets of a stream that left, those that arrived, and when each left where that is known here.
-type Streamed = (u64, Vec<Arrival>, Vec<u64>);
 
 /// Runs a whole test.
 ///
@@ -307,7 +304,11 @@ impl<'a> Test<'a> {
                     self.pause(rest)?;
                     let duration = plan.duration.min(self.limits.order);
                     let record = self.stream(direction, StreamPlan { duration, ..plan })?;
-                    if let Some(remark) = interrupted(direction, &record) {
+                    let remarks = [
+                        found_no_room(direction, &record),
+                        interrupted(direction, &record),
+                    ];
+                    for remark in remarks.into_iter().flatten() {
                         self.progress.note(&remark);
                         self.turn_up.remark(remark);
                     }
@@ -471,6 +472,7 @@ impl<'a> Test<'a> {
             self.open_way()?;
         }
         let order = self.number_order();
+        let no_room = NoRoom::begin(&self.udp);
         self.writer.send(&Message::Stream(StreamOrder {
             order,
             direction,
@@ -482,20 +484,15 @@ impl<'a> Test<'a> {
         self.line.is_streaming.store(true, Ordering::Relaxed);
         let streamed = match direction {
             Direction::Up => self.stream_up(order, plan),
-            Direction::Down => self.stream_down(order, plan),
+            Direction::Down => self.stream_down(order, plan, no_room),
         };
         self.line.is_streaming.store(false, Ordering::Relaxed);
-        let (sent, arrivals, left_ns) = streamed?;
-        self.way_open = (!arrivals.is_empty()).then(Instant::now);
-        Ok(StreamRecord {
-            plan,
-            sent,
-            arrivals,
-            left_ns,
-        })
+        let record = streamed?;
+        self.way_open = (!record.arrivals.is_empty()).then(Instant::now);
+        Ok(record)
     }
 
-    fn stream_up(&self, order: u32, plan: StreamPlan) -> Result<Streamed> {
+    fn stream_up(&self, order: u32, plan: StreamPlan) -> Result<StreamRecord> {
         let sender = Sender {
             socket: &self.udp,
             to: None,
@@ -541,7 +538,7 @@ impl<'a> Test<'a> {
         self.check()?;
         self.writer
             .send(&Message::StreamSent { order, datagrams })?;
-        let mut arrivals = Vec::new();
+        let (mut arrivals, mut no_room) = (Vec::new(), 0);
         loop {
             match self.answer(ORDER_MAX)? {
                 Message::Arrivals {
@@ -549,17 +546,27 @@ impl<'a> Test<'a> {
                     arrivals: some,
                 } if of == order => {
                     if some.is_empty() {
-                        return Ok((datagrams, arrivals, left_ns));
+                        return Ok(StreamRecord {
+                            plan,
+                            sent: datagrams,
+                            no_room: plausible::no_room(datagrams, arrivals.len(), no_room)?,
+                            arrivals,
+                            left_ns,
+                        });
                     }
                     plausible::arrivals(plan, arrivals.len(), &some)?;
                     arrivals.extend(some);
                 }
+                Message::NoRoom {
+                    order: of,
+                    datagrams,
+                } if of == order => no_room = datagrams,
                 other => return Err(unexpected(&other)),
             }
         }
     }
 
-    fn stream_down(&self, order: u32, plan: StreamPlan) -> Result<Streamed> {
+    fn stream_down(&self, order: u32, plan: StreamPlan, no_room: NoRoom) -> Result<StreamRecord> {
         let mut log = ArrivalLog::new(self.clock.now());
         let until = Instant::now() + plan.duration + ORDER_MAX;
         let mut last = Instant::now();
@@ -593,7 +600,16 @@ impl<'a> Test<'a> {
             if let Some(sent) = sent
                 && last.elapsed() >= QUIET
             {
-                return Ok((sent, log.into_arrivals(), Vec::new()));
+                let arrivals = log.into_arrivals();
+                // What a path brings twice finds no room either.
+                let missing = sent.saturating_sub(arrivals.len() as u64);
+                return Ok(StreamRecord {
+                    plan,
+                    sent,
+                    no_room: no_room.until_now(&self.udp).min(missing),
+                    arrivals,
+                    left_ns: Vec::new(),
+                });
             }
             self.check()?;
             ensure!(

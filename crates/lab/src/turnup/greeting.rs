@@ -12,10 +12,7 @@ use super::client::{CONNECT_MAX, GREETING_MAX, RunOptions, unexpected};
 use super::conversation::{Reader, Writer, random};
 use super::host;
 use super::system;
-use crate::calibrate::system::{Stamps, enlarge_buffers, stamp};
-
-/// Room for what arrives while nobody reads, in bytes.
-const UDP_BUFFER: i32 = 8 << 20;
+use crate::calibrate::system::{Stamps, stamp};
 
 /// The largest segment of the control connection, both ways: the default of RFC 9293 §3.7.1 (Maximum Segment
 /// Size Option), which is of the packets that every path carries. A test finds black holes; what it says of them
@@ -167,7 +164,7 @@ pub(super) fn open_udp(
     let socket = UdpSocket::bind(SocketAddr::new(options.bind.unwrap_or(local), 0))
         .context("opening a UDP socket")?;
     socket.connect(server)?;
-    enlarge_buffers(&socket, UDP_BUFFER)?;
+    system::make_room(&socket)?;
     system::never_cut_up(&socket)?;
     system::mark(&socket, options.dscp)?;
     stamp(&socket, Stamps::Received)?;

@@ -76,6 +76,13 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
         found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
         found.push(limited);
     }
+    if let Some(limited) = receiver_limited(finished, direction) {
+        found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
+        match found.iter_mut().find(|finding| is_limited(finding)) {
+            Some(sender) => sender.evidence.extend(limited.evidence),
+            None => found.push(limited),
+        }
+    }
     // A stream that was only counted, or none at all, tells nothing: nor would the same test tell more tomorrow.
     if streams.is_empty() {
         found.retain(|finding| finding.cause != Cause::Unknown);
@@ -163,12 +170,12 @@ fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
         // smaller one is not.
         Purpose::Listed | Purpose::Many => {
             let all = wanted.bytes() * u64::from(run.plan.connections[place]);
-            let is_by_sender = turn_up
+            let is_by_host = turn_up
                 .known(run.direction)
                 .bottleneck
                 .as_ref()
-                .is_some_and(|found| found.limited_by == LimitedBy::Sender);
-            !is_by_sender
+                .is_some_and(|found| found.limited_by.is_host());
+            !is_by_host
                 || turn_up
                     .bdp(run.direction)
                     .is_none_or(|bdp| all < bdp.bytes())
@@ -196,6 +203,78 @@ fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> 
             ..Parameters::default()
         },
         instead: None,
+    })
+}
+
+/// What the receiving host had no room for; [`None`] where it took in a stream that was as fast.
+fn receiver_limited(finished: &Finished, direction: Direction) -> Option<Finding> {
+    /// The kernel counted them.
+    const SURE: f64 = 0.9;
+    let known = finished.turn_up.known(direction);
+    let found = known.bottleneck.as_ref();
+    let is_limit = found.is_some_and(|found| found.limited_by == LimitedBy::Receiver);
+    let streams = || known.streams.iter();
+    let taken_in = streams()
+        .filter(|record| is_kept(record) && !record.is_overrun())
+        .map(|record| record.plan.rate)
+        .max();
+    let counts = |record: &&StreamRecord| match is_limit {
+        true => record.no_room > 0,
+        false => record.is_overrun() && taken_in.is_none_or(|rate| record.plan.rate > rate),
+    };
+    let evidence: Vec<String> = streams()
+        .filter(counts)
+        .map(|record| {
+            let packets = without_room(direction, record.no_room);
+            format!("{packets}, of a stream of {}", record.plan.rate)
+        })
+        .collect();
+    (!evidence.is_empty()).then(|| Finding {
+        cause: Cause::TestHostLimited,
+        confidence: SURE,
+        evidence,
+        parameters: Parameters {
+            rate: found.filter(|_| is_limit).map(|found| found.rate),
+            ..Parameters::default()
+        },
+        instead: None,
+    })
+}
+
+/// How many packets a host of the tester's had no room for, and which host that was.
+pub(super) fn without_room(direction: Direction, packets: u64) -> String {
+    let host = match direction {
+        Direction::Up => "the server's host",
+        Direction::Down => "this host",
+    };
+    format!(
+        "{} packets came to the receiving host ({host}) and found no room in the tester's socket",
+        grouped(packets)
+    )
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// What to say of packets of a stream that a host of the tester's had no room for.
+pub(super) fn found_no_room(direction: Direction, record: &StreamRecord) -> Option<String> {
+    (record.no_room > 0).then(|| {
+        format!(
+            "{}, at {}: {}. They do not count as lost by the path",
+            direction.name(),
+            record.plan.rate,
+            without_room(direction, record.no_room)
+        )
     })
 }
 
@@ -227,7 +306,7 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
         stages: known
             .streams
             .iter()
-            .filter(|record| is_kept(record))
+            .filter(|record| is_kept(record) && !record.is_overrun())
             .map(stage)
             .collect(),
         runs: finished
@@ -238,7 +317,7 @@ fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
             .collect(),
         // What a host could not send is not the path's rate.
         reverse_rate: reverse
-            .filter(|found| found.limited_by != LimitedBy::Sender)
+            .filter(|found| !found.limited_by.is_host())
             .map(|found| found.rate),
         size_probes: size_probes(known),
     }
@@ -301,6 +380,10 @@ fn stage(record: &StreamRecord) -> Stage {
 
 /// What to say of packets of a stream that were lost in rows which no bottleneck makes.
 pub(super) fn interrupted(direction: Direction, record: &StreamRecord) -> Option<String> {
+    if record.is_overrun() {
+        // Whoever lost them, it is not known that nothing passed.
+        return None;
+    }
     let rows = interruptions(&stage(record));
     let longest = rows.iter().max_by_key(|row| row.lasted)?;
     let others = match rows.len() {
@@ -379,6 +462,15 @@ mod tests {
     /// A test over 100 Mbit/s and 20 ms by a host that sends no faster than `host`, of runs that their windows held
     /// back all the time.
     fn window_limited(host: u64, windows: &[u64], walk: &[u64]) -> Finished {
+        tested(windows, walk, |plan| sent(plan, host))
+    }
+
+    /// A test of which each stream comes out as `carry` has it.
+    fn tested(
+        windows: &[u64],
+        walk: &[u64],
+        carry: impl Fn(StreamPlan) -> StreamRecord,
+    ) -> Finished {
         let mut turn_up = TurnUp::new(Profile {
             directions: vec![Direction::Up],
             walk_percent: walk.to_vec(),
@@ -402,7 +494,7 @@ mod tests {
                     samples: vec![Duration::from_millis(20); 100],
                     sent: 100,
                 }),
-                Task::Stream(_, plan) => turn_up.stream(sent(plan, host)),
+                Task::Stream(_, plan) => turn_up.stream(carry(plan)),
                 Task::Run(plan) => {
                     let raw = held_back(plan);
                     let ideal = turn_up.ideal(Direction::Up).unwrap();
@@ -441,6 +533,7 @@ mod tests {
                 })
                 .collect(),
             left_ns: Vec::new(),
+            no_room: 0,
         }
     }
 
@@ -489,6 +582,93 @@ mod tests {
         let found = slow.turn_up.known(Direction::Up).bottleneck.as_ref();
         assert_eq!(found.unwrap().limited_by, LimitedBy::Sender);
         assert_eq!(causes(&slow), [Cause::TestHostLimited]);
+    }
+
+    /// A stream over the line of which one in so many packets is missing, faster than 100 Mbit/s, and as many of these
+    /// found no room as `no_room` has of them.
+    fn missing(plan: StreamPlan, one_in: u64, no_room: impl Fn(u64) -> u64) -> StreamRecord {
+        let mut record = sent(plan, u64::MAX);
+        if plan.rate > Bitrate::from_bits_per_second(100_000_000) {
+            // By a hash of its number: losses in rhythm are nobody's chance.
+            let is_missing = |number: u64| {
+                let mixed = (number ^ (number >> 7)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) % one_in == 0
+            };
+            record.arrivals.retain(|one| !is_missing(one.number));
+            record.no_room = no_room(record.sent - record.arrivals.len() as u64);
+        }
+        record
+    }
+
+    fn of_socket(finished: &Finished) -> Vec<String> {
+        let limited = findings(finished).into_iter();
+        limited
+            .filter(|(_, finding)| finding.cause == Cause::TestHostLimited)
+            .flat_map(|(_, finding)| finding.evidence)
+            .filter(|line| line.contains("found no room in the tester's socket"))
+            .collect()
+    }
+
+    #[test]
+    fn what_found_no_room_is_no_loss_of_the_path() {
+        let all = tested(&[], &[150], |plan| missing(plan, 30, |missing| missing));
+        let found = all.turn_up.known(Direction::Up).bottleneck.as_ref();
+        assert_eq!(found.unwrap().limited_by, LimitedBy::Receiver);
+        assert_eq!(causes(&all), [Cause::TestHostLimited]);
+        // Both tries.
+        let said = of_socket(&all);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].contains("(the server's host)"), "{said:?}");
+        // The same losses, of the path.
+        let none = tested(&[], &[150], |plan| missing(plan, 30, |_| 0));
+        let found = causes(&none);
+        let of_path =
+            |cause: &Cause| !matches!(cause, Cause::None | Cause::Unknown | Cause::TestHostLimited);
+        assert!(found.iter().all(of_path), "{found:?}");
+        assert!(of_socket(&none).is_empty());
+        // A few of them without room, which change nothing.
+        let few = tested(&[], &[150], |plan| {
+            missing(plan, 30, |missing| missing / 101)
+        });
+        assert_eq!(causes(&few), causes(&none));
+    }
+
+    #[test]
+    fn a_stream_that_was_taken_in_as_fast_is_read() {
+        let measured = std::cell::Cell::new(0);
+        let once = tested(&[], &[150], |plan| {
+            measured.set(measured.get() + u32::from(plan.duration == Duration::from_secs(4)));
+            match measured.get() {
+                1 => missing(plan, 30, |missing| missing),
+                _ => sent(plan, u64::MAX),
+            }
+        });
+        assert_eq!(measured.get(), 2);
+        let found = once.turn_up.known(Direction::Up).bottleneck.as_ref();
+        assert_eq!(found.unwrap().limited_by, LimitedBy::Path);
+        assert_eq!(of_socket(&once), [""; 0]);
+        let whole = tested(&[], &[150], |plan| sent(plan, u64::MAX));
+        assert_eq!(causes(&once), causes(&whole));
+    }
+
+    #[test]
+    fn what_found_no_room_is_remarked_on() {
+        let plan = StreamPlan {
+            rate: Bitrate::from_bits_per_second(300_000_000),
+            duration: Duration::from_secs(1),
+            ip_bytes: 1_500,
+        };
+        let mut record = sent(plan, u64::MAX);
+        assert_eq!(found_no_room(Direction::Down, &record), None);
+        record.arrivals.truncate(record.arrivals.len() - 1_234);
+        record.no_room = 1_234;
+        let said = found_no_room(Direction::Down, &record).unwrap();
+        assert!(
+            said.contains("1,234 packets came to the receiving host (this host)"),
+            "{said}"
+        );
+        let grouped = [0, 999, 61_234, 1_000_000].map(grouped);
+        assert_eq!(grouped, ["0", "999", "61,234", "1,000,000"]);
     }
 
     #[test]
@@ -607,6 +787,7 @@ mod tests {
                 })
                 .collect(),
             left_ns: Vec::new(),
+            no_room: 0,
         };
         let said = interrupted(Direction::Up, &record(4_000..4_874)).unwrap();
         assert!(

@@ -37,6 +37,16 @@ pub(super) fn arrivals(plan: StreamPlan, before: usize, some: &[Arrival]) -> Res
     Ok(())
 }
 
+/// Datagrams of a stream that found no room at the server, of so many that were sent and arrived.
+pub(super) fn no_room(sent: u64, arrived: usize, datagrams: u64) -> Result<u64> {
+    let most = sent.saturating_sub(arrived as u64);
+    ensure!(
+        datagrams <= most,
+        "the server says that it had no room for {datagrams} packets of a stream of which {most} did not arrive"
+    );
+    Ok(datagrams)
+}
+
 /// Samples of a run that was to last so long.
 pub(super) fn samples(duration: Duration, some: &[RunSample]) -> Result<()> {
     ensure!(
@@ -70,6 +80,15 @@ mod tests {
         }
         let none = Bitrate::from_bits_per_second(0);
         assert_eq!(sent(StreamPlan { rate: none, ..PLAN }, 1).unwrap(), 1);
+    }
+
+    #[test]
+    fn no_more_finds_no_room_than_did_not_arrive() {
+        assert_eq!(no_room(2_000, 1_990, 10).unwrap(), 10);
+        assert!(no_room(2_000, 1_990, 11).is_err());
+        // A path may bring packets twice.
+        assert_eq!(no_room(2_000, 2_001, 0).unwrap(), 0);
+        assert!(no_room(2_000, 2_001, 1).is_err());
     }
 
     #[test]

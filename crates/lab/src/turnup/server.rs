@@ -31,9 +31,9 @@ use vocab::{Bitrate, ByteCount};
 use super::conversation::{ALIVE_EVERY, Heard, Reader, SILENCE_MAX, Writer, random};
 use super::host;
 use super::streams::Sender;
-use super::system::{self, Clock, Incoming};
+use super::system::{self, Clock, Incoming, NoRoom};
 use super::transfers::{Transferred, scaled};
-use crate::calibrate::system::{Stamps, enlarge_buffers, stamp};
+use crate::calibrate::system::{Stamps, stamp};
 use crate::kernel;
 
 /// How long a stranger may take to show who it is.
@@ -50,8 +50,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(150);
 /// How long the rest of a stream is waited for at most: the deepest queue.
 const REST_MAX: Duration = Duration::from_secs(5);
-/// Room for what arrives while nobody reads, in bytes.
-const UDP_BUFFER: i32 = 8 << 20;
 /// Arrivals, and samples, in one message: 27 and 200 bytes each at most.
 const ARRIVALS_EACH: usize = 2_000;
 const SAMPLES_EACH: usize = 250;
@@ -213,7 +211,7 @@ fn open(address: SocketAddr) -> Result<(TcpListener, UdpSocket)> {
     let udp = socket(Type::DGRAM, Protocol::UDP)?;
     udp.bind(&SocketAddr::new(address.ip(), port).into())?;
     let udp = UdpSocket::from(udp);
-    enlarge_buffers(&udp, UDP_BUFFER)?;
+    system::make_room(&udp)?;
     system::never_cut_up(&udp)?;
     stamp(&udp, Stamps::Received)?;
     Ok((listener, udp))
@@ -259,6 +257,7 @@ type Connection = (u16, TcpStream);
 struct Listening {
     order: u32,
     log: ArrivalLog,
+    no_room: NoRoom,
     last: Instant,
     /// When the client was last told that its packets come.
     told: Instant,
@@ -515,10 +514,11 @@ impl Shared<'_> {
                 Some(Message::Bye) => return Ok(()),
                 Some(Message::Stop { order }) => *lock(&session.given_up) = Some(order),
                 // A thread each, and never more than one of either: a client may say it again and again.
-                Some(Message::StreamSent { order, .. }) => {
+                Some(Message::StreamSent { order, datagrams }) => {
                     if !session.is_reporting.swap(true, Ordering::AcqRel) {
                         let session = session.clone();
-                        scope.spawn(move || session.report_arrivals(order));
+                        let udp = &self.server.udp;
+                        scope.spawn(move || session.report_arrivals(order, datagrams, udp));
                     }
                 }
                 Some(Message::Stream(order)) => {
@@ -565,6 +565,7 @@ impl Shared<'_> {
             *lock(&session.listening) = Some(Listening {
                 order: order.order,
                 log: ArrivalLog::new(self.clock.now()),
+                no_room: NoRoom::begin(&self.server.udp),
                 last: Instant::now(),
                 told: Instant::now(),
             });
@@ -702,3 +703,6 @@ pub fn default_limits() -> Limits {
 pub fn window_max() -> Option<ByteCount> {
     host::window_max()
 }
+
+#[cfg(test)]
+mod tests;

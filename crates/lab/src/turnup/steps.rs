@@ -13,6 +13,7 @@ use measure::wire::{Direction, Message};
 use vocab::Bitrate;
 
 use super::client::{RunOptions, Test, Unmeasured};
+use super::observation::without_room;
 use crate::progress::Progress;
 
 /// Before each stream: queues empty.
@@ -104,15 +105,28 @@ fn stepped<T: Streams>(
     let mut found = measure_baseline(&test)
         .and_then(|baseline| begin(&mut test, baseline))
         .map_err(Unmeasured)?;
+    let mut no_room = [0_u64; 2];
     while let Some((direction, plan)) = found.next_stream() {
         progress.step(found.progress(), &found.describe());
         let record = test
             .pause(REST + options.rest)
             .and_then(|()| test.stream(direction, plan));
         match record {
-            Ok(record) => found.handle(&record),
+            Ok(record) => {
+                no_room[direction as usize] += record.no_room;
+                found.handle(&record);
+            }
             Err(error) => found.give_up(format!("the test ended before its time: {error:#}")),
         }
+    }
+    for (direction, packets) in Direction::BOTH.into_iter().zip(no_room) {
+        test.note((packets > 0).then(|| {
+            format!(
+                "{}: {}. They do not count as lost by the path; no burst counts of which some did",
+                direction.name(),
+                without_room(direction, packets)
+            )
+        }));
     }
     let _ = test.writer.send(&Message::Bye);
     test.line.is_over.store(true, Ordering::Relaxed);

@@ -29,6 +29,41 @@ const PROBE: libc::c_int = 3;
 /// A stamp that is older than this is of a clock that was set meanwhile.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(1);
 
+/// Room for what arrives while nobody reads, in bytes: on a host that others keep busy, half a second at 500 Mbit/s.
+/// Memory is taken for what waits, and not before.
+const RECEIVE_BUFFER: i32 = 32 << 20;
+/// ... and for what waits to be sent: more of it would only move where packets are lost in this host.
+const SEND_BUFFER: i32 = 8 << 20;
+
+/// Gives the socket of probes and streams as much room as the kernel lets us.
+pub(super) fn make_room(socket: &UdpSocket) -> io::Result<()> {
+    system::enlarge_buffers(socket, SEND_BUFFER)?;
+    system::enlarge_receive_buffer(socket, RECEIVE_BUFFER)
+}
+
+/// What finds no room in a socket from some moment on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoRoom {
+    /// The kernel's count at that moment; [`None`] where it does not tell (before Linux 4.12).
+    before: Option<u32>,
+}
+
+impl NoRoom {
+    /// Counts from now on.
+    pub(super) fn begin(socket: &UdpSocket) -> Self {
+        Self {
+            before: system::receive_drops(socket).ok(),
+        }
+    }
+
+    /// Datagrams until now.
+    pub(super) fn until_now(self, socket: &UdpSocket) -> u64 {
+        let now = system::receive_drops(socket).ok();
+        let passed = |(before, now)| u64::from(u32::wrapping_sub(now, before));
+        self.before.zip(now).map_or(0, passed)
+    }
+}
+
 /// The clock of one end of a test.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
@@ -364,6 +399,8 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
+    use socket2::SockRef;
+
     use super::*;
 
     #[test]
@@ -419,6 +456,50 @@ mod tests {
         assert!(before <= *at && *at <= clock.now());
         assert_eq!(*from, sender.local_addr().unwrap());
         assert_eq!(bytes, b"hello");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_from_the_moment_that_was_asked_for() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = receiver.local_addr().unwrap();
+        SockRef::from(&receiver)
+            .set_recv_buffer_size(2_048)
+            .unwrap();
+        // The first few find room, and nobody takes them out.
+        let send = || {
+            for _ in 0..50 {
+                sender.send_to(&[0; 1_000], to).unwrap();
+            }
+        };
+        let first = NoRoom::begin(&receiver);
+        assert_eq!(first.until_now(&receiver), 0);
+        send();
+        let dropped = first.until_now(&receiver);
+        assert!((1..50).contains(&dropped), "{dropped}");
+        let second = NoRoom::begin(&receiver);
+        send();
+        assert_eq!(second.until_now(&receiver), 50);
+        assert_eq!(first.until_now(&receiver), 50 + dropped);
+        // The kernel's count begins anew behind 2^32.
+        let late = NoRoom {
+            before: Some(u32::MAX - 9),
+        };
+        assert_eq!(late.until_now(&receiver), 60 + dropped);
+    }
+
+    #[test]
+    fn room_is_made_for_what_arrives_as_far_as_the_kernel_gives_it() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        make_room(&socket).unwrap();
+        let given = SockRef::from(&socket).recv_buffer_size().unwrap();
+        let most = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap();
+        let ordinary: usize = most.trim().parse().unwrap();
+        // The kernel doubles it, for what it keeps beside the packets.
+        assert!(
+            given >= 2 * ordinary.min(RECEIVE_BUFFER as usize),
+            "{given}"
+        );
     }
 
     #[test]

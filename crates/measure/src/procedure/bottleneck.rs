@@ -4,6 +4,7 @@
 //!  Climb: short streams, each four times as fast ── until less arrives than was sent ──► Measure
 //!  Measure: one stream at 1.5 times what arrived, long enough to empty any bucket ──► Done
 //!           nothing was held back after all ──► Climb on, from twice that rate
+//!           the tester's own socket held it back ──► once more
 //! ```
 //! As in RFC 9097 (Maximum IP-Layer Capacity) the rate adapts to what the receiver reports; as in
 //! RFC 9946 (its protocol) in trials, though here a trial is a stream. Climbing takes a second or two
@@ -38,6 +39,9 @@ const DOUBT_TIMES: u32 = 4;
 const FEW_LOST: f64 = 0.98;
 /// Measuring streams at most, should the climb have misjudged.
 const MEASUREMENTS_MAX: u32 = 4;
+/// What found no room in the tester's socket, as a share of what came to the host, up to which the rest has the
+/// path's rate.
+const WITHOUT_ROOM_MAX: f64 = 0.01;
 /// Streams of which nothing arrives, until nothing is thought to get through.
 const SILENT_MAX: u32 = 3;
 
@@ -81,6 +85,16 @@ pub enum LimitedBy {
     MaxRate,
     /// The sender, which could not send as fast; the path may carry more.
     Sender,
+    /// The receiver, which had no room for what came; the path may carry more.
+    Receiver,
+}
+
+impl LimitedBy {
+    /// Whether a host of the tester was too slow, be it the sender or the receiver.
+    #[must_use]
+    pub fn is_host(self) -> bool {
+        matches!(self, LimitedBy::Sender | LimitedBy::Receiver)
+    }
 }
 
 /// What was found.
@@ -116,6 +130,8 @@ enum State {
         rate: Bitrate,
         /// Measuring streams before this.
         measured: u32,
+        /// Whether a stream of this rate was held back by the tester's own socket.
+        is_doubtful: bool,
     },
     Done,
 }
@@ -176,7 +192,11 @@ impl BottleneckSearch {
     pub fn handle(&mut self, record: &StreamRecord) {
         self.state = match self.state {
             State::Climb { climb, is_doubtful } => self.climbed(record, climb, is_doubtful),
-            State::Measure { rate, measured } => self.measured(record, rate, measured),
+            State::Measure {
+                rate,
+                measured,
+                is_doubtful,
+            } => self.measured(record, rate, measured, is_doubtful),
             State::Done => State::Done,
         };
     }
@@ -189,6 +209,7 @@ impl BottleneckSearch {
         let measure = |from: Bitrate| State::Measure {
             rate: scaled(from, OVERLOAD_PERCENT).min(self.config.max),
             measured: climb.measured,
+            is_doubtful: false,
         };
         let kept = 1.0 - record.loss();
         let is_held_back = is_less(delivered, HELD_BACK, offered) || kept < HELD_BACK;
@@ -209,7 +230,13 @@ impl BottleneckSearch {
         }
     }
 
-    fn measured(&mut self, record: &StreamRecord, rate: Bitrate, measured: u32) -> State {
+    fn measured(
+        &mut self,
+        record: &StreamRecord,
+        rate: Bitrate,
+        measured: u32,
+        is_doubtful: bool,
+    ) -> State {
         let steady = record.steady();
         let (Some(delivered), Some(offered)) =
             (steady.or_else(|| record.delivered_late()), record.offered())
@@ -220,6 +247,21 @@ impl BottleneckSearch {
         let is_slower = |rate: Bitrate| is_less(rate, passes, offered);
         // A host that stood still for a moment makes a few seconds slow, but not all of them together.
         let is_held_back = is_slower(delivered) && record.delivered().is_none_or(is_slower);
+        let (arrived, came) = (record.arrivals.len() as u64, record.came());
+        let is_without_room = record.no_room as f64 > WITHOUT_ROOM_MAX * came as f64;
+        let with_the_rest = Bitrate::from_bits_per_second(
+            (delivered.bits_per_second() as f64 * came as f64 / arrived.max(1) as f64) as u64,
+        );
+        let is_of_receiver =
+            is_held_back && record.no_room > 0 && (is_without_room || !is_slower(with_the_rest));
+        if is_of_receiver && !is_doubtful {
+            // A host that others keep busy has more time a moment later, perhaps.
+            return State::Measure {
+                rate,
+                measured,
+                is_doubtful: true,
+            };
+        }
         let max = self.config.max;
         let further = Climb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX);
         if let (false, Some(climb)) = (is_held_back, further) {
@@ -229,6 +271,7 @@ impl BottleneckSearch {
             rate: delivered,
             is_steady: steady.is_some(),
             limited_by: match (is_held_back, is_kept(offered, rate)) {
+                (true, _) if is_of_receiver => LimitedBy::Receiver,
                 (true, _) => LimitedBy::Path,
                 (false, true) => LimitedBy::MaxRate,
                 (false, false) => LimitedBy::Sender,

@@ -75,6 +75,7 @@ impl CountedStream {
             sent: self.sent,
             arrivals: self.arrivals.clone(),
             left_ns: Vec::new(),
+            no_room: 0,
         })
     }
 

@@ -16,6 +16,8 @@ mod counted;
 mod opening;
 mod path_mtu;
 mod responder;
+#[cfg(test)]
+pub(crate) mod slow_host;
 mod stream;
 
 pub use baseline_rtt::{BaselineRtt, PROBES_WANTED, RttOutcome};

@@ -17,6 +17,8 @@ const BEHIND_MAX: Duration = Duration::from_millis(4);
 const BEHIND_PACKETS_MAX: u32 = 4;
 /// Arrivals that are kept of one stream, 24 bytes each, and departures, of 8: a minute at 400 Mbit/s.
 pub const ARRIVALS_MAX: usize = 2_000_000;
+/// So few packets without room do not change what a stream's losses look like; nor does a hundredth of them.
+const FEW_WITHOUT_ROOM: u64 = 3;
 
 /// When each packet of a stream leaves.
 #[derive(Clone, Debug)]
@@ -141,16 +143,36 @@ pub struct StreamRecord {
     /// When each of the first packets left, by the sender's clock and in its stamps' nanoseconds; empty where
     /// only the stamps of what arrived are known.
     pub left_ns: Vec<u64>,
+    /// Packets that came to the receiving host and found no room in the tester's socket.
+    pub no_room: u64,
 }
 
 impl StreamRecord {
-    /// Packets that did not arrive.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
+    /// Packets that the tester did not take in, whoever lost them.
+    fn missing(&self) -> u64 {
         self.sent.saturating_sub(self.arrivals.len() as u64)
     }
 
-    /// The share of packets that did not arrive.
+    /// Packets that the path lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.missing().saturating_sub(self.no_room)
+    }
+
+    /// Packets that came to the receiving host.
+    #[must_use]
+    pub fn came(&self) -> u64 {
+        self.arrivals.len() as u64 + self.no_room
+    }
+
+    /// Whether so many packets found no room in the tester's socket that what is missing says nothing of the path:
+    /// nobody knows which of them it lost.
+    #[must_use]
+    pub fn is_overrun(&self) -> bool {
+        self.no_room > FEW_WITHOUT_ROOM && self.no_room * 100 > self.missing()
+    }
+
+    /// The share of packets that the path lost.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.lost() as f64 / (self.sent.max(1)) as f64
@@ -315,6 +337,7 @@ mod tests {
             sent,
             arrivals: (0..sent).map(arrival).collect(),
             left_ns: Vec::new(),
+            no_room: 0,
         }
     }
 
@@ -357,6 +380,32 @@ mod tests {
         // A bucket's refill that slows down all the way: 1 % a second.
         let record = arriving(833.3, |number| number * number * 6);
         assert_eq!(record.steady(), None);
+    }
+
+    #[test]
+    fn what_found_no_room_is_not_lost_by_the_path() {
+        let mut record = arriving(100.0, |_| 0);
+        record.arrivals.truncate(602);
+        assert_eq!((record.sent, record.lost()), (1_002, 400));
+        record.no_room = 300;
+        assert_eq!((record.lost(), record.came()), (100, 902));
+        assert!((record.loss() - 100.0 / 1_002.0).abs() < 1e-9);
+        // More than is missing is no fewer than none.
+        record.no_room = 500;
+        assert_eq!((record.lost(), record.loss()), (0, 0.0));
+    }
+
+    #[test]
+    fn a_stream_is_overrun_by_more_than_a_few_packets_and_more_than_a_hundredth_of_its_losses() {
+        let of = |missing: usize, no_room| {
+            let mut record = arriving(100.0, |_| 0);
+            record.arrivals.truncate(1_002 - missing);
+            record.no_room = no_room;
+            record.is_overrun()
+        };
+        assert!(!of(3, 3) && of(4, 4));
+        assert!(!of(400, 4) && of(400, 5));
+        assert!(!of(0, 0) && !of(400, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use emulate::{DirectionConfig, Line, Link, LinkConfig, TokenBucket};
 use testkit::{Clock, earliest};
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
+use super::slow_host::taken_in;
 use super::*;
 use crate::wire::{Direction, Key, Kind, Role, SessionKey};
 
@@ -246,6 +247,15 @@ fn the_baseline_is_both_delays_and_serialisation() {
 
 /// Sends what the search asks for over a path, and says what it found.
 fn search(config: DirectionConfig, bounds: SearchConfig) -> BottleneckSearch {
+    search_by(config, bounds, |record| record)
+}
+
+/// The same, with a receiving host that makes of each stream what it likes.
+fn search_by(
+    config: DirectionConfig,
+    bounds: SearchConfig,
+    mut host: impl FnMut(StreamRecord) -> StreamRecord,
+) -> BottleneckSearch {
     let mut search = BottleneckSearch::new(bounds);
     let mut link = Link::new(LinkConfig::symmetric(config, 3));
     let mut clock = Clock::new();
@@ -273,12 +283,13 @@ fn search(config: DirectionConfig, bounds: SearchConfig) -> BottleneckSearch {
                 None => break,
             };
         }
-        search.handle(&StreamRecord {
+        search.handle(&host(StreamRecord {
             plan,
             sent: departures.sent(),
             arrivals: log.into_arrivals(),
             left_ns: Vec::new(),
-        });
+            no_room: 0,
+        }));
         clock.advance(ms(200));
     }
     search
@@ -368,6 +379,57 @@ fn a_search_stops_at_the_rate_it_may_have_and_says_so() {
     assert_eq!(outcome.limited_by, LimitedBy::MaxRate);
     let rate = outcome.rate.bits_per_second() as f64 / 8e6;
     assert!((0.995..1.005).contains(&rate), "{outcome:?}");
+}
+
+/// A host that takes in 20 Mbit/s, behind a path that carries more: what it has no room for is not the path's.
+#[test]
+fn a_limit_of_the_receiving_host_is_told_from_one_of_the_path() {
+    // More than was offered, and less: then the path holds back some of it, and nobody knows how much.
+    for path in [100.0, 26.0] {
+        let mut measured = 0;
+        let found = search_by(way(path, ms(10)), bounds(30.0, 1_500), |record| {
+            measured += u32::from(record.plan.duration == Duration::from_secs(5));
+            taken_in(record, mbit(20.0), 500)
+        });
+        let outcome = found.outcome().unwrap();
+        assert_eq!(outcome.limited_by, LimitedBy::Receiver, "{path}");
+        let rate = outcome.rate.bits_per_second() as f64 / 20e6;
+        assert!((0.99..1.01).contains(&rate), "{outcome:?}");
+        assert!(outcome.loss_below.abs() < 1e-9, "{outcome:?}");
+        // It was given a second try.
+        assert_eq!(measured, 2, "{path}");
+    }
+}
+
+#[test]
+fn a_receiving_host_that_was_busy_for_once_is_no_limit() {
+    let mut measured = 0;
+    let found = search_by(way(26.0, ms(10)), bounds(1_000.0, 1_500), |record| {
+        measured += u32::from(record.plan.duration == Duration::from_secs(5));
+        match measured {
+            1 => taken_in(record, mbit(20.0), 500),
+            _ => record,
+        }
+    });
+    assert_eq!(measured, 2);
+    assert_rate(&found, 26.0, 0.001);
+}
+
+#[test]
+fn a_few_packets_without_room_do_not_change_a_paths_limit() {
+    let mut measured = 0;
+    let found = search_by(way(26.0, ms(10)), bounds(1_000.0, 1_500), |mut record| {
+        measured += u32::from(record.plan.duration == Duration::from_secs(5));
+        let packets = record.arrivals.len();
+        record
+            .arrivals
+            .drain(packets / 2..packets / 2 + packets / 200);
+        record.no_room = packets as u64 / 200;
+        record
+    });
+    assert_eq!(measured, 1);
+    let outcome = found.outcome().unwrap();
+    assert_eq!(outcome.limited_by, LimitedBy::Path);
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub use service::{
     Criteria, Part, Service, ServicePlan, StepDone, StepVerdict, TOLERANCE_PERCENT, Verdict,
 };
 pub use throughput::{
-    BackToBack, Class, Goal, LossStep, SizeResult, Throughput, ThroughputPlan, Trials,
+    BackToBack, Class, Goal, LossStep, SizeResult, SlowEnd, Throughput, ThroughputPlan, Trials,
 };
 
 use std::time::Duration;

@@ -17,6 +17,9 @@ use crate::procedure::StreamRecord;
 
 /// A sender that keeps less of its rate did not do what was asked.
 const KEPT: f64 = 0.95;
+/// The share of frames that may find no room in the tester's socket; with more, what arrived is what the receiving
+/// host had time for.
+const WITHOUT_ROOM_MAX: f64 = 0.001;
 
 /// What a stream shows. Rates count whole frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,8 +33,10 @@ pub struct Seen {
     pub received_late: Option<Bitrate>,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that did not arrive.
+    /// Frames that the path lost.
     pub lost: u64,
+    /// Frames that came to the receiving host and found no room in the tester's socket.
+    pub no_room: u64,
     /// Round trip with this direction loaded, of the mean frame: baseline RTT and its wait.
     pub round_trip: Option<Duration>,
     /// The same of the frame that waited longest.
@@ -60,6 +65,7 @@ impl Seen {
             received_late: frames(record.steady().or_else(|| record.delivered_late())),
             sent: record.sent,
             lost: record.lost(),
+            no_room: record.no_room,
             round_trip: trip(mean.and_then(|mean| u64::try_from(mean).ok())),
             round_trip_max: trip(waits.last().copied()),
             variation: waits.get(place).copied().map(Duration::from_nanos),
@@ -67,7 +73,13 @@ impl Seen {
         }
     }
 
-    /// Frame loss ratio.
+    /// Whether the receiving host was too slow for it: what was seen is then of that host, and not of the path.
+    #[must_use]
+    pub fn is_overrun(&self) -> bool {
+        self.no_room as f64 > WITHOUT_ROOM_MAX * self.sent as f64
+    }
+
+    /// Frame loss ratio, of the path.
     #[must_use]
     pub fn loss_ratio(&self) -> f64 {
         self.lost as f64 / self.sent.max(1) as f64
@@ -92,6 +104,7 @@ impl Seen {
         self.received_late = mean(self.received_late, other.received_late);
         self.sent += other.sent;
         self.lost += other.lost;
+        self.no_room += other.no_room;
         self.round_trip = self.round_trip.max(other.round_trip);
         self.round_trip_max = self.round_trip_max.max(other.round_trip_max);
         self.variation = self.variation.max(other.variation);

@@ -93,7 +93,7 @@ pub enum StepVerdict {
     Passed,
     /// What was not.
     Failed(Vec<String>),
-    /// The sender did not keep its rate, or too few frames were sent.
+    /// The sender did not keep its rate, the receiver had no room, or too few frames were sent.
     NotMeasured(String),
 }
 
@@ -293,6 +293,12 @@ impl Service {
             return StepVerdict::NotMeasured(format!(
                 "the sending host kept to {kept} of {}",
                 self.rate(part)
+            ));
+        }
+        if seen.is_overrun() {
+            return StepVerdict::NotMeasured(format!(
+                "{} of {} frames came to the receiving host and found no room in the tester's socket",
+                seen.no_room, seen.sent
             ));
         }
         if seen.sent < FRAMES_MIN {

@@ -8,6 +8,7 @@ use testkit::{Clock, earliest};
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::*;
+use crate::procedure::slow_host::taken_in;
 use crate::procedure::{ArrivalLog, Departures, StreamRecord};
 use crate::wire::Direction;
 
@@ -96,6 +97,7 @@ impl Path {
             sent: departures.sent(),
             arrivals: log.into_arrivals(),
             left_ns: Vec::new(),
+            no_room: 0,
         }
     }
 }
@@ -222,6 +224,63 @@ fn nothing_is_judged_that_was_not_stated() {
             .all(|one| one.verdict == StepVerdict::Measured)
     );
     assert_eq!(service.verdict(), Verdict::Passed(0));
+}
+
+/// A service as it was bought, between hosts of which the receiving one has room for no more than 9 Mbit/s.
+#[test]
+fn a_step_that_the_receiving_host_had_no_room_for_is_not_measured() {
+    let mut path = Path::new(policed(10.0));
+    let mut service = Service::new(service_plan(8.0, 2.0), Some(BASELINE));
+    while let Some((direction, stream)) = service.next_stream() {
+        service.handle(&taken_in(path.carry(direction, stream), mbit(9.0), 50));
+    }
+    let (committed, above) = service.done().split_at(4);
+    assert!(
+        committed
+            .iter()
+            .all(|one| one.verdict == StepVerdict::Passed)
+    );
+    for one in above {
+        assert!(one.seen.no_room > 0 && one.seen.is_kept, "{one:?}");
+        let StepVerdict::NotMeasured(why) = &one.verdict else {
+            panic!("{one:?}");
+        };
+        assert!(why.contains("found no room"), "{why}");
+    }
+    let Verdict::NotMeasured(why) = service.verdict() else {
+        panic!("{:?}", service.verdict());
+    };
+    assert!(why.contains("found no room"), "{why}");
+}
+
+/// What is judged is the path's loss, and a few frames without room do not hide it.
+#[test]
+fn frames_without_room_are_not_lost_frames() {
+    let judged = |no_room: u64, lost: usize| {
+        let mut path = Path::new(line(100.0));
+        let plan = ServicePlan {
+            criteria: Criteria {
+                loss_ratio_max: Some(0.0),
+                ..Criteria::default()
+            },
+            step: Duration::from_secs(20),
+            ..service_plan(8.0, 0.0)
+        };
+        let mut service = Service::new(plan, Some(BASELINE));
+        let (direction, stream) = service.next_stream().unwrap();
+        let mut record = path.carry(direction, stream);
+        record
+            .arrivals
+            .drain(1_000..1_000 + no_room as usize + lost);
+        record.no_room = no_room;
+        service.handle(&record);
+        assert_eq!(service.done()[0].seen.lost, lost as u64);
+        service.done()[0].verdict.clone()
+    };
+    // Of 3,294 frames.
+    assert_eq!(judged(3, 0), StepVerdict::Passed);
+    assert!(matches!(judged(3, 1), StepVerdict::Failed(_)));
+    assert!(matches!(judged(4, 0), StepVerdict::NotMeasured(_)));
 }
 
 /// Y.1564 §8.2: only behind a configuration that passed, over its whole time in streams that the server gives.
@@ -390,6 +449,48 @@ fn a_lines_rate_loss_and_buffer_are_found_for_each_size() {
     }
 }
 
+/// What a receiving host has no room for is no bound of the path's, nor the end of a burst.
+#[test]
+fn a_load_that_the_receiving_host_had_no_room_for_is_no_bound() {
+    let plan = |max| ThroughputPlan {
+        directions: vec![Direction::Up],
+        frames: vec![1_518],
+        max_rate: mbit(max),
+        stream_max: Duration::from_secs(60),
+        goal: goal(0.0),
+        is_whole: true,
+    };
+    let run = |line_rate: f64, host: f64| {
+        let mut path = Path::new(line(line_rate));
+        let mut test = Throughput::new(plan(40.0), Some(BASELINE));
+        while let Some((direction, stream)) = test.next_stream() {
+            test.handle(&taken_in(path.carry(direction, stream), mbit(host), 5));
+        }
+        test.done()[0].1.clone()
+    };
+    // Half as much as the line carries.
+    let found = run(20.0, 10.0);
+    assert_eq!(found.slow_end, Some(SlowEnd::Receiver), "{found:?}");
+    assert!(found.upper.is_some() && found.not_carried().is_none());
+    assert!(found.lower.unwrap() < mbit(10.5), "{found:?}");
+    assert!(found.losses.is_empty() && found.back_to_back.is_none());
+    // More than the line, but not for a burst: no line holds what comes here in one.
+    let mut path = Path::new(line(10.0));
+    let mut test = Throughput::new(plan(40.0), Some(BASELINE));
+    while let Some((direction, stream)) = test.next_stream() {
+        let is_burst = test.describe().ends_with("bursts");
+        let mut record = path.carry(direction, stream);
+        if is_burst {
+            record.arrivals.remove(5);
+            record.no_room = 1;
+        }
+        test.handle(&record);
+    }
+    let found = &test.done()[0].1;
+    assert!(found.slow_end.is_none() && !found.losses.is_empty());
+    assert_eq!(found.back_to_back, None);
+}
+
 #[test]
 fn a_loss_goal_is_kept_and_rates_that_cannot_be_offered_are_no_bounds() {
     let lossy = DirectionConfig {
@@ -435,7 +536,7 @@ fn a_load_that_was_not_quite_offered_is_not_carried() {
         test.handle(&record);
     }
     let found = &test.done()[0].1;
-    assert!(found.is_sender_limited, "{found:?}");
+    assert!(found.slow_end == Some(SlowEnd::Sender), "{found:?}");
     assert!(found.upper.is_some() && found.not_carried().is_none());
     assert!(found.lower.unwrap() < mbit(9.1), "{found:?}");
 }

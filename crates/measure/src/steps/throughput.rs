@@ -36,7 +36,8 @@ const BURSTS: usize = 3;
 const BURST_FOR: Duration = Duration::from_secs(2);
 /// A burst that is no faster than this, in percent of the throughput, says nothing of a buffer.
 const BURST_MIN_PERCENT: u64 = 120;
-/// Trials of a load at which the sender did not keep its rate, until it is taken for more than it can send.
+/// Trials of a load at which the sender did not keep its rate, or the receiver had no room, until it is taken for more
+/// than that host can do.
 const UNKEPT_MAX: u32 = 4;
 /// Loads that are tried at most for one frame size, should nothing ever be a lower bound.
 const LOADS_MAX: usize = 40;
@@ -143,6 +144,15 @@ pub struct BackToBack {
     pub buffer_bytes: f64,
 }
 
+/// A host of the tester's that was too slow for a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowEnd {
+    /// It could not be sent.
+    Sender,
+    /// It found no room in the receiver's socket.
+    Receiver,
+}
+
 /// What was found for a frame size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SizeResult {
@@ -152,8 +162,8 @@ pub struct SizeResult {
     pub lower: Option<Bitrate>,
     /// The lowest that is not; [`None`] where the fastest that may or can be sent is carried.
     pub upper: Option<Bitrate>,
-    /// Whether the sender could not offer more.
-    pub is_sender_limited: bool,
+    /// The host that was too slow for `upper`; [`None`] where that is the path's.
+    pub slow_end: Option<SlowEnd>,
     /// Loads tried, and trials.
     pub loads: usize,
     /// Trials of all loads.
@@ -167,10 +177,10 @@ pub struct SizeResult {
 }
 
 impl SizeResult {
-    /// The lowest load that the path did not carry; [`None`] where the sender could offer no more.
+    /// The lowest load that the path did not carry; [`None`] where a host of the tester's was too slow for more.
     #[must_use]
     pub fn not_carried(&self) -> Option<Bitrate> {
-        self.upper.filter(|_| !self.is_sender_limited)
+        self.upper.filter(|_| self.slow_end.is_none())
     }
 }
 
@@ -205,8 +215,8 @@ struct Search {
     trials: Trials,
     seen: Option<Seen>,
     unkept: u32,
-    /// Whether the upper bound is what the sender could not offer.
-    is_upper_of_sender: bool,
+    /// The host that was too slow for the upper bound.
+    slow_end: Option<SlowEnd>,
     /// How far the next load outside of the bounds is from the last.
     stride: f64,
 }
@@ -300,7 +310,7 @@ impl Throughput {
         // A search that was not held back tries the fastest it may.
         let load = match found.limited_by {
             LimitedBy::MaxRate => self.plan.max_rate,
-            LimitedBy::Path | LimitedBy::Sender => {
+            LimitedBy::Path | LimitedBy::Sender | LimitedBy::Receiver => {
                 let below =
                     found.rate.bits_per_second() as f64 * (1.0 - self.plan.goal.width / 2.0);
                 of_frames(Bitrate::from_bits_per_second(below as u64), frame)
@@ -313,7 +323,7 @@ impl Throughput {
             trials: Trials::default(),
             seen: None,
             unkept: 0,
-            is_upper_of_sender: false,
+            slow_end: None,
             stride: self.plan.goal.width.max(1e-4),
         });
         self.found.loads = 1;
@@ -321,14 +331,20 @@ impl Throughput {
 
     fn searched(&mut self, mut search: Search, seen: Seen, span: Duration) {
         self.found.trials += 1;
-        if !self.is_offered(search.load, &seen) && seen.loss_ratio() <= self.plan.goal.loss_ratio {
+        let slow_end = match (self.is_offered(search.load, &seen), seen.is_overrun()) {
+            (_, true) => Some(SlowEnd::Receiver),
+            (false, false) => Some(SlowEnd::Sender),
+            (true, false) => None,
+        };
+        // What the path lost it lost, however slow a host is.
+        if slow_end.is_some() && seen.loss_ratio() <= self.plan.goal.loss_ratio {
             search.unkept += 1;
             if search.unkept < UNKEPT_MAX {
                 self.stage = Stage::Search(search);
                 return;
             }
-            // It cannot be offered, and says nothing of the path; what is below may.
-            search.is_upper_of_sender = true;
+            // It is more than that host can do, and says nothing of the path; what is below may.
+            search.slow_end = slow_end;
             return self.bounded(search, Class::Upper);
         }
         match seen.loss_ratio() <= self.plan.goal.loss_ratio {
@@ -342,7 +358,7 @@ impl Throughput {
         match search.trials.class(&self.plan.goal) {
             Class::Undecided => self.stage = Stage::Search(search),
             Class::Upper => {
-                search.is_upper_of_sender = false;
+                search.slow_end = None;
                 self.bounded(search, Class::Upper);
             }
             Class::Lower => self.bounded(search, Class::Lower),
@@ -386,7 +402,7 @@ impl Throughput {
         let next = next.filter(|_| self.found.loads < LOADS_MAX);
         let Some(next) = next else {
             (self.found.lower, self.found.upper) = (search.lower, search.upper);
-            self.found.is_sender_limited = search.is_upper_of_sender;
+            self.found.slow_end = search.slow_end;
             return self.begin_loss();
         };
         self.found.loads += 1;
@@ -402,18 +418,14 @@ impl Throughput {
     }
 
     fn begin_loss(&mut self) {
-        match (
-            self.plan.is_whole,
-            self.found.upper,
-            self.found.is_sender_limited,
-        ) {
-            (true, Some(_), false) => {
+        match (self.plan.is_whole, self.found.not_carried()) {
+            (true, Some(_)) => {
                 self.stage = Stage::Loss {
                     percent: LOSS_FROM_PERCENT,
                     lossless: 0,
                 };
             }
-            // Nothing above the throughput can be offered.
+            // Nothing above the throughput can be offered, or taken in.
             _ => self.end_size(),
         }
     }
@@ -442,6 +454,10 @@ impl Throughput {
     }
 
     fn burst(&mut self, mut bursts: Vec<(u64, bool, Bitrate)>, record: &StreamRecord, frame: u16) {
+        if record.no_room > 0 {
+            // Which frame the path lost first nobody knows.
+            return self.end_size();
+        }
         let rate = record.offered().unwrap_or_default();
         bursts.push((
             until_first_loss(record),

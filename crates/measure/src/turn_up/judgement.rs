@@ -105,8 +105,8 @@ impl TurnUp {
             let best = full
                 .filter_map(|run| run.figures.as_ref()?.transfer_time_ratio)
                 .reduce(f64::min);
-            // What a host could not send over UDP it may not send over TCP either.
-            let is_slow = |why: &OfTester| why.limit == LimitedBy::Sender;
+            // What a host could not send, or take in, over UDP it may not over TCP either.
+            let is_slow = |why: &OfTester| why.limit.is_host();
             judge.at_most_unless(
                 self.is_of_tester(direction).filter(is_slow),
                 &format!("best transfer time ratio {name} with a full window"),
@@ -152,6 +152,11 @@ impl TurnUp {
             ),
             LimitedBy::Sender => {
                 "that is all that the sending host managed, and the path may carry more: use a faster host, \
+                 or fewer tests at once"
+                    .to_owned()
+            }
+            LimitedBy::Receiver => {
+                "that is all that the receiving host took in, and the path may carry more: use a faster host, \
                  or fewer tests at once"
                     .to_owned()
             }

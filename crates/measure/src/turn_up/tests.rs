@@ -1,6 +1,7 @@
 //! The order of steps and the verdict, with results made up.
 
 use super::*;
+use crate::procedure::slow_host::taken_in;
 use crate::procedure::{CountedStream, LimitedBy};
 use crate::wire::Arrival;
 
@@ -39,6 +40,7 @@ fn through(limit: u64, plan: StreamPlan) -> StreamRecord {
         sent,
         arrivals,
         left_ns: Vec::new(),
+        no_room: 0,
     }
 }
 
@@ -253,6 +255,43 @@ fn a_limit_that_the_sending_host_set_fails_nothing() {
     assert!(why.contains("all that the sending host managed"), "{why}");
 }
 
+/// A host that takes in 3 Mbit/s, whatever comes, behind a path that may carry any rate.
+#[test]
+fn a_limit_that_the_receiving_host_set_fails_nothing() {
+    let mut demanding = profile();
+    demanding.directions = vec![Direction::Up];
+    demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_000_000));
+    demanding.thresholds.transfer_time_ratio_max = Some(1.2);
+    demanding.max_rate = Bitrate::from_bits_per_second(20_000_000);
+    let mut test = TurnUp::new(demanding);
+    loop {
+        match test.next_task() {
+            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+                mtu: 1_500,
+                tried: 1_500,
+            }),
+            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+                samples: vec![Duration::from_millis(50); 100],
+                sent: 100,
+            }),
+            Task::Stream(_, plan) => {
+                let most = Bitrate::from_bits_per_second(3_000_000);
+                test.stream(taken_in(through(1_000_000_000, plan), most, 50));
+            }
+            Task::Run(_) => test.run([Some(figures(1_500_000, 2_900_000)), None]),
+            Task::Done => break,
+        }
+    }
+    let known = test.known(Direction::Up);
+    let found = known.bottleneck.as_ref().unwrap();
+    assert_eq!(found.limited_by, LimitedBy::Receiver);
+    assert_eq!(known.loss.unwrap().lost, 0);
+    let Verdict::NotMeasured(why) = test.verdict() else {
+        panic!("{:?}", test.verdict());
+    };
+    assert!(why.contains("all that the receiving host took in"), "{why}");
+}
+
 #[test]
 fn what_the_server_cuts_is_said() {
     let limits = |seconds, connections| Limits {
@@ -322,6 +361,7 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
             sent: 16,
             arrivals: Vec::new(),
             left_ns: Vec::new(),
+            no_room: 0,
         });
     }
     assert_eq!(test.next_task(), Task::Done);

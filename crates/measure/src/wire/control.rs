@@ -262,6 +262,14 @@ pub enum Message {
         /// Some of them.
         arrivals: Vec<Arrival>,
     },
+    /// Server: datagrams of a stream up that came to its host and found no room in its socket; before the list
+    /// that ends the arrivals, and only where there are any.
+    NoRoom {
+        /// The order.
+        order: u32,
+        /// Datagrams.
+        datagrams: u64,
+    },
     /// The sender of a run: samples of its connections.
     Samples {
         /// The order.
@@ -347,6 +355,7 @@ const ALIVE: u8 = 13;
 const STOP: u8 = 14;
 const FAILED: u8 = 15;
 const BYE: u8 = 16;
+const NO_ROOM: u8 = 17;
 
 impl Message {
     /// Reads a message without its length.
@@ -433,6 +442,10 @@ impl Message {
             ARRIVALS => Message::Arrivals {
                 order: reader.u32()?,
                 arrivals: arrivals(reader)?,
+            },
+            NO_ROOM => Message::NoRoom {
+                order: reader.u32()?,
+                datagrams: reader.varint()?,
             },
             SAMPLES => Message::Samples {
                 order: reader.u32()?,
@@ -541,6 +554,10 @@ impl Message {
                     put(out, arrival.sent_ns);
                     put(out, arrival.arrived_ns);
                 }
+            }
+            Message::NoRoom { order, datagrams } => {
+                out.u8(NO_ROOM).u32(*order);
+                put(out, *datagrams);
             }
             Message::Samples { order, samples } => {
                 out.u8(SAMPLES).u32(*order);

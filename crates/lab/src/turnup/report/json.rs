@@ -101,6 +101,7 @@ fn of_direction(finished: &Finished, direction: Direction) -> Value {
             LimitedBy::Path => "path",
             LimitedBy::MaxRate => "max-rate",
             LimitedBy::Sender => "sender",
+            LimitedBy::Receiver => "receiver",
         }),
         "bdp_bytes": turn_up.bdp(direction).map(|bdp| bdp.bytes()),
         "maximum_throughput_bit_s": turn_up
@@ -147,6 +148,7 @@ fn of_stream(record: &StreamRecord) -> Value {
         "duration_s": record.plan.duration.as_secs_f64(),
         "sent_packets": record.sent,
         "arrived_packets": record.arrivals.len(),
+        "no_room_packets": record.no_room,
         "seconds_bit_s": record
             .seconds()
             .iter()
@@ -162,6 +164,7 @@ fn of_counted(stream: &CountedStream) -> Value {
         sent: stream.sent,
         arrivals: Vec::new(),
         left_ns: Vec::new(),
+        no_room: 0,
     });
     let mut value = of_stream(&record);
     value["arrived_packets"] = stream.received.into();

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use measure::steps::{Part, Seen, Service, SizeResult, StepDone, StepVerdict, Throughput, Verdict};
+use measure::steps::{
+    Part, Seen, Service, SizeResult, SlowEnd, StepDone, StepVerdict, Throughput, Verdict,
+};
 use measure::wire::Direction;
 use serde_json::{Value, json};
 use vocab::Bitrate;
@@ -78,6 +80,7 @@ fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
         StepVerdict::Measured => "measured",
         StepVerdict::Passed => "passed",
         StepVerdict::Failed(_) => "FAILED",
+        StepVerdict::NotMeasured(_) if seen.is_kept && seen.is_overrun() => "no room",
         StepVerdict::NotMeasured(_) => "not kept",
     };
     writeln!(
@@ -216,15 +219,21 @@ fn write_size(out: &mut String, found: &SizeResult, is_whole: bool) -> std::fmt:
         ms(seen.variation, 2),
         found.trials,
     )?;
-    let why = match found.upper {
-        Some(upper) if found.is_sender_limited => {
+    let why = match (found.upper, found.slow_end) {
+        (Some(upper), Some(SlowEnd::Sender)) => {
             format!(
                 "{} Mbit/s could not be sent by the sending host",
                 mbit(Some(upper))
             )
         }
-        None if found.lower.is_some() => "the most that was offered".to_owned(),
-        Some(_) | None => return Ok(()),
+        (Some(upper), Some(SlowEnd::Receiver)) => {
+            format!(
+                "of {} Mbit/s some frames found no room in the tester's socket on the receiving host",
+                mbit(Some(upper))
+            )
+        }
+        (None, _) if found.lower.is_some() => "the most that was offered".to_owned(),
+        (Some(_), None) | (None, _) => return Ok(()),
     };
     let left_out = match is_whole {
         true => "; frame loss and bursts, which take more than is carried, were not measured",
@@ -245,10 +254,10 @@ fn write_more(out: &mut String, direction: Direction, found: &SizeResult) -> std
             .losses
             .iter()
             .map(|step| {
-                let kept = if step.seen.is_kept {
-                    ""
-                } else {
-                    " (rate not kept)"
+                let kept = match (step.seen.is_kept, step.seen.is_overrun()) {
+                    (false, _) => " (rate not kept)",
+                    (true, true) => " (no room at the receiver)",
+                    (true, false) => "",
                 };
                 let percent = step.seen.loss_ratio() * 100.0;
                 format!("{percent:.2} % at {} %{kept}", step.percent)
@@ -399,7 +408,8 @@ fn size_json((direction, found): &(Direction, SizeResult)) -> Value {
         "frame_bytes": found.frame,
         "lower_bit_s": found.lower.map(Bitrate::bits_per_second),
         "upper_bit_s": found.upper.map(Bitrate::bits_per_second),
-        "is_sender_limited": found.is_sender_limited,
+        "is_sender_limited": found.slow_end == Some(SlowEnd::Sender),
+        "is_receiver_limited": found.slow_end == Some(SlowEnd::Receiver),
         "loads": found.loads,
         "trials": found.trials,
         "at_lower": found.at_lower.as_ref().map(seen_json),
@@ -421,6 +431,7 @@ fn seen_json(seen: &Seen) -> Value {
         "received_late_bit_s": seen.received_late.map(Bitrate::bits_per_second),
         "sent_frames": seen.sent,
         "lost_frames": seen.lost,
+        "no_room_frames": seen.no_room,
         "flr": seen.loss_ratio(),
         "round_trip_ms": number_ms(seen.round_trip),
         "round_trip_max_ms": number_ms(seen.round_trip_max),

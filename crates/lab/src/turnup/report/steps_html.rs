@@ -30,21 +30,22 @@ pub fn service_html(stepped: &Stepped<Service>) -> Result<String> {
         <p>UDP streams at a constant rate, each direction by itself: CIR in quarters, CIR + EIR, and a quarter \
         above that. Of the last two the rate is read once buckets were empty. Rates count whole Ethernet \
         frames. The round trip is the least of small probes and the mean frame&rsquo;s wait in the one \
-        direction that was loaded; the two clocks need not agree. Steps whose rate the sender did not keep are in \
-        no plot.</p>\n";
+        direction that was loaded; the two clocks need not agree. Steps whose rate the sender did not keep, or \
+        the receiver had no room for, are in no plot.</p>\n";
     Ok(end(out))
 }
 
 fn write_service(out: &mut String, service: &Service, direction: Direction) -> Result<()> {
     let name = direction.name();
-    // Performance repeats CIR for a long time, and a rate that the sender did not keep tells nothing of the path;
-    // both are in the table.
+    // Performance repeats CIR for a long time, and a rate that the sender did not keep, or the receiver had no room
+    // for, tells nothing of the path; all are in the table.
     let steps = |frame: u16| {
         service.done().iter().filter(move |step| {
             step.direction == direction
                 && step.frame == frame
                 && !matches!(step.part, Part::Performance)
                 && step.seen.is_kept
+                && !step.seen.is_overrun()
         })
     };
     let offered = |step: &StepDone| mbit(step.seen.offered.unwrap_or(step.asked));
@@ -188,7 +189,7 @@ fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) ->
                     .losses
                     .iter()
                     .rev()
-                    .filter(|step| step.seen.is_kept)
+                    .filter(|step| step.seen.is_kept && !step.seen.is_overrun())
                     .filter_map(|step| {
                         let offered = share_percent(step.seen.offered, found.not_carried());
                         let offered = offered.unwrap_or(step.percent as f64);

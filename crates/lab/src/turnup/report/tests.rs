@@ -37,7 +37,12 @@ fn profile() -> Profile {
     }
 }
 
-fn finished_by(mut turn_up: TurnUp) -> Finished {
+fn finished_by(turn_up: TurnUp) -> Finished {
+    finished_with(turn_up, |record| record)
+}
+
+/// The same, between hosts that make of each stream what `host` has.
+fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) -> Finished {
     let mut runs = Vec::new();
     loop {
         match turn_up.next_task() {
@@ -66,6 +71,7 @@ fn finished_by(mut turn_up: TurnUp) -> Finished {
                     sent,
                     arrivals,
                     left_ns: Vec::new(),
+                    no_room: 0,
                 };
                 match turn_up.is_one_ended() {
                     true => turn_up.counted(CountedStream {
@@ -76,7 +82,7 @@ fn finished_by(mut turn_up: TurnUp) -> Finished {
                         jitter: Some(Duration::from_micros(40)),
                         arrivals: Vec::new(),
                     }),
-                    false => turn_up.stream(record),
+                    false => turn_up.stream(host(record)),
                 }
             }
             Task::Run(plan) => {
@@ -260,6 +266,7 @@ fn carried(plan: StreamPlan) -> StreamRecord {
         sent,
         arrivals,
         left_ns: Vec::new(),
+        no_room: 0,
     }
 }
 
@@ -333,6 +340,7 @@ fn held_back(plan: StreamPlan) -> StreamRecord {
         sent,
         arrivals,
         left_ns: Vec::new(),
+        no_room: 0,
     }
 }
 
@@ -447,6 +455,78 @@ fn a_step_of_a_service_shows_what_was_asked_and_what_was_sent() {
     let sent: f64 = cells[4].parse().expect("a rate");
     assert!((6.5..6.7).contains(&sent), "{text}");
     assert!(row.ends_with("not kept"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+}
+
+/// A receiving host that has no room for every other packet that comes at more than 6 Mbit/s.
+fn without_room(mut record: StreamRecord) -> StreamRecord {
+    if record.plan.rate > Bitrate::from_bits_per_second(6_000_000) {
+        let all = record.arrivals.len();
+        let mut place = 0;
+        record.arrivals.retain(|_| {
+            place += 1;
+            place % 2 == 0
+        });
+        record.no_room = (all - record.arrivals.len()) as u64;
+    }
+    record
+}
+
+#[test]
+fn a_rate_that_the_receiving_host_set_fails_nothing_and_is_told_as_such() {
+    let finished = finished_with(TurnUp::new(profile()), without_room);
+    let value = json(&finished);
+    assert_eq!(value["verdict"], "not-measured");
+    let up = &value["directions"]["up"];
+    assert_eq!(up["bottleneck_limited_by"], "receiver");
+    let no_room = up["streams"][0]["no_room_packets"].as_u64().unwrap();
+    assert!(no_room > 1_000, "{no_room}");
+    let causes = value["diagnosis"].as_array().unwrap();
+    assert!(
+        causes.iter().any(|one| one["cause"] == "test-host-limited"),
+        "{causes:?}"
+    );
+    for page in [text::text(&finished), html(&finished).unwrap()] {
+        let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            words.contains("all that the receiving host took in; the path may carry more"),
+            "{page}"
+        );
+        assert!(words.contains("found no room in the tester"), "{page}");
+    }
+}
+
+#[test]
+fn steps_that_the_receiving_host_had_no_room_for_are_told_as_such() {
+    let carry = |plan| without_room(carried(plan));
+    let service = stepped_by(Service::new(service_plan(), BASELINE), carry);
+    let text = service_text(&service);
+    let row = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("100 % CIR"))
+        .unwrap_or_default();
+    assert!(row.ends_with("no room"), "{text}");
+    // Every other of 1,987.
+    let step = &service_json(&service)["steps"][3];
+    assert_eq!(step["verdict"], "not-measured");
+    assert_eq!(step["lost_frames"], 0);
+    assert!(step["no_room_frames"].as_u64() > Some(900), "{step}");
+    let throughput = stepped_by(Throughput::new(throughput_plan(true), BASELINE), carry);
+    let text = throughput_text(&throughput);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains(
+            "found no room in the tester's socket on the receiving host; the path may carry more"
+        ),
+        "{text}"
+    );
+    for found in throughput_json(&throughput)["sizes"].as_array().unwrap() {
+        assert_eq!(found["is_receiver_limited"], true);
+        assert_eq!(found["is_sender_limited"], false);
+    }
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),
         "{text}"

@@ -261,6 +261,9 @@ fn write_rate(
         LimitedBy::Sender => {
             ", all that the sending host managed; the path may carry more, and TCP more than its ideal here"
         }
+        LimitedBy::Receiver => {
+            ", all that the receiving host took in; the path may carry more, and TCP more than its ideal here"
+        }
     };
     let steady = if found.is_steady { "" } else { ", not steady" };
     let rate = mbit(found.rate);

@@ -1,13 +1,13 @@
 //! One client's test, as the server's threads share it.
 
 use std::collections::HashSet;
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use measure::wire::{Arrival, Datagram, Kind, Message, RunOrder};
+use measure::wire::{Datagram, Kind, Message, RunOrder};
 
 use super::super::conversation::ALIVE_EVERY;
 use super::super::host;
@@ -64,33 +64,42 @@ impl Session {
         }
     }
 
-    /// Tells what arrived of a stream, once the rest of it is there.
-    pub(super) fn report_arrivals(&self, order: u32) {
-        let arrivals = self.wait_for_rest(order);
+    /// Tells what arrived of a stream of so many datagrams, once the rest of it is there, and what found no room in
+    /// the socket.
+    pub(super) fn report_arrivals(&self, order: u32, datagrams: u64, udp: &UdpSocket) {
+        let listened = self.wait_for_rest(order);
+        let no_room = listened.as_ref().map(|one| one.no_room.until_now(udp));
         // Before anything is said: the client may have sent the next one when its thread goes on.
         self.is_reporting.store(false, Ordering::Release);
-        let Some(arrivals) = arrivals else {
+        let Some((listening, no_room)) = listened.zip(no_room) else {
             return;
         };
-        for some in arrivals.chunks(ARRIVALS_EACH).chain([&[][..]]) {
-            let message = Message::Arrivals {
-                order,
-                arrivals: some.to_vec(),
-            };
+        let arrivals = listening.log.into_arrivals();
+        // Strangers' datagrams, and what a path brings twice, find no room either.
+        let missing = datagrams.saturating_sub(arrivals.len() as u64);
+        let arrived = arrivals.chunks(ARRIVALS_EACH).map(|some| some.to_vec());
+        let arrived = arrived.map(|arrivals| Message::Arrivals { order, arrivals });
+        let dropped = Some(no_room.min(missing)).filter(|datagrams| *datagrams > 0);
+        let dropped = dropped.map(|datagrams| Message::NoRoom { order, datagrams });
+        let end = Message::Arrivals {
+            order,
+            arrivals: Vec::new(),
+        };
+        for message in arrived.chain(dropped).chain([end]) {
             if self.writer.send(&message).is_err() {
                 return;
             }
         }
     }
 
-    /// What arrived of a stream that was listened for, once nothing comes any more.
-    pub(super) fn wait_for_rest(&self, order: u32) -> Option<Vec<Arrival>> {
+    /// What was listened for of a stream, once nothing comes any more.
+    fn wait_for_rest(&self, order: u32) -> Option<Listening> {
         let began = Instant::now();
         loop {
             let mut place = lock(&self.listening);
             let listening = place.as_ref().filter(|one| one.order == order)?;
             if listening.last.elapsed() >= QUIET || began.elapsed() >= REST_MAX {
-                return place.take().map(|listening| listening.log.into_arrivals());
+                return place.take();
             }
             drop(place);
             std::thread::sleep(QUIET / 5);

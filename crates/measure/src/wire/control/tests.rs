@@ -76,6 +76,10 @@ fn samples() -> Vec<Message> {
                 arrived_ns: 26_000_000,
             }],
         },
+        Message::NoRoom {
+            order: 1,
+            datagrams: 61_234,
+        },
         Message::Samples {
             order: 2,
             samples: vec![sample(0, info), sample(1, TcpInfo::default())],
