@@ -305,7 +305,7 @@ impl<'a> Test<'a> {
                     let duration = plan.duration.min(self.limits.order);
                     let record = self.stream(direction, StreamPlan { duration, ..plan })?;
                     let remarks = [
-                        found_no_room(direction, &record),
+                        found_no_room(direction, plan.rate, record.no_room),
                         interrupted(direction, &record),
                     ];
                     for remark in remarks.into_iter().flatten() {

@@ -222,11 +222,18 @@ fn receiver_limited(finished: &Finished, direction: Direction) -> Option<Finding
         true => record.no_room > 0,
         false => record.is_overrun() && taken_in.is_none_or(|rate| record.plan.rate > rate),
     };
-    let evidence: Vec<String> = streams()
+    let seen = streams()
         .filter(counts)
-        .map(|record| {
-            let packets = without_room(direction, record.no_room);
-            format!("{packets}, of a stream of {}", record.plan.rate)
+        .map(|record| (record.plan.rate, record.no_room));
+    let counted = known.counted.iter().filter(|_| is_limit);
+    let counted = counted.filter_map(|stream| Some((stream.plan.rate, stream.no_room?)));
+    let evidence: Vec<String> = seen
+        .chain(counted.filter(|(_, no_room)| *no_room > 0))
+        .map(|(rate, no_room)| {
+            format!(
+                "{}, of a stream of {rate}",
+                without_room(direction, no_room)
+            )
         })
         .collect();
     (!evidence.is_empty()).then(|| Finding {
@@ -267,13 +274,12 @@ fn grouped(number: u64) -> String {
 }
 
 /// What to say of packets of a stream that a host of the tester's had no room for.
-pub(super) fn found_no_room(direction: Direction, record: &StreamRecord) -> Option<String> {
-    (record.no_room > 0).then(|| {
+pub(super) fn found_no_room(direction: Direction, rate: Bitrate, packets: u64) -> Option<String> {
+    (packets > 0).then(|| {
         format!(
-            "{}, at {}: {}. They do not count as lost by the path",
+            "{}, at {rate}: {}. They do not count as lost by the path",
             direction.name(),
-            record.plan.rate,
-            without_room(direction, record.no_room)
+            without_room(direction, packets)
         )
     })
 }
@@ -592,7 +598,8 @@ mod tests {
             // By a hash of its number: losses in rhythm are nobody's chance.
             let is_missing = |number: u64| {
                 let mixed = (number ^ (number >> 7)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33) % one_in == 0
+                let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                (mixed >> 33).is_multiple_of(one_in)
             };
             record.arrivals.retain(|one| !is_missing(one.number));
             record.no_room = no_room(record.sent - record.arrivals.len() as u64);
@@ -653,16 +660,9 @@ mod tests {
 
     #[test]
     fn what_found_no_room_is_remarked_on() {
-        let plan = StreamPlan {
-            rate: Bitrate::from_bits_per_second(300_000_000),
-            duration: Duration::from_secs(1),
-            ip_bytes: 1_500,
-        };
-        let mut record = sent(plan, u64::MAX);
-        assert_eq!(found_no_room(Direction::Down, &record), None);
-        record.arrivals.truncate(record.arrivals.len() - 1_234);
-        record.no_room = 1_234;
-        let said = found_no_room(Direction::Down, &record).unwrap();
+        let rate = Bitrate::from_bits_per_second(300_000_000);
+        assert_eq!(found_no_room(Direction::Down, rate, 0), None);
+        let said = found_no_room(Direction::Down, rate, 1_234).unwrap();
         assert!(
             said.contains("1,234 packets came to the receiving host (this host)"),
             "{said}"

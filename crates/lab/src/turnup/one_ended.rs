@@ -32,6 +32,7 @@ use super::client::{
 use super::conversation::random;
 use super::greeting::resolve;
 use super::host;
+use super::observation::found_no_room;
 use super::system::{self, Clock};
 use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender};
 use crate::kernel;
@@ -203,7 +204,14 @@ impl<'a> Test<'a> {
         let text = describe_stream(direction, &plan);
         let (name, server) = (direction.name(), self.server);
         match self.stream(direction, plan) {
-            Ok(Some(stream)) => self.turn_up.counted(stream),
+            Ok(Some(stream)) => {
+                let no_room = stream.no_room.unwrap_or(0);
+                if let Some(remark) = found_no_room(direction, plan.rate, no_room) {
+                    self.progress.note(&remark);
+                    self.turn_up.remark(remark);
+                }
+                self.turn_up.counted(stream);
+            }
             Ok(None) => {
                 let port = server.port();
                 let of = match self.has_streamed {

@@ -20,7 +20,8 @@ use std::time::Duration;
 use vocab::Bitrate;
 
 use super::climb::{
-    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, scaled,
+    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, is_of_receiver,
+    scaled,
 };
 use super::stream::StreamRecord;
 
@@ -39,9 +40,6 @@ const DOUBT_TIMES: u32 = 4;
 const FEW_LOST: f64 = 0.98;
 /// Measuring streams at most, should the climb have misjudged.
 const MEASUREMENTS_MAX: u32 = 4;
-/// What found no room in the tester's socket, as a share of what came to the host, up to which the rest has the
-/// path's rate.
-const WITHOUT_ROOM_MAX: f64 = 0.01;
 /// Streams of which nothing arrives, until nothing is thought to get through.
 const SILENT_MAX: u32 = 3;
 
@@ -248,12 +246,10 @@ impl BottleneckSearch {
         // A host that stood still for a moment makes a few seconds slow, but not all of them together.
         let is_held_back = is_slower(delivered) && record.delivered().is_none_or(is_slower);
         let (arrived, came) = (record.arrivals.len() as u64, record.came());
-        let is_without_room = record.no_room as f64 > WITHOUT_ROOM_MAX * came as f64;
-        let with_the_rest = Bitrate::from_bits_per_second(
-            (delivered.bits_per_second() as f64 * came as f64 / arrived.max(1) as f64) as u64,
-        );
-        let is_of_receiver =
-            is_held_back && record.no_room > 0 && (is_without_room || !is_slower(with_the_rest));
+        let with_the_rest =
+            delivered.bits_per_second() as f64 * came as f64 / arrived.max(1) as f64;
+        let would_pass = || !is_slower(Bitrate::from_bits_per_second(with_the_rest as u64));
+        let is_of_receiver = is_held_back && is_of_receiver(came, record.no_room, would_pass);
         if is_of_receiver && !is_doubtful {
             // A host that others keep busy has more time a moment later, perhaps.
             return State::Measure {

@@ -23,6 +23,9 @@ pub(super) const NOT_HELD_BACK: f64 = 0.95;
 const FASTER_PERCENT: u64 = 400;
 /// The packets that a stream of a climb has at least.
 const PACKETS_MIN: u64 = 16;
+/// What found no room in the tester's socket, as a share of what came to the host, up to which the rest has the
+/// path's rate.
+const WITHOUT_ROOM_MAX: f64 = 0.01;
 /// A sender that keeps less of its rate is the limit itself.
 const SENDER_KEEPS: f64 = 0.8;
 
@@ -123,6 +126,13 @@ impl Below {
 /// Whether a sender kept a rate.
 pub(super) fn is_kept(offered: Bitrate, rate: Bitrate) -> bool {
     !is_less(offered, SENDER_KEEPS, rate)
+}
+
+/// Whether the receiving host, and not the path, held back a stream: so many packets came to it, of which so many
+/// found no room in the tester's socket, and without those, or with so many of them that the rest has not the path's
+/// rate, nothing was held back.
+pub(super) fn is_of_receiver(came: u64, no_room: u64, would_pass: impl FnOnce() -> bool) -> bool {
+    no_room > 0 && (no_room as f64 > WITHOUT_ROOM_MAX * came as f64 || would_pass())
 }
 
 /// Whether one rate is less than that share of another.

@@ -26,7 +26,8 @@ use super::bottleneck::{
     Bottleneck, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step, StreamPlan,
 };
 use super::climb::{
-    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, scaled,
+    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, is_of_receiver,
+    scaled,
 };
 use super::stream::StreamRecord;
 use crate::wire::Arrival;
@@ -58,13 +59,20 @@ pub struct CountedStream {
     pub jitter: Option<Duration>,
     /// Each arrival, where the receiver is ours.
     pub arrivals: Vec<Arrival>,
+    /// Packets that came to the receiving host and found no room in the tester's socket, where that is ours.
+    pub no_room: Option<u64>,
 }
 
 impl CountedStream {
-    /// Packets that did not arrive.
+    /// Packets that the path lost; where the receiver is not ours, those that did not arrive.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.sent.saturating_sub(self.received)
+        self.sent.saturating_sub(self.came())
+    }
+
+    /// Packets that came to the receiving host, as far as that is known.
+    fn came(&self) -> u64 {
+        self.received + self.no_room.unwrap_or(0)
     }
 
     /// The stream with each arrival, where that is known.
@@ -75,7 +83,7 @@ impl CountedStream {
             sent: self.sent,
             arrivals: self.arrivals.clone(),
             left_ns: Vec::new(),
-            no_room: 0,
+            no_room: self.no_room.unwrap_or(0),
         })
     }
 
@@ -125,8 +133,16 @@ struct Point {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Climb(Climb),
-    Short { rate: Bitrate, measured: u32 },
-    Long { rate: Bitrate, measured: u32 },
+    Short {
+        rate: Bitrate,
+        measured: u32,
+    },
+    Long {
+        rate: Bitrate,
+        measured: u32,
+        /// Whether a stream of this rate was held back by the tester's own socket.
+        is_doubtful: bool,
+    },
     Done,
 }
 
@@ -191,7 +207,11 @@ impl CountedSearch {
         self.state = match self.state {
             State::Climb(climb) => self.climbed(stream, climb),
             State::Short { rate, measured } => self.was_short(stream, rate, measured),
-            State::Long { rate, measured } => self.was_long(stream, rate, measured),
+            State::Long {
+                rate,
+                measured,
+                is_doubtful,
+            } => self.was_long(stream, rate, measured, is_doubtful),
             State::Done => State::Done,
         };
     }
@@ -208,7 +228,11 @@ impl CountedSearch {
             let (rate, measured) = (rate.min(self.config.max), climb.measured);
             match stream.arrivals.is_empty() {
                 true => State::Short { rate, measured },
-                false => State::Long { rate, measured },
+                false => State::Long {
+                    rate,
+                    measured,
+                    is_doubtful: false,
+                },
             }
         };
         let is_slower = !stream.arrivals.is_empty() && is_less(arrived, HELD_BACK, offered);
@@ -234,12 +258,32 @@ impl CountedSearch {
         self.short = Some(point(stream));
         // A deep queue made the climb's last stream look faster than the path is.
         let rate = scaled(arrived, OVERLOAD_PERCENT).min(rate);
-        State::Long { rate, measured }
+        State::Long {
+            rate,
+            measured,
+            is_doubtful: false,
+        }
     }
 
-    fn was_long(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> State {
+    fn was_long(
+        &mut self,
+        stream: &CountedStream,
+        rate: Bitrate,
+        measured: u32,
+        is_doubtful: bool,
+    ) -> State {
         if !self.is_held_back(stream) {
             return self.rise_or_end(stream, rate, measured);
+        }
+        let (came, no_room) = (stream.came(), stream.no_room.unwrap_or(0));
+        let share = came as f64 / stream.sent.max(1) as f64;
+        let is_of_receiver = is_of_receiver(came, no_room, || share >= self.passes());
+        if is_of_receiver && !is_doubtful {
+            return State::Long {
+                rate,
+                measured,
+                is_doubtful: true,
+            };
         }
         let stamped = stream.record();
         let (rate_found, is_steady) = match (&stamped, self.short) {
@@ -259,7 +303,11 @@ impl CountedSearch {
             (None, None) => (stream.arrived(), false),
         };
         if let Some(rate) = rate_found {
-            self.end(rate, is_steady, LimitedBy::Path);
+            let limit = match is_of_receiver {
+                true => LimitedBy::Receiver,
+                false => LimitedBy::Path,
+            };
+            self.end(rate, is_steady, limit);
         }
         State::Done
     }
@@ -282,8 +330,12 @@ impl CountedSearch {
     }
 
     fn is_held_back(&self, stream: &CountedStream) -> bool {
-        let passes = (1.0 - self.below.loss()) * NOT_HELD_BACK;
-        stream.kept() < passes
+        stream.kept() < self.passes()
+    }
+
+    /// The share that arrives of a stream that is not held back.
+    fn passes(&self) -> f64 {
+        (1.0 - self.below.loss()) * NOT_HELD_BACK
     }
 
     fn end(&mut self, rate: Bitrate, is_steady: bool, limited_by: LimitedBy) {
@@ -336,6 +388,7 @@ fn is_even(stream: &CountedStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procedure::slow_host::taken_in;
 
     /// A path as packets are counted behind it: a bucket of some bytes, then a rate, with a queue of some
     /// bytes that drains after the stream.
@@ -364,6 +417,7 @@ mod tests {
                 received: received as u64,
                 jitter: None,
                 arrivals: Vec::new(),
+                no_room: None,
             }
         }
     }
@@ -502,9 +556,66 @@ mod tests {
                 received: 0,
                 jitter: None,
                 arrivals: Vec::new(),
+                no_room: None,
             });
         }
         assert_eq!((streams, search.outcome()), (SILENT_MAX, None));
+    }
+
+    /// Down, where the receiver is ours: a host that takes in 20 Mbit/s behind a path that carries more, always and once.
+    #[test]
+    fn a_limit_of_our_own_receiver_is_told_from_one_of_the_path() {
+        let find = |host_at: fn(u32) -> bool| {
+            let mut search = CountedSearch::new(SearchConfig {
+                max: Bitrate::from_bits_per_second(30_000_000),
+                measure_for: Duration::from_secs(5),
+                ip_bytes: 1_500,
+            });
+            let mut measuring = 0;
+            while let Step::Stream(plan) = search.next_step() {
+                measuring += u32::from(search.is_measuring());
+                let gap = 12_000 * 1_000_000_000 / plan.rate.bits_per_second();
+                let sent = plan.duration.as_nanos() as u64 / gap;
+                let line = gap.max(12_000 * 1_000_000_000 / 26_000_000);
+                let all = (0..sent * gap / line).map(|place| Arrival {
+                    number: place * line / gap,
+                    sent_ns: place * line,
+                    arrived_ns: place * line,
+                });
+                let mut record = StreamRecord {
+                    plan,
+                    sent,
+                    arrivals: all.collect(),
+                    left_ns: Vec::new(),
+                    no_room: 0,
+                };
+                if host_at(measuring) {
+                    record = taken_in(record, Bitrate::from_bits_per_second(20_000_000), 500);
+                }
+                let stream = CountedStream {
+                    plan,
+                    sent,
+                    span: Duration::ZERO,
+                    received: record.arrivals.len() as u64,
+                    jitter: None,
+                    no_room: Some(record.no_room),
+                    arrivals: record.arrivals,
+                };
+                assert_eq!(stream.lost(), sent - sent * gap / line);
+                search.handle(&stream);
+            }
+            let found = search.outcome().expect("packets arrive").clone();
+            (measuring, found.limited_by, found.rate)
+        };
+        let near = |rate: Bitrate, expected: f64| {
+            (rate.bits_per_second() as f64 / expected - 1.0).abs() < 0.002
+        };
+        let (measuring, limit, rate) = find(|_| true);
+        assert_eq!((measuring, limit), (2, LimitedBy::Receiver));
+        assert!(near(rate, 20e6), "{rate}");
+        let (measuring, limit, rate) = find(|measuring| measuring == 1);
+        assert_eq!((measuring, limit), (2, LimitedBy::Path));
+        assert!(near(rate, 26e6), "{rate}");
     }
 
     /// Down, where each arrival has its moment: one long stream, no short one.
@@ -527,6 +638,7 @@ mod tests {
                 received,
                 jitter: None,
                 arrivals: arrivals.collect(),
+                no_room: Some(0),
             }
         };
         let mut search = CountedSearch::new(SearchConfig {

@@ -508,6 +508,7 @@ fn counted_through(limit: u64, plan: StreamPlan) -> CountedStream {
         received: record.arrivals.len() as u64,
         jitter: None,
         arrivals: Vec::new(),
+        no_room: None,
     }
 }
 

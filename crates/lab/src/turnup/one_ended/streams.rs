@@ -19,7 +19,7 @@ use super::{Control, LOOK_EVERY, REST, Test};
 use crate::turnup::client::describe_stream;
 use crate::turnup::greeting::open_udp;
 use crate::turnup::streams::{pace, put};
-use crate::turnup::system::{Clock, Incoming, is_word_of_path};
+use crate::turnup::system::{Clock, Incoming, NoRoom, is_word_of_path};
 
 /// How long the server's answer to the first packet may take, in round trips of TCP's and at least, and how
 /// often it is waited for: either of the two may be lost.
@@ -98,6 +98,7 @@ impl Test<'_> {
         udp: &UdpSocket,
         control: Control,
     ) -> Result<CountedStream> {
+        let no_room = NoRoom::begin(udp);
         let (sent, report, came) = match direction {
             Direction::Up => self.stream_up(plan, udp, control)?,
             Direction::Down => self.stream_down(plan, udp, control)?,
@@ -112,6 +113,7 @@ impl Test<'_> {
                 received: (theirs.bytes.bytes() / payload).min(sent.packets),
                 jitter: Some(theirs.jitter),
                 arrivals: Vec::new(),
+                no_room: None,
             },
             Direction::Down => CountedStream {
                 plan,
@@ -120,6 +122,12 @@ impl Test<'_> {
                 received: came.packets.min(theirs.packets),
                 jitter: None,
                 arrivals: came.arrivals,
+                // What a path brings twice finds no room either.
+                no_room: Some(
+                    no_room
+                        .until_now(udp)
+                        .min(theirs.packets.saturating_sub(came.packets)),
+                ),
             },
         })
     }

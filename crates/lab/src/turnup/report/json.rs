@@ -168,6 +168,7 @@ fn of_counted(stream: &CountedStream) -> Value {
     });
     let mut value = of_stream(&record);
     value["arrived_packets"] = stream.received.into();
+    value["no_room_packets"] = stream.no_room.into();
     value["jitter_ms"] = stream.jitter.map(ms).into();
     value["sent_for_s"] = stream.span.as_secs_f64().into();
     value

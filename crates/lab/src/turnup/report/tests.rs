@@ -81,6 +81,7 @@ fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) ->
                         received: record.arrivals.len() as u64,
                         jitter: Some(Duration::from_micros(40)),
                         arrivals: Vec::new(),
+                        no_room: None,
                     }),
                     false => turn_up.stream(host(record)),
                 }
