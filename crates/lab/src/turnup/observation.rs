@@ -1,5 +1,7 @@
 //! What a test measured of a direction, as the diagnosis takes it.
 
+mod no_room;
+
 use std::collections::BTreeMap;
 
 use measure::diagnosis::{
@@ -12,6 +14,7 @@ use measure::turn_up::{Known, Purpose, TurnUp};
 use measure::wire::Direction;
 use vocab::{Bitrate, ByteCount, Time};
 
+pub(super) use self::no_room::{found_no_room, without_room};
 use super::client::{Finished, RawRun};
 
 /// A window walk makes windows small on purpose, up to this share of the BDP: with no more than it, TCP waits
@@ -76,7 +79,7 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
         found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
         found.push(limited);
     }
-    if let Some(limited) = receiver_limited(finished, direction) {
+    if let Some(limited) = no_room::receiver_limited(finished, direction) {
         found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
         match found.iter_mut().find(|finding| is_limited(finding)) {
             Some(sender) => sender.evidence.extend(limited.evidence),
@@ -203,84 +206,6 @@ fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> 
             ..Parameters::default()
         },
         instead: None,
-    })
-}
-
-/// What the receiving host had no room for; [`None`] where it took in a stream that was as fast.
-fn receiver_limited(finished: &Finished, direction: Direction) -> Option<Finding> {
-    /// The kernel counted them.
-    const SURE: f64 = 0.9;
-    let known = finished.turn_up.known(direction);
-    let found = known.bottleneck.as_ref();
-    let is_limit = found.is_some_and(|found| found.limited_by == LimitedBy::Receiver);
-    let streams = || known.streams.iter();
-    let taken_in = streams()
-        .filter(|record| is_kept(record) && !record.is_overrun())
-        .map(|record| record.plan.rate)
-        .max();
-    let counts = |record: &&StreamRecord| match is_limit {
-        true => record.no_room > 0,
-        false => record.is_overrun() && taken_in.is_none_or(|rate| record.plan.rate > rate),
-    };
-    let seen = streams()
-        .filter(counts)
-        .map(|record| (record.plan.rate, record.no_room));
-    let counted = known.counted.iter().filter(|_| is_limit);
-    let counted = counted.filter_map(|stream| Some((stream.plan.rate, stream.no_room?)));
-    let evidence: Vec<String> = seen
-        .chain(counted.filter(|(_, no_room)| *no_room > 0))
-        .map(|(rate, no_room)| {
-            format!(
-                "{}, of a stream of {rate}",
-                without_room(direction, no_room)
-            )
-        })
-        .collect();
-    (!evidence.is_empty()).then(|| Finding {
-        cause: Cause::TestHostLimited,
-        confidence: SURE,
-        evidence,
-        parameters: Parameters {
-            rate: found.filter(|_| is_limit).map(|found| found.rate),
-            ..Parameters::default()
-        },
-        instead: None,
-    })
-}
-
-/// How many packets a host of the tester's had no room for, and which host that was.
-pub(super) fn without_room(direction: Direction, packets: u64) -> String {
-    let host = match direction {
-        Direction::Up => "the server's host",
-        Direction::Down => "this host",
-    };
-    format!(
-        "{} packets came to the receiving host ({host}) and found no room in the tester's socket",
-        grouped(packets)
-    )
-}
-
-/// A number with its thousands apart.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// What to say of packets of a stream that a host of the tester's had no room for.
-pub(super) fn found_no_room(direction: Direction, rate: Bitrate, packets: u64) -> Option<String> {
-    (packets > 0).then(|| {
-        format!(
-            "{}, at {rate}: {}. They do not count as lost by the path",
-            direction.name(),
-            without_room(direction, packets)
-        )
     })
 }
 
@@ -656,19 +581,6 @@ mod tests {
         assert_eq!(of_socket(&once), [""; 0]);
         let whole = tested(&[], &[150], |plan| sent(plan, u64::MAX));
         assert_eq!(causes(&once), causes(&whole));
-    }
-
-    #[test]
-    fn what_found_no_room_is_remarked_on() {
-        let rate = Bitrate::from_bits_per_second(300_000_000);
-        assert_eq!(found_no_room(Direction::Down, rate, 0), None);
-        let said = found_no_room(Direction::Down, rate, 1_234).unwrap();
-        assert!(
-            said.contains("1,234 packets came to the receiving host (this host)"),
-            "{said}"
-        );
-        let grouped = [0, 999, 61_234, 1_000_000].map(grouped);
-        assert_eq!(grouped, ["0", "999", "61,234", "1,000,000"]);
     }
 
     #[test]
