@@ -145,3 +145,14 @@ pub(super) fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
     let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
     Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_holds_back_what_passes_with_what_it_dropped_or_drops_much() {
+        assert!(is_of_receiver(1_000, 5, || true) && is_of_receiver(1_000, 11, || false));
+        assert!(!is_of_receiver(1_000, 10, || false) && !is_of_receiver(1_000, 0, || true));
+    }
+}
