@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use measure::tcp_info::{LENGTH_MAX, TcpInfo};
 use vocab::Time;
 
+use super::conversation::SILENCE_MAX;
 use crate::calibrate::system::{self, set_option};
 use crate::link::beside;
 
@@ -26,8 +27,9 @@ const CONTROL_BYTES: usize = 128;
 /// IP_PMTUDISC_PROBE and IPV6_PMTUDISC_PROBE of linux/in.h: never cut up, and nobody's word on the path
 /// MTU is heeded.
 const PROBE: libc::c_int = 3;
-/// A stamp that is older than this is of a clock that was set meanwhile.
-const STAMP_AGE_MAX: Duration = Duration::from_secs(1);
+/// A stamp that is older than this is of a clock that was set meanwhile: nothing waits longer in [`RECEIVE_BUFFER`] of
+/// a stream that is fast enough to fill it, and an end that says nothing for as long has its test ended.
+const STAMP_AGE_MAX: Duration = SILENCE_MAX;
 
 /// Room for what arrives while nobody reads, in bytes: on a host that others keep busy, half a second at 500 Mbit/s.
 /// Memory is taken for what waits, and not before.
@@ -456,6 +458,21 @@ mod tests {
         assert!(before <= *at && *at <= clock.now());
         assert_eq!(*from, sender.local_addr().unwrap());
         assert_eq!(bytes, b"hello");
+    }
+
+    #[test]
+    fn what_waited_for_seconds_keeps_its_moment_and_a_clock_that_was_set_makes_none() {
+        let second = |seconds| Time::from_epoch(Duration::from_secs(seconds));
+        let stamps = Stamps {
+            real_ns: 1_000_000_000_000,
+            own: second(100),
+        };
+        let at = |seconds| stamps.at(Some(Duration::from_secs(seconds)));
+        // A full buffer at 100 Mbit/s.
+        assert_eq!(at(1_000 - 4), second(96));
+        assert_eq!(at(1_000 - 360), second(100));
+        assert_eq!(at(1_000 + 360), second(100));
+        assert_eq!(stamps.at(None), second(100));
     }
 
     #[test]
