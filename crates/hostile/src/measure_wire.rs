@@ -131,6 +131,10 @@ pub(crate) fn control_seeds() -> Vec<Seed> {
             order: 1,
             arrivals: vec![arrival],
         }),
+        frame(&Message::NoRoom {
+            order: 1,
+            datagrams: 61_234,
+        }),
         frame(&Message::Samples {
             order: 2,
             samples: vec![sample],
