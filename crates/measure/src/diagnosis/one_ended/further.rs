@@ -23,13 +23,20 @@ impl Seen {
             ..Self::with(stream, None, passages)
         };
         let is_slower = |rate: f64| rate * FASTER_LINE < line;
+        let bucket = seen.bucket();
+        // No bucket lets more through than the line behind it, or that would drop as well.
+        let edge = bucket.and_then(|bucket| seen.told_edge(bucket.rate));
+        if bucket.is_some_and(|bucket| !is_slower(bucket.rate))
+            || edge.is_some_and(|edge| !is_slower(edge.rate))
+        {
+            return None;
+        }
         if seen.waiting_rate.is_some_and(is_slower) {
             return Some(seen);
         }
         // Losses that a bucket tells, and the line's own queue does not.
         let (of_line, _) = split(&stream.passages, &own_waits(&stream.passages, line));
-        let bucket = seen.bucket()?;
-        let is_told = is_slower(bucket.rate) && bucket.explained > f64::max(FULL_EXPLAINS, of_line);
+        let is_told = bucket?.explained > f64::max(FULL_EXPLAINS, of_line);
         is_told.then_some(seen)
     }
 }
