@@ -282,7 +282,7 @@ pub fn buffer(
         .map(|lost| lost.packets().to_string())
         .collect();
     bail!(
-        "each of {BUFFER_ATTEMPTS} runs lost packets of this host's own ({}), which are not the link's: it is too busy",
+        "each of {BUFFER_ATTEMPTS} runs lost packets of this host's own ({}), which are not the link's: it is too busy; run this again with nothing else to do",
         packets.join(", ")
     )
 }

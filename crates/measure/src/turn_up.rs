@@ -538,9 +538,7 @@ impl TurnUp {
             };
             let why = format!("the bottleneck rate {name} could not be measured: {why}");
             self.remark(why.clone());
-            if self.means == Means::Counted {
-                self.no_rate.get_or_insert(why);
-            }
+            self.no_rate.get_or_insert(why);
         }
         self.known[direction as usize].bottleneck = outcome;
         self.next_rate(at);

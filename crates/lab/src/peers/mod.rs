@@ -29,8 +29,8 @@ use crate::progress::Progress;
 use crate::wait;
 
 pub use policer::{Policing, burst_passed};
-pub(crate) use room::Room;
 pub use room::{LostOutside, Side};
+pub(crate) use room::{Room, udp_counter};
 
 /// One quantity of one setting, of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -370,7 +370,7 @@ fn dropped_by_devices(text: &str) -> u64 {
 }
 
 /// A number from the two lines of UDP in /proc/net/snmp.
-fn udp_counter(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn udp_counter(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
     let (names, values) = (lines.next()?, lines.next()?);
     let place = names.split(' ').position(|word| word == name)?;

@@ -538,7 +538,7 @@ impl<'a> Test<'a> {
         self.check()?;
         self.writer
             .send(&Message::StreamSent { order, datagrams })?;
-        let (mut arrivals, mut no_room) = (Vec::new(), 0);
+        let (mut arrivals, mut no_room) = (Vec::new(), None);
         loop {
             match self.answer(ORDER_MAX)? {
                 Message::Arrivals {
@@ -549,7 +549,11 @@ impl<'a> Test<'a> {
                         return Ok(StreamRecord {
                             plan,
                             sent: datagrams,
-                            no_room: plausible::no_room(datagrams, arrivals.len(), no_room)?,
+                            no_room: plausible::no_room(
+                                datagrams,
+                                arrivals.len(),
+                                no_room.unwrap_or(0),
+                            )?,
                             arrivals,
                             left_ns,
                         });
@@ -560,7 +564,7 @@ impl<'a> Test<'a> {
                 Message::NoRoom {
                     order: of,
                     datagrams,
-                } if of == order => no_room = datagrams,
+                } if of == order && no_room.is_none() => no_room = Some(datagrams),
                 other => return Err(unexpected(&other)),
             }
         }

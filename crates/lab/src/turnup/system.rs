@@ -4,6 +4,7 @@
 //! See tcp(7), ip(7), ipv6(7), recvmmsg(2).
 #![allow(unsafe_code)]
 
+use std::fs;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -17,6 +18,7 @@ use vocab::Time;
 use super::conversation::SILENCE_MAX;
 use crate::calibrate::system::{self, set_option};
 use crate::link::beside;
+use crate::peers::udp_counter;
 
 /// Datagrams in one system call.
 const BATCH: usize = 32;
@@ -46,23 +48,54 @@ pub(super) fn make_room(socket: &UdpSocket) -> io::Result<()> {
 /// What finds no room in a socket from some moment on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoRoom {
-    /// The kernel's count at that moment; [`None`] where it does not tell (before Linux 4.12).
-    before: Option<u32>,
+    /// The kernel's counts at that moment; [`None`] where it does not tell (before Linux 4.12).
+    before: Option<Dropped>,
 }
 
 impl NoRoom {
     /// Counts from now on.
     pub(super) fn begin(socket: &UdpSocket) -> Self {
         Self {
-            before: system::receive_drops(socket).ok(),
+            before: Dropped::now(socket),
         }
     }
 
     /// Datagrams until now.
     pub(super) fn until_now(self, socket: &UdpSocket) -> u64 {
-        let now = system::receive_drops(socket).ok();
-        let passed = |(before, now)| u64::from(u32::wrapping_sub(now, before));
-        self.before.zip(now).map_or(0, passed)
+        let both = self.before.zip(Dropped::now(socket));
+        both.map_or(0, |(before, now)| {
+            let dropped = u64::from(now.by_socket.wrapping_sub(before.by_socket));
+            dropped.saturating_sub(now.damaged.saturating_sub(before.damaged))
+        })
+    }
+}
+
+/// What the kernel has counted of datagrams that came and were not handed on.
+#[derive(Clone, Copy, Debug)]
+struct Dropped {
+    /// By this socket, modulo 2^32: for want of room, and those whose checksum is wrong.
+    by_socket: u32,
+    /// Those whose checksum is wrong, of all sockets of the network namespace. The path damaged them, and they are its
+    /// losses; more of them than are this socket's only make the path's losses more.
+    damaged: u64,
+}
+
+impl Dropped {
+    fn now(socket: &UdpSocket) -> Option<Self> {
+        let by_socket = system::receive_drops(socket).ok()?;
+        let of_four = fs::read_to_string("/proc/thread-self/net/snmp").ok()?;
+        let of_four = udp_counter(&of_four, "InCsumErrors")?;
+        // A host without IPv6 has no such file.
+        let of_six = fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
+        let mut of_six = of_six.lines().map(str::split_whitespace);
+        let of_six = of_six.find_map(|mut words| match words.next() {
+            Some("Udp6InCsumErrors") => words.next()?.parse::<u64>().ok(),
+            _ => None,
+        });
+        Some(Self {
+            by_socket,
+            damaged: of_four + of_six.unwrap_or(0),
+        })
     }
 }
 
@@ -500,9 +533,56 @@ mod tests {
         assert_eq!(first.until_now(&receiver), 50 + dropped);
         // The kernel's count begins anew behind 2^32.
         let late = NoRoom {
-            before: Some(u32::MAX - 9),
+            before: first.before.map(|before| Dropped {
+                by_socket: u32::MAX - 9,
+                ..before
+            }),
         };
         assert_eq!(late.until_now(&receiver), 60 + dropped);
+    }
+
+    /// In a network namespace of its own, whose counts nobody else raises.
+    #[test]
+    fn what_the_path_has_damaged_is_not_taken_for_what_found_no_room() {
+        let alone = std::thread::spawn(|| {
+            // SAFETY: unshare(2) takes an integer; this thread alone changes its namespace.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                let mut out = io::stdout();
+                let _ = std::io::Write::write_all(&mut out, b"skipped: no network namespaces\n");
+                return;
+            }
+            let up = std::process::Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status();
+            assert!(up.unwrap().success());
+            for (own, kind) in [
+                ("127.0.0.1:0", socket2::Domain::IPV4),
+                ("[::1]:0", socket2::Domain::IPV6),
+            ] {
+                let receiver = UdpSocket::bind(own).unwrap();
+                let to = receiver.local_addr().unwrap();
+                let udp = Some(socket2::Protocol::UDP);
+                let raw = socket2::Socket::new(kind, socket2::Type::RAW, udp).unwrap();
+                let before = NoRoom::begin(&receiver);
+                let drops = system::receive_drops(&receiver).unwrap();
+                // From port 9, with a checksum that is not theirs. That of a short one is looked at before it has a
+                // socket, that of others when somebody reads.
+                let [high, low] = to.port().to_be_bytes();
+                let [long, short] = 1_000_u16.to_be_bytes();
+                let mut datagram = [0; 1_000];
+                datagram[..8].copy_from_slice(&[0, 9, high, low, long, short, 0x12, 0x34]);
+                let mut place = to;
+                place.set_port(0);
+                for _ in 0..20 {
+                    raw.send_to(&datagram, &place.into()).unwrap();
+                }
+                receiver.set_nonblocking(true).unwrap();
+                assert!(receiver.recv(&mut [0; 8]).is_err());
+                assert_eq!(system::receive_drops(&receiver).unwrap() - drops, 20);
+                assert_eq!(before.until_now(&receiver), 0, "{own}");
+            }
+        });
+        alone.join().unwrap();
     }
 
     #[test]

@@ -250,7 +250,9 @@ impl BottleneckSearch {
             delivered.bits_per_second() as f64 * came as f64 / arrived.max(1) as f64;
         let would_pass = || !is_slower(Bitrate::from_bits_per_second(with_the_rest as u64));
         let is_of_receiver = is_held_back && is_of_receiver(came, record.no_room, would_pass);
-        if is_of_receiver && !is_doubtful {
+        // Nor is a stream read for causes of which the host lost much of what is missing.
+        let is_spoilt = is_of_receiver || (is_held_back && record.is_overrun());
+        if is_spoilt && !is_doubtful {
             // A host that others keep busy has more time a moment later, perhaps.
             return State::Measure {
                 rate,

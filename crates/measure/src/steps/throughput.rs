@@ -437,7 +437,9 @@ impl Throughput {
 
     fn lost(&mut self, percent: u64, lossless: usize, seen: Seen) {
         self.found.losses.push(LossStep { percent, seen });
-        let lossless = if seen.lost == 0 { lossless + 1 } else { 0 };
+        // Where frames found no room it is not known whether the path loses any at more.
+        let is_lossless = seen.lost == 0 && !seen.is_overrun();
+        let lossless = if is_lossless { lossless + 1 } else { 0 };
         if lossless >= LOSSLESS_IN_A_ROW || percent <= LOSS_STEP_PERCENT {
             self.stage = Stage::Bursts(Vec::new());
             return;

@@ -216,17 +216,7 @@ fn what_was_taken_for_the_other_is_told_apart() {
         (62_260, Cause::Policer),
     ];
     for (seed, cause) in cases {
-        let (_, _, _, segments) = Case::draw(seed, Effort::Full).capture();
-        let found = diagnose_capture(&segments).remove(0).findings;
-        let named: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
-        let other = match cause {
-            Cause::Policer => Cause::Shaper,
-            _ => Cause::Policer,
-        };
-        assert!(
-            named.contains(&cause) && !named.contains(&other),
-            "seed {seed}: {named:?}"
-        );
+        assert_told_apart(seed, &Case::draw(seed, Effort::Full), cause);
     }
 }
 
@@ -244,18 +234,23 @@ fn a_line_behind_the_bottleneck_is_told_from_it() {
     for (seed, further, cause) in cases {
         let mut case = Case::draw(seed, Effort::Full);
         case.further = Some(further);
-        let (_, _, _, segments) = case.capture();
-        let found = diagnose_capture(&segments).remove(0).findings;
-        let named: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
-        let other = match cause {
-            Cause::Policer => Cause::Shaper,
-            _ => Cause::Policer,
-        };
-        assert!(
-            named.contains(&cause) && !named.contains(&other),
-            "seed {seed}: {named:?}"
-        );
+        assert_told_apart(seed, &case, cause);
     }
+}
+
+/// A capture of a case names its bucket, and not the other one.
+fn assert_told_apart(seed: u64, case: &Case, cause: Cause) {
+    let (_, _, _, segments) = case.capture();
+    let found = diagnose_capture(&segments).remove(0).findings;
+    let named: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+    let other = match cause {
+        Cause::Policer => Cause::Shaper,
+        _ => Cause::Policer,
+    };
+    assert!(
+        named.contains(&cause) && !named.contains(&other),
+        "seed {seed}: {named:?}"
+    );
 }
 
 #[test]

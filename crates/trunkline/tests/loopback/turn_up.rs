@@ -267,14 +267,6 @@ fn a_threshold_above_what_may_be_offered_is_refused_before_the_test() {
     assert_refused(&there, "start it with --max-rate 3");
 }
 
-/// Nobody waits for a test whose page has no place; the test is not even begun.
-#[test]
-fn a_page_that_cannot_be_written_is_told_before_the_test() {
-    let output = run(9, &["--html=/nonexistent/report.html"], KEY);
-    assert_refused(&output, "/nonexistent/report.html cannot be written");
-    assert!(!String::from_utf8_lossy(&output.stderr).contains("refuses the connection"));
-}
-
 #[test]
 fn the_help_names_one_default_and_only_thresholds_as_thresholds() {
     for action in ["run", "service", "throughput"] {
