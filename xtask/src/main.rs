@@ -2,7 +2,8 @@
 //!
 //! - `check`: formatting, lints, documentation, the rules of [`tidy`], licences ([`check`]).
 //! - `tidy`: only those rules, which need no compiler and end within a second.
-//! - `test`: every test, with one line of totals at the end ([`totals`]).
+//! - `test`: the ordinary tests, or the long ones by `test --profile long`, with one line of totals
+//!   at the end ([`totals`]).
 //!
 //! Each looks at the checkout that it was started for ([`workspace`]). They use what a checkout and
 //! a Rust toolchain offer; what is missing and optional (cargo-deny) is named and left out.
@@ -21,7 +22,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: cargo xtask check | tidy | test [ARGUMENTS OF cargo test]";
+const USAGE: &str =
+    "usage: cargo xtask check | tidy | test [--profile long] [ARGUMENTS OF cargo test]";
 
 fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
