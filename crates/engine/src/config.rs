@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use std::time::Duration;
 
 use reduce::{DictionaryConfig, DictionaryKey};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -97,9 +96,6 @@ impl Policy {
         self.carry_only_ports.contains(&server.port())
     }
 }
-
-/// How long a destination that refused or timed out is left alone.
-pub const AVOID_FOR: Duration = Duration::from_secs(60);
 
 /// An address prefix in CIDR form, its host bits zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

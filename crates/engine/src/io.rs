@@ -146,6 +146,11 @@ pub enum Input {
         /// Which destination.
         server: SocketAddr,
     },
+    /// A server accepted a connection that went directly while the server was bypassed.
+    BypassedServerAnswered {
+        /// Which server.
+        server: SocketAddr,
+    },
     /// Empty the dictionary, in memory and on disk.
     ClearDictionary {
         /// What seals it from now on; the same key as before if there is none.
@@ -239,12 +244,18 @@ pub enum Output {
     },
     /// A disk request of the dictionary's; answered by [`Input::Disk`].
     Disk(reduce::DiskRequest),
-    /// Leave this destination alone for so long; answered by [`Input::Avoided`].
+    /// Bypass this destination for so long from now, whatever was said of it before; answered by
+    /// [`Input::Avoided`].
     Avoid {
         /// Which.
         server: SocketAddr,
         /// How long.
         lasting: Duration,
+    },
+    /// End the bypass of this destination, if it is still running.
+    Readmit {
+        /// Which.
+        server: SocketAddr,
     },
     /// Intercept what lies behind these peers, and nothing else.
     Intercept {

@@ -23,9 +23,10 @@ mod io;
 mod left_alone;
 mod peer;
 mod report;
+mod unreachable_servers;
 mod why;
 
-pub use config::{AVOID_FOR, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix};
+pub use config::{Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix};
 pub use engine::Engine;
 pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, OnBehalf, Output, Via};
 pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};

@@ -8,7 +8,7 @@ mod world;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Event, Input, Limits, Policy, StageReport};
+use engine::{Event, Input, Limits, Policy, StageReport, Via};
 use reduce::DictionaryConfig;
 use vocab::{Bitrate, ByteCount, Probability, Random};
 use world::{FAR, NEAR, Path, Script, Setting, World, client, server};
@@ -169,7 +169,41 @@ fn a_refusing_server_resets_the_client_and_is_left_alone() {
         !world.client_host(connection).peer_finished,
         "a failure is never a clean end"
     );
-    assert!(world.nodes[NEAR].avoided.contains(&server(81)));
+    assert!(world.nodes[NEAR].avoided.contains_key(&server(81)));
+}
+
+#[test]
+fn the_bypass_of_a_server_doubles_until_a_connection_succeeds() {
+    let mut world = world_with([(81, Script::Refuse)]);
+    let minute = Duration::from_secs(60);
+    let refused = |world: &mut World, lasting: Duration| {
+        let connection = world.accept(81);
+        world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+        assert_eq!(world.nodes[NEAR].avoided.get(&server(81)), Some(&lasting));
+        world.run_for(lasting);
+    };
+    for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+        refused(&mut world, minutes * minute);
+    }
+    let answer = Bytes::from_static(b"here again");
+    world.servers.insert(81, answering(&answer));
+    download(&mut world, 81, &answer);
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    world.servers.insert(81, Script::Refuse);
+    refused(&mut world, minute);
+    // The client's own connection to the server is seen to succeed.
+    let server = server(81);
+    world.input(NEAR, Input::BypassedServerAnswered { server });
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    refused(&mut world, minute);
+}
+
+#[test]
+fn the_server_of_a_proxys_client_is_not_bypassed() {
+    let mut world = world_with([(81, Script::Refuse)]);
+    let connection = world.accept_via(81, Via::Socks5);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert!(world.nodes[NEAR].avoided.is_empty());
 }
 
 #[test]

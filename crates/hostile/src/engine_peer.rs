@@ -397,7 +397,8 @@ impl World {
             Output::Avoid { server, .. } => {
                 self.engine.handle(self.now, Input::Avoided { server });
             }
-            Output::Transmit { .. }
+            Output::Readmit { .. }
+            | Output::Transmit { .. }
             | Output::TransmitDatagrams { .. }
             | Output::StartDatagrams { .. }
             | Output::Intercept { .. }

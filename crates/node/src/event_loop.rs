@@ -18,8 +18,9 @@
 mod broken_links;
 mod datagrams;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, mpsc as thread_mpsc};
 use std::time::{Duration, SystemTime};
 
@@ -54,6 +55,10 @@ const NOTE_PATHS_EVERY: Duration = Duration::from_secs(60);
 const BATCH: usize = 64;
 /// Handed to a link at once: four TLS records.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// Addresses of one peer that are never intercepted: a peer behind a changing address has a new one
+/// each day, and a node is restarted within a few weeks.
+const PEER_ADDRESSES_MAX: usize = 64;
 
 /// Resets of the last moment are given this long to leave before the links are closed on them.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -95,6 +100,8 @@ struct LinkSlot {
 
 struct PeerSlot {
     name: String,
+    /// Its own addresses: the one that is dialled, and those that its links came from or went to.
+    own_addresses: BTreeSet<IpAddr>,
     links: watch::Sender<PeerLinks>,
     /// The dialler and the address it dials.
     dialer: Option<(String, AbortHandle)>,
@@ -353,6 +360,7 @@ impl EventLoop {
             | Input::Datagrams { .. }
             | Input::Disk(_)
             | Input::Avoided { .. }
+            | Input::BypassedServerAnswered { .. }
             | Input::Configure(_)
             | Input::ClearDictionary { .. }
             | Input::Stop { .. } => {}
@@ -382,8 +390,15 @@ impl EventLoop {
                 None
             }
         };
+        let remote = slot.addresses.remote.ip().to_canonical();
         self.links.insert(link, slot);
         self.count_link(peer, |links| links.up += 1);
+        if let Some(peer) = self.peers.get_mut(&peer)
+            && peer.own_addresses.len() < PEER_ADDRESSES_MAX
+            && peer.own_addresses.insert(remote)
+        {
+            self.exclude_peer_addresses();
+        }
         let up = Input::LinkUp {
             link,
             peer,
@@ -447,12 +462,15 @@ impl EventLoop {
                 }
             }
             Output::Avoid { server, lasting } => {
-                tracing::debug!(%server, ?lasting, "left alone for a while");
+                tracing::debug!(%server, ?lasting, "bypassed after a failed connection");
                 let avoid = intercept::Change::Avoid { server, lasting };
                 if !self.intercept(avoid) {
                     let now = self.clock.now();
                     self.engine.handle(now, Input::Avoided { server });
                 }
+            }
+            Output::Readmit { server } => {
+                self.intercept(intercept::Change::Readmit { server });
             }
             Output::Intercept { peers } => {
                 let prefixes = self
@@ -484,8 +502,8 @@ impl EventLoop {
     fn connect(
         &mut self,
         connection: ConnectionId,
-        client: Option<std::net::SocketAddr>,
-        server: std::net::SocketAddr,
+        client: Option<SocketAddr>,
+        server: SocketAddr,
         on_behalf: OnBehalf,
     ) {
         let (commands, mut orders) = mpsc::unbounded_channel();
@@ -595,6 +613,7 @@ impl EventLoop {
         for (node, name) in peers {
             let slot = self.peers.entry(node).or_insert_with(|| PeerSlot {
                 name: name.clone(),
+                own_addresses: BTreeSet::new(),
                 links: watch::channel(PeerLinks::default()).0,
                 dialer: None,
             });
@@ -606,6 +625,11 @@ impl EventLoop {
                 .iter()
                 .find(|peer| peer.name == name);
             let address = configured.and_then(|peer| peer.address.clone());
+            // A name's address is known when a link is up.
+            let literal = address.as_ref().and_then(|text| text.parse().ok());
+            if let Some(literal) = literal.map(|address: SocketAddr| address.ip()) {
+                slot.own_addresses.insert(literal.to_canonical());
+            }
             let dialed = slot.dialer.as_ref().map(|(address, _)| address.clone());
             if address == dialed {
                 continue;
@@ -632,6 +656,14 @@ impl EventLoop {
                 Err(error) => tracing::error!(%error, "TLS cannot be set up"),
             }
         }
+        self.exclude_peer_addresses();
+    }
+
+    /// Has the peers' own addresses left out of interception: nobody behind a peer has them.
+    fn exclude_peer_addresses(&self) {
+        let slots = self.peers.values();
+        let addresses = slots.flat_map(|slot| slot.own_addresses.iter().copied());
+        self.intercept(intercept::Change::PeerAddresses(addresses.collect()));
     }
 
     fn answer(&self, now: Time, question: Question) -> serde_json::Value {

@@ -296,11 +296,12 @@ impl Engine {
         };
         if let Some(direct) = self.directs.get_mut(&number) {
             match result {
-                Ok(()) => direct.connected(&mut self.outputs),
-                Err(failure) => {
+                Ok(()) => {
                     let server = direct.server;
-                    self.avoid(server, number, failure);
+                    direct.connected(&mut self.outputs);
+                    self.server_succeeded(server);
                 }
+                Err(failure) => self.server_failed(now, number, failure),
             }
             return;
         }

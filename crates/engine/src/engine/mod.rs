@@ -27,13 +27,14 @@ use tunnel::transport::Transmit;
 use tunnel::wire::DatagramOffer;
 use vocab::{NodeId, Random, Time};
 
-use crate::config::{AVOID_FOR, Config};
+use crate::config::Config;
 use crate::direct::Direct;
 use crate::flow::Flow;
-use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output};
+use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
 use crate::left_alone::LeftAlone;
 use crate::peer::{Peer, Reach};
 use crate::report::{FlowReport, Status, Why};
+use crate::unreachable_servers::UnreachableServers;
 use crate::why;
 
 /// Closed flows that `flows` and `why` still know: an hour of a busy branch, about 1 MB.
@@ -63,8 +64,9 @@ pub struct Engine {
     /// Whose connection it is: the number of a flow or a direct connection.
     connections: BTreeMap<ConnectionId, u64>,
     timers: BTreeSet<(Time, u64)>,
-    /// Flows and direct connections whose server failed them, until it is left alone.
-    doomed: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
+    unreachable_servers: UnreachableServers,
+    /// Flows and direct connections whose server failed them, until its bypass is in place.
+    waiting_for_bypass: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
     left_alone: LeftAlone,
     outputs: VecDeque<Output>,
     /// Peers whose sessions may have something to say or to send.
@@ -120,7 +122,8 @@ impl Engine {
             directs: BTreeMap::new(),
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
-            doomed: BTreeMap::new(),
+            unreachable_servers: UnreachableServers::default(),
+            waiting_for_bypass: BTreeMap::new(),
             left_alone: LeftAlone::default(),
             outputs: VecDeque::new(),
             touched: BTreeSet::new(),
@@ -186,6 +189,7 @@ impl Engine {
             Input::LinkDown { link } => self.link_down(now, link),
             Input::Disk(completion) => self.disk(now, completion),
             Input::Avoided { server } => self.avoided(now, server),
+            Input::BypassedServerAnswered { server } => self.server_succeeded(server),
             Input::ClearDictionary { key } => self.dictionary.clear(key),
             Input::Configure(config) => self.configure(now, *config),
             Input::Stop { grace } => self.stop(now, grace),
@@ -505,29 +509,54 @@ impl Engine {
             || this_machine_or_link)
     }
 
-    /// Has the server left alone, and resets the client once that holds: its next try, which
-    /// may follow at once, must meet the server itself.
-    pub(super) fn avoid(&mut self, server: SocketAddr, number: u64, failure: ConnectFailure) {
-        self.doomed
-            .entry(server)
-            .or_default()
-            .push((number, failure));
-        self.outputs.push_back(Output::Avoid {
-            server,
-            lasting: AVOID_FOR,
-        });
+    /// The server of this flow or direct connection failed it. An intercepted client is reset once
+    /// the server is bypassed: its next try, which may follow at once, must meet the server itself.
+    /// A proxy's client has no way around the node, so its server is not bypassed.
+    pub(super) fn server_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
+        let flow = self.flows.get(&number);
+        let direct = self.directs.get(&number);
+        let (client, server, via) = match (flow, direct) {
+            (Some(flow), _) => (flow.client, flow.server, flow.via),
+            (None, Some(direct)) => (direct.client, direct.server, Some(direct.via)),
+            (None, None) => return,
+        };
+        if via != Some(Via::Transparent) {
+            return self.end_failed(now, number, failure);
+        }
+        let bypass = (self.unreachable_servers).failed(now, client.ip(), server);
+        if let Some(server) = bypass.displaced {
+            self.outputs.push_back(Output::Readmit { server });
+        }
+        match bypass.lasting {
+            Some(lasting) => self.outputs.push_back(Output::Avoid { server, lasting }),
+            None if self.waiting_for_bypass.contains_key(&server) => {}
+            None => return self.end_failed(now, number, failure),
+        }
+        let waiting = self.waiting_for_bypass.entry(server).or_default();
+        waiting.push((number, failure));
+    }
+
+    /// A connection to the server succeeded; its back-off starts anew.
+    pub(super) fn server_succeeded(&mut self, server: SocketAddr) {
+        if self.unreachable_servers.succeeded(server) {
+            self.outputs.push_back(Output::Readmit { server });
+        }
     }
 
     fn avoided(&mut self, now: Time, server: SocketAddr) {
-        for (number, failure) in self.doomed.remove(&server).unwrap_or_default() {
-            let reason = why::failure_text(failure);
-            if let Some(direct) = self.directs.get_mut(&number) {
-                let [_, opened] = direct.connections();
-                direct.aborted(opened, &mut self.outputs);
-                self.forget_direct(now, number, reason);
-            } else {
-                self.fail_flow(now, number, reason);
-            }
+        for (number, failure) in self.waiting_for_bypass.remove(&server).unwrap_or_default() {
+            self.end_failed(now, number, failure);
+        }
+    }
+
+    fn end_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
+        let reason = why::failure_text(failure);
+        if let Some(direct) = self.directs.get_mut(&number) {
+            let [_, opened] = direct.connections();
+            direct.aborted(opened, &mut self.outputs);
+            self.forget_direct(now, number, reason);
+        } else {
+            self.fail_flow(now, number, reason);
         }
     }
 

@@ -268,7 +268,11 @@ impl Engine {
             return;
         };
         match answer {
-            Answer::Connected => {}
+            Answer::Connected => {
+                if let Some(server) = self.flows.get(&number).map(|flow| flow.server) {
+                    self.server_succeeded(server);
+                }
+            }
             // The server is not to blame: the peer is full or stopping, and what would go to it
             // passes by until it has had time to empty.
             Answer::Failed(ConnectFailure::Exhausted) => {
@@ -277,11 +281,7 @@ impl Engine {
                 }
                 self.fail_flow(now, number, why::failure_text(ConnectFailure::Exhausted));
             }
-            Answer::Failed(failure) => {
-                if let Some(flow) = self.flows.get(&number) {
-                    self.avoid(flow.server, number, failure);
-                }
-            }
+            Answer::Failed(failure) => self.server_failed(now, number, failure),
         }
     }
 

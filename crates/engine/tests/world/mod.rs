@@ -8,7 +8,7 @@
 //! moment to the next until what the test waits for has come.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -85,7 +85,8 @@ pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) hosts: BTreeMap<ConnectionId, Host>,
     pub(crate) intercepted: Vec<NodeId>,
-    pub(crate) avoided: BTreeSet<SocketAddr>,
+    /// Servers that are bypassed, and for how long from the moment when that was said.
+    pub(crate) avoided: BTreeMap<SocketAddr, Duration>,
     pub(crate) events: Vec<Event>,
     pub(crate) stopped: bool,
     pub(crate) disk: MemoryDisk,
@@ -187,7 +188,7 @@ impl World {
             ),
             hosts: BTreeMap::new(),
             intercepted: Vec::new(),
-            avoided: BTreeSet::new(),
+            avoided: BTreeMap::new(),
             events: Vec::new(),
             stopped: false,
             disk: MemoryDisk::default(),
@@ -286,6 +287,11 @@ impl World {
 
     /// A client connects through the near node.
     pub(crate) fn accept(&mut self, port: u16) -> ConnectionId {
+        self.accept_via(port, Via::Transparent)
+    }
+
+    /// The same, by a proxy or intercepted.
+    pub(crate) fn accept_via(&mut self, port: u16, via: Via) -> ConnectionId {
         let node = &mut self.nodes[NEAR];
         node.accepted += 1;
         let connection = ConnectionId::Accepted(node.accepted);
@@ -298,7 +304,7 @@ impl World {
                 connection,
                 client,
                 server: server(port),
-                via: Via::Transparent,
+                via,
             },
         );
         connection
@@ -584,9 +590,12 @@ impl World {
                 let completion: DiskCompletion = node.disk.execute(request);
                 node.engine.handle(now, Input::Disk(completion));
             }
-            Output::Avoid { server, .. } => {
-                node.avoided.insert(server);
+            Output::Avoid { server, lasting } => {
+                node.avoided.insert(server, lasting);
                 node.engine.handle(now, Input::Avoided { server });
+            }
+            Output::Readmit { server } => {
+                node.avoided.remove(&server);
             }
             Output::Intercept { peers } => node.intercepted = peers,
             Output::Event(event) => node.events.push(event),

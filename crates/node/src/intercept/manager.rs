@@ -3,8 +3,8 @@
 //! Changes that wait are made together. When nft refuses one (someone flushed the ruleset, or
 //! the watchdog took it away), the whole table is put in place again.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use engine::{Input, Prefix};
@@ -20,19 +20,21 @@ use crate::mailbox::Mailbox;
 /// Rules that are missing are put in place again this often: after a failure, or when somebody
 /// else flushed them.
 const RETRY: Duration = Duration::from_secs(5);
-/// Servers remembered as avoided; the table's set has the same size.
-const MOST_AVOIDED: usize = 65_535;
 
 /// What is to be different.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// Take connections to these and no others.
     Destinations(Vec<Prefix>),
-    /// Leave a server alone for a while.
+    /// Bypass a server for a while. The engine bounds how many there are.
     Avoid {
         server: SocketAddr,
         lasting: Duration,
     },
+    /// End the bypass of a server.
+    Readmit { server: SocketAddr },
+    /// Never take connections to these: they are peers' own addresses.
+    PeerAddresses(BTreeSet<IpAddr>),
     /// The configuration was read again.
     Configure(Box<NodeConfig>),
     /// The watchdog took the table away and asks for it again.
@@ -67,6 +69,7 @@ struct Manager {
     ruleset: Ruleset,
     delivery: Delivery,
     destinations: Vec<Prefix>,
+    peer_addresses: BTreeSet<IpAddr>,
     avoided: BTreeMap<SocketAddr, Instant>,
     in_place: bool,
     report: watch::Sender<Report>,
@@ -89,6 +92,7 @@ pub(crate) async fn manage(
         node: config.name,
         ruleset,
         destinations: Vec::new(),
+        peer_addresses: BTreeSet::new(),
         avoided: BTreeMap::new(),
         in_place: false,
         report,
@@ -127,9 +131,12 @@ pub(crate) async fn manage(
 fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
     let server = |change: &Change| match change {
         Change::Avoid { server, .. } => Some(*server),
-        Change::Destinations(_) | Change::Configure(_) | Change::Reinstall | Change::Remove(_) => {
-            None
-        }
+        Change::Destinations(_)
+        | Change::Readmit { .. }
+        | Change::PeerAddresses(_)
+        | Change::Configure(_)
+        | Change::Reinstall
+        | Change::Remove(_) => None,
     };
     changes.iter().filter_map(server).collect()
 }
@@ -148,8 +155,20 @@ impl Manager {
                     }
                 }
                 Change::Avoid { server, lasting } => {
-                    if self.remember(server, lasting) {
-                        script.push_str(&self.ruleset.avoid(server, lasting));
+                    let now = Instant::now();
+                    self.avoided.retain(|_, until| *until > now);
+                    self.avoided.insert(server, now + lasting);
+                    script.push_str(&self.ruleset.avoid(server, lasting));
+                }
+                Change::Readmit { server } => {
+                    if self.avoided.remove(&server).is_some() {
+                        script.push_str(&self.ruleset.readmit(server));
+                    }
+                }
+                Change::PeerAddresses(addresses) => {
+                    if addresses != self.peer_addresses {
+                        script.push_str(&self.ruleset.set_peer_addresses(&addresses));
+                        self.peer_addresses = addresses;
                     }
                 }
                 Change::Configure(config) => {
@@ -201,20 +220,6 @@ impl Manager {
         }
     }
 
-    fn remember(&mut self, server: SocketAddr, lasting: Duration) -> bool {
-        let now = Instant::now();
-        self.avoided.retain(|_, until| *until > now);
-        if self.avoided.len() >= MOST_AVOIDED {
-            return false;
-        }
-        // The element in the kernel's set keeps its first timeout; so does its image here.
-        if self.avoided.contains_key(&server) {
-            return false;
-        }
-        self.avoided.insert(server, now + lasting);
-        true
-    }
-
     async fn install(&mut self) {
         let now = Instant::now();
         let avoided = self
@@ -223,7 +228,9 @@ impl Manager {
             .filter(|(_, until)| **until > now)
             .map(|(server, until)| (*server, *until - now))
             .collect();
-        let script = self.ruleset.install(&self.destinations, &avoided);
+        let script = self
+            .ruleset
+            .install(&self.destinations, &self.peer_addresses, &avoided);
         let delivery = self.delivery;
         let installed = blocking(move || {
             delivery.set_up()?;

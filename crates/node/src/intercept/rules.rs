@@ -7,7 +7,7 @@
 //! SYNs are remembered for some seconds. When that set is full, as in a SYN flood, a SYN is not
 //! taken and passes by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::config::NodeConfig;
 const OPENING_SIZE: usize = 65_535;
 /// A handshake over a slow LAN with two lost packets ends within it.
 const OPENING_SECONDS: u64 = 10;
-/// Servers left alone at a time.
+/// Servers bypassed at a time: four times as many as the engine keeps, whose ends are a moment early.
 const AVOIDED_SIZE: usize = 65_535;
 
 /// How every node's table begins.
@@ -68,11 +68,13 @@ impl Ruleset {
     pub fn install(
         &self,
         destinations: &[Prefix],
+        peer_addresses: &BTreeSet<IpAddr>,
         avoided: &BTreeMap<SocketAddr, Duration>,
     ) -> String {
         let table = &self.table;
         let (v4, v6) = by_family(destinations);
         let (avoided4, avoided6) = avoided_by_family(avoided);
+        let (peers4, peers6) = addresses_by_family(peer_addresses);
         let interfaces = quoted(&self.lan_interfaces);
         let mark = format!(
             "meta mark set meta mark and {:#010x} or {:#010x}",
@@ -85,6 +87,8 @@ impl Ruleset {
             r"table inet {table} {{
   set destinations4 {{ type ipv4_addr; flags interval; {v4} }}
   set destinations6 {{ type ipv6_addr; flags interval; {v6} }}
+  set peers4 {{ type ipv4_addr; {peers4} }}
+  set peers6 {{ type ipv6_addr; {peers6} }}
   set avoided4 {{ type ipv4_addr . inet_service; flags timeout; size {AVOIDED_SIZE}; {avoided4} }}
   set avoided6 {{ type ipv6_addr . inet_service; flags timeout; size {AVOIDED_SIZE}; {avoided6} }}
   set opening4 {{ type ipv4_addr . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
@@ -108,7 +112,8 @@ impl Ruleset {
             let tuple = format!("{family} saddr . tcp sport . {family} daddr . tcp dport");
             let _ = write!(
                 text,
-                r"    {family} daddr . tcp dport @avoided{version} return
+                r"    {family} daddr @peers{version} return
+    {family} daddr . tcp dport @avoided{version} return
     {family} daddr @destinations{version} tcp flags & (fin | syn | rst | ack) == syn update @opening{version} {{ {tuple} }} tproxy {family} to {listener} {mark} accept
     {tuple} @opening{version} tproxy {family} to {listener} {mark} accept
 "
@@ -136,14 +141,46 @@ impl Ruleset {
         text
     }
 
-    /// Leaves one more server alone.
+    /// Changes which addresses are known as peers' own.
+    #[must_use]
+    pub fn set_peer_addresses(&self, addresses: &BTreeSet<IpAddr>) -> String {
+        let table = &self.table;
+        let mut text = String::new();
+        for version in [4, 6] {
+            let _ = writeln!(text, "flush set inet {table} peers{version}");
+        }
+        for address in addresses {
+            let version = if address.is_ipv4() { 4 } else { 6 };
+            let _ = writeln!(
+                text,
+                "add element inet {table} peers{version} {{ {address} }}"
+            );
+        }
+        text
+    }
+
+    /// Bypasses one more server, or the same one for another time.
     #[must_use]
     pub fn avoid(&self, server: SocketAddr, lasting: Duration) -> String {
         let version = if server.is_ipv4() { 4 } else { 6 };
         format!(
-            "add element inet {} avoided{version} {{ {} }}\n",
+            "{}add element inet {} avoided{version} {{ {} }}\n",
+            self.readmit(server),
             self.table,
             avoided_element(server, lasting)
+        )
+    }
+
+    /// Ends the bypass of a server. Adding the element first makes it no error when the kernel has
+    /// just removed it.
+    #[must_use]
+    pub fn readmit(&self, server: SocketAddr) -> String {
+        let version = if server.is_ipv4() { 4 } else { 6 };
+        let table = &self.table;
+        let (address, port) = (server.ip(), server.port());
+        format!(
+            "add element inet {table} avoided{version} {{ {address} . {port} timeout 1s }}\n\
+             delete element inet {table} avoided{version} {{ {address} . {port} }}\n"
         )
     }
 }
@@ -159,6 +196,14 @@ fn by_family(prefixes: &[Prefix]) -> (String, String) {
         .partition(|prefix| prefix.address().is_ipv4());
     let texts = |prefixes: Vec<&Prefix>| prefixes.iter().map(ToString::to_string).collect();
     (elements(texts(v4)), elements(texts(v6)))
+}
+
+fn addresses_by_family(addresses: &BTreeSet<IpAddr>) -> (String, String) {
+    let of_family = |v4: bool| {
+        let addresses = addresses.iter().filter(|address| address.is_ipv4() == v4);
+        elements(addresses.map(ToString::to_string).collect())
+    };
+    (of_family(true), of_family(false))
 }
 
 fn avoided_by_family(avoided: &BTreeMap<SocketAddr, Duration>) -> (String, String) {
@@ -214,12 +259,15 @@ mod tests {
 
     #[test]
     fn own_sockets_come_first_and_the_wan_side_is_never_taken() {
-        let text = ruleset().install(&prefixes(), &BTreeMap::new());
+        let peers = BTreeSet::from(["198.18.11.2".parse().unwrap()]);
+        let text = ruleset().install(&prefixes(), &peers, &BTreeMap::new());
         let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part}"));
         assert!(place("socket transparent 1") < place("iifname != { \"lan0\", \"lan1\" } return"));
         assert!(place("iifname !=") < place("tproxy ip to 127.0.0.1:4434"));
         assert!(place("fib daddr type local return") < place("tproxy"));
         assert!(place("tcp dport { 22, 179 } return") < place("tproxy"));
+        assert!(text.contains("set peers4 { type ipv4_addr; elements = { 198.18.11.2 }; }"));
+        assert!(place("ip daddr @peers4 return") < place("tproxy ip to"));
         assert!(place("@avoided6 return") < place("tproxy ip6 to [::1]:4434"));
         assert!(text.starts_with("add table inet trunkline_near_1\ndelete table"));
     }
@@ -231,9 +279,14 @@ mod tests {
         assert!(text.contains("destinations6 { 2001:2:0:2::/64 }"));
         let server = "[2001:2:0:2::9]:445".parse().unwrap();
         let text = ruleset().avoid(server, Duration::from_secs(60));
-        assert_eq!(
-            text,
+        assert!(text.ends_with(
             "add element inet trunkline_near_1 avoided6 { 2001:2:0:2::9 . 445 timeout 60s }\n"
+        ));
+        let text = ruleset().readmit(server);
+        assert!(
+            text.ends_with(
+                "delete element inet trunkline_near_1 avoided6 { 2001:2:0:2::9 . 445 }\n"
+            )
         );
     }
 }
