@@ -42,6 +42,9 @@ const SESSION_READ: usize = 64 * 1024;
 /// for together.
 const REPAIRS_ASKED: usize = reduce::REPAIR_AHEAD_RECORDS;
 
+// A record that was begun can be sent to its end: see `tunnel::credit`.
+const _: () = assert!(reduce::MAX_RECORD_BODY as u64 + 16 <= tunnel::credit::RECORD);
+
 /// The engine's messages between the two ends of a flow, beside its bytes.
 pub(crate) mod message {
     /// The decoder asks for a range that it cannot resolve.
@@ -434,11 +437,17 @@ impl Flow {
             // Asked even without room: that a held tail is due must stop its timer, or the
             // timer would fire for ever while the peer gives no credit.
             let room = turn.session.writable(self.id);
+            self.encoder.limit_record(turn.session.record_room(self.id));
             let Some(encoded) = self.encoder.poll_encoded(turn.now, turn.dictionary, room) else {
                 break;
             };
-            self.sent_wan_bytes += encoded.len() as u64;
-            turn.session.write(self.id, encoded);
+            // The peer can consume whole records only, so a record that was begun is written to
+            // its end.
+            let rest = self.encoder.rest_of_record();
+            for bytes in std::iter::once(encoded).chain(rest) {
+                self.sent_wan_bytes += bytes.len() as u64;
+                turn.session.write(self.id, bytes);
+            }
         }
         self.waits_for_disk |= self.encoder.waits_for_disk();
         if self.finish_wan == Finish::Wanted && self.encoder.pending() == 0 {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod files;
+mod stalled_readers;
 mod world;
 
 use std::time::Duration;

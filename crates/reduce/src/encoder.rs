@@ -52,6 +52,9 @@ pub use statistics::FlowReduction;
 /// Literal bytes in a record at least before `max` closes it: smaller blocks compress badly, and
 /// what does not fit waits in the encoder for the next poll.
 const LEAST_LITERALS: usize = 16 * 1024;
+/// Encoded bytes of a record, at least, however short the credit is: below it the record's header
+/// would be a quarter of it.
+const LEAST_RECORD: usize = 128;
 /// Literal bytes in the first record of a burst at most, and four times as many in each that follows: a
 /// record is delivered when all of it has arrived, so the first one decides when a host sees the
 /// first byte. At 20 Mbit/s 64 KiB would hold that byte back by 26 ms, and a new session begins
@@ -92,6 +95,8 @@ pub struct Encoder {
     recent: usize,
     /// Literal bytes in the next record at most, as the burst that it belongs to goes on.
     opening: usize,
+    /// Literal bytes in a record at most while the flow's credit is short.
+    record_limit: usize,
     hold_until: Option<Time>,
     collecting: Option<Collecting>,
     reading: Reading,
@@ -156,6 +161,7 @@ impl Encoder {
             last_push: Time::ZERO,
             recent: 0,
             opening: FIRST_LITERALS,
+            record_limit: MAX_RECORD_LITERALS,
             hold_until: None,
             collecting: None,
             reading: Reading::Nothing,
@@ -276,6 +282,19 @@ impl Encoder {
         }
         let length = max.min(self.leftover.len());
         Some(self.leftover.split_to(length))
+    }
+
+    /// Sets how many encoded bytes a record that is begun from now on should have at most; no less
+    /// than [`LEAST_RECORD`] is used. The receiver can use a record only when all of it has arrived,
+    /// so it has to fit the credit that is left.
+    pub fn limit_record(&mut self, bytes: usize) {
+        self.record_limit = bytes.clamp(LEAST_RECORD, MAX_RECORD_LITERALS);
+    }
+
+    /// What is left of the record that [`Self::poll_encoded`] began.
+    pub fn rest_of_record(&mut self) -> Option<Bytes> {
+        let rest = std::mem::take(&mut self.leftover);
+        (!rest.is_empty()).then_some(rest)
     }
 
     /// When a held tail must go out: call [`Self::poll_encoded`] then, even with a `max` of zero
@@ -453,6 +472,7 @@ impl Encoder {
         self.name_chunks();
         let most = self.config.record.as_usize().clamp(1, MAX_RECORD_LITERALS);
         let literals = (max.saturating_mul(self.expansion) / 16).max(LEAST_LITERALS);
+        let most = most.min(self.record_limit.saturating_mul(self.expansion) / 16);
         let (mut draft, until) = match self.collecting.take() {
             Some(Collecting { draft, until }) => (draft, until),
             None => (Draft::new(), Some(now + TAIL_HOLD)),

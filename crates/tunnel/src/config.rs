@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use vocab::ByteCount;
 
+use crate::credit::{FLOW_WINDOW, FLOW_WINDOW_LIMIT, TOTAL_WINDOW};
 use crate::limits::FLOW_LIMIT;
 
 /// What may be set about a session. The defaults are meant to be right.
@@ -36,9 +37,9 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            flow_window: ByteCount::mebibytes(1),
-            flow_window_limit: ByteCount::mebibytes(32),
-            total_window: ByteCount::mebibytes(64),
+            flow_window: ByteCount::new(FLOW_WINDOW),
+            flow_window_limit: ByteCount::new(FLOW_WINDOW_LIMIT),
+            total_window: ByteCount::new(TOTAL_WINDOW),
             unsent_limit: ByteCount::kibibytes(64),
             ping_interval: Duration::from_secs(1),
             silent_after: Duration::from_secs(5),

@@ -20,6 +20,7 @@
 
 mod config;
 pub mod congestion;
+pub mod credit;
 mod error;
 mod event;
 pub mod fec;

@@ -39,6 +39,8 @@ const STEP_LIMIT: usize = 3_000_000;
 const TRANSMIT: usize = 16 * 1024;
 /// Packets of one system call.
 const BATCH: usize = 16;
+/// The first seed of what hosts send without end.
+const POURED: u64 = 1 << 32;
 
 /// What the server on a port does.
 #[derive(Clone)]
@@ -55,6 +57,8 @@ pub(crate) enum Script {
     ResetAfter { after: usize },
     /// Accepts and reads nothing.
     Stall,
+    /// Sends bytes that never repeat, without end, and reads nothing.
+    Pour,
     /// Serves files.
     Files(Rc<RefCell<FileServer>>),
 }
@@ -76,8 +80,11 @@ pub(crate) struct Host {
     finish_sent: bool,
     script: Option<Script>,
     script_done: bool,
-    stalled: bool,
+    /// It reads so many bytes and then no more.
+    reads_at_most: Option<usize>,
     unread: usize,
+    /// What it sends without end.
+    pours: Option<Random>,
 }
 
 /// One node with what a shell would keep around it.
@@ -110,6 +117,8 @@ pub(crate) struct World {
     packets_blocked: bool,
     path: Path,
     links: u64,
+    /// Hosts that have begun to send without end.
+    poured: u64,
 }
 
 /// What a world's path is like.
@@ -141,6 +150,8 @@ pub(crate) struct Setting {
     pub(crate) dictionary: DictionaryConfig,
     /// What datagrams meet; `None` where the nodes send none.
     pub(crate) packets: Option<emulate::LinkConfig>,
+    /// The sessions' windows.
+    pub(crate) tunnel: tunnel::Config,
 }
 
 impl Default for Setting {
@@ -157,6 +168,7 @@ impl Default for Setting {
                 ..DictionaryConfig::default()
             },
             packets: None,
+            tunnel: tunnel::Config::default(),
         }
     }
 }
@@ -207,6 +219,7 @@ impl World {
             packets_blocked: false,
             path: setting.path,
             links: 0,
+            poured: 0,
         };
         world.drain();
         world.connect();
@@ -317,6 +330,20 @@ impl World {
             host.to_send.push_back(Bytes::copy_from_slice(piece));
         }
         host.finish_after = finish;
+        self.drain();
+    }
+
+    /// The client reads so many bytes and then no more.
+    pub(crate) fn read_at_most(&mut self, connection: ConnectionId, most: usize) {
+        let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
+        host.reads_at_most = Some(most);
+    }
+
+    /// The client sends bytes that never repeat, without end.
+    pub(crate) fn pour(&mut self, connection: ConnectionId) {
+        self.poured += 1;
+        let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
+        host.pours = Some(Random::from_seed(POURED + self.poured));
         self.drain();
     }
 
@@ -543,7 +570,10 @@ impl World {
                     host.first_byte_at.get_or_insert(now);
                     host.last_byte_at = Some(now);
                     host.received.extend_from_slice(&bytes);
-                    if host.stalled {
+                    if host
+                        .reads_at_most
+                        .is_some_and(|most| host.received.len() > most)
+                    {
                         host.unread += length;
                         return;
                     }
@@ -617,9 +647,13 @@ impl World {
             Some(script) => {
                 let mut host = Host {
                     seen_client: client,
-                    stalled: matches!(script, Script::Stall),
+                    reads_at_most: matches!(script, Script::Stall | Script::Pour).then_some(0),
                     ..Host::default()
                 };
+                if let Script::Pour = &script {
+                    self.poured += 1;
+                    host.pours = Some(Random::from_seed(POURED + self.poured));
+                }
                 if let Script::GreetAndEcho { greeting } = &script {
                     host.to_send.push_back(greeting.clone());
                 }
@@ -716,7 +750,16 @@ impl Host {
                 }
                 self.finish_after = self.peer_finished;
             }
-            Some(Script::Refuse | Script::ResetAfter { .. } | Script::Stall) | None => {}
+            Some(Script::Refuse | Script::ResetAfter { .. } | Script::Stall | Script::Pour)
+            | None => {}
+        }
+        if let Some(random) = &mut self.pours
+            && self.to_send.is_empty()
+            && self.credit > 0
+        {
+            let mut bytes = vec![0; self.credit];
+            random.fill(&mut bytes);
+            self.to_send.push_back(bytes.into());
         }
     }
 }
@@ -763,7 +806,7 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
         },
         dictionary: setting.dictionary,
         dictionary_key: Some(DictionaryKey::new([1; 32])),
-        tunnel: tunnel::Config::default(),
+        tunnel: setting.tunnel.clone(),
         datagrams: tunnel::transport::Settings::default(),
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Flow {
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
     pub(super) turn: Turn,
+    /// What the session's total holds of its memory.
+    pub(super) accounted: usize,
 }
 
 impl Flow {
@@ -45,6 +47,7 @@ impl Flow {
             send: SendHalf::new(credit),
             receive: ReceiveHalf::new(window),
             turn: Turn::new(now),
+            accounted: 0,
         }
     }
 
@@ -64,6 +67,11 @@ impl Flow {
             && self.send.consumed() == self.send.written()
             && self.receive.is_consumed_to_end()
             && self.receive.finish_told
+    }
+
+    /// Bytes of memory that its two halves take beside itself, about.
+    pub(super) fn memory(&self) -> usize {
+        self.send.memory() + self.receive.memory()
     }
 
     /// Written and not consumed by the peer: what `writable` counts against the total credit.

@@ -1,5 +1,6 @@
 //! What arrives: frames off the link, each checked against the session and applied.
 
+use bytes::Bytes;
 use vocab::{FlowId, Time};
 
 use super::Session;
@@ -9,9 +10,12 @@ use super::liveness::Presence;
 use super::messages::Whole;
 use super::receive::{Urgency, Violation};
 use super::send::Ending;
+use crate::credit::Pool;
 use crate::limits::{ACKNOWLEDGE_BYTES, FLOW_LIMIT, RESETS_WAITING, held_pieces_limit};
 use crate::packet::CloseCode;
-use crate::wire::{Ack, AnswerFrame, Data, Finish, Frame, OpenFrame, Reset, Seen, split_frame};
+use crate::wire::{
+    Ack, AnswerFrame, DataView, Finish, Frame, OpenFrame, Reset, Seen, frame_length, next_frame,
+};
 use crate::{Answer, Error, Event, LinkId, ResetReason};
 
 /// What is known of a flow id.
@@ -42,22 +46,52 @@ impl Session {
         let Some(current) = self.link.as_mut().filter(|current| current.id == link) else {
             return Ok(());
         };
-        current.incoming.extend_from_slice(bytes);
+        let mut begun = std::mem::take(&mut current.begun);
         self.counters.received_bytes += bytes.len() as u64;
+        let mut rest = bytes;
         // A frame never detaches the link, it only fails.
-        while let Some(link) = &mut self.link
-            && let Some(frame) = split_frame(&mut link.incoming)?
-        {
-            if self.control.resets.len() > RESETS_WAITING {
-                return Err(Error::PeerMisbehaved(
-                    "it does not read which of its flows were reset",
-                ));
+        while let Some(part) = next_part(&begun, rest)? {
+            let (taken, left) = rest.split_at(part.length);
+            rest = left;
+            if begun.is_empty() && part.is_whole {
+                self.take_frame(&taken[part.prefix..])?;
+                continue;
             }
-            self.counters.received_frames += 1;
-            let phase = link.phase;
-            self.dispatch(phase, Frame::parse(&frame)?)?;
+            begun.extend_from_slice(taken);
+            if part.is_whole {
+                self.take_frame(&begun[part.prefix..])?;
+                begun.clear();
+            }
+        }
+        // Of a buffer that was large once, nothing is kept.
+        if begun.is_empty() {
+            begun = Vec::new();
+        }
+        if let Some(link) = &mut self.link {
+            link.begun = begun;
         }
         Ok(())
+    }
+
+    fn take_frame(&mut self, frame: &[u8]) -> Result<(), Error> {
+        if self.control.resets.len() > RESETS_WAITING {
+            return Err(Error::PeerMisbehaved(
+                "it does not read which of its flows were reset",
+            ));
+        }
+        self.counters.received_frames += 1;
+        let Some(phase) = self.link.as_ref().map(|link| link.phase) else {
+            return Ok(());
+        };
+        // Data is copied once, to where its flow keeps it.
+        if phase == Phase::Established
+            && let Some(data) = DataView::of_frame(frame)
+        {
+            self.on_data(data?)?;
+            self.note_heard();
+            return Ok(());
+        }
+        self.dispatch(phase, Frame::parse(&Bytes::copy_from_slice(frame))?)
     }
 
     pub(super) fn dispatch(&mut self, phase: Phase, frame: Frame) -> Result<(), Error> {
@@ -93,7 +127,7 @@ impl Session {
         match frame {
             Frame::Open(open) => self.on_open(open),
             Frame::Answer(answer) => self.on_answer(answer),
-            Frame::Data(data) => self.on_data(&data),
+            Frame::Data(data) => self.on_data(data.view()),
             Frame::Finish(finish) => self.on_finish(finish),
             Frame::Reset(reset) => self.on_reset(reset),
             Frame::Ack(ack) => match self.standing(ack.flow) {
@@ -265,7 +299,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_data(&mut self, data: &Data) -> Result<(), Error> {
+    fn on_data(&mut self, data: DataView<'_>) -> Result<(), Error> {
         let id = data.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
             return self.on_stray(id);
@@ -277,9 +311,13 @@ impl Session {
         let held = flow.receive.pieces();
         let fresh = flow
             .receive
-            .push(data.offset, &data.bytes)
+            .push(data.offset, data.bytes)
             .map_err(|violation| misbehaved(id, violation))?;
         self.held_pieces = self.held_pieces - held + flow.receive.pieces();
+        self.account(id);
+        let Some(flow) = self.flows.get_mut(&id) else {
+            return Ok(());
+        };
         self.counters.duplicate_bytes += data.bytes.len() as u64 - fresh;
         self.unconsumed += fresh;
         if self.unconsumed > self.config.total_window.bytes() {
@@ -408,16 +446,19 @@ impl Session {
                 .acknowledge_finish(ack.received)
                 .ok_or_else(|| claim("it has an end that was never sent"))?;
         }
+        self.outstanding -= progress.consumed;
+        self.committed -= progress.consumed;
+        self.freed += progress.consumed;
+        let pool = Pool::new(self.peer_total_window, self.committed);
+        flow.send.note_consumed(&pool, progress.consumed);
         if progress.consumed > 0 {
-            self.outstanding -= progress.consumed;
-            self.committed -= progress.consumed;
-            self.freed += progress.consumed;
             self.events.push_back(Event::Consumed {
                 flow: id,
                 offset: ack.consumed,
             });
             self.release_stalled();
         }
+        self.account(id);
         self.close_if_complete(id);
         Ok(())
     }
@@ -458,6 +499,44 @@ impl Session {
             self.control.resets.insert(id, reason);
         }
     }
+}
+
+/// What is to be taken next of the bytes that came.
+struct Part {
+    length: usize,
+    /// Of the frame that it belongs to, what its length takes.
+    prefix: usize,
+    /// The frame ends with it.
+    is_whole: bool,
+}
+
+/// The next of the bytes that came, behind those of a frame that has `begun`; `None` at their end.
+fn next_part(begun: &[u8], came: &[u8]) -> Result<Option<Part>, Error> {
+    /// The longest length, in bytes.
+    const LENGTH_BYTES: usize = 10;
+    if came.is_empty() {
+        return Ok(None);
+    }
+    let known = if begun.is_empty() { came } else { begun };
+    let Some((prefix, length)) = next_frame(known) else {
+        // The length itself is not all there.
+        let length = if begun.is_empty() { came.len() } else { 1 };
+        let is_endless = begun.len() + length > LENGTH_BYTES;
+        return match is_endless {
+            true => frame_length(u64::MAX).map(|_| None),
+            false => Ok(Some(Part {
+                length,
+                prefix: 0,
+                is_whole: false,
+            })),
+        };
+    };
+    let missing = prefix + frame_length(length)? - begun.len();
+    Ok(Some(Part {
+        length: missing.min(came.len()),
+        prefix,
+        is_whole: missing <= came.len(),
+    }))
 }
 
 fn never_opened(flow: FlowId) -> Result<(), Error> {

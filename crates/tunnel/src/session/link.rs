@@ -8,7 +8,6 @@
 //! A side says nothing about flows before it knows what the peer has of them, so whatever was
 //! under way on the old link may be forgotten: the Resume says from where to go on.
 
-use bytes::BytesMut;
 use vocab::{FlowId, Time};
 
 use super::datagrams::Datagrams;
@@ -41,7 +40,8 @@ pub(super) enum ResumeOut {
 pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) phase: Phase,
-    pub(super) incoming: BytesMut,
+    /// The bytes of a frame that is not all there yet.
+    pub(super) begun: Vec<u8>,
     pub(super) hello_waiting: bool,
     pub(super) resume_out: ResumeOut,
     /// Flow frames travel in packets beside it.
@@ -95,7 +95,7 @@ impl Session {
         self.link = Some(Link {
             id: link,
             phase: Phase::Greeting,
-            incoming: BytesMut::new(),
+            begun: Vec::new(),
             hello_waiting: true,
             resume_out: ResumeOut::From(FlowId(0)),
             in_packets: false,

@@ -10,6 +10,9 @@ use crate::limits::{MESSAGE_BACKLOG_LIMIT, MESSAGE_LIMIT, MESSAGE_PIECE, MESSAGE
 use crate::ranges::Ranges;
 use crate::wire::{Message, Piece};
 
+/// What is kept of a piece beside its bytes, about.
+const PIECE_OVERHEAD: usize = 160;
+
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     outgoing: VecDeque<Message>,
@@ -70,6 +73,14 @@ impl Messages {
 
     pub(super) fn backlog(&self) -> usize {
         self.backlog
+    }
+
+    /// Bytes of memory that messages take, about.
+    pub(super) fn memory(&self) -> usize {
+        let pieces = self.outgoing.len() + self.early.len();
+        let assembling = self.assembling.as_ref();
+        let begun = assembling.map_or(0, |(_, bytes)| bytes.capacity());
+        self.backlog + self.early_bytes + begun + pieces * PIECE_OVERHEAD
     }
 
     pub(super) fn is_waiting(&self) -> bool {

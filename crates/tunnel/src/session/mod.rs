@@ -32,6 +32,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{FlowId, NodeId, Random, Time};
 
+use crate::credit::Pool;
 use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT, MESSAGE_BACKLOG_LIMIT};
 use crate::transport::Transport;
 use crate::wire::Ack;
@@ -52,9 +53,6 @@ use send::Ending;
 
 /// Less room than this is little: `Writable` is said when there is that much again.
 const LITTLE_ROOM: u64 = 16 << 10;
-
-/// Bytes that a flow may have outstanding in the last quarter of the total credit.
-const SMALL_FLOW: u64 = 64 << 10;
 
 /// One peer, over all the links that come and go.
 ///
@@ -110,6 +108,8 @@ pub struct Session {
     unconsumed: u64,
     /// Over all flows: pieces that arrived behind gaps.
     held_pieces: usize,
+    /// Over all flows: bytes of memory that they take.
+    flow_memory: usize,
     /// Total credit that came back since waiting writers were last looked for.
     freed: u64,
     counters: Statistics,
@@ -182,6 +182,7 @@ impl Session {
             committed: 0,
             unconsumed: 0,
             held_pieces: 0,
+            flow_memory: 0,
             freed: 0,
             counters: Statistics::default(),
             events: VecDeque::new(),
@@ -303,6 +304,20 @@ impl Session {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// Encoded bytes of a record that is begun now, at most: what the flow's credit and its part of
+    /// the total credit allow. A record that comes out longer, by [`crate::credit::RECORD`] at
+    /// most, can be sent to its end all the same.
+    #[must_use]
+    pub fn record_room(&self, flow: FlowId) -> usize {
+        let room = self.flows.get(&flow).map_or(0, |flow| {
+            let pool = Pool::new(self.peer_total_window, self.committed);
+            flow.send
+                .credit()
+                .min(pool.record_room(flow.send.holding()))
+        });
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
     /// Appends to our direction of the flow. More than [`Self::writable`] is taken as well
     /// (the rest of a record), and waits here for the peer's credit.
     ///
@@ -319,6 +334,7 @@ impl Session {
         self.committed += bytes.len() as u64;
         state.send.write(bytes);
         state.send.note_blocked(self.now);
+        self.account(flow);
         self.activate(flow);
     }
 
@@ -353,6 +369,7 @@ impl Session {
             state.receive.readable_told = false;
             self.tell_finish(flow);
         }
+        self.account(flow);
         bytes
     }
 
@@ -445,12 +462,29 @@ impl Session {
         }
     }
 
+    /// Bytes of memory that the session takes beside a few hundred for each flow, about: what waits
+    /// to be read, what the peer has not acknowledged, and messages.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let begun = self.link.as_ref().map_or(0, |link| link.begun.capacity());
+        self.flow_memory + self.messages.memory() + begun
+    }
+
     /// What a flow has done so far; `None` when it is not open.
     #[must_use]
     pub fn flow_statistics(&self, flow: FlowId) -> Option<FlowStatistics> {
         self.flows
             .get(&flow)
             .map(|state| state.statistics(self.now))
+    }
+
+    /// Brings the total of memory up to date with a flow.
+    fn account(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            let memory = flow.memory();
+            self.flow_memory = self.flow_memory + memory - flow.accounted;
+            flow.accounted = memory;
+        }
     }
 
     /// Time never runs backwards here, whatever a shell says.
@@ -488,19 +522,15 @@ impl Session {
             return 0;
         }
         let unsent = self.config.unsent_limit.bytes();
-        let total = total_share(self.peer_total_window, self.committed, flow.committed());
         unsent
             .saturating_sub(flow.send.unsent())
-            .min(flow.send.credit())
-            .min(total)
+            .min(self.credit(flow))
     }
 
-    /// Bytes of a flow that the total credit lets out.
-    fn total_room(&self, flow: FlowId) -> u64 {
-        self.flows.get(&flow).map_or(0, |state| {
-            let own = state.send.outstanding();
-            total_share(self.peer_total_window, self.outstanding, own)
-        })
+    /// What the flow's credit and its part of the total credit allow.
+    fn credit(&self, flow: &Flow) -> u64 {
+        let pool = Pool::new(self.peer_total_window, self.committed);
+        flow.send.credit().min(pool.room(flow.send.holding()))
     }
 
     /// Puts a flow that has something to send where the schedule finds it.
@@ -544,9 +574,7 @@ impl Session {
         for id in std::mem::take(&mut self.stalled) {
             self.activate(id);
         }
-        let reserve = self.peer_total_window / 4;
-        let left = self.peer_total_window.saturating_sub(self.committed);
-        if self.wakes_writers(left, reserve) {
+        if self.wakes_writers() {
             let ids: Vec<FlowId> = self.flows.keys().copied().collect();
             for id in ids {
                 self.check_room(id);
@@ -554,15 +582,23 @@ impl Session {
         }
     }
 
-    /// Whether writers may be waiting for the total credit. It had been short when what is left
-    /// without the newly freed bytes is near the reserve or below it.
-    fn wakes_writers(&mut self, left: u64, reserve: u64) -> bool {
-        let short = left.saturating_sub(self.freed) < reserve + LITTLE_ROOM;
-        if short && self.freed < LITTLE_ROOM {
+    /// Whether writers may be waiting for the total credit. While half of it was left before the
+    /// newly freed bytes, no writer waits for it alone. All flows are looked at, so that is done
+    /// for every 64th of it, and more often only when nearly nothing is left.
+    fn wakes_writers(&mut self) -> bool {
+        let window = self.peer_total_window;
+        let left = Pool::new(window, self.committed).left();
+        let was_left = left.saturating_sub(self.freed);
+        let step = if was_left < window / 8 {
+            LITTLE_ROOM
+        } else {
+            window / 64
+        };
+        if was_left < window / 2 && self.freed < step {
             return false;
         }
         self.freed = 0;
-        short
+        was_left < window / 2
     }
 
     /// Takes a flow out of everything but the schedule, which finds out by itself.
@@ -575,6 +611,7 @@ impl Session {
         self.freed += flow.committed();
         self.unconsumed -= flow.receive.unconsumed();
         self.held_pieces -= flow.receive.pieces();
+        self.flow_memory -= flow.accounted;
         self.peer_flows -= usize::from(flow.origin == Origin::Theirs);
         self.control.opens.remove(&id);
         self.control.answers.remove(&id);
@@ -620,6 +657,7 @@ impl Session {
         self.peer_flows = 0;
         (self.outstanding, self.committed, self.unconsumed) = (0, 0, 0);
         self.held_pieces = 0;
+        self.flow_memory = 0;
         self.stalled.clear();
         self.message_waiters.clear();
         self.schedule = Schedule::default();
@@ -644,14 +682,6 @@ impl Session {
             self.events.push_back(Event::Drained);
         }
     }
-}
-
-/// What one flow may take of the total credit: all that is left while it is small, and of the
-/// last quarter nothing once it is not, so that a few flows cannot stop all others.
-fn total_share(window: u64, used: u64, own: u64) -> u64 {
-    let left = window.saturating_sub(used);
-    let beyond_reserve = left.saturating_sub(window / 4);
-    beyond_reserve.max(left.min(SMALL_FLOW.saturating_sub(own)))
 }
 
 #[cfg(test)]

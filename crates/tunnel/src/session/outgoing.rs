@@ -395,7 +395,8 @@ impl Session {
     /// Sends one frame of a flow, and its end if that comes next; `false` when the frame was
     /// cut short by the room that is left.
     fn put_turn(&mut self, id: FlowId, bundle: &mut Bundle<'_>) -> bool {
-        let total = self.total_room(id);
+        // What was written had its part of the total credit then.
+        let total = self.peer_total_window.saturating_sub(self.outstanding);
         if !self.flows.contains_key(&id) {
             self.schedule.gone(id);
             return true;

@@ -20,17 +20,24 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use vocab::{FlowId, Time};
 
+use crate::credit::LEAST_WINDOW;
+use crate::limits::DATA_LIMIT;
 use crate::wire::{Ack, Seen};
 
-/// Pieces below this are copied together, so that a small piece does not keep the whole read
-/// of the link it arrived in alive.
-const COPY_BELOW: usize = 4 << 10;
-
-/// Copied pieces are joined up to this size.
+/// What arrives is copied into buffers that are closed at this size. A piece of a read of the link
+/// would keep all of that read alive, and of that read most may be old bytes or another flow's.
 const JOIN_UP_TO: usize = 16 << 10;
+
+/// What follows much is gathered in a buffer that is made so large at once: what closes one, and the
+/// largest frame behind it.
+const JOINED: usize = JOIN_UP_TO + DATA_LIMIT;
+
+/// What is kept of a piece beside its bytes, about: its place in a list or a tree, and its buffer's
+/// own head.
+const PIECE_OVERHEAD: usize = 128;
 
 /// A piece behind a gap below this is joined to those beside it ...
 const JOIN_HELD_BELOW: usize = 512;
@@ -38,9 +45,6 @@ const JOIN_HELD_BELOW: usize = 512;
 /// ... up to this size: a terminal's bytes, each in a packet of its own, cost little more than they
 /// are, and each is copied a few times at most.
 const JOIN_HELD_UP_TO: usize = 2 * JOIN_HELD_BELOW;
-
-/// Credit that a flow gets however full the total is.
-const LEAST_WINDOW: u64 = 64 << 10;
 
 /// What the session knows that a flow's window depends on.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +76,7 @@ pub(super) enum Urgency {
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
     chunks: VecDeque<Bytes>,
-    tail: BytesMut,
+    tail: Vec<u8>,
     /// What arrived behind a gap, by offset; the pieces do not overlap.
     held: BTreeMap<u64, Bytes>,
     held_bytes: u64,
@@ -95,7 +99,7 @@ impl ReceiveHalf {
     pub(super) fn new(window: u64) -> Self {
         Self {
             chunks: VecDeque::new(),
-            tail: BytesMut::new(),
+            tail: Vec::new(),
             held: BTreeMap::new(),
             held_bytes: 0,
             received: 0,
@@ -129,6 +133,13 @@ impl ReceiveHalf {
         self.received + self.held_bytes - self.consumed
     }
 
+    /// Bytes of memory that the half takes beside itself, about.
+    pub(super) fn memory(&self) -> usize {
+        let waiting = (self.received - self.read) as usize - self.tail.len();
+        let pieces = self.chunks.len() + self.held.len();
+        waiting + self.tail.capacity() + self.held_bytes as usize + pieces * PIECE_OVERHEAD
+    }
+
     /// Pieces held behind gaps.
     pub(super) fn pieces(&self) -> usize {
         self.held.len()
@@ -154,7 +165,7 @@ impl ReceiveHalf {
     }
 
     /// Takes bytes in; returns how many of them are new.
-    pub(super) fn push(&mut self, offset: u64, bytes: &Bytes) -> Result<u64, Violation> {
+    pub(super) fn push(&mut self, offset: u64, bytes: &[u8]) -> Result<u64, Violation> {
         let end = offset + bytes.len() as u64;
         if end > self.limit {
             return Err(Violation::BeyondCredit);
@@ -166,33 +177,21 @@ impl ReceiveHalf {
             return Ok(0);
         }
         if offset > self.received {
-            return Ok(self.hold(offset, bytes.clone()));
+            return Ok(self.hold(offset, bytes));
         }
         let before = self.received + self.held_bytes;
         let known = (self.received - offset) as usize;
-        if bytes.len() - known < COPY_BELOW {
-            self.append_copy(&bytes[known..]);
-        } else {
-            self.append(bytes.slice(known..));
-        }
+        self.append(&bytes[known..]);
         self.release();
         Ok(self.received + self.held_bytes - before)
     }
 
     /// Takes bytes that follow what was received.
-    fn append(&mut self, fresh: Bytes) {
-        if fresh.len() < COPY_BELOW {
-            self.append_copy(&fresh);
-        } else {
-            self.received += fresh.len() as u64;
-            self.flush_tail();
-            self.chunks.push_back(fresh);
-        }
-    }
-
-    /// The same for a piece that is copied.
-    fn append_copy(&mut self, fresh: &[u8]) {
+    fn append(&mut self, fresh: &[u8]) {
         self.received += fresh.len() as u64;
+        if self.tail.capacity() == 0 && !self.chunks.is_empty() {
+            self.tail.reserve_exact(JOINED);
+        }
         self.tail.extend_from_slice(fresh);
         if self.tail.len() >= JOIN_UP_TO {
             self.flush_tail();
@@ -208,18 +207,18 @@ impl ReceiveHalf {
             self.held_bytes -= piece.len() as u64;
             let known = (self.received - offset) as usize;
             if known < piece.len() {
-                self.append(piece.slice(known..));
+                self.append(&piece[known..]);
             }
         }
     }
 
     /// Keeps bytes behind a gap; returns how many of them are new.
-    fn hold(&mut self, mut offset: u64, mut bytes: Bytes) -> u64 {
+    fn hold(&mut self, mut offset: u64, mut bytes: &[u8]) -> u64 {
         let before = self.held_bytes;
         if let Some((start, piece)) = self.held.range(..=offset).next_back() {
             let known = (start + piece.len() as u64).saturating_sub(offset);
             let known = (known as usize).min(bytes.len());
-            bytes = bytes.slice(known..);
+            bytes = &bytes[known..];
             offset += known as u64;
         }
         while !bytes.is_empty() {
@@ -232,7 +231,7 @@ impl ReceiveHalf {
                 self.keep(offset, &bytes[..(until - offset) as usize]);
             }
             let from = from.max(until);
-            bytes = bytes.slice((from - offset) as usize..);
+            bytes = &bytes[(from - offset) as usize..];
             offset = from;
         }
         self.held_bytes - before
@@ -347,9 +346,14 @@ impl ReceiveHalf {
         }
     }
 
+    /// What was gathered is the last of what waits to be read; nothing of its buffer stays behind.
     fn flush_tail(&mut self) {
         if !self.tail.is_empty() {
-            self.chunks.push_back(self.tail.split().freeze());
+            let mut tail = std::mem::take(&mut self.tail);
+            if tail.len() < tail.capacity() / 2 {
+                tail.shrink_to_fit();
+            }
+            self.chunks.push_back(tail.into());
         }
     }
 }
@@ -377,14 +381,20 @@ mod tests {
         assert_eq!(half.read(100), None);
     }
 
-    /// A socket hands on packets by the dozen in one piece of memory.
+    /// A peer may send few new bytes between many old ones.
     #[test]
-    fn what_waits_behind_a_gap_does_not_keep_the_packets_that_came_with_it() {
-        let mut half = ReceiveHalf::new(100_000);
-        let train = Bytes::from(vec![0; 60_000]);
-        assert_eq!(half.push(1, &train.slice(10_000..11_300)), Ok(1_300));
-        assert_eq!(half.push(50_000, &train.slice(20_000..29_000)), Ok(9_000));
-        assert!(train.is_unique());
+    fn what_waits_takes_little_more_memory_than_its_bytes() {
+        let frame = [0; 20_000];
+        for step in [1, 100, 4_096, 12_000] {
+            let mut half = ReceiveHalf::new(1 << 20);
+            for end in (step..20_000).step_by(step) {
+                assert_eq!(half.push(0, &frame[..end]), Ok(step as u64));
+            }
+            let memory = half.memory();
+            assert!(memory < 2 * 20_000 + JOINED, "{step} by {step}: {memory}");
+            while half.read(100_000).is_some() {}
+            assert_eq!(half.memory(), 0);
+        }
     }
 
     #[test]
@@ -494,7 +504,7 @@ mod tests {
             (end, 200, 200),
         ] {
             let fill = vec![0; (offset - half.received()) as usize];
-            half.push(half.received(), &fill.into()).unwrap();
+            half.push(half.received(), &fill).unwrap();
             while half.read(64).is_some() {}
             half.consume(offset, &around(now));
             half.acknowledgement(FlowId(0), &around(now));
@@ -505,7 +515,7 @@ mod tests {
     #[test]
     fn a_full_total_leaves_a_flow_its_least_window() {
         let mut half = ReceiveHalf::new(1 << 20);
-        half.push(0, &vec![0; 1 << 20].into()).unwrap();
+        half.push(0, &vec![0; 1 << 20]).unwrap();
         while half.read(1 << 20).is_some() {}
         let mut around = around(Time::ZERO);
         half.consume(1 << 20, &around);

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{Time, Writer};
 
+use crate::credit::{Holding, Pool};
 use crate::ranges::Ranges;
 
 /// How far the end of our direction has come.
@@ -42,6 +43,9 @@ pub(super) struct Progress {
     pub(super) consumed: u64,
 }
 
+/// What is kept of a piece beside its bytes, about.
+const PIECE_OVERHEAD: usize = 96;
+
 #[derive(Debug)]
 pub(super) struct SendHalf {
     /// What is kept, each piece with its offset.
@@ -56,6 +60,8 @@ pub(super) struct SendHalf {
     pub(super) ending: Ending,
     /// Whether the engine found little room when it last asked, and waits for `Writable`.
     pub(super) wants_room: Cell<bool>,
+    /// What the reader over there has shown to take, see [`crate::credit`].
+    proven: u64,
     retransmitted: u64,
     blocked_since: Option<Time>,
     blocked: Duration,
@@ -74,6 +80,7 @@ impl SendHalf {
             arrived: Ranges::default(),
             ending: Ending::Open,
             wants_room: Cell::new(false),
+            proven: 0,
             retransmitted: 0,
             blocked_since: None,
             blocked: Duration::ZERO,
@@ -122,6 +129,28 @@ impl SendHalf {
     /// Bytes sent and not yet consumed by the peer: what counts against the total credit.
     pub(super) fn outstanding(&self) -> u64 {
         self.reached - self.consumed
+    }
+
+    /// What counts when the total credit is divided.
+    pub(super) fn holding(&self) -> Holding {
+        Holding {
+            committed: self.written - self.consumed,
+            behind: self.base.saturating_sub(self.consumed),
+            proven: self.proven,
+        }
+    }
+
+    /// The reader over there took so many bytes more.
+    pub(super) fn note_consumed(&mut self, pool: &Pool, consumed: u64) {
+        self.proven = pool.proven(self.holding(), consumed);
+    }
+
+    /// Bytes of memory that the half takes beside itself, about.
+    pub(super) fn memory(&self) -> usize {
+        // Of a piece that the peer has in part all is kept.
+        let front = self.chunks.front();
+        let kept = front.map_or(0, |(offset, _)| self.written - offset);
+        kept as usize + self.chunks.len() * PIECE_OVERHEAD
     }
 
     /// Credit beyond what is written.
@@ -284,17 +313,11 @@ impl SendHalf {
         self.again.remove(self.base..received);
         self.arrived.remove(self.base..received);
         self.base = received;
-        while let Some((offset, front)) = self.chunks.front_mut() {
-            let end = *offset + front.len() as u64;
-            if end > received {
-                if *offset < received {
-                    *front = front.slice((received - *offset) as usize..);
-                    *offset = received;
-                }
-                break;
-            }
-            self.chunks.pop_front();
-        }
+        while self
+            .chunks
+            .pop_front_if(|(offset, front)| *offset + front.len() as u64 <= received)
+            .is_some()
+        {}
     }
 }
 

@@ -17,20 +17,58 @@ pub struct Data {
     pub bytes: Bytes,
 }
 
-impl Data {
-    pub(super) fn parse(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Self, Error> {
+/// The same, in the buffer that it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataView<'a> {
+    pub(crate) flow: FlowId,
+    pub(crate) offset: u64,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl<'a> DataView<'a> {
+    /// Reads a frame without its length; `None` when it carries no data.
+    pub(crate) fn of_frame(frame: &'a [u8]) -> Option<Result<Self, Error>> {
+        let mut reader = Reader::new(frame);
+        (reader.u8() == Ok(kind::DATA)).then(|| Self::parse(&mut reader))
+    }
+
+    fn parse(reader: &mut Reader<'a>) -> Result<Self, Error> {
         let flow = FlowId(reader.varint()?);
         let offset = reader.varint()?;
-        let payload = reader.bytes(reader.remaining())?;
-        if payload.is_empty() {
+        let bytes = reader.bytes(reader.remaining())?;
+        if bytes.is_empty() {
             return Err(Error::InvalidMessage("data without bytes"));
         }
-        number_sum(offset, payload.len() as u64)?;
+        number_sum(offset, bytes.len() as u64)?;
         Ok(Self {
             flow,
             offset,
-            bytes: frame.slice_ref(payload),
+            bytes,
         })
+    }
+}
+
+impl Data {
+    pub(super) fn parse(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let DataView {
+            flow,
+            offset,
+            bytes,
+        } = DataView::parse(reader)?;
+        let bytes = frame.slice_ref(bytes);
+        Ok(Self {
+            flow,
+            offset,
+            bytes,
+        })
+    }
+
+    pub(crate) fn view(&self) -> DataView<'_> {
+        DataView {
+            flow: self.flow,
+            offset: self.offset,
+            bytes: &self.bytes,
+        }
     }
 
     pub(super) fn emit(&self, out: &mut Writer) {

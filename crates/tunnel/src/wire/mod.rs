@@ -23,7 +23,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use vocab::{Reader, Writer, varint_length};
 
 pub use data::Data;
-pub(crate) use data::data_header;
+pub(crate) use data::{DataView, data_header};
 pub use datagrams::{DATAGRAM_VERSION, DatagramOffer};
 pub use flow::{AnswerFrame, Finish, OpenFrame, Reset};
 pub use hello::{Hello, LEAST_VERSION, VERSION};
@@ -158,17 +158,22 @@ pub fn split_frame(incoming: &mut BytesMut) -> Result<Option<Bytes>, Error> {
     let Some((prefix, length)) = next_frame(incoming) else {
         return Ok(None);
     };
-    if length == 0 || length > FRAME_LIMIT as u64 {
-        return Err(Error::InvalidMessage(
-            "a frame's length is zero or too large",
-        ));
-    }
-    let length = length as usize;
+    let length = frame_length(length)?;
     if incoming.len() < prefix + length {
         return Ok(None);
     }
     incoming.advance(prefix);
     Ok(Some(incoming.split_to(length).freeze()))
+}
+
+/// The length of a frame, if there can be one so long.
+pub(crate) fn frame_length(length: u64) -> Result<usize, Error> {
+    if length == 0 || length > FRAME_LIMIT as u64 {
+        return Err(Error::InvalidMessage(
+            "a frame's length is zero or too large",
+        ));
+    }
+    Ok(length as usize)
 }
 
 /// How many bytes the length takes that `bytes` begin with, and how long the frame behind it is,

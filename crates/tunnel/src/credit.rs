@@ -1,0 +1,206 @@
+//! How the total credit is divided among the flows, and the sizes that follow from it.
+//!
+//! ```text
+//!  total window of the peer
+//!  │◄──────── committed ────────►│◄───────────── left ─────────────►│◄ headroom ►│
+//!    written, not yet consumed      share of one flow: falls faster    rest of one
+//!                                   than what is left                  begun record
+//! ```
+//!
+//! The sender decides. A flow whose reader stops holds its share and what was under way at that
+//! moment, and gets no more. The share falls as the total fills up, so the flows whose readers have
+//! stopped can never take all of it, however many they are (the dynamic thresholds of Choudhury and
+//! Hahne, 1998). A flow whose reader keeps up may have more under way: four times what its reader
+//! took, up to what all other flows left.
+//!
+//! A peer can consume only whole records. So a record is begun within the share, and what has been
+//! begun can always be sent to its end: the headroom is there for it.
+
+use crate::limits::FLOW_LIMIT;
+
+/// Encoded bytes of one record, at most, with room for a later format. The engine holds the record
+/// format to this (`reduce::MAX_RECORD_BODY`).
+pub const RECORD: u64 = 256 << 10;
+
+/// Credit that a receiver gives each flow however full the total is: one record.
+pub const LEAST_WINDOW: u64 = RECORD;
+
+/// Credit that each new flow begins with: four records, so that three are under way while the
+/// reader takes one.
+pub const FLOW_WINDOW: u64 = 4 * RECORD;
+
+/// Flow windows in the total window.
+pub const SHARES: u64 = 64;
+
+/// Bytes of all flows of a peer that may be sent and not consumed.
+pub const TOTAL_WINDOW: u64 = SHARES * FLOW_WINDOW;
+
+/// What one flow's window may grow to: what a flow that is alone gets of the total.
+pub const FLOW_WINDOW_LIMIT: u64 = TOTAL_WINDOW / 2;
+
+/// Share that each flow has however full the total is. All flows that one side can open
+/// ([`FLOW_LIMIT`]) take an eighth of the total with it.
+pub const LEAST_SHARE: u64 = TOTAL_WINDOW / 8 / FLOW_LIMIT as u64;
+
+/// A record of less than this, in bytes, is not worth its header, unless the share is smaller.
+const LEAST_ROOM: u64 = 4 << 10;
+
+/// The bytes that a reader took let out so many times as many more: a flow under way grows to four
+/// times as much in each round trip.
+const GROWTH: u64 = 3;
+
+/// The total credit as it stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    window: u64,
+    left: u64,
+}
+
+/// What one flow has of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holding {
+    /// Written and not consumed by the peer.
+    pub(crate) committed: u64,
+    /// Received by the peer and not consumed.
+    pub(crate) behind: u64,
+    /// What its reader has shown to take, see [`Pool::proven`].
+    pub(crate) proven: u64,
+}
+
+impl Pool {
+    /// The peer's total window, of which so much is committed.
+    pub(crate) fn new(window: u64, committed: u64) -> Self {
+        let headroom = RECORD.min(window / 8);
+        let left = window.saturating_sub(headroom + committed);
+        Self { window, left }
+    }
+
+    /// Bytes that no flow has.
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// What a flow may hold whose reader has shown nothing. The first half of the window is for
+    /// whoever comes. Then the share falls with the square of what is left, and with the cube when
+    /// that is less than a quarter: so ten thousand stalled flows leave a megabyte, and some
+    /// hundreds of them have shares of dozens of kibibytes.
+    pub(crate) fn share(&self) -> u64 {
+        let (left, window) = (u128::from(self.left), u128::from(self.window.max(1)));
+        let spare = self.left.saturating_sub(self.window / 2);
+        let mut share = left * left / (u128::from(SHARES) * window);
+        if left < window / 4 {
+            share = share * 4 * left / window;
+        }
+        spare + u64::try_from(share).unwrap_or(u64::MAX).max(LEAST_SHARE)
+    }
+
+    /// Bytes that the flow may write now.
+    pub(crate) fn room(&self, flow: Holding) -> u64 {
+        let share = self.share();
+        let by_share = share.saturating_sub(flow.committed);
+        let by_reader = (share.saturating_add(flow.proven)).saturating_sub(flow.committed);
+        let by_others = self.left.saturating_sub(flow.committed).max(by_share);
+        let room = by_reader.min(by_others).min(self.left);
+        if room < LEAST_ROOM.min(share / 4) {
+            return 0;
+        }
+        room
+    }
+
+    /// Encoded bytes of one record at most, so that what has arrived of it does not look like a
+    /// reader that has fallen behind.
+    pub(crate) fn record_room(&self, flow: Holding) -> u64 {
+        self.room(flow).min(self.share() / 2)
+    }
+
+    /// What a reader has shown to take, after it took so many bytes more. When it has fallen behind
+    /// by a share, it is what it took just now and nothing from before.
+    pub(crate) fn proven(&self, flow: Holding, consumed: u64) -> u64 {
+        let grown = GROWTH.saturating_mul(consumed);
+        if flow.behind >= self.share() {
+            return grown.min(flow.proven / 2);
+        }
+        flow.proven.saturating_add(grown).min(self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets flows write until none may, each with a reader that has stopped; gives what is left.
+    fn left_beside(stalled: usize, record: u64) -> u64 {
+        let mut committed = 0;
+        let mut flows = vec![Holding::default(); stalled];
+        loop {
+            let before = committed;
+            for flow in &mut flows {
+                let room = Pool::new(TOTAL_WINDOW, committed).room(*flow);
+                if room > 0 && flow.committed < FLOW_WINDOW {
+                    let written = room.min(record);
+                    flow.committed += written;
+                    flow.behind = flow.committed;
+                    committed += written;
+                }
+            }
+            if committed == before {
+                return Pool::new(TOTAL_WINDOW, committed).left();
+            }
+        }
+    }
+
+    #[test]
+    fn stalled_flows_leave_what_a_bulk_flow_needs() {
+        for (stalled, least) in [(60, 20 << 20), (500, 10 << 20), (10_000, 1 << 20)] {
+            for record in [512, 16 << 10, 64 << 10] {
+                let left = left_beside(stalled, record);
+                assert!(left >= least, "{stalled} stalled flows leave {left} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn the_windows_fit_records_and_the_total() {
+        const { assert!(LEAST_WINDOW >= RECORD && FLOW_WINDOW >= 2 * RECORD) }
+        const { assert!(FLOW_WINDOW_LIMIT + RECORD < TOTAL_WINDOW) }
+        const { assert!(LEAST_SHARE >= 128 && LEAST_SHARE * FLOW_LIMIT as u64 <= TOTAL_WINDOW / 8) }
+        let empty = Pool::new(TOTAL_WINDOW, 0);
+        assert!(empty.share() >= FLOW_WINDOW);
+        assert!(empty.record_room(Holding::default()) >= RECORD);
+    }
+
+    #[test]
+    fn a_record_that_was_begun_fits_the_window() {
+        for committed in (0..TOTAL_WINDOW).step_by(100_003) {
+            let pool = Pool::new(TOTAL_WINDOW, committed);
+            if pool.room(Holding::default()) > 0 {
+                assert!(committed + RECORD <= TOTAL_WINDOW);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_that_is_alone_gets_half_the_window() {
+        let mut flow = Holding::default();
+        loop {
+            let room = Pool::new(TOTAL_WINDOW, flow.committed).room(flow);
+            if room == 0 {
+                break;
+            }
+            flow.committed += room.min(16 << 10);
+            flow.proven = TOTAL_WINDOW;
+        }
+        assert!(flow.committed >= FLOW_WINDOW_LIMIT - RECORD);
+    }
+
+    #[test]
+    fn a_reader_that_falls_behind_has_shown_nothing() {
+        let pool = Pool::new(TOTAL_WINDOW, TOTAL_WINDOW / 2);
+        let mut flow = Holding::default();
+        flow.proven = pool.proven(flow, 1_000);
+        assert_eq!(flow.proven, 3_000);
+        flow.behind = pool.share();
+        assert_eq!(pool.proven(flow, 100), 300);
+        assert_eq!(pool.proven(flow, 0), 0);
+    }
+}
