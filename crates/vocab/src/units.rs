@@ -187,7 +187,8 @@ impl FromStr for ByteCount {
 
 /// A probability between 0 and 1.
 ///
-/// `"1%"`, `"0.05%"`, or a bare fraction such as `"0.0005"`.
+/// `"1%"`, `"0.05%"`, or a bare fraction below one, such as `"0.0005"`. A bare number from one up is
+/// refused: tc reads `1` as 1 %, and a fraction of one is 100 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Probability(f64);
 
@@ -227,6 +228,13 @@ impl FromStr for Probability {
         };
         let (number, unit) = number_and_unit(text).ok_or_else(error)?;
         let fraction = match unit {
+            "" if number >= 1.0 => {
+                return Err(ParseUnitError {
+                    text: text.to_owned(),
+                    expected: "a probability: a bare number is a fraction below 1; write one per \
+                               cent as \"1%\" or \"0.01\", and all as \"100%\"",
+                });
+            }
             "" => number,
             "%" => number / 100.0,
             _ => return Err(error()),
@@ -368,6 +376,14 @@ mod tests {
         assert_eq!("0.05%".parse(), Ok(Probability(0.0005)));
         assert_eq!(Probability(0.0005).to_string(), "0.05%");
         assert!("101%".parse::<Probability>().is_err());
+        assert_eq!("0".parse(), Ok(Probability::ZERO));
+        assert_eq!("0.01".parse(), Ok(Probability(0.01)));
+        assert_eq!("100%".parse(), Ok(Probability(1.0)));
+        assert_eq!(Probability(1.0).to_string(), "100%");
+        for bare in ["1", "1.0", "01", "2.5", "5", "50", "100"] {
+            let error = bare.parse::<Probability>().unwrap_err().to_string();
+            assert!(error.contains("\"1%\" or \"0.01\""), "{error}");
+        }
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert!(parse_duration("15").is_err());

@@ -261,6 +261,10 @@ pub struct Certificate {
     pub chance: Option<Verdict>,
     /// Cells that could not be measured, and why.
     pub failures: Vec<String>,
+    /// What this host was not seen to carry and was measured by force, in words. Empty in older
+    /// files, which do not say.
+    #[serde(default)]
+    pub forced: Vec<String>,
     /// Where the raw samples are.
     pub raw: Option<String>,
 }
@@ -346,10 +350,11 @@ impl Certificate {
             "{} over {}, {} ({} × {}, Linux {}); largest errors: {}; {}",
             self.date,
             self.device,
-            if self.quick {
-                "short form"
-            } else {
-                "full form"
+            match (self.quick, self.forced.is_empty()) {
+                (true, true) => "short form",
+                (false, true) => "full form",
+                (true, false) => "short form with forced rates",
+                (false, false) => "full form with forced rates",
             },
             self.host.processors,
             self.host.processor_model,
@@ -420,6 +425,7 @@ pub(super) mod tests {
             within_bars: false,
             chance: None,
             failures: Vec::new(),
+            forced: vec!["10Gbit forced; this host carried 2Gbit".to_owned()],
             raw: None,
         }
     }

@@ -8,9 +8,11 @@
 //! ```
 //! Rates up to [`UNASKED`] are not asked about. A permission may rest on what was seen before; a
 //! refusal always rests on probes made for it, several where they come near, because each is only
-//! an instant of a host that may be busy. What was refused is refused for an hour, unless a probe
-//! carries `MARGIN_PERCENT` of it: so the same question has the same answer when it is asked
-//! twice (`notes.rs`). A link that runs is never disturbed by a probe ([`check_live`]).
+//! an instant of a host that may be busy. What was refused is probed afresh whenever it is asked
+//! for. For an hour after a refusal (`notes.rs`) it takes `LOOKS_AFTER_REFUSAL` probes in a row that
+//! carry the rate, so that a host at its limit does not change its answer with each probe. A link
+//! that runs is never disturbed by a probe ([`check_live`]). Whoever wants a refused rate all the same
+//! can force it ([`Refusal::forced`]).
 //!
 //! What a direction would hold in memory follows from the setting alone (`memory.rs`). What is
 //! advised in place of what is refused passes the same checks (`nearest.rs`).
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, Line, LinkConfig, RATE_MAX};
+use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, Line, LinkConfig};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Time};
@@ -43,9 +45,9 @@ use notes::{Known, Notes, Refused};
 /// probe.
 pub const UNASKED: Bitrate = Bitrate::from_bits_per_second(100_000_000);
 
-/// What a probe must carry of a rate that was refused a while ago: more than a host's figures
-/// differ from one probe to the next.
-const MARGIN_PERCENT: u64 = 125;
+/// Probes in a row that must carry a rate that was refused within the hour: a host whose figures
+/// differ from one probe to the next seldom carries all of them by chance.
+const LOOKS_AFTER_REFUSAL: u32 = 3;
 
 /// Probes of the rate that is asked for before it is refused, and where one of them came near it.
 const LOOKS: u32 = 2;
@@ -77,7 +79,7 @@ pub enum Refusal {
         seen: Seen,
         /// How the link is joined.
         device: Device,
-        /// When it was refused before, if a probe has since come nearer than that one.
+        /// When it was refused before, within the hour.
         since: Option<String>,
         /// What would work.
         nearest: String,
@@ -105,6 +107,41 @@ pub enum Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
+    /// What a link that is started all the same is marked with: what was asked for and what the host
+    /// was seen to carry. `None` for what cannot be forced: the model drops what it cannot hold in
+    /// memory.
+    #[must_use]
+    pub fn forced(&self) -> Option<String> {
+        match self {
+            Refusal::Rate {
+                asked,
+                seen,
+                device,
+                ..
+            } => Some(format!(
+                "{asked} forced; this host carried {} ({})",
+                rounded_down(seen.rate),
+                seen.origin(*device)
+            )),
+            Refusal::Unseen {
+                asked,
+                seen,
+                device,
+                ..
+            } => Some(match seen {
+                Some(seen) => format!(
+                    "{asked} forced; this host was seen to carry {} ({})",
+                    rounded_down(seen.rate),
+                    seen.origin(*device)
+                ),
+                None => {
+                    format!("{asked} forced; what this host carries over {device} was not known")
+                }
+            }),
+            Refusal::Memory { .. } => None,
+        }
+    }
+
     /// With this as what would work.
     fn advising(mut self, words: String) -> Self {
         let (Refusal::Rate { nearest, .. }
@@ -114,6 +151,9 @@ impl Refusal {
         self
     }
 }
+
+/// How a refused rate is set all the same.
+const FORCE: &str = "; --force sets it all the same and marks the link as forced";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,13 +171,13 @@ impl fmt::Display for Refusal {
                     rounded_down(seen.rate),
                     seen.origin(*device)
                 )?;
-                match since {
-                    Some(since) => write!(
+                if let Some(since) = since {
+                    write!(
                         out,
-                        "; it was refused at {since}, and for an hour from then on it takes {MARGIN_PERCENT} % of it to change that"
-                    ),
-                    None => Ok(()),
+                        "; it was refused at {since}, and for an hour from then on {LOOKS_AFTER_REFUSAL} probes in a row must carry it"
+                    )?;
                 }
+                out.write_str(FORCE)
             }
             Refusal::Unseen {
                 asked,
@@ -159,7 +199,8 @@ impl fmt::Display for Refusal {
                     out,
                     "; {nearest}, or stop the link and either start it with that rate or measure with `trunkline emulate calibrate --device {}`",
                     device.name()
-                )
+                )?;
+                out.write_str(FORCE)
             }
             Refusal::Memory { full, nearest } => {
                 let alike = full.len() == 2 && full[0].held == full[1].held;
@@ -359,22 +400,30 @@ fn judge(
         .as_ref()
         .filter(|refused| refused.rate <= asked)
         .map(|refused| refused.date.clone());
-    let line = match since {
-        Some(_) => of_percent(asked, MARGIN_PERCENT).min(RATE_MAX),
-        None => asked,
+    // A busy instant is no reason to refuse, nor a lucky one to let through what was refused.
+    let needed = if since.is_some() {
+        LOOKS_AFTER_REFUSAL
+    } else {
+        1
     };
+    let (mut carried_in_a_row, mut failed) = (0, 0);
     let mut most = Bitrate::default();
     loop {
-        let (found, probes) = look(line);
+        let (found, probes) = look(asked);
         if found.is_kept {
-            known.seen.push(seen(line, found.by, probes));
+            carried_in_a_row += 1;
+            if carried_in_a_row < needed {
+                continue;
+            }
+            known.seen.push(seen(asked, found.by, probes));
             // A refusal of more than that stands.
-            known.refused = refused.filter(|refused| refused.rate > line);
+            known.refused = refused.filter(|refused| refused.rate > asked);
             return (known, Ok(()));
         }
+        (carried_in_a_row, failed) = (0, failed + 1);
         most = most.max(found.came);
-        let is_near = most >= of_percent(asked, NEAR_PERCENT);
-        if probes >= if is_near { LOOKS_NEAR } else { LOOKS } {
+        let is_near = since.is_none() && most >= of_percent(asked, NEAR_PERCENT);
+        if failed >= if is_near { LOOKS_NEAR } else { LOOKS } {
             break;
         }
     }
@@ -615,17 +664,57 @@ mod tests {
         // This host carries 8.8 at one time and 10.5 at another.
         let mut known = Known::default();
         assert!(ask(&mut known, "10Gbit", &[8.8]).is_err());
-        let text = ask(&mut known, "10Gbit", &[10.5]).unwrap_err().to_string();
+        let at_its_limit = [10.5, 8.8, 10.5, 10.5, 8.8];
+        let text = ask(&mut known, "10Gbit", &at_its_limit)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains("it was refused at"), "{text}");
-        assert!(ask(&mut known, "11Gbit", &[11.5]).is_err());
+        assert!(text.contains("--force"), "{text}");
+        assert!(ask(&mut known, "11Gbit", &[11.5, 10.5]).is_err());
         // What was not refused is looked at anew, and the refusal stands.
         assert_eq!(ask(&mut known, "9.8Gbit", &[10.5]), Ok(()));
-        assert!(ask(&mut known, "10Gbit", &[10.5]).is_err());
-        // A host that was busy at first carries much more.
-        assert_eq!(ask(&mut known, "10Gbit", &[12.6]), Ok(()));
-        assert_eq!(known.refused, None);
+        assert!(ask(&mut known, "10Gbit", &[10.5, 8.8]).is_err());
+        assert_eq!(ask(&mut known, "10Gbit", &[10.5]), Ok(()));
         // What was allowed once stays allowed.
         assert_eq!(ask(&mut known, "10Gbit", &[1.0]), Ok(()));
+    }
+
+    /// A host that was busy when it was asked first carries the rate as soon as it is idle again,
+    /// though not 125 % of it; nobody has to wait for an hour.
+    #[test]
+    fn what_a_busy_host_refused_is_probed_afresh() {
+        let mut known = Known::default();
+        assert!(ask(&mut known, "10Gbit", &[2.0]).is_err());
+        assert!(known.refused.is_some());
+        assert_eq!(ask(&mut known, "10Gbit", &[10.5]), Ok(()));
+        assert_eq!(known.refused, None);
+        assert_eq!(known.most(), rate("10Gbit"));
+        // One busy instant among the probes does not matter either.
+        let mut known = Known::default();
+        assert!(ask(&mut known, "10Gbit", &[2.0]).is_err());
+        assert_eq!(
+            ask(&mut known, "10Gbit", &[10.5, 2.0, 10.5, 10.5, 10.5]),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_refused_rate_can_be_forced_and_too_much_memory_cannot() {
+        let mut known = Known::default();
+        let refusal = ask(&mut known, "10Gbit", &[2.0]).unwrap_err();
+        let forced = refusal.forced().unwrap();
+        assert!(
+            forced.starts_with("10Gbit forced; this host carried 1.9Gbit"),
+            "{forced}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let live = |to: &str| {
+            let next = said(to);
+            check_live(&link("1Mbit"), &next, Device::Tun, folder.path()).unwrap_err()
+        };
+        let forced = live("--rate 10Gbit").forced().unwrap();
+        assert!(forced.contains("was not known"), "{forced}");
+        assert_eq!(live("--rate 10Gbit --delay 600s").forced(), None);
     }
 
     #[test]

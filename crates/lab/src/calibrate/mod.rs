@@ -70,6 +70,8 @@ pub struct Options {
     pub seed: u64,
     /// How many seeds the last cells try; `None` is the form's own number.
     pub seeds: Option<u32>,
+    /// Whether rates that this host was not seen to carry are measured all the same.
+    pub force: bool,
     /// Where raw samples go; `None` keeps none.
     pub raw: Option<PathBuf>,
 }
@@ -133,10 +135,12 @@ pub fn calibrate(
         within_bars: false,
         chance: None,
         failures: Vec::new(),
+        forced: Vec::new(),
         raw: options.raw.as_ref().map(|path| path.display().to_string()),
     };
     let mut raw = options.raw.as_deref().map(Raw::into).transpose()?;
     let mut stand = Stand::create(environment, options.device, options.protocol)?;
+    stand.force = options.force;
     // An emulator that cannot be started at all is one error, and not one for each cell.
     stand.start(&[])?;
     stand.stop()?;
@@ -182,6 +186,7 @@ pub fn calibrate(
             certificate.failures.join("; ")
         );
     }
+    certificate.forced = stand.forced.iter().cloned().collect();
     certificate.host = watch.end();
     certificate.took_s = began.elapsed().as_secs_f64();
     let verdict = Verdict::of(&certificate.cells);
@@ -444,6 +449,7 @@ mod tests {
             only: only.to_vec(),
             seed: 1,
             seeds: None,
+            force: false,
             raw: None,
         }
     }

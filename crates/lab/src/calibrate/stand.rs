@@ -8,6 +8,7 @@
 //! program; the measuring side has nothing of it but the sockets at both ends. Its own account is
 //! read when it has ended and stands beside what was measured.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -143,6 +144,10 @@ pub(super) struct Stand {
     receiving: String,
     logs: PathBuf,
     starts: u32,
+    /// Whether the emulator is told to set rates that this host was not seen to carry.
+    pub(super) force: bool,
+    /// What the emulators so far were set to by force, in words.
+    pub(super) forced: BTreeSet<String>,
     /// The kernel stamps packets only while some socket wants it, and takes its time to begin.
     _stamping: UdpSocket,
     run: Run,
@@ -198,6 +203,8 @@ impl Stand {
             receiving,
             logs: run.subdirectory("logs")?,
             starts: 0,
+            force: false,
+            forced: BTreeSet::new(),
             _stamping: stamping,
             run,
         };
@@ -300,6 +307,9 @@ impl Stand {
             }
         }
         arguments.extend(settings.iter().cloned());
+        if self.force {
+            arguments.push("--force".to_owned());
+        }
         let launch = Launch {
             name: &name,
             namespace: &self.middle,
@@ -381,7 +391,11 @@ impl Stand {
             .rev()
             .find(|line| line.starts_with('{'))
             .and_then(|line| serde_json::from_str(line).ok());
-        Ok(account.unwrap_or_default())
+        let account: Value = account.unwrap_or_default();
+        if let Some(forced) = account["forced"].as_str() {
+            self.forced.insert(forced.to_owned());
+        }
+        Ok(account)
     }
 
     /// Two sockets, the first connected to the second, both stamping what `stamped` says.

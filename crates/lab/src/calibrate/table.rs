@@ -40,6 +40,9 @@ pub fn table(certificate: &Certificate) -> String {
     ] {
         write_wrapped(&mut out, &line);
     }
+    for forced in &certificate.forced {
+        write_wrapped(&mut out, &format!("FORCED: {forced}"));
+    }
     if certificate.quick {
         out += "Short form: fewer cells, and shorter ones, than the full certificate.\n";
     }

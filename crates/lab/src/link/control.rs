@@ -24,6 +24,7 @@ use super::refused::Refused;
 use super::report::LinkReport;
 use super::settings::{Settings, Way};
 use super::{Devices, LinkHandle};
+use crate::calibrate::holds::Refusal;
 pub use socket::{ControlSocket, Found, ask, look_for_links, name_at, socket_in};
 
 /// What can be asked of a running link.
@@ -36,7 +37,39 @@ pub enum Request {
     Set {
         /// What is named here replaces what was set, and a preset all of it.
         settings: Settings,
+        /// What becomes of a rate that this host was not seen to carry.
+        #[serde(default, skip_serializing_if = "Unheld::is_refused")]
+        unheld: Unheld,
     },
+}
+
+/// What becomes of a rate that this host was not seen to carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unheld {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// The link is set so, and marked as forced wherever it is told of.
+    Force,
+}
+
+impl Unheld {
+    fn is_refused(&self) -> bool {
+        *self == Unheld::Refuse
+    }
+
+    /// What the link is marked with if it is set so all the same.
+    fn judge(self, verdict: Result<()>) -> Result<Option<String>> {
+        let Err(error) = verdict else {
+            return Ok(None);
+        };
+        let refusal = error.downcast_ref::<Refusal>();
+        match refusal.and_then(Refusal::forced) {
+            Some(forced) if self == Unheld::Force => Ok(Some(forced)),
+            Some(_) | None => Err(Refused::because(error)),
+        }
+    }
 }
 
 /// Says whether this host holds a link that is set as the second says, where one runs already that
@@ -56,6 +89,8 @@ pub struct LinkStart {
     pub log: LogFiles,
     /// Judges each configuration before it is used.
     pub host_check: HostCheck,
+    /// What becomes of a rate that does not pass that check.
+    pub unheld: Unheld,
 }
 
 /// A link with what it was told, which can be asked and told from several threads.
@@ -77,6 +112,8 @@ struct Told {
     config: LinkConfig,
     /// All that it is set to thereby, in words.
     in_force: Value,
+    /// What the host was not seen to carry and the link was set to all the same, at any time.
+    forced: Option<String>,
 }
 
 impl ControlledLink {
@@ -88,7 +125,8 @@ impl ControlledLink {
     pub fn start(start: LinkStart) -> Result<Self> {
         let resolved = start.settings.resolve().map_err(Refused::because)?;
         resolved.config.check().map_err(Refused::because)?;
-        (start.host_check)(None, &resolved.config).map_err(Refused::because)?;
+        let verdict = (start.host_check)(None, &resolved.config);
+        let forced = start.unheld.judge(verdict)?;
         let framing = start.devices.framing();
         let config = resolved.config.clone();
         let in_force = in_words(&start.settings, &config)?;
@@ -105,6 +143,7 @@ impl ControlledLink {
                 framing,
                 settings: start.settings.clone(),
                 files: resolved.files,
+                forced: forced.clone(),
             });
         }
         Ok(Self {
@@ -113,6 +152,7 @@ impl ControlledLink {
                 settings: start.settings,
                 config,
                 in_force,
+                forced,
             }),
             log: Mutex::new(log),
             ends: start.ends,
@@ -139,6 +179,12 @@ impl ControlledLink {
         lock(&self.told).settings.clone()
     }
 
+    /// What this host was not seen to carry and the link was set to by force, in words.
+    #[must_use]
+    pub fn forced(&self) -> Option<String> {
+        lock(&self.told).forced.clone()
+    }
+
     /// Whether it still relays.
     #[must_use]
     pub fn is_running(&self) -> bool {
@@ -152,7 +198,7 @@ impl ControlledLink {
     /// # Errors
     /// When they contradict each other or the host does not hold them ([`Refused`]), or the link
     /// has ended; then nothing changes.
-    pub fn set(&self, changes: Settings) -> Result<()> {
+    pub fn set(&self, changes: Settings, unheld: Unheld) -> Result<()> {
         let mut told = lock(&self.told);
         let mut next = told.settings.clone();
         next.change(changes);
@@ -164,20 +210,22 @@ impl ControlledLink {
         }
         let resolved = next.resolve().map_err(Refused::because)?;
         resolved.config.check().map_err(Refused::because)?;
-        (self.host_check)(Some(&told.config), &resolved.config).map_err(Refused::because)?;
+        let verdict = (self.host_check)(Some(&told.config), &resolved.config);
+        let forced = unheld.judge(verdict)?.or_else(|| told.forced.clone());
         let link = lock(&self.link);
         let link = link.as_ref().ok_or_else(stopping)?;
         let config = resolved.config.clone();
         let in_force = in_words(&next, &config)?;
         // Last, because the log takes what is announced for what comes into force next.
         if let Some(log) = lock(&self.log).as_ref() {
-            log.announce(&next, &resolved)?;
+            log.announce(&next, &resolved, forced.as_deref())?;
         }
         link.set_config(resolved.config)?;
         *told = Told {
             settings: next,
             config,
             in_force,
+            forced,
         };
         Ok(())
     }
@@ -187,9 +235,12 @@ impl ControlledLink {
     /// # Errors
     /// When it has ended.
     pub fn status(&self) -> Result<Value> {
-        let (settings, in_force) = {
+        let (settings, in_force, forced) = {
             let told = lock(&self.told);
-            (told.settings.clone(), told.in_force.clone())
+            let Told {
+                settings, in_force, ..
+            } = &*told;
+            (settings.clone(), in_force.clone(), told.forced.clone())
         };
         let report = lock(&self.link).as_ref().ok_or_else(stopping)?.report()?;
         let log = lock(&self.log).as_ref().map(PacketLog::report);
@@ -206,6 +257,7 @@ impl ControlledLink {
             "seed": settings.seed(),
             "settings": settings,
             "in_force": in_force,
+            "forced": forced,
             "held": not_held.is_none(),
             "not_held": not_held,
             "lost_outside_the_model_packets": report.lost_outside_the_model(),
@@ -224,17 +276,25 @@ impl ControlledLink {
         let link = lock(&self.link).take().ok_or_else(stopping)?;
         let report = link.stop();
         let log = lock(&self.log).take().map(PacketLog::finish);
-        Ok((report?, log.unwrap_or_default()))
+        let report = LinkReport {
+            forced: lock(&self.told).forced.clone(),
+            ..report?
+        };
+        Ok((report, log.unwrap_or_default()))
     }
 
     fn answer(&self, line: &str) -> Value {
         let answered = match serde_json::from_str::<Request>(line) {
             Err(error) => Err(Refused::because(anyhow!("this is not a request: {error}"))),
             Ok(Request::Status) => self.status(),
-            Ok(Request::Set { settings }) if settings.is_empty() => Err(Refused::because(anyhow!(
-                "nothing is named that should be otherwise; name a setting, as in `--rate 5Mbit`"
-            ))),
-            Ok(Request::Set { settings }) => self.set(settings).and_then(|()| self.status()),
+            Ok(Request::Set { settings, .. }) if settings.is_empty() => {
+                Err(Refused::because(anyhow!(
+                    "nothing is named that should be otherwise; name a setting, as in `--rate 5Mbit`"
+                )))
+            }
+            Ok(Request::Set { settings, unheld }) => {
+                self.set(settings, unheld).and_then(|()| self.status())
+            }
         };
         answered.unwrap_or_else(
             |error| json!({ "error": format!("{error:#}"), "refused": Refused::is_why(&error) }),

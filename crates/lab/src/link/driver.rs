@@ -410,7 +410,11 @@ impl Driver {
                 ..DirectionReport::new(&counters, &relay.lateness, &observed)
             }
         });
-        LinkReport { forward, back }
+        LinkReport {
+            forward,
+            back,
+            forced: None,
+        }
     }
 }
 

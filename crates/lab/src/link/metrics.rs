@@ -54,6 +54,13 @@ pub fn prometheus(status: &Value) -> String {
         "1 while the host has always held what the link is set to.",
         held,
     );
+    let forced = u64::from(status["forced"].is_string());
+    one(
+        &mut text,
+        "trunkline_link_forced",
+        "1 if the link was set by force to what this host was not seen to carry.",
+        forced,
+    );
     let Some(forward) = status["forward"].as_object() else {
         return text;
     };
@@ -143,6 +150,7 @@ mod tests {
         let report = LinkReport {
             forward: way.clone(),
             back: DirectionReport::default(),
+            forced: Some("10Gbit forced".to_owned()),
         };
         let mut status = serde_json::to_value(&report).unwrap();
         status["ends"] = serde_json::json!(["wan\"a", "wan-b"]);
@@ -159,10 +167,14 @@ mod tests {
             text.contains("trunkline_link_held{link=\"wan\\\"a\"} 1\n"),
             "{text}"
         );
+        assert!(
+            text.contains("trunkline_link_forced{link=\"wan\\\"a\"} 1\n"),
+            "{text}"
+        );
         let numbers = serde_json::to_value(&way).unwrap();
         let numbers = numbers.as_object().unwrap().values();
         let numbers = numbers.filter(|value| value.is_u64()).count();
         let types = text.matches("# TYPE trunkline_link_").count();
-        assert_eq!(types, numbers + 2);
+        assert_eq!(types, numbers + 3);
     }
 }

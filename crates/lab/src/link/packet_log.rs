@@ -79,6 +79,8 @@ pub struct LogHead {
     pub settings: Settings,
     /// The files among the settings.
     pub files: Vec<UsedFile>,
+    /// What this host was not seen to carry and the link was started with by force.
+    pub forced: Option<String>,
 }
 
 /// What became of the files of a log.
@@ -162,6 +164,9 @@ pub(super) struct SettingsRow {
     pub(super) settings: Settings,
     /// The files among them.
     pub(super) files: Vec<UsedFile>,
+    /// What the link was set to by force so far, although this host was not seen to carry it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) forced: Option<String>,
 }
 
 impl PacketLog {
@@ -219,7 +224,12 @@ impl PacketLog {
     ///
     /// # Errors
     /// When so many changes wait for the writer that none can be taken.
-    pub fn announce(&self, settings: &Settings, resolved: &Resolved) -> Result<()> {
+    pub fn announce(
+        &self,
+        settings: &Settings,
+        resolved: &Resolved,
+        forced: Option<&str>,
+    ) -> Result<()> {
         // A capture shows no settings.
         if self.shared.log.is_none() {
             return Ok(());
@@ -227,6 +237,7 @@ impl PacketLog {
         let row = SettingsRow {
             settings: settings.clone(),
             files: resolved.files.clone(),
+            forced: forced.map(str::to_owned),
             ..SettingsRow::default()
         };
         let is_full = |changes: &mut Changes| {
@@ -521,7 +532,11 @@ impl Form {
     }
 
     fn capture(file: RecordFile<File>, head: &LogHead) -> io::Result<Self> {
-        let settings = serde_json::to_string(&head.settings).unwrap_or_default();
+        let mut settings = serde_json::to_string(&head.settings).unwrap_or_default();
+        if let Some(forced) = &head.forced {
+            settings.push_str("; ");
+            settings.push_str(forced);
+        }
         let link_type = match head.framing {
             Framing::Ip => LinkType::Raw,
             Framing::Ethernet => LinkType::Ethernet,
@@ -589,6 +604,7 @@ fn write_head(out: &mut impl Write, head: &LogHead) -> io::Result<()> {
     let first = SettingsRow {
         settings: head.settings.clone(),
         files: head.files.clone(),
+        forced: head.forced.clone(),
         ..SettingsRow::default()
     };
     writeln!(out, "# set: {}", serde_json::to_string(&first)?)?;

@@ -14,6 +14,9 @@ pub struct LinkReport {
     pub forward: DirectionReport,
     /// From device B to device A.
     pub back: DirectionReport,
+    /// What the link was set to by force although this host was not seen to carry it, in words;
+    /// `null` if nothing was forced.
+    pub forced: Option<String>,
 }
 
 impl LinkReport {

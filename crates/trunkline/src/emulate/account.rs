@@ -91,5 +91,8 @@ pub(super) fn print(out: &mut impl Write, (a, b): (&str, &str), report: &Value) 
         let [forward, back] = ["forward", "back"].map(|way| value(way, key).to_string());
         row(label, &forward, &back)?;
     }
+    if let Some(forced) = report["forced"].as_str() {
+        writeln!(out, "FORCED: {forced}")?;
+    }
     Ok(())
 }

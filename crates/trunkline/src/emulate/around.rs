@@ -13,7 +13,7 @@ use std::process;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lab::around::{Around, Ended};
-use lab::link::control::ControlledLink;
+use lab::link::control::{ControlledLink, Unheld};
 use lab::link::settings::Settings;
 use lab::link::{Devices, LinkReport, Offloads};
 
@@ -89,12 +89,13 @@ impl Command {
     pub(super) fn run(
         self,
         settings: Result<Settings>,
+        unheld: Unheld,
         watched: &Watched,
         offloads: Offloads,
         json: bool,
     ) -> ! {
         let code = self
-            .run_to_end(settings, watched, offloads, json)
+            .run_to_end(settings, unheld, watched, offloads, json)
             .unwrap_or_else(|error| {
                 remark!("trunkline: {error:#}");
                 crate::failure_code(&error, FAILED)
@@ -106,6 +107,7 @@ impl Command {
     fn run_to_end(
         self,
         settings: Result<Settings>,
+        unheld: Unheld,
         watched: &Watched,
         offloads: Offloads,
         json: bool,
@@ -121,7 +123,7 @@ impl Command {
         let (a, b) = around.devices();
         let ends = [a.device.clone(), b.device.clone()];
         let devices = Devices::Tun { a, b, offloads };
-        let running = Running::start(devices, ends, settings, watched, Announce::No)?;
+        let running = Running::start(devices, ends, settings, unheld, watched, Announce::No)?;
         around.connect()?;
         if let Some(obstacles) = around.obstacles() {
             remark!("trunkline: warning: {obstacles}");

@@ -39,6 +39,10 @@ pub(super) struct Calibrate {
     /// none].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
+    /// Measures rates that this host was not seen to carry, too, instead of refusing them. The
+    /// certificate is then marked as forced.
+    #[arg(long)]
+    force: bool,
     /// Where the certificate is written [default: emulator-certificate.json in trunkline's state
     /// directory; with --only or --ipv6 it is not written by default].
     #[arg(long, value_name = "FILE")]
@@ -90,6 +94,7 @@ impl Calibrate {
             only: self.only.clone(),
             seed: self.seed.unwrap_or_else(calibrate::fresh_seed),
             seeds: self.seeds,
+            force: self.force,
             raw: match (&self.raw, &output) {
                 (Some(path), _) => Some(path.clone()),
                 (None, Some(path)) if !self.no_raw => Some(path.with_extension("raw")),

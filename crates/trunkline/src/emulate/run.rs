@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
-use lab::link::control::{ControlSocket, ControlledLink, LinkStart};
+use lab::link::control::{ControlSocket, ControlledLink, LinkStart, Unheld};
 use lab::link::packet_log::{LogFiles, LogReports};
 use lab::link::settings::{Settings, Way};
 use lab::link::{
@@ -36,11 +36,32 @@ pub(super) struct Run {
     watched: Watched,
     #[command(flatten)]
     settings: SettingFlags,
+    #[command(flatten)]
+    force: Force,
     /// Prints what was counted as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     around: around::Command,
+}
+
+/// Whether a rate that this host was not seen to carry is set all the same.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Force {
+    /// Sets a rate that this host was not seen to carry, instead of refusing it. The link is then
+    /// marked as forced in every table, JSON, metric, log and certificate.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Force {
+    pub(super) fn unheld(self) -> Unheld {
+        if self.force {
+            Unheld::Force
+        } else {
+            Unheld::Refuse
+        }
+    }
 }
 
 /// What the link is between.
@@ -127,8 +148,9 @@ impl Run {
         if self.around.is_given() {
             let settings = self.settings.settings();
             let offloads = self.ends.offloads();
+            let unheld = self.force.unheld();
             self.around
-                .run(settings, &self.watched, offloads, self.json);
+                .run(settings, unheld, &self.watched, offloads, self.json);
         }
         self.check()?;
         // Before any thread starts, so that all of them leave the signals to this one.
@@ -139,6 +161,7 @@ impl Run {
             devices,
             ends,
             self.settings.settings()?,
+            self.force.unheld(),
             &self.watched,
             Announce::Yes,
         )?;
@@ -186,6 +209,7 @@ impl Running {
         devices: Devices,
         ends: [String; 2],
         settings: Settings,
+        unheld: Unheld,
         watched: &Watched,
         announce: Announce,
     ) -> Result<Self> {
@@ -209,8 +233,15 @@ impl Running {
                 pcapng: watched.pcapng.clone(),
             },
             host_check,
+            unheld,
         })?;
         let link = Arc::new(link);
+        // Whoever measures over the link must know it, whoever else writes on standard error.
+        if let Some(forced) = link.forced() {
+            remark!(
+                "trunkline: warning: {forced}; figures measured over this link may be the host's"
+            );
+        }
         if announce == Announce::Yes {
             for line in lines {
                 remark!("{line}");

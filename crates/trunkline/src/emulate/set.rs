@@ -6,6 +6,7 @@ use lab::link::Refused;
 use lab::link::control::{self, Request};
 
 use super::flags::SettingFlags;
+use super::run::Force;
 use super::status::{Which, print_status};
 use crate::output::Output;
 
@@ -16,6 +17,8 @@ pub(super) struct Set {
     which: Which,
     #[command(flatten)]
     settings: SettingFlags,
+    #[command(flatten)]
+    force: Force,
     /// Prints the link's status as JSON.
     #[arg(long)]
     json: bool,
@@ -30,7 +33,8 @@ impl Set {
             )));
         }
         let socket = self.which.socket()?;
-        let status = control::ask(&socket, &Request::Set { settings })?;
+        let unheld = self.force.unheld();
+        let status = control::ask(&socket, &Request::Set { settings, unheld })?;
         if self.json {
             say!("{status}");
             Ok(())

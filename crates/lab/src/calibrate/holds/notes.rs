@@ -2,9 +2,9 @@
 //!
 //! A note counts for the very host that it was made on, as far as the kernel's release, the
 //! processors, the host's name and the program's version tell. A permission may rest on a note,
-//! a refusal never does; but a rate that was refused a while ago is let through only by a probe
-//! that carries a good deal more, so that a host at its limit does not answer differently each time
-//! it is asked (docs/formats/certificate.md).
+//! a refusal never does; but a rate that was refused a while ago is let through only by several
+//! probes in a row, so that a host at its limit does not answer differently each time it is asked
+//! (docs/formats/certificate.md).
 
 use std::fs;
 use std::path::{Path, PathBuf};

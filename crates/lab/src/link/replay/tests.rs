@@ -54,6 +54,7 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
         framing: Framing::Ip,
         settings: settings.clone(),
         files: resolved.files,
+        forced: None,
     });
     let mut link = Link::new(resolved.config);
     link.forward.keep_records(true);
@@ -82,7 +83,7 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
                 settings.overlay(change);
             }
             let resolved = settings.resolve().unwrap();
-            log.announce(&settings, &resolved).unwrap();
+            log.announce(&settings, &resolved, None).unwrap();
             link.set_config(now, resolved.config);
             let next =
                 [&link.forward, &link.back].map(|direction| direction.counters().offered.packets);
@@ -563,6 +564,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
         framing: Framing::Ip,
         settings: settings.clone(),
         files: resolved.files,
+        forced: None,
     });
     let mut link = Link::new(resolved.config);
     link.forward.keep_records(true);
@@ -580,7 +582,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
                 .set_by_name("loss", &format!("{}%", 1 + number % 7))
                 .unwrap();
             let resolved = settings.resolve().unwrap();
-            log.announce(&settings, &resolved).unwrap();
+            log.announce(&settings, &resolved, None).unwrap();
             link.set_config(now, resolved.config);
             sink.changed(now, [number + 1, 0]);
         }
@@ -613,7 +615,7 @@ fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
     // Before it has its head the writer writes nothing.
     let mut announced = 0;
     let error = loop {
-        match log.announce(&settings, &resolved) {
+        match log.announce(&settings, &resolved, None) {
             Ok(()) => announced += 1,
             Err(error) => break error.to_string(),
         }
@@ -626,6 +628,7 @@ fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
         framing: Framing::Ip,
         settings,
         files: Vec::new(),
+        forced: None,
     });
     drop(sink);
     assert_eq!(log.finish().log.unwrap().error, None);
