@@ -73,6 +73,14 @@ pub(crate) struct Broken {
     pub(crate) recurs: Option<Because>,
 }
 
+impl Broken {
+    /// Whether the peer sent what no encoder sends: data that cannot be restored, or repairs that
+    /// nobody asked for.
+    pub(crate) fn is_peers_fault(&self) -> bool {
+        self.reset == ResetReason::Reduction
+    }
+}
+
 /// Who handles the bytes between host and reduction.
 enum Stage {
     Running(Box<dyn Accelerator>),

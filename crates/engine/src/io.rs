@@ -331,6 +331,15 @@ pub enum Event {
         /// Of these, sealed with another key, or damaged at their front.
         sealed: u64,
     },
+    /// The peer broke the rules of the protocol. Told at most once a minute for each peer.
+    PeerMisbehaved {
+        /// Who.
+        peer: NodeId,
+        /// What it did.
+        what: String,
+        /// Violations of this peer that were not told since the last one that was.
+        untold: u64,
+    },
     /// A limit was reached; new connections are passed by.
     LimitReached {
         /// Which, as it is called in the configuration.

@@ -24,6 +24,7 @@ mod left_alone;
 mod peer;
 mod report;
 mod unreachable_servers;
+mod violations;
 mod why;
 
 pub use config::{Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix};

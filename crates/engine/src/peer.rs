@@ -11,6 +11,7 @@ use vocab::{FlowId, NodeId, Time};
 
 use crate::config::{PeerConfig, Prefix};
 use crate::report::{PathStatus, PeerStatus, UdpStatus};
+use crate::violations::Violations;
 
 /// Whether a peer can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Peer {
     pub(crate) is_offered: bool,
     /// How often flows had to go back from packets to a link.
     pub(crate) fallbacks: u64,
+    /// How often it broke the rules of the protocol.
+    pub(crate) violations: Violations,
     /// What the last datagram path to it was like.
     pub(crate) remembered: Option<Remembered>,
     /// Engine numbers of the flows, by what the session calls them.
@@ -85,8 +88,11 @@ impl Peer {
             flows: self.flows.len(),
             rtt_ms: statistics.round_trip_latest.map(milliseconds),
             rtt_min_ms: statistics.round_trip_minimum.map(milliseconds),
-            sent_bytes: statistics.sent_bytes,
-            received_bytes: statistics.received_bytes,
+            sent_bytes: statistics.sent_bytes + statistics.sent_packet_bytes,
+            received_bytes: statistics.received_bytes + statistics.received_packet_bytes,
+            link_sent_bytes: statistics.sent_bytes,
+            link_received_bytes: statistics.received_bytes,
+            violations_total: self.violations.total(),
             retransmitted_bytes: statistics.retransmitted_bytes,
             link_changes: statistics.link_changes,
             path: self.path_status(),

@@ -54,10 +54,17 @@ pub struct PeerStatus {
     pub rtt_ms: Option<f64>,
     /// The least round trip measured, in milliseconds.
     pub rtt_min_ms: Option<f64>,
-    /// Bytes sent on links, before TLS and TCP.
+    /// Bytes sent to the peer since the start, by links and UDP together: on links before TLS and
+    /// TCP, by UDP with the headers of IP and UDP.
     pub sent_bytes: u64,
-    /// Bytes received on links.
+    /// Bytes received from the peer since the start, counted in the same way.
     pub received_bytes: u64,
+    /// The part of `sent_bytes` that was sent on links.
+    pub link_sent_bytes: u64,
+    /// The part of `received_bytes` that was received on links.
+    pub link_received_bytes: u64,
+    /// Times that the peer broke the rules of the protocol since the start.
+    pub violations_total: u64,
     /// Bytes sent again after a change of links.
     pub retransmitted_bytes: u64,
     /// How often the session moved to another link.

@@ -9,9 +9,9 @@ mod world;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Event, Input, Limits, Policy, StageReport, Via};
+use engine::{Event, Input, Limits, LinkId, Policy, StageReport, Via};
 use reduce::DictionaryConfig;
-use vocab::{Bitrate, ByteCount, Probability, Random};
+use vocab::{Bitrate, ByteCount, NodeId, Probability, Random};
 use world::{FAR, NEAR, Path, Script, Setting, World, client, server};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -604,6 +604,82 @@ fn flows_travel_by_udp_where_both_nodes_take_it() {
     assert!(udp.sent_bytes as usize > answer.len(), "{udp:?}");
     assert!((0.5..5.0).contains(&udp.loss_percent), "{udp:?}");
     assert!(udp.rtt_min_ms.unwrap() >= 30.0, "{udp:?}");
+}
+
+/// The counters of a peer hold what travelled by UDP, and keep it when the path is gone.
+#[test]
+fn the_byte_counters_of_a_peer_include_udp() {
+    let answer = random_bytes(1, 3 << 20);
+    let mut world = world_with_packets(0.0, [(80, answering(&answer))]);
+    download(&mut world, 80, &answer);
+    let far = world.nodes[FAR].engine.status().peers[0].clone();
+    let near = world.nodes[NEAR].engine.status().peers[0].clone();
+    for bytes in [far.sent_bytes, near.received_bytes] {
+        assert!(bytes as usize > answer.len(), "{bytes} B were counted");
+    }
+    let udp = far.path.udp.unwrap();
+    assert_eq!(far.sent_bytes, far.link_sent_bytes + udp.sent_bytes);
+    assert_eq!(
+        far.received_bytes,
+        far.link_received_bytes + udp.received_bytes
+    );
+    assert!(udp.sent_bytes > far.link_sent_bytes, "{udp:?}");
+    world.cut();
+    world.run_for(Duration::from_secs(120));
+    let after = world.nodes[FAR].engine.status().peers[0].clone();
+    assert_eq!(after.path.udp, None);
+    assert!(after.sent_bytes >= far.sent_bytes, "{after:?}");
+}
+
+/// A peer that breaks the rules is named in the log, at once and then at most once a minute.
+#[test]
+fn violations_of_a_peer_are_told_once_a_minute_and_all_counted() {
+    let mut world = world_with([]);
+    let peer = NodeId([2; 32]);
+    let told = |world: &World| -> Vec<(String, u64)> {
+        let events = world.nodes[NEAR].events.iter();
+        let told = events.filter_map(|event| match event {
+            Event::PeerMisbehaved {
+                peer: who,
+                what,
+                untold,
+            } => {
+                assert_eq!(*who, peer);
+                Some((what.clone(), *untold))
+            }
+            _ => None,
+        });
+        told.collect()
+    };
+    let mut links = 1_000;
+    let mut break_rules = |world: &mut World, times: u64| {
+        for _ in 0..times {
+            links += 1;
+            let link = LinkId(links);
+            let up = Input::LinkUp {
+                link,
+                peer,
+                dialed_by_us: true,
+                offer: None,
+            };
+            let bytes = Bytes::from_static(&[0xff; 64]);
+            let engine = &mut world.nodes[NEAR].engine;
+            engine.handle(world.now, up);
+            engine.handle(world.now, Input::LinkReceived { link, bytes });
+            world.run_for(Duration::from_millis(1));
+        }
+    };
+    break_rules(&mut world, 100);
+    let first = told(&world);
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert!(first[0].0.contains("the peer sent bytes that are no frame"));
+    world.run_for(Duration::from_secs(60));
+    break_rules(&mut world, 2);
+    let both = told(&world);
+    assert_eq!(both.len(), 2, "{both:?}");
+    assert_eq!(both[1].1, 99);
+    let status = world.nodes[NEAR].engine.status();
+    assert_eq!(status.peers[0].violations_total, 102);
 }
 
 #[test]

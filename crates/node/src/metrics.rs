@@ -156,14 +156,32 @@ const PEER: &[Metric] = &[
     (
         "trunkline_peer_sent_bytes_total",
         "counter",
-        "Bytes sent on links, before TLS and TCP.",
+        "Bytes sent by links and UDP together.",
         "/sent_bytes",
     ),
     (
         "trunkline_peer_received_bytes_total",
         "counter",
-        "Bytes received on links.",
+        "Bytes received by links and UDP together.",
         "/received_bytes",
+    ),
+    (
+        "trunkline_peer_link_sent_bytes_total",
+        "counter",
+        "Bytes sent on links, before TLS and TCP.",
+        "/link_sent_bytes",
+    ),
+    (
+        "trunkline_peer_link_received_bytes_total",
+        "counter",
+        "Bytes received on links, before TLS and TCP.",
+        "/link_received_bytes",
+    ),
+    (
+        "trunkline_peer_violations_total",
+        "counter",
+        "Times that the peer broke the rules of the protocol.",
+        "/violations_total",
     ),
     (
         "trunkline_peer_retransmitted_bytes_total",

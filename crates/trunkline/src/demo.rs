@@ -141,7 +141,7 @@ pub(crate) fn write(results: &Results, output: &Output) -> Result<()> {
     fs::write(&output.report, report::html(results)?)
         .with_context(|| format!("writing {}", output.report.display()))?;
     if !to_standard_output {
-        print!("{}", report::table(results));
+        show!("{}", report::table(results));
         say!(
             "seed {}, edits {} (from the clock), {:.0} s in all",
             results.seeds.files,

@@ -8,6 +8,9 @@
 //! had (a flag, a setting, more than the host holds) and nothing was begun; the reason is on
 //! standard error. Around one command, `emulate run -- COMMAND` has 125 in place of 1.
 
+// They panic when the reader of a pipe has gone; `say!`, `show!` and `remark!` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 #[macro_use]
 mod output;
 

@@ -2,6 +2,7 @@
 //!
 //! Who reads a pipe may stop reading (`| head`). That is no failure: what is written from then on
 //! goes nowhere, and the program goes on to its end and its exit code, which is still right.
+//! `println!` and its like panic there, so the crate's lints refuse them.
 
 use std::io::{self, Write};
 
@@ -12,11 +13,24 @@ macro_rules! say {
     };
 }
 
+/// As `print!`, but bears that nobody reads any more.
+macro_rules! show {
+    ($($part:tt)*) => {
+        $crate::output::write_text(&mut std::io::stdout(), format_args!($($part)*))
+    };
+}
+
 /// As `eprintln!`, but bears that nobody reads any more.
 macro_rules! remark {
     ($($part:tt)*) => {
         $crate::output::write_line(&mut std::io::stderr(), format_args!($($part)*))
     };
+}
+
+/// Writes a text where it can be written.
+pub(crate) fn write_text(out: &mut impl Write, text: std::fmt::Arguments<'_>) {
+    // There is no other place to complain of it.
+    let _ = out.write_fmt(text);
 }
 
 /// Writes a line where it can be written.

@@ -10,6 +10,11 @@ pub struct Statistics {
     pub sent_bytes: u64,
     /// Bytes taken from links.
     pub received_bytes: u64,
+    /// Bytes of packets sent on all datagram paths so far, with the headers of IP and UDP.
+    pub sent_packet_bytes: u64,
+    /// Bytes of authenticated packets received on all datagram paths so far, with the headers of IP
+    /// and UDP.
+    pub received_packet_bytes: u64,
     /// Frames given to links.
     pub sent_frames: u64,
     /// Frames taken from links.

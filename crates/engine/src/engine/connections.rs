@@ -185,6 +185,9 @@ impl Engine {
             Err(broken) => {
                 peer.session.reset(id, broken.reset);
                 self.outputs.push_back(Output::Reset { connection });
+                if broken.is_peers_fault() {
+                    self.misbehaved(now, node, broken.text);
+                }
             }
         }
     }

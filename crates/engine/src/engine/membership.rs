@@ -62,6 +62,7 @@ impl Engine {
                 full_until: None,
                 is_offered: false,
                 fallbacks: 0,
+                violations: crate::violations::Violations::default(),
                 remembered: None,
                 flows: BTreeMap::new(),
             },

@@ -48,11 +48,21 @@ impl Engine {
         };
         self.touched.insert(node);
         if let Err(error) = peer.session.handle(now, link, bytes) {
+            self.misbehaved(now, node, error.to_string());
             self.outputs.push_back(Output::CloseLink {
                 link,
                 reason: error.to_string(),
             });
             self.link_down(now, link);
+        }
+    }
+
+    /// Counts a violation of the protocol's rules by this peer, and logs it unless the log has just
+    /// had one of this peer's.
+    pub(super) fn misbehaved(&mut self, now: Time, peer: NodeId, what: String) {
+        let state = self.peers.get_mut(&peer);
+        if let Some(untold) = state.and_then(|state| state.violations.add(now)) {
+            self.event(Event::PeerMisbehaved { peer, what, untold });
         }
     }
 
@@ -243,6 +253,8 @@ impl Engine {
             let datagram = bytes.split_to(segment.clamp(1, bytes.len()));
             let handled = peer.session.handle_datagram(now, from, codepoint, datagram);
             if let Err(error) = handled {
+                let node = peer.config.node;
+                self.misbehaved(now, node, error.to_string());
                 self.outputs.push_back(Output::CloseLink {
                     link,
                     reason: error.to_string(),

@@ -57,9 +57,13 @@ impl Engine {
             Ok(()) => self.account(number),
             Err(broken) => {
                 peer.session.reset(flow.id, broken.reset);
+                let (node, is_peers_fault) = (flow.peer, broken.is_peers_fault());
                 if let Some(because) = broken.recurs {
                     let (client, server) = (flow.client.ip(), flow.server);
                     self.left_alone.closed(now, client, server, because);
+                }
+                if is_peers_fault {
+                    self.misbehaved(now, node, broken.text.clone());
                 }
                 self.fail_flow(now, number, &broken.text);
             }

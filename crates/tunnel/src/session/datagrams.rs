@@ -193,7 +193,9 @@ impl Session {
         }
         let link = self.link.as_ref().map(|link| link.id);
         if let (Some(link), Some(mut transport)) = (link, self.take_transport()) {
+            let before = transport.received_bytes();
             let outcome = transport.handle(now, from, codepoint, datagram);
+            self.counters.received_packet_bytes += transport.received_bytes() - before;
             let drained = self.drain_transport(&mut transport);
             if let Err(error) = outcome.and(drained) {
                 self.leave_path(link, transport, CloseCode::Misbehaved);
@@ -259,10 +261,14 @@ impl Session {
         self.advance(now);
         let now = self.now;
         if let Some((_, closing)) = self.closing.as_mut().filter(|(of, _)| *of == link) {
-            return closing.poll_transmit(now, packets_max, out, |_, _| None);
+            let before = closing.sent_bytes();
+            let transmit = closing.poll_transmit(now, packets_max, out, |_, _| None);
+            self.counters.sent_packet_bytes += closing.sent_bytes() - before;
+            return transmit;
         }
         self.link.as_ref().filter(|current| current.id == link)?;
         let mut transport = self.take_transport()?;
+        let before = transport.sent_bytes();
         let transmit = transport.poll_transmit(now, packets_max, out, |room, payload| {
             let mut carried = Vec::new();
             self.poll_packet(now, room, payload, &mut carried);
@@ -272,6 +278,7 @@ impl Session {
                 worth,
             })
         });
+        self.counters.sent_packet_bytes += transport.sent_bytes() - before;
         self.settle(transport);
         transmit
     }

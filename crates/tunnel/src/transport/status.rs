@@ -81,6 +81,18 @@ impl<T: Clone> Transport<T> {
         self.controller.telemetry().is_shared
     }
 
+    /// Bytes sent in packets since the path began, with the headers of IP and UDP.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.counters.sent_bytes
+    }
+
+    /// Bytes received in authenticated packets since the path began, with the headers of IP and UDP.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.counters.received_bytes
+    }
+
     /// The path as it is now.
     #[must_use]
     pub fn status(&self, _now: Time) -> Status {
