@@ -6,6 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::config::NodeConfig;
+use crate::private_directory::node_user;
 use crate::smb_accounts::{self, SmbAccountsError};
 use crate::smb_keytab::{self, SmbKeytabError};
 
@@ -25,12 +26,13 @@ pub enum DelegatedError {
 /// # Errors
 /// When a file cannot be read, is open to others, or holds something else.
 pub fn delegate(config: &mut NodeConfig) -> Result<(), DelegatedError> {
+    let node = node_user(&config.state_directory);
     let smb = &mut config.policy.accelerators.smb;
     if let Some(path) = &config.smb_accounts {
-        smb.accounts = Some(Arc::new(smb_accounts::load(path)?));
+        smb.accounts = Some(Arc::new(smb_accounts::load_for(path, node)?));
     }
     if let Some(path) = &config.smb_keytab {
-        smb.keytab = Some(Arc::new(smb_keytab::load(path)?));
+        smb.keytab = Some(Arc::new(smb_keytab::load_for(path, node)?));
     }
     Ok(())
 }

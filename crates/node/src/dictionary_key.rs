@@ -14,7 +14,7 @@ use reduce::DictionaryKey;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::identity::write_durably;
+use crate::private_directory::write_durably;
 use crate::sys;
 
 /// Why the dictionary has no key.

@@ -30,8 +30,8 @@ use reduce::{
 };
 use thiserror::Error;
 
-use crate::identity::{make_private_directory, sync_directory};
 use crate::mailbox::Mailbox;
+use crate::private_directory::{make_private_directory, open_or_make, sync_directory};
 
 /// Segment files kept open; a warm transfer reads from few at a time.
 const OPEN_FILES: usize = 64;
@@ -73,13 +73,7 @@ impl StateLock {
             path: path.clone(),
             cause,
         };
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
+        let file = open_or_make(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => Err(DiskError::InUse(state_directory.to_owned())),
@@ -210,7 +204,7 @@ impl SegmentFiles {
     }
 
     fn list(&self) -> io::Result<Vec<SegmentListing>> {
-        make_private_directory(&self.directory).map_err(io::Error::other)?;
+        make_private_directory(&self.directory)?;
         let mut segments = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
@@ -257,7 +251,10 @@ impl SegmentFiles {
             Direct::To { segment: open, .. } if *open == segment => {}
             Direct::To { .. } | Direct::Untried => {
                 let mut options = OpenOptions::new();
-                let file = options.write(true).custom_flags(libc::O_DIRECT).open(path);
+                let file = options
+                    .write(true)
+                    .custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW)
+                    .open(path);
                 self.direct = match file {
                     Ok(file) => Direct::To { segment, file },
                     Err(error) if is_refusal(&error) => Direct::refused(&error),
@@ -316,6 +313,7 @@ impl SegmentFiles {
                 .create(create)
                 .truncate(false)
                 .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
                 .open(self.path(segment))?;
             self.has_new |= create;
             self.open.insert(segment, file);

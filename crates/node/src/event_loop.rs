@@ -27,6 +27,7 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use engine::{ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
 use reduce::{DictionaryKey, DiskRequest};
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
@@ -38,7 +39,7 @@ use crate::identity::Identity;
 use crate::intercept;
 use crate::lan;
 use crate::mailbox::{Mailbox, Message, Question};
-use crate::pairing::{Pin, Pins};
+use crate::pairing::{LoadedPins, Pin, PinError, Pins};
 use crate::path_memory::PathMemory;
 use crate::tls::{self, Trust};
 use crate::wan::{
@@ -116,6 +117,10 @@ pub(crate) struct EventLoop {
     links: HashMap<LinkId, LinkSlot>,
     peers: BTreeMap<NodeId, PeerSlot>,
     unpaired: Vec<String>,
+    /// As they were read last.
+    pins: BTreeMap<String, Pin>,
+    /// What is wrong with the pins that cannot be read, by peer.
+    damaged_pins: BTreeMap<String, String>,
     paths: Paths,
     /// The socket at the WAN address.
     udp: Option<ReadSocket>,
@@ -141,10 +146,11 @@ impl EventLoop {
         let udp = udp
             .map(|socket| ReadSocket::new(socket, &paths, &parts.mailbox))
             .transpose()?;
-        let pins = parts.pins.load().unwrap_or_else(|error| {
+        let LoadedPins { pins, damaged } = parts.pins.load_all().unwrap_or_else(|error| {
             tracing::error!(%error, "no peer can be trusted until this is put right");
-            BTreeMap::new()
+            LoadedPins::default()
         });
+        let damaged_pins = log_damaged_pins(damaged);
         let (mut config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &pins);
         config.dictionary_key = parts.dictionary_key.clone();
         let random = Random::from_seed(parts.seed);
@@ -157,6 +163,8 @@ impl EventLoop {
             links: HashMap::new(),
             peers: BTreeMap::new(),
             unpaired,
+            pins,
+            damaged_pins,
             paths,
             udp,
             broken: Vec::new(),
@@ -570,15 +578,22 @@ impl EventLoop {
     }
 
     fn reload(&mut self, now: Time, config: NodeConfig) {
-        // One damaged file must not revoke every peer.
-        let pins = match self.parts.pins.load() {
-            Ok(pins) => pins,
+        // What cannot be read revokes nobody: a pin is revoked by its removal.
+        let LoadedPins { mut pins, damaged } = match self.parts.pins.load_all() {
+            Ok(loaded) => loaded,
             Err(error) => {
                 tracing::error!(%error, "configuration not read again; all stays as it was");
                 return;
             }
         };
+        for name in damaged.keys() {
+            if let Some(pin) = self.pins.get(name) {
+                pins.insert(name.clone(), pin.clone());
+            }
+        }
+        self.damaged_pins = log_damaged_pins(damaged);
         let (engine_config, peers, unpaired) = engine_config(&config, &self.parts.identity, &pins);
+        self.pins = pins;
         self.parts.config = config;
         self.unpaired = unpaired;
         self.set_peers(peers);
@@ -675,6 +690,9 @@ impl EventLoop {
         let mut value = value.unwrap_or_default();
         if let (Question::Status, Some(fields)) = (question, value.as_object_mut()) {
             fields.insert("unpaired_peers".to_owned(), self.unpaired.clone().into());
+            let damaged = self.damaged_pins.iter();
+            let damaged = damaged.map(|(peer, error)| json!({ "peer": peer, "error": error }));
+            fields.insert("damaged_pins".to_owned(), damaged.collect());
             let links = self.links.len() - self.broken.len();
             fields.insert("links".to_owned(), links.into());
             fields.insert("connections".to_owned(), self.connections.len().into());
@@ -745,6 +763,14 @@ impl EventLoop {
                     "flows to the peer travel by TLS again"
                 );
             }
+            Event::PeerMisbehaved { peer, what, untold } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    what,
+                    left_out = untold,
+                    "the peer broke the rules of the protocol; left_out is how many such events were not logged"
+                );
+            }
             Event::LimitReached { limit } => {
                 tracing::warn!(limit, "limit reached; new connections pass by");
             }
@@ -754,6 +780,19 @@ impl EventLoop {
             }
         }
     }
+}
+
+/// Says which peers cannot be trusted because their pins are damaged; returns why, by peer.
+fn log_damaged_pins(damaged: BTreeMap<String, PinError>) -> BTreeMap<String, String> {
+    let logged = damaged.into_iter().map(|(peer, error)| {
+        tracing::error!(
+            peer,
+            %error,
+            "the pin of this peer cannot be read; the peer is not trusted by it, the others work"
+        );
+        (peer, error.to_string())
+    });
+    logged.collect()
 }
 
 /// Peers by identity, with the names of their sections.

@@ -5,9 +5,9 @@
 //! authority. `identity.key` and `identity.crt` (PEM, the key with mode 0600) lie in the state
 //! directory; a node whose key is lost is a new node and must be paired again.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject;
@@ -15,6 +15,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
 use thiserror::Error;
 use vocab::NodeId;
+
+use crate::private_directory::{make_private_directory, write_durably};
 
 /// Why there is no identity.
 #[derive(Debug, Error)]
@@ -65,7 +67,7 @@ impl Identity {
     /// # Errors
     /// When files cannot be read or written, are damaged, or the key is open to others.
     pub fn load_or_create(state_directory: &Path) -> Result<Self, IdentityError> {
-        make_private_directory(state_directory)?;
+        make_private_directory(state_directory).map_err(at("create", state_directory))?;
         match Self::load(state_directory) {
             // Only a node without a key is a new one: a lost certificate must not cost the key,
             // and with it every pairing.
@@ -147,47 +149,6 @@ pub fn node_id(certificate: &CertificateDer<'_>) -> Option<NodeId> {
     let parsed = ParsedCertificate::try_from(certificate).ok()?;
     let key = parsed.subject_public_key_info();
     Some(NodeId(*blake3::hash(key.as_ref()).as_bytes()))
-}
-
-/// Makes a directory (and those above it) that its owner alone can enter, if it is not there.
-///
-/// # Errors
-/// When it cannot be made.
-pub(crate) fn make_private_directory(path: &Path) -> Result<(), IdentityError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(at("create", path))
-}
-
-/// Writes a whole file, for its owner alone, so that after a crash there is either the old
-/// content or the new: into a temporary file, synced, renamed, the directory synced.
-///
-/// # Errors
-/// What the system says.
-pub(crate) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.new", std::process::id()));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    sync_directory(directory)
-}
-
-/// Makes renames and removals in a directory durable.
-///
-/// # Errors
-/// What the system says.
-pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
 }
 
 fn create(state_directory: &Path) -> Result<(), IdentityError> {

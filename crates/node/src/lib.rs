@@ -30,6 +30,7 @@ mod metrics;
 pub mod pairing;
 mod path_memory;
 pub mod preflight;
+pub mod private_directory;
 pub mod private_file;
 pub mod proxy;
 mod rereading;

@@ -19,7 +19,7 @@ use thiserror::Error;
 use tunnel::congestion::Remembered;
 use vocab::{Bitrate, NodeId};
 
-use crate::identity::write_durably;
+use crate::private_directory::write_durably;
 
 /// Of this node. A file of another version is not read.
 const VERSION: u32 = 1;

@@ -1,15 +1,27 @@
 //! What `trunkline node check` says beyond the file itself: what the node would do, and what on
 //! this machine stands in its way.
+//!
+//! An obstacle keeps the node from starting or from working; `check` then exits with 1, so that
+//! `ExecStartPre` of the systemd unit stops there. A warning does not. A peer that is not paired yet is
+//! a warning where this node listens: the node must run to be paired. It is an obstacle where the node
+//! only dials and has no peer at all: `peer join` needs no running node.
 
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 
 use accelerate::smb::{Channels, Consistency};
 
+use crate::admin::{self, NO_SOCKET, Request};
 use crate::config::{InterceptMode, NodeConfig};
 use crate::delegated::{self, DelegatedError};
+use crate::dictionary_key::{self, DictionaryKeyError};
 use crate::identity::{Identity, IdentityError};
-use crate::pairing::Pins;
+use crate::pairing::{LoadedPins, Pins};
+use crate::private_directory::{check_state_directory, node_user, other_owner};
 use crate::{intercept, smb_keytab, sys, wan};
 
 /// What a node with this configuration would do, in some lines.
@@ -69,7 +81,8 @@ pub fn describe(config: &NodeConfig) -> String {
         line("smb accounts", path.display().to_string());
     }
     if let Some(path) = &config.smb_keytab {
-        let keys = smb_keytab::load(path).map_or(String::new(), |keytab| {
+        let node = node_user(&config.state_directory);
+        let keys = smb_keytab::load_for(path, node).map_or(String::new(), |keytab| {
             format!(", with keys of {}", keytab.principals().join(", "))
         });
         line("smb keytab", format!("{}{keys}", path.display()));
@@ -87,8 +100,8 @@ pub fn describe(config: &NodeConfig) -> String {
             .metrics
             .map_or("off".to_owned(), |address| address.to_string()),
     );
-    let pins = Pins::new(&config.state_directory)
-        .load()
+    let LoadedPins { pins, damaged } = Pins::new(&config.state_directory)
+        .load_all()
         .unwrap_or_default();
     for peer in &config.peers {
         let prefixes: Vec<String> = peer.prefixes.iter().map(ToString::to_string).collect();
@@ -98,6 +111,9 @@ pub fn describe(config: &NodeConfig) -> String {
         };
         let paired = match pins.get(&peer.name) {
             Some(pin) => format!("paired ({})", pin.node.short()),
+            None if damaged.contains_key(&peer.name) => {
+                "not trusted, its pin is damaged".to_owned()
+            }
             None => "not paired".to_owned(),
         };
         line("peer", format!("{}: {how}, {paired}", peer.name));
@@ -121,52 +137,173 @@ pub fn look_at_secrets(config: &NodeConfig) -> Result<(), DelegatedError> {
     delegated::delegate(&mut config.clone())
 }
 
-/// What else stands in the way on this machine, each with what to do about it.
+/// What `check` found on this machine, each with what to do about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What keeps the node from starting or from working.
+    pub obstacles: Vec<String>,
+    /// What keeps a part of it from working.
+    pub warnings: Vec<String>,
+}
+
+/// Looks at what else stands in the way on this machine.
 #[must_use]
-pub fn look(config: &NodeConfig) -> Vec<String> {
-    let mut problems = Vec::new();
+pub fn look(config: &NodeConfig) -> Findings {
+    let mut found = Findings::default();
+    let Findings {
+        obstacles,
+        warnings,
+    } = &mut found;
+    let running = Running::find(config);
+    look_at_state_directory(config, running.as_ref(), obstacles);
     if config.intercept.mode == InterceptMode::Transparent {
-        look_at_interception(config, &mut problems);
+        look_at_interception(config, obstacles, warnings);
     }
-    for (what, address) in listeners(config) {
-        if let Err(error) = TcpListener::bind(address) {
-            problems.push(format!(
-                "{what} {address} cannot be listened on now: {error} (is the node, or another program, running?)"
-            ));
-        }
-    }
+    look_at_listeners(config, running.as_ref(), obstacles);
     let controls = wan::known_congestion_controls();
     if let Some(name) = &config.wan.congestion_control
         && !controls.contains(name)
     {
-        problems.push(format!(
+        warnings.push(format!(
             "this kernel does not have the congestion control `{name}` loaded (it has {}); `modprobe tcp_{name}` may help",
             controls.join(", ")
         ));
     }
-    look_at_file_shares(config, &mut problems);
-    if config.peers.is_empty() {
-        problems.push("there is no [[peer]], so nothing will be accelerated".to_owned());
+    look_at_file_shares(config, warnings);
+    look_at_pins(config, obstacles, warnings);
+    found
+}
+
+/// A node of this configuration that runs now.
+struct Running {
+    /// Where it listens; `None` where it does not say.
+    listeners: Option<Vec<String>>,
+}
+
+impl Running {
+    fn find(config: &NodeConfig) -> Option<Self> {
+        let status = admin::ask(&config.admin_socket, Request::Status).ok()?;
+        let listeners = status["listeners"].as_array().map(|listeners| {
+            let texts = listeners.iter().filter_map(|listener| listener.as_str());
+            texts.map(str::to_owned).collect()
+        });
+        (status["name"] == config.name.as_str()).then_some(Self { listeners })
     }
-    match Identity::load(&config.state_directory) {
+
+    fn listens_at(&self, address: SocketAddr) -> bool {
+        let address = address.to_string();
+        let listeners = self.listeners.as_ref();
+        listeners.is_none_or(|listeners| listeners.contains(&address))
+    }
+}
+
+/// What the state directory holds, and whose it is.
+fn look_at_state_directory(
+    config: &NodeConfig,
+    running: Option<&Running>,
+    obstacles: &mut Vec<String>,
+) {
+    let directory = &config.state_directory;
+    // Root may look after a node that runs as the directory's owner, once it runs.
+    let is_the_nodes = running.is_some() && other_owner(directory).is_some();
+    if !is_the_nodes && let Err(error) = check_state_directory(directory) {
+        obstacles.push(error.to_string());
+    }
+    match Identity::load(directory) {
         Ok(_) => {}
-        Err(IdentityError::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => problems.push(error.to_string()),
+        Err(IdentityError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => obstacles.push(error.to_string()),
     }
-    match Pins::new(&config.state_directory).load() {
-        Ok(pins) => {
-            for peer in &config.peers {
-                if !pins.contains_key(&peer.name) {
-                    problems.push(format!(
-                        "peer `{}` is not paired; run `trunkline peer invite` on one node and `trunkline peer join` on the other",
-                        peer.name
-                    ));
-                }
-            }
+    let key_file = &config.dictionary.key_file;
+    if config.dictionary.disk.bytes() > 0 && key_file.exists() {
+        let damaged = dictionary_key::load_or_make(key_file).err();
+        obstacles.extend(damaged.as_ref().map(DictionaryKeyError::to_string));
+    }
+    if running.is_some() {
+        return;
+    }
+    // What was opened, not what has the name now; a node writes nothing into it.
+    let lock = File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(directory.join("lock"));
+    if let Ok(lock) = lock
+        && matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+    {
+        obstacles.push(format!(
+            "another node uses the state directory {}; stop it, or write another state_directory under [node]",
+            directory.display()
+        ));
+    }
+    if let Ok(metadata) = fs::symlink_metadata(&config.admin_socket)
+        && !metadata.file_type().is_socket()
+    {
+        obstacles.push(format!(
+            "the administration socket {} cannot be made: {NO_SOCKET}",
+            config.admin_socket.display()
+        ));
+    }
+}
+
+/// Addresses that another program has. A running node of this configuration is no conflict.
+fn look_at_listeners(config: &NodeConfig, running: Option<&Running>, obstacles: &mut Vec<String>) {
+    let is_ours = |address: SocketAddr| running.is_some_and(|node| node.listens_at(address));
+    for (what, address) in listeners(config) {
+        if is_ours(address) {
+            continue;
         }
-        Err(error) => problems.push(error.to_string()),
+        let by_udp = config.wan.udp && config.wan.listen == Some(address);
+        let tcp = TcpListener::bind(address).map(drop);
+        let both = tcp.and_then(|()| match by_udp {
+            true => UdpSocket::bind(address).map(drop),
+            false => Ok(()),
+        });
+        if let Err(error) = both {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "; another program has this port, `ss -lntup` shows which"
+                }
+                io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+                _ => "",
+            };
+            obstacles.push(format!(
+                "{what} {address} cannot be listened on: {error}{hint}"
+            ));
+        }
     }
-    problems
+}
+
+/// Peers that cannot be trusted yet, or no more.
+fn look_at_pins(config: &NodeConfig, obstacles: &mut Vec<String>, warnings: &mut Vec<String>) {
+    if config.peers.is_empty() {
+        warnings.push("there is no [[peer]], so nothing will be accelerated".to_owned());
+    }
+    let LoadedPins { pins, damaged } = match Pins::new(&config.state_directory).load_all() {
+        Ok(loaded) => loaded,
+        Err(error) => return obstacles.push(error.to_string()),
+    };
+    warnings.extend(damaged.values().map(ToString::to_string));
+    let is_paired = config
+        .peers
+        .iter()
+        .any(|peer| pins.contains_key(&peer.name));
+    for peer in &config.peers {
+        if pins.contains_key(&peer.name) {
+            continue;
+        }
+        let name = &peer.name;
+        match config.wan.listen {
+            Some(_) => warnings.push(format!(
+                "peer `{name}` is not paired; start this node, run `trunkline peer invite --name {name}` here and `trunkline peer join` on the other node"
+            )),
+            None if is_paired => warnings.push(format!(
+                "peer `{name}` is not paired; run `trunkline peer invite` on that node and `trunkline peer join --name {name}` here"
+            )),
+            None => obstacles.push(format!(
+                "peer `{name}` is not paired, and without a peer there is nothing to do; run `trunkline peer invite` on that node and `trunkline peer join --name {name}` here"
+            )),
+        }
+    }
 }
 
 /// Settings for SMB that do nothing without others.
@@ -192,45 +329,59 @@ fn look_at_file_shares(config: &NodeConfig, problems: &mut Vec<String>) {
     }
 }
 
-fn look_at_interception(config: &NodeConfig, problems: &mut Vec<String>) {
+fn look_at_interception(
+    config: &NodeConfig,
+    obstacles: &mut Vec<String>,
+    problems: &mut Vec<String>,
+) {
     for tool in intercept::missing_tools() {
         let package = if tool == "nft" {
             "nftables"
         } else {
             "iproute2"
         };
-        problems.push(format!(
+        obstacles.push(format!(
             "`{tool}` is not installed; install the package {package}"
         ));
     }
     if !sys::has_capability(sys::CAP_NET_ADMIN) {
-        problems.push(
+        obstacles.push(
             "transparent interception needs CAP_NET_ADMIN; run as root or by the systemd unit, or use [proxy] with mode = \"off\"".to_owned(),
         );
     }
     for interface in &config.lan_interfaces {
-        if !std::path::Path::new("/sys/class/net")
-            .join(interface)
-            .exists()
-        {
-            problems.push(format!(
+        if !Path::new("/sys/class/net").join(interface).exists() {
+            obstacles.push(format!(
                 "there is no interface `{interface}` here (`ip link` lists them)"
             ));
         }
     }
-    for (file, what) in [
-        ("/proc/sys/net/ipv4/ip_forward", "IPv4"),
-        ("/proc/sys/net/ipv6/conf/all/forwarding", "IPv6"),
+    let prefixes = config.peers.iter().flat_map(|peer| &peer.prefixes);
+    let has_ipv6 = prefixes.clone().any(|prefix| prefix.address().is_ipv6());
+    let has_ipv4 = prefixes.clone().any(|prefix| prefix.address().is_ipv4());
+    for (file, what, is_needed) in [
+        // A node that intercepts nothing itself stands in the servers' path, over IPv4 at least.
+        (
+            "/proc/sys/net/ipv4/ip_forward",
+            "IPv4",
+            has_ipv4 || !has_ipv6,
+        ),
+        ("/proc/sys/net/ipv6/conf/all/forwarding", "IPv6", has_ipv6),
     ] {
-        if std::fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
-            problems.push(format!(
+        if fs::read_to_string(file).is_ok_and(|value| value.trim() == "0") {
+            let places = if is_needed {
+                &mut *obstacles
+            } else {
+                &mut *problems
+            };
+            places.push(format!(
                 "this machine does not forward {what}; what is not accelerated would not pass (echo 1 > {file})"
             ));
         }
     }
     for interface in &config.lan_interfaces {
         let file = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
-        if std::fs::read_to_string(&file).is_ok_and(|value| value.trim() == "1") {
+        if fs::read_to_string(&file).is_ok_and(|value| value.trim() == "1") {
             problems.push(format!(
                 "strict reverse path filtering on `{interface}` drops packets whose way back is another interface; write 2 to {file} if routes are asymmetric"
             ));
@@ -238,8 +389,12 @@ fn look_at_interception(config: &NodeConfig, problems: &mut Vec<String>) {
     }
 }
 
-fn listeners(config: &NodeConfig) -> Vec<(&'static str, SocketAddr)> {
+/// Where a node of this configuration listens, with what for.
+pub(crate) fn listeners(config: &NodeConfig) -> Vec<(&'static str, SocketAddr)> {
+    let intercepts = config.intercept.mode == InterceptMode::Transparent;
+    let interception = SocketAddr::from((Ipv4Addr::LOCALHOST, config.intercept.port));
     [
+        ("the interception port", intercepts.then_some(interception)),
         ("the WAN address", config.wan.listen),
         ("SOCKS5 at", config.proxy.socks5),
         ("HTTP CONNECT at", config.proxy.http_connect),

@@ -12,11 +12,13 @@ use zeroize::Zeroizing;
 
 use crate::sys;
 
+const ROOT: u32 = 0;
+
 /// Why a file cannot be used. `setting` is the key under `[policy]` that names it.
 #[derive(Debug, Error)]
 pub enum PrivateFileError {
     /// It cannot be read.
-    #[error("cannot read {}: {cause}; write another {setting} under [policy], or leave it out", path.display())]
+    #[error("cannot read {}: {cause}; {}write another {setting} under [policy], or leave it out", path.display(), owner_hint(path, cause))]
     Io {
         /// Which.
         path: PathBuf,
@@ -34,7 +36,7 @@ pub enum PrivateFileError {
         mode: u32,
     },
     /// It is somebody else's.
-    #[error("{} belongs to the user {owner}; it must be the node's own ({node}) or root's", path.display())]
+    #[error("{} belongs to the user {owner}, and the node runs as the user {node}; run `chown {node} {}` as root", path.display(), path.display())]
     Foreign {
         /// Which.
         path: PathBuf,
@@ -51,6 +53,14 @@ pub enum PrivateFileError {
         /// What names it.
         setting: &'static str,
     },
+}
+
+/// What root has to do where a file is not the node's user's.
+fn owner_hint(path: &Path, cause: &io::Error) -> String {
+    if cause.kind() != io::ErrorKind::PermissionDenied {
+        return String::new();
+    }
+    format!("run `chown {} {}` as root, ", sys::user(), path.display())
 }
 
 /// What tells a file from the one that was there before it: changed and replaced ones have another.
@@ -83,7 +93,7 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Reads a file that nobody else may read, of at most `bytes_max` bytes.
+/// Reads a file that nobody but the user of this node, or root, may read, of at most `bytes_max` bytes.
 ///
 /// # Errors
 /// When it cannot be read, is open to others, belongs to somebody else, or is none.
@@ -91,6 +101,7 @@ pub(crate) fn read(
     path: &Path,
     setting: &'static str,
     bytes_max: u64,
+    node: u32,
 ) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let failed = |cause| PrivateFileError::Io {
         path: path.to_owned(),
@@ -106,7 +117,7 @@ pub(crate) fn read(
         .map_err(failed)?;
     // Of what was opened, and not of what has the name a moment later.
     let metadata = file.metadata().map_err(failed)?;
-    check(path, setting, &metadata, bytes_max)?;
+    check(path, setting, &metadata, bytes_max, node)?;
     contents(file, metadata.len(), bytes_max).map_err(failed)
 }
 
@@ -115,9 +126,10 @@ fn check(
     setting: &'static str,
     metadata: &Metadata,
     bytes_max: u64,
+    node: u32,
 ) -> Result<(), PrivateFileError> {
     let path = || path.to_owned();
-    let (mode, owner, node) = (metadata.mode() & 0o777, metadata.uid(), sys::user());
+    let (mode, owner) = (metadata.mode() & 0o777, metadata.uid());
     if !metadata.is_file() || metadata.len() > bytes_max {
         return Err(PrivateFileError::NoFile {
             path: path(),
@@ -127,7 +139,9 @@ fn check(
     if mode & 0o077 != 0 {
         return Err(PrivateFileError::Exposed { path: path(), mode });
     }
-    if owner != node && owner != 0 {
+    // Root reads everything. The node, if it is another user, does not: a file of root's is none of its.
+    let is_roots = owner == ROOT && (node == sys::user() || node == ROOT);
+    if owner != node && !is_roots {
         return Err(PrivateFileError::Foreign {
             path: path(),
             owner,
@@ -161,7 +175,7 @@ mod tests {
     }
 
     fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
-        super::read(path, "smb_accounts", 100)
+        super::read(path, "smb_accounts", 100, sys::user())
     }
 
     #[test]
@@ -191,6 +205,12 @@ mod tests {
         }
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("the user 12345"), "{error}");
+        // Root looks after a node that runs as that user.
+        super::read(&path, "smb_accounts", 100, 12_345).unwrap();
+        chown(&path, Some(0), None).unwrap();
+        let error = super::read(&path, "smb_accounts", 100, 12_345).unwrap_err();
+        let cure = format!("chown 12345 {}", path.display());
+        assert!(error.to_string().contains(&cure), "{error}");
     }
 
     #[test]

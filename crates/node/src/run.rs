@@ -36,8 +36,9 @@ use crate::identity::{Identity, IdentityError};
 use crate::intercept::{self, Change};
 use crate::mailbox::{Mailbox, Message};
 use crate::metrics;
-use crate::pairing::{Invitations, PinError, Pins};
+use crate::pairing::{Invitations, Pins};
 use crate::path_memory::PathMemory;
+use crate::private_directory::{StateDirectoryError, check_state_directory};
 use crate::proxy::{self, Protocol};
 use crate::rereading::{Asker, Reread, Rereading};
 use crate::service_manager;
@@ -90,9 +91,9 @@ pub enum RunError {
     /// The accounts or keys for signed SMB sessions cannot be used.
     #[error(transparent)]
     Delegated(#[from] DelegatedError),
-    /// A pin cannot be read.
+    /// The state directory is not this node's alone.
     #[error(transparent)]
-    Pin(#[from] PinError),
+    StateDirectory(#[from] StateDirectoryError),
     /// A listener cannot be opened.
     #[error("cannot listen on {what} {address}: {cause}{}", hint(cause))]
     Listen {
@@ -209,12 +210,14 @@ struct Opened {
 /// When it cannot start, with what to do about it.
 pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let mut config = NodeConfig::load(&options.config)?;
+    // Before there is a secret in memory.
+    sys::forbid_core_dumps().map_err(step("forbid core dumps"))?;
+    check_state_directory(&config.state_directory)?;
     let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
     let _lock = StateLock::take(&config.state_directory)?;
     let dictionary_key = dictionary_key(&config)?;
     delegated::delegate(&mut config)?;
     let pins = Pins::new(&config.state_directory);
-    pins.load()?;
     fit_flows_to_descriptors(&mut config);
 
     let intercepts = config.intercept.mode == InterceptMode::Transparent;

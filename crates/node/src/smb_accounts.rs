@@ -32,12 +32,12 @@ pub enum SmbAccountsError {
     },
 }
 
-/// Reads an account file.
+/// Reads an account file for a node that runs as this user.
 ///
 /// # Errors
 /// When the file cannot be read, is open to others, or holds something else.
-pub(crate) fn load(path: &Path) -> Result<Accounts, SmbAccountsError> {
-    let bytes = private_file::read(path, "smb_accounts", BYTES_MAX)?;
+pub(crate) fn load_for(path: &Path, node: u32) -> Result<Accounts, SmbAccountsError> {
+    let bytes = private_file::read(path, "smb_accounts", BYTES_MAX, node)?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| SmbAccountsError::NoText(path.to_owned()))?;
     Accounts::parse(text).map_err(|cause| SmbAccountsError::Content {
@@ -52,6 +52,10 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    fn load(path: &Path) -> Result<Accounts, SmbAccountsError> {
+        load_for(path, crate::sys::user())
+    }
 
     fn file(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();

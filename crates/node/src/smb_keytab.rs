@@ -13,6 +13,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use crate::private_file::{self, PrivateFileError, Stamp};
+use crate::sys;
 
 /// A longer file is taken for another one: 10,000 keys with long names fit.
 const BYTES_MAX: u64 = 8 << 20;
@@ -45,12 +46,20 @@ pub enum SmbKeytabError {
     },
 }
 
-/// Reads a keytab.
+/// Reads a keytab for this node.
 ///
 /// # Errors
 /// When the file cannot be read, is open to others, or holds no key that can be used.
 pub(crate) fn load(path: &Path) -> Result<Keytab, SmbKeytabError> {
-    let bytes = private_file::read(path, "smb_keytab", BYTES_MAX)?;
+    load_for(path, sys::user())
+}
+
+/// Reads a keytab for a node that runs as this user.
+///
+/// # Errors
+/// When the file cannot be read, is open to others, or holds no key that can be used.
+pub(crate) fn load_for(path: &Path, node: u32) -> Result<Keytab, SmbKeytabError> {
+    let bytes = private_file::read(path, "smb_keytab", BYTES_MAX, node)?;
     Keytab::parse(&bytes).map_err(|cause| SmbKeytabError::Content {
         path: path.to_owned(),
         cause,

@@ -6,10 +6,13 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -275,6 +278,85 @@ pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
     // SAFETY: as above; the kernel only reads it.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     Ok(limit.rlim_cur)
+}
+
+/// Keeps this process's memory out of core dumps and away from other processes of the same user, for
+/// good: no core file, no anonymous memory in one that root's debugger writes, no tracing by the user.
+///
+/// # Errors
+/// What the kernel says. What came before the failed step holds.
+pub(crate) fn forbid_core_dumps() -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid rlimit that outlives the call; the kernel only reads it.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const limit) })?;
+    // Before the next step, which gives files in /proc to root. A kernel without core dumps has none.
+    match std::fs::write("/proc/self/coredump_filter", "0") {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    prctl(libc::PR_SET_DUMPABLE, 0, 0)
+}
+
+/// Opens a directory that is no symbolic link.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(path)
+}
+
+/// Opens a file of a directory by its name.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn open_at(
+    directory: &File,
+    name: &CStr,
+    flags: libc::c_int,
+    mode: u32,
+) -> io::Result<File> {
+    let flags = flags | libc::O_CLOEXEC;
+    // SAFETY: `name` is a string that ends in zero and outlives the call.
+    let descriptor = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags, mode) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    Ok(unsafe { File::from_raw_fd(descriptor) })
+}
+
+/// Makes a directory in a directory.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn make_directory_at(directory: &File, name: &CStr, mode: u32) -> io::Result<()> {
+    // SAFETY: `name` is a string that ends in zero and outlives the call.
+    check(unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), mode) })
+}
+
+/// Renames a file within a directory.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn rename_at(directory: &File, from: &CStr, to: &CStr) -> io::Result<()> {
+    let descriptor = directory.as_raw_fd();
+    // SAFETY: the names are strings that end in zero and outlive the call.
+    check(unsafe { libc::renameat(descriptor, from.as_ptr(), descriptor, to.as_ptr()) })
+}
+
+/// Removes a file from a directory.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn remove_at(directory: &File, name: &CStr) -> io::Result<()> {
+    // SAFETY: `name` is a string that ends in zero and outlives the call.
+    check(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) })
 }
 
 fn set_option(

@@ -4,10 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use node::admin::{self, Request, tables};
 use node::config::NodeConfig;
+use node::preflight::Findings;
 
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 
@@ -148,21 +149,32 @@ const RESTARTED_AT: &str = "--restarted-at";
 impl Check {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.file)?;
-        print!("{}", node::preflight::describe(&config));
-        let problems = node::preflight::look(&config);
-        let secrets = node::preflight::look_at_secrets(&config);
-        if problems.is_empty() && secrets.is_ok() {
+        show!("{}", node::preflight::describe(&config));
+        let Findings {
+            mut obstacles,
+            warnings,
+        } = node::preflight::look(&config);
+        if let Err(error) = node::preflight::look_at_secrets(&config) {
+            obstacles.push(error.to_string());
+        }
+        if obstacles.is_empty() && warnings.is_empty() {
             say!("\nNothing stands in the way.");
             return Ok(());
         }
-        if !problems.is_empty() {
-            say!("");
+        say!("");
+        for warning in &warnings {
+            say!("warning: {warning}");
         }
-        for problem in &problems {
-            say!("warning: {problem}");
+        for obstacle in &obstacles {
+            say!("error: {obstacle}");
         }
-        // `run` would end with this; a check before it must not pass.
-        secrets.context("the node would not start")
+        // A check before `run`, as ExecStartPre makes it, must not pass then.
+        ensure!(
+            obstacles.is_empty(),
+            "the node would not work: {}",
+            obstacles.join("; ")
+        );
+        Ok(())
     }
 }
 
@@ -183,7 +195,7 @@ impl Ask {
         if self.json {
             say!("{}", serde_json::to_string_pretty(&answer)?);
         } else {
-            print!("{}", table(&answer));
+            show!("{}", table(&answer));
         }
         Ok(())
     }

@@ -6,10 +6,12 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
-use node::admin::{self, Request};
+use node::admin::{self, AskError, Request};
 use node::config::NodeConfig;
 use node::identity::Identity;
-use node::pairing::{self, Invitations, Pins, Token};
+use node::pairing::{self, Invitations, LoadedPins, Pins, Token};
+use serde_json::Value;
+use vocab::NodeId;
 
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 /// A token has about 170 characters.
@@ -128,8 +130,14 @@ impl Invite {
             "Good once, for 15 minutes. On the other node: trunkline peer join --name {} --config FILE",
             config.name
         );
-        if admin::ask(&config.admin_socket, Request::Status).is_err() {
-            remark!("This node is not running; start it before the other one joins.");
+        match admin::ask(&config.admin_socket, Request::Status) {
+            Ok(_) => {}
+            Err(AskError::NotRunning { .. }) => {
+                remark!("This node is not running; start it before the other one joins.");
+            }
+            Err(error) => remark!(
+                "Whether this node is running is not known ({error}); it must run before the other one joins."
+            ),
         }
         Ok(())
     }
@@ -154,7 +162,8 @@ impl Join {
             paired.pin.node.short(),
             paired.calls_itself
         );
-        tell_running_node(&config.admin_socket);
+        let pin = &paired.pin;
+        tell_running_node(&config.admin_socket, &pin.name, Some(pin.node));
         Ok(())
     }
 }
@@ -162,7 +171,10 @@ impl Join {
 impl List {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.config)?;
-        let pins = Pins::new(&config.state_directory).load()?;
+        let LoadedPins { pins, damaged } = Pins::new(&config.state_directory).load_all()?;
+        for error in damaged.values() {
+            remark!("warning: {error}");
+        }
         if self.json {
             let pins: Vec<_> = pins.values().collect();
             say!("{}", serde_json::to_string_pretty(&pins)?);
@@ -196,7 +208,7 @@ impl Remove {
         let config = NodeConfig::load(&self.config)?;
         Pins::new(&config.state_directory).remove(&self.name)?;
         say!("Removed {}.", self.name);
-        tell_running_node(&config.admin_socket);
+        tell_running_node(&config.admin_socket, &self.name, None);
         Ok(())
     }
 }
@@ -210,10 +222,82 @@ fn warn_unless_configured(config: &NodeConfig, name: &str) {
     }
 }
 
-fn tell_running_node(socket: &Path) {
-    match admin::ask(socket, Request::Reload) {
-        Ok(_) => remark!("The running node knows it now."),
-        Err(admin::AskError::NotRunning { .. }) => {}
-        Err(error) => remark!("The running node could not be told ({error}); reload it."),
+/// Has a running node read its pins again, and asks it whether this peer is then the one that it should
+/// be: this identity, or nobody.
+fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
+    let told = admin::ask(socket, Request::Reload)
+        .and_then(|_| admin::ask(socket, Request::Status))
+        .map(|status| what_it_knows(&status, name, expected));
+    match told {
+        Ok(None) => remark!("The running node knows it now."),
+        Ok(Some(why_not)) => remark!("The running node does not know it: {why_not}"),
+        Err(AskError::NotRunning { .. }) => {
+            remark!("No node runs here now; it will know when it is started.");
+        }
+        Err(error) => remark!(
+            "The running node could not be told ({error}); run `trunkline node reload` when that is put right."
+        ),
+    }
+}
+
+/// Why a running node does not know of a pairing, or of its end, by its own account; `None` if it does.
+fn what_it_knows(status: &Value, name: &str, expected: Option<NodeId>) -> Option<String> {
+    let entries = |key: &str| status[key].as_array().cloned().unwrap_or_default();
+    let peers = entries("peers");
+    let known = peers.iter().find(|peer| peer["name"] == name);
+    let known = known.and_then(|peer| peer["node"].as_str());
+    if known == expected.map(|node| node.to_string()).as_deref() {
+        return None;
+    }
+    let damaged = entries("damaged_pins");
+    let damaged = damaged.iter().find(|pin| pin["peer"] == name);
+    if let Some(error) = damaged.and_then(|pin| pin["error"].as_str()) {
+        return Some(format!(
+            "it says \"{error}\"; run `trunkline node reload` when that is put right"
+        ));
+    }
+    Some(match expected {
+        None => "it still has the peer; `trunkline node status` and its log say why".to_owned(),
+        Some(_) if entries("unpaired_peers").iter().any(|peer| peer == name) => {
+            "it found no pin; is its state directory the one of this configuration?".to_owned()
+        }
+        Some(_) if known.is_some() => {
+            "it has another identity under this name; its log says why".to_owned()
+        }
+        Some(_) => format!(
+            "its configuration has no [[peer]] called `{name}`; write one and run `trunkline node reload`"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_running_node_knows_what_it_says_itself() {
+        let node = NodeId([7; 32]);
+        let with = |peers: Value, unpaired: Value, damaged: Value| {
+            let status = json!({
+                "peers": peers, "unpaired_peers": unpaired, "damaged_pins": damaged,
+            });
+            [Some(node), None].map(|expected| what_it_knows(&status, "far", expected))
+        };
+        let far = |node: NodeId| json!([{ "name": "far", "node": node.to_string() }]);
+        let [paired, removed] = with(far(node), json!([]), json!([]));
+        assert_eq!(paired, None);
+        assert!(removed.unwrap().contains("still has the peer"));
+        let [paired, removed] = with(json!([]), json!(["far"]), json!([]));
+        assert!(paired.unwrap().contains("found no pin"));
+        assert_eq!(removed, None);
+        let [paired, _] = with(json!([]), json!([]), json!([]));
+        assert!(paired.unwrap().contains("no [[peer]] called `far`"));
+        let [paired, _] = with(far(NodeId([8; 32])), json!([]), json!([]));
+        assert!(paired.unwrap().contains("another identity"));
+        let damaged = json!([{ "peer": "far", "error": "cannot read far.json" }]);
+        let [paired, _] = with(json!([]), json!(["far"]), damaged);
+        assert!(paired.unwrap().contains("cannot read far.json"));
     }
 }

@@ -14,4 +14,4 @@ pub mod tables;
 
 pub use client::{AskError, Request, ask};
 pub(crate) use purge::Purge;
-pub(crate) use server::{Asked, bind, listen};
+pub(crate) use server::{Asked, NO_SOCKET, bind, listen};

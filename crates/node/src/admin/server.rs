@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use super::purge::Purge;
 use crate::config::{InterceptMode, NodeConfig};
 use crate::intercept;
 use crate::mailbox::{Mailbox, Question};
+use crate::preflight;
 use crate::rereading::Asker;
 
 /// A request is one short line.
@@ -41,15 +42,20 @@ pub(crate) struct Asked {
     pub(crate) started: tokio::time::Instant,
 }
 
+/// Why what has the socket's name stays.
+pub(crate) const NO_SOCKET: &str = "something that is no socket has this name; remove it, or write another admin_socket under [node]";
+
 /// Binds the socket for its owner alone. The state directory's lock is held, so a socket that
-/// is there already is a dead node's.
+/// is there already is a dead node's. Nothing else is removed.
 ///
 /// # Errors
 /// What the system says.
 pub(crate) fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.file_type().is_socket() => fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, NO_SOCKET)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
     let listener = std::os::unix::net::UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
@@ -132,6 +138,9 @@ impl Asked {
                 json!(self.started.elapsed().as_secs()),
             );
             fields.insert("mode".to_owned(), json!(mode));
+            let listeners = preflight::listeners(&self.config);
+            let listeners = listeners.iter().map(|(_, address)| address.to_string());
+            fields.insert("listeners".to_owned(), listeners.collect());
             fields.insert(
                 "interception".to_owned(),
                 json!(*self.interception.borrow()),
@@ -162,6 +171,27 @@ async fn reload(reload: &mpsc::UnboundedSender<Asker>, within: Duration) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn only_a_socket_is_removed_for_a_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        drop(bind(&path).unwrap());
+        drop(bind(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "somebody's").unwrap();
+        let error = bind(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("no socket") && error.contains("admin_socket"),
+            "{error}"
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
+        // Nor is a link followed, or removed.
+        let link = directory.path().join("link.sock");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(bind(&link).is_err());
+        assert!(link.is_symlink());
+    }
 
     #[tokio::test]
     async fn a_reload_is_answered_with_what_became_of_it() {

@@ -98,6 +98,10 @@ pub fn status(status: &Value) -> String {
     if unpaired != "none" {
         line("not paired", unpaired);
     }
+    for damaged in status["damaged_pins"].as_array().into_iter().flatten() {
+        let (peer, error) = (string(&damaged["peer"]), string(&damaged["error"]));
+        line("damaged pin", format!("{peer}: {error}"));
+    }
     text.push('\n');
     text.push_str(&peers(&status["peers"]));
     text
@@ -127,6 +131,15 @@ fn peers(peers: &Value) -> String {
     }
     for peer in peers.as_array().into_iter().flatten() {
         text.push_str(&path(&string(&peer["name"]), &peer["path"]));
+        let violations = count(&peer["violations_total"]);
+        if violations > 0 {
+            let value = format!(
+                "{} broke the rules of the protocol {violations} times; the log has the details",
+                string(&peer["name"])
+            );
+            text.push('\n');
+            wrapped(&mut text, "violations", &value);
+        }
     }
     text
 }
@@ -422,7 +435,7 @@ mod tests {
         let peer = json!({
             "name": "a-peer-with-a-long-name", "node": "ab".repeat(32), "state": "silent",
             "flows": 10_000, "rtt_ms": 1234.5, "sent_bytes": u64::MAX,
-            "received_bytes": 123_456_789_012_u64, "link_changes": 99,
+            "received_bytes": 123_456_789_012_u64, "link_changes": 99, "violations_total": u64::MAX,
             "path": {
                 "carries": "udp", "fallbacks_total": 12,
                 "udp": {
@@ -492,6 +505,7 @@ mod tests {
                 "name": evil, "node": evil, "version": evil, "mode": evil,
                 "interception": { "state": evil, "destinations": [evil] },
                 "limits_reached": [evil], "unpaired_peers": [evil],
+                "damaged_pins": [{ "peer": evil, "error": evil }],
                 "peers": [
                     { "name": evil, "node": evil, "state": evil, "path": path },
                     { "name": evil, "path": by_udp },

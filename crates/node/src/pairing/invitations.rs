@@ -5,9 +5,8 @@
 //! accepted. Used and expired ones are kept for a day, so that a late joiner is told what
 //! happened, and then swept.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +15,7 @@ use thiserror::Error;
 use vocab::NodeId;
 
 use super::token::{LIFETIME, Token, unix_seconds};
-use crate::identity::{make_private_directory, write_durably};
+use crate::private_directory::{make_private_directory, open_or_make, write_durably};
 
 /// How long after its end an invitation is remembered.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
@@ -123,7 +122,7 @@ impl Invitations {
         make_private_directory(&self.directory).map_err(|error| InvitationError::Io {
             action: "write",
             path: self.directory.clone(),
-            cause: io::Error::other(error),
+            cause: error,
         })?;
         if self.sweep(now)? >= MOST_INVITATIONS {
             return Err(InvitationError::TooMany);
@@ -214,12 +213,7 @@ impl Invitations {
     /// One joiner at a time, across processes.
     fn lock(&self) -> Result<File, InvitationError> {
         let path = self.directory.join("lock");
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
+        open_or_make(&path)
             .and_then(|file| {
                 file.lock()?;
                 Ok(file)

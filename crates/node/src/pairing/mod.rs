@@ -26,7 +26,7 @@ mod token;
 
 pub use exchange::{ExchangeError, Paired, Request, accept, join};
 pub use invitations::{InvitationError, Invitations};
-pub use pins::{Pin, PinError, Pins};
+pub use pins::{LoadedPins, Pin, PinError, Pins};
 pub use token::{Token, TokenError};
 
 /// [`join`] for programs without a runtime of their own.

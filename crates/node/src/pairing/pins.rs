@@ -13,7 +13,7 @@ use thiserror::Error;
 use vocab::NodeId;
 
 use super::token::unix_seconds;
-use crate::identity::{make_private_directory, sync_directory, write_durably};
+use crate::private_directory::{make_private_directory, remove_durably, write_durably};
 
 /// Why a pin could not be read or written.
 #[derive(Debug, Error)]
@@ -29,7 +29,7 @@ pub enum PinError {
         cause: io::Error,
     },
     /// What is in the file is not a pin.
-    #[error("{} is damaged ({reason}); remove it and pair again", path.display())]
+    #[error("{} is damaged ({reason}); remove it (`trunkline peer remove`) and pair again", path.display())]
     Damaged {
         /// Which.
         path: PathBuf,
@@ -79,6 +79,15 @@ pub struct Pin {
     pub paired_unix_s: u64,
 }
 
+/// What the directory of pins holds.
+#[derive(Debug, Default)]
+pub struct LoadedPins {
+    /// The pins, by name.
+    pub pins: BTreeMap<String, Pin>,
+    /// Why other files are no pins, by the names of the peers that cannot be trusted.
+    pub damaged: BTreeMap<String, PinError>,
+}
+
 /// The directory of pins.
 #[derive(Clone, Debug)]
 pub struct Pins {
@@ -94,15 +103,24 @@ impl Pins {
         }
     }
 
-    /// All pins by name.
+    /// All pins by name, without those whose files cannot be read.
     ///
     /// # Errors
-    /// When one cannot be read: a node must not start with half of its peers.
+    /// When the directory cannot be read.
     pub fn load(&self) -> Result<BTreeMap<String, Pin>, PinError> {
-        let mut pins = BTreeMap::new();
+        Ok(self.load_all()?.pins)
+    }
+
+    /// All pins by name, and what is wrong with the others. One damaged file costs one peer, and not
+    /// all of them.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn load_all(&self) -> Result<LoadedPins, PinError> {
+        let mut loaded = LoadedPins::default();
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(pins),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(loaded),
             Err(cause) => {
                 return Err(PinError::Io {
                     action: "read",
@@ -116,11 +134,19 @@ impl Pins {
                 .extension()
                 .is_some_and(|extension| extension == "json")
             {
-                let pin = read(&path)?;
-                pins.insert(pin.name.clone(), pin);
+                match read(&path) {
+                    Ok(pin) => {
+                        loaded.pins.insert(pin.name.clone(), pin);
+                    }
+                    Err(error) => {
+                        let name = path.file_stem().unwrap_or_default();
+                        let name = vocab::printable(&name.to_string_lossy());
+                        loaded.damaged.insert(name, error);
+                    }
+                }
             }
         }
-        Ok(pins)
+        Ok(loaded)
     }
 
     /// Whether `node` may be pinned as `name`.
@@ -157,7 +183,7 @@ impl Pins {
         make_private_directory(&self.directory).map_err(|error| PinError::Io {
             action: "write",
             path: self.directory.clone(),
-            cause: io::Error::other(error),
+            cause: error,
         })?;
         let pin = Pin {
             name: name.to_owned(),
@@ -185,7 +211,7 @@ impl Pins {
             });
         }
         let path = self.path(name);
-        match fs::remove_file(&path).and_then(|()| sync_directory(&self.directory)) {
+        match remove_durably(&path) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(PinError::Unknown {
                 name: name.to_owned(),
@@ -250,12 +276,18 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_pin_is_named() {
+    fn a_damaged_pin_is_named_and_the_others_are_there() {
         let state = tempfile::tempdir().unwrap();
         let pins = Pins::new(state.path());
         pins.add("far", NodeId([1; 32])).unwrap();
         fs::write(state.path().join("peers/far.json"), "{").unwrap();
-        let error = pins.load().unwrap_err().to_string();
+        pins.add("other", NodeId([2; 32])).unwrap();
+        let loaded = pins.load_all().unwrap();
+        assert_eq!(loaded.pins.keys().collect::<Vec<_>>(), ["other"]);
+        let error = loaded.damaged["far"].to_string();
         assert!(error.contains("peers/far.json is damaged"), "{error}");
+        assert_eq!(pins.load().unwrap(), loaded.pins);
+        pins.remove("far").unwrap();
+        assert!(pins.load_all().unwrap().damaged.is_empty());
     }
 }

@@ -9,8 +9,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod bent_ends;
+mod broken_pipes;
 mod captures;
 mod kills;
+mod operation;
 mod relay;
 mod sites;
 mod turn_up;

@@ -3,8 +3,10 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,9 @@ pub(super) struct Sites {
     directory: TempDir,
     nodes: Vec<(&'static str, Child)>,
     near: Ipv4Addr,
+    /// Whom the nodes run as, where that is another user than this test's.
+    user: Option<u32>,
+    relay_address: Ipv4Addr,
     pub(super) relay: Relay,
 }
 
@@ -41,6 +46,11 @@ fn address(test: u8, host: u8) -> Ipv4Addr {
 impl Sites {
     /// Both run, and have a link; the far one sends at this rate, at most.
     pub(super) fn new(test: u8, rate: &str) -> Self {
+        Self::of_user(test, rate, None)
+    }
+
+    /// The same with nodes that run as this user; all else is done as this test's own, root.
+    pub(super) fn of_user(test: u8, rate: &str, user: Option<u32>) -> Self {
         let [near, far, relay] = [0, 1, 2].map(|host| address(test, host));
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().display().to_string();
@@ -70,15 +80,35 @@ impl Sites {
             directory,
             nodes: Vec::new(),
             near,
+            user,
+            relay_address: relay,
             relay: Relay::new(at(relay), at(far)),
         };
+        if let Some(user) = user {
+            for node in ["near", "far"] {
+                fs::create_dir(sites.state(node)).unwrap();
+                chown(sites.state(node), Some(user), Some(user)).unwrap();
+            }
+            let open = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(sites.directory.path(), open).unwrap();
+        }
         sites.start("far");
-        let reach = format!("{relay}:{PORT}");
+        let reach = sites.reach();
         let invite = ["peer", "invite", "--name", "near", "--address", &reach];
         let token = sites.ask("far", &invite, "");
         sites.ask("near", &["peer", "join", "--name", "far"], &token);
         sites.start("near");
         sites
+    }
+
+    /// A file of the sites.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Where the far node is reached, through the relay.
+    pub(super) fn reach(&self) -> String {
+        format!("{}:{PORT}", self.relay_address)
     }
 
     /// Where a node keeps its state.
@@ -105,8 +135,11 @@ impl Sites {
     /// Starts a node.
     pub(super) fn spawn(&mut self, node: &'static str) {
         let log = fs::File::create(self.directory.path().join(format!("{node}.log"))).unwrap();
-        let child = self
-            .command(node, &["node", "run"])
+        let mut command = self.command(node, &["node", "run"]);
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+        let child = command
             // A service manager starts it again, not its watchdog: this test.
             .env("INVOCATION_ID", "test")
             .stdin(Stdio::null())
@@ -115,6 +148,21 @@ impl Sites {
             .spawn()
             .unwrap();
         self.nodes.push((node, child));
+    }
+
+    /// The number of a node's process.
+    pub(super) fn process(&self, node: &str) -> u32 {
+        let child = self.nodes.iter().find(|(name, _)| *name == node);
+        child.unwrap().1.id()
+    }
+
+    /// Sends a signal to a node, and says how it ended.
+    pub(super) fn end_by(&mut self, node: &'static str, signal: &str) -> ExitStatus {
+        let mut child = self.take(node);
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args([signal, &id]).status().unwrap();
+        assert!(sent.success());
+        child.wait().unwrap()
     }
 
     /// kill -9.
@@ -211,7 +259,7 @@ impl Sites {
     }
 
     /// Runs a command to its end; gives what it prints.
-    fn ask(&self, node: &str, words: &[&str], input: &str) -> String {
+    pub(super) fn ask(&self, node: &str, words: &[&str], input: &str) -> String {
         let mut child = self
             .command(node, words)
             .stdin(Stdio::piped())
@@ -252,6 +300,23 @@ impl Sites {
         let config = self.directory.path().join(format!("{node}.toml"));
         let mut check = Command::new(env!("CARGO_BIN_EXE_trunkline"));
         code_and_errors(check.args(["node", "check"]).arg(config))
+    }
+
+    /// Runs a command with this input to its end; gives its exit code and what it says on standard
+    /// error.
+    pub(super) fn says(&self, node: &str, words: &[&str], input: &str) -> (Option<i32>, String) {
+        let mut child = self
+            .command(node, words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        { stdin }.write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), error)
     }
 
     /// Waits until a node, or its watchdog, has logged this.
