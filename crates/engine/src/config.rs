@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use reduce::{DictionaryConfig, DictionaryKey};
@@ -66,9 +67,52 @@ impl Default for Limits {
     }
 }
 
+/// When a client's connection is accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AcceptMode {
+    /// At once where a connection through the peer has succeeded before, else after the server.
+    #[default]
+    Learned,
+    /// After the server has accepted it, so that the client sees what the server does.
+    AfterServer,
+    /// Before the server is asked, which saves a round trip; a closed port looks open.
+    AtOnce,
+}
+
+/// When the connections of some clients to some servers are accepted. An empty list matches everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptRule {
+    /// Where the connection comes from.
+    pub clients: Vec<Prefix>,
+    /// Where it goes.
+    pub servers: Vec<Prefix>,
+    /// The server's ports.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// When it is accepted.
+    pub mode: AcceptMode,
+}
+
+impl AcceptRule {
+    fn matches(&self, client: IpAddr, server: SocketAddr) -> bool {
+        let holds = |prefixes: &[Prefix], address: IpAddr| {
+            prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(address))
+        };
+        let has_port = || {
+            let port = server.port();
+            self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
+        };
+        holds(&self.clients, client) && holds(&self.servers, server.ip()) && has_port()
+    }
+}
+
 /// Rules that say what is done with which flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
+    /// When a client is accepted to whom none of [`Self::accept_rules`] applies.
+    pub accept: AcceptMode,
+    /// The first rule that matches says when a client is accepted.
+    pub accept_rules: Vec<AcceptRule>,
     /// Flows to these server ports are not reduced or accelerated, only carried.
     pub carry_only_ports: Vec<u16>,
     /// Content of flows to these destinations is never stored in the dictionary.
@@ -80,6 +124,14 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// When a connection of `client` to `server` is accepted.
+    #[must_use]
+    pub fn accept_mode(&self, client: IpAddr, server: SocketAddr) -> AcceptMode {
+        let mut rules = self.accept_rules.iter();
+        let rule = rules.find(|rule| rule.matches(client, server));
+        rule.map_or(self.accept, |rule| rule.mode)
+    }
+
     /// Whether the content of a flow to `server` may be kept in the dictionary.
     #[must_use]
     pub fn may_store(&self, server: SocketAddr) -> bool {
@@ -105,6 +157,24 @@ pub struct Prefix {
 }
 
 impl Prefix {
+    /// The prefix of this length around an address; `None` when an address has fewer bits.
+    #[must_use]
+    pub fn around(address: IpAddr, length: u8) -> Option<Self> {
+        let address = match address {
+            IpAddr::V4(_) if length > 32 => return None,
+            IpAddr::V6(_) if length > 128 => return None,
+            IpAddr::V4(address) => {
+                let kept = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+                IpAddr::V4((address.to_bits() & kept).into())
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+                IpAddr::V6((address.to_bits() & kept).into())
+            }
+        };
+        Some(Self { address, length })
+    }
+
     /// The first address of the prefix.
     #[must_use]
     pub fn address(&self) -> IpAddr {
@@ -170,24 +240,8 @@ impl FromStr for Prefix {
             Some(length) => length.parse().map_err(|_| form())?,
             None => bits,
         };
-        if length > bits {
-            return Err(form());
-        }
-        let masked = match address {
-            IpAddr::V4(address) => {
-                let kept = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-                IpAddr::V4((address.to_bits() & kept).into())
-            }
-            IpAddr::V6(address) => {
-                let kept = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-                IpAddr::V6((address.to_bits() & kept).into())
-            }
-        };
-        let prefix = Self {
-            address: masked,
-            length,
-        };
-        if masked != address {
+        let prefix = Self::around(address, length).ok_or_else(form)?;
+        if prefix.address != address {
             return Err(ParsePrefixError::HostBits(text.to_owned(), prefix));
         }
         Ok(prefix)
@@ -232,6 +286,36 @@ mod tests {
         assert!(prefix("0.0.0.0/0").contains("203.0.113.9".parse().unwrap()));
         assert!(prefix("::/0").contains("2001:2::1".parse().unwrap()));
         assert!(prefix("2001:2:0:2::/64").contains("2001:2:0:2::9".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_says_when_a_client_is_accepted() {
+        let rule = |clients: &[&str], servers: &[&str], ports, mode| AcceptRule {
+            clients: clients.iter().map(|text| prefix(text)).collect(),
+            servers: servers.iter().map(|text| prefix(text)).collect(),
+            ports,
+            mode,
+        };
+        let policy = Policy {
+            accept: AcceptMode::Learned,
+            accept_rules: vec![
+                rule(&["198.18.1.9"], &[], vec![], AcceptMode::AtOnce),
+                rule(
+                    &[],
+                    &["198.18.2.0/24"],
+                    vec![80..=89],
+                    AcceptMode::AfterServer,
+                ),
+            ],
+            ..Policy::default()
+        };
+        let mode = |client: &str, server: &str| {
+            policy.accept_mode(client.parse().unwrap(), server.parse().unwrap())
+        };
+        assert_eq!(mode("198.18.1.9", "198.18.2.2:80"), AcceptMode::AtOnce);
+        assert_eq!(mode("198.18.1.2", "198.18.2.2:89"), AcceptMode::AfterServer);
+        assert_eq!(mode("198.18.1.2", "198.18.2.2:90"), AcceptMode::Learned);
+        assert_eq!(mode("198.18.1.2", "198.18.3.2:80"), AcceptMode::Learned);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use vocab::Time;
 
-use crate::io::{ConnectionId, OnBehalf, Output, Via};
+use crate::engine::connections::Caller;
+use crate::flow::ClientState;
+use crate::io::{ConnectFailure, ConnectionId, OnBehalf, Output, Via};
 
 /// Bytes under way in one direction: enough for 1 Gbit/s over a 2 ms path.
 const WINDOW: usize = 256 * 1024;
@@ -64,6 +66,7 @@ pub(crate) struct Direct {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) via: Via,
+    client_state: ClientState,
     pub(crate) reason: DirectReason,
     pub(crate) started: Time,
     pub(crate) bytes_up: u64,
@@ -80,18 +83,11 @@ pub(crate) enum Life {
 }
 
 impl Direct {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is one fact of the connection"
-    )]
     pub(crate) fn open(
         now: Time,
         number: u64,
-        accepted: ConnectionId,
+        caller: Caller,
         opened: ConnectionId,
-        client: SocketAddr,
-        server: SocketAddr,
-        via: Via,
         reason: DirectReason,
         outputs: &mut impl Extend<Output>,
     ) -> Self {
@@ -100,6 +96,13 @@ impl Direct {
             queued: 0,
             finished: false,
         };
+        let Caller {
+            connection: accepted,
+            client,
+            server,
+            via,
+            state,
+        } = caller;
         outputs.extend([Output::Connect {
             connection: opened,
             client: (via == Via::Transparent).then_some(client),
@@ -111,6 +114,7 @@ impl Direct {
             client,
             server,
             via,
+            client_state: state,
             reason,
             started: now,
             bytes_up: 0,
@@ -128,7 +132,17 @@ impl Direct {
         self.accepted.queued + self.opened.queued
     }
 
+    /// Whether the client waits to hear whether the server's connection stands.
+    pub(crate) fn asks(&self) -> bool {
+        self.client_state == ClientState::Asks
+    }
+
     pub(crate) fn connected(&mut self, outputs: &mut impl Extend<Output>) {
+        if self.asks() {
+            self.client_state = ClientState::Accepted;
+            let connection = self.accepted.connection;
+            outputs.extend([Output::Admit { connection }]);
+        }
         outputs.extend(self.connections().map(|connection| Output::ReadCredit {
             connection,
             bytes: WINDOW,
@@ -181,6 +195,18 @@ impl Direct {
             connection: to.connection,
         }]);
         self.over_when_done(outputs)
+    }
+
+    /// The server's connection could not be opened.
+    pub(crate) fn failed(&mut self, failure: ConnectFailure, outputs: &mut impl Extend<Output>) {
+        let connection = self.accepted.connection;
+        outputs.extend([match self.client_state {
+            ClientState::Asks => Output::Decline {
+                connection,
+                failure,
+            },
+            ClientState::Accepted => Output::Reset { connection },
+        }]);
     }
 
     /// One end is gone; the other is reset, so that a failure never looks like a clean end.

@@ -24,7 +24,7 @@ use reduce::{Decoded, Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
 use vocab::{FlowId, NodeId, Random, Segment, SegmentKind, Time};
 
-use crate::io::{ConnectionId, OnBehalf, Output, Via};
+use crate::io::{ConnectFailure, ConnectionId, OnBehalf, Output, Via};
 use crate::left_alone::Because;
 
 /// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
@@ -88,6 +88,15 @@ enum Stage {
     Released,
 }
 
+/// How far the client's connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientState {
+    /// It stands.
+    Accepted,
+    /// The client waits to hear whether the server's connection stands.
+    Asks,
+}
+
 /// The LAN side of a flow.
 struct Lan {
     connection: ConnectionId,
@@ -122,6 +131,10 @@ pub(crate) struct Flow {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) via: Option<Via>,
+    /// As it was when the flow began.
+    pub(crate) client_state: ClientState,
+    /// Why the server's connection could not be opened.
+    pub(crate) connect_failure: Option<ConnectFailure>,
     pub(crate) keep_client_address: bool,
     pub(crate) started: Time,
     pub(crate) protocol: Protocol,
@@ -168,6 +181,8 @@ pub(crate) struct Birth {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) via: Option<Via>,
+    /// Of a near flow.
+    pub(crate) client_state: ClientState,
     pub(crate) keep_client_address: bool,
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static accelerate::registry::Entry,
@@ -192,6 +207,8 @@ impl Flow {
             client: birth.client,
             server: birth.server,
             via: birth.via,
+            client_state: birth.client_state,
+            connect_failure: None,
             keep_client_address: birth.keep_client_address,
             started: turn.now,
             protocol: detect::by_port(birth.server.port()),
@@ -215,7 +232,7 @@ impl Flow {
             )),
             lan: Lan {
                 connection: birth.connection,
-                connected: birth.half == Half::Near,
+                connected: birth.half == Half::Near && birth.client_state == ClientState::Accepted,
                 credit: 0,
                 queued: 0,
                 waiting: VecDeque::new(),
@@ -257,6 +274,11 @@ impl Flow {
     /// Whether the connection on the LAN side stands.
     pub(crate) fn is_connected(&self) -> bool {
         self.lan.connected
+    }
+
+    /// Whether the client waits to hear whether the server's connection stands.
+    pub(crate) fn asks(&self) -> bool {
+        self.client_state == ClientState::Asks && !self.lan.connected
     }
 
     /// Bytes that the flow holds in memory, by its own count.

@@ -13,7 +13,7 @@ use tunnel::transport::{Codepoint, Keys, SuspendReason};
 use tunnel::wire::DatagramOffer;
 pub use tunnel::{ConnectFailure, LinkId};
 
-use crate::Config;
+use crate::{Config, Prefix};
 
 /// A TCP connection on the LAN side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +56,18 @@ pub enum Input {
         /// The client's address.
         client: SocketAddr,
         /// The address the client wanted to reach.
+        server: SocketAddr,
+        /// How it came.
+        via: Via,
+    },
+    /// A client asks for a connection and waits for the outcome: its SYN is held, or its request to a proxy is
+    /// not answered yet. Answered by [`Output::Admit`], [`Output::Decline`] or [`Output::Reset`].
+    Asked {
+        /// The new connection.
+        connection: ConnectionId,
+        /// The client's address.
+        client: SocketAddr,
+        /// The address the client wants to reach.
         server: SocketAddr,
         /// How it came.
         via: Via,
@@ -189,6 +201,20 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
+    /// Complete the connection of a client that has [asked](Input::Asked) for it. What follows for this
+    /// connection is for after that; if the client does not complete it, that is [`Input::Aborted`].
+    Admit {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Tell a client that has [asked](Input::Asked) for a connection what became of it. The engine has
+    /// forgotten it.
+    Decline {
+        /// Which.
+        connection: ConnectionId,
+        /// Why the server's connection could not be opened.
+        failure: ConnectFailure,
+    },
     /// Reset the connection at once. The engine has forgotten it.
     Reset {
         /// Which.
@@ -257,6 +283,24 @@ pub enum Output {
         /// Which.
         server: SocketAddr,
     },
+    /// Accept intercepted clients of this server before it is asked, for so long from now, where the
+    /// policy leaves that to what was learned.
+    AcceptAtOnce {
+        /// Which.
+        server: SocketAddr,
+        /// How long.
+        lasting: Duration,
+    },
+    /// Accept intercepted clients of this server only after it was asked, from now on.
+    AcceptAfterServer {
+        /// Which.
+        server: SocketAddr,
+    },
+    /// Bypass connections from these clients to these servers, and no other pairs of networks.
+    BypassRoutes {
+        /// The whole set: the clients' network and the servers'.
+        routes: Vec<(Prefix, Prefix)>,
+    },
     /// Intercept what lies behind these peers, and nothing else.
     Intercept {
         /// The whole set.
@@ -315,6 +359,18 @@ pub enum Event {
         peer: NodeId,
         /// Why.
         reason: SuspendReason,
+    },
+    /// The servers' answers to these clients do not come back through the peer; their connections are
+    /// bypassed.
+    AsymmetricRoute {
+        /// The peer behind which the servers are.
+        peer: NodeId,
+        /// The clients' network.
+        clients: Prefix,
+        /// The servers' network.
+        servers: Prefix,
+        /// For how long.
+        lasting: Duration,
     },
     /// Disk requests of the dictionary have failed; it goes on in memory. Told at the first and
     /// whenever their number has doubled.

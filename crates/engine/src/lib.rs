@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod asymmetric_routes;
 mod config;
 mod direct;
 mod engine;
@@ -22,12 +23,15 @@ mod flow;
 mod io;
 mod left_alone;
 mod peer;
+mod reached_servers;
 mod report;
 mod unreachable_servers;
 mod violations;
 mod why;
 
-pub use config::{Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix};
+pub use config::{
+    AcceptMode, AcceptRule, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
+};
 pub use engine::Engine;
 pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, OnBehalf, Output, Via};
 pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};

@@ -19,9 +19,9 @@ use vocab::Time;
 
 /// How long a server is bypassed after its first failure. A person who has started the server tries
 /// again within that time and is served, only not accelerated.
-const FIRST_BYPASS: Duration = Duration::from_secs(60);
+pub(crate) const FIRST_BYPASS: Duration = Duration::from_secs(60);
 /// The longest bypass. DESIGN "A dead node is a wire" names both figures.
-const LONGEST_BYPASS: Duration = Duration::from_secs(3600);
+pub(crate) const LONGEST_BYPASS: Duration = Duration::from_secs(3600);
 /// A server that nobody has tried for so long after its bypass starts from [`FIRST_BYPASS`] again.
 const REMEMBERED_AFTER: Duration = LONGEST_BYPASS;
 

@@ -7,7 +7,7 @@ use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
 
 use crate::direct::Direct;
-use crate::flow::Flow;
+use crate::flow::{ClientState, Flow};
 use crate::peer::Peer;
 use crate::report::{DictionaryStatus, FlowReport, StageReport, Why};
 
@@ -21,8 +21,18 @@ pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
             "the far node may not connect there (its serve prefixes, or no right to use the client's address)"
         }
         ConnectFailure::Exhausted => "the far node is at a limit",
+        ConnectFailure::AnswersElsewhere => {
+            "the server answers the far node's own address and not the client's: its answers to the client take another route (asymmetric route)"
+        }
         ConnectFailure::Other => "the far node could not connect",
     }
+}
+
+/// What would let the server's connection be opened; `None` where the reason says it.
+pub(crate) fn failure_remedy(failure: ConnectFailure) -> Option<&'static str> {
+    (failure == ConnectFailure::AnswersElsewhere).then_some(
+        "route the server's answers to the client through the far node, or have the client use the proxy of its node ([proxy]): the far node then connects with its own address",
+    )
 }
 
 /// Why the peer, or the session, reset a flow.
@@ -126,7 +136,11 @@ pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
 
 fn intercept(flow: &Flow) -> StageReport {
     let did = match flow.via {
-        Some(via) => format!("accepted at once ({via})"),
+        Some(via) if flow.client_state == ClientState::Accepted => {
+            format!("accepted at once ({via})")
+        }
+        Some(via) if flow.is_connected() => format!("accepted after the server ({via})"),
+        Some(via) => format!("not accepted yet, for the server has not answered ({via})"),
         None if !flow.is_connected() => {
             "could not open the server's connection for the peer".to_owned()
         }
@@ -141,8 +155,13 @@ fn intercept(flow: &Flow) -> StageReport {
         stage: "intercept",
         did: format!("{did}; {kept}"),
         saved_bytes: None,
-        why_not: None,
-        remedy: None,
+        why_not: flow
+            .connect_failure
+            .map(|failure| failure_text(failure).to_owned()),
+        remedy: flow
+            .connect_failure
+            .and_then(failure_remedy)
+            .map(str::to_owned),
     }
 }
 

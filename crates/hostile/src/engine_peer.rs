@@ -250,14 +250,26 @@ impl World {
         self.accepted += 1;
         let connection = ConnectionId::Accepted(self.accepted);
         self.connections.insert(connection, 0);
-        self.give(Input::Accepted {
-            connection,
-            client: SocketAddr::from(([198, 18, 1, 2], 40_000)),
-            server: SocketAddr::from(([198, 18, 2, script.byte()], script.short())),
-            via: match script.byte() % 3 {
-                0 => Via::Transparent,
-                1 => Via::Socks5,
-                _ => Via::HttpConnect,
+        let client = SocketAddr::from(([198, 18, 1, 2], 40_000));
+        let server = SocketAddr::from(([198, 18, 2, script.byte()], script.short()));
+        let which = script.byte();
+        let via = match which % 3 {
+            0 => Via::Transparent,
+            1 => Via::Socks5,
+            _ => Via::HttpConnect,
+        };
+        self.give(match which % 2 {
+            0 => Input::Accepted {
+                connection,
+                client,
+                server,
+                via,
+            },
+            _ => Input::Asked {
+                connection,
+                client,
+                server,
+                via,
             },
         });
     }
@@ -366,7 +378,9 @@ impl World {
             Output::FinishWrite { connection } => {
                 assert!(self.connections.contains_key(&connection));
             }
-            Output::Reset { connection } | Output::Close { connection } => {
+            Output::Reset { connection }
+            | Output::Decline { connection, .. }
+            | Output::Close { connection } => {
                 self.connections.remove(&connection);
                 self.connecting.retain(|waiting| *waiting != connection);
                 self.unwritten.retain(|(waiting, _)| *waiting != connection);
@@ -397,7 +411,13 @@ impl World {
             Output::Avoid { server, .. } => {
                 self.engine.handle(self.now, Input::Avoided { server });
             }
+            Output::Admit { connection } => {
+                assert!(self.connections.contains_key(&connection));
+            }
             Output::Readmit { .. }
+            | Output::BypassRoutes { .. }
+            | Output::AcceptAtOnce { .. }
+            | Output::AcceptAfterServer { .. }
             | Output::Transmit { .. }
             | Output::TransmitDatagrams { .. }
             | Output::StartDatagrams { .. }

@@ -1,4 +1,4 @@
-//! Accepted connections: numbered, announced to the engine, and served by a task each on its thread.
+//! Clients' connections: numbered, announced to the engine, and served by a task each on its thread.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::lan;
+use crate::lan::{self, Asked};
 use crate::mailbox::{Mailbox, Message};
 
 /// Gives out numbers; each is used once.
@@ -38,8 +38,7 @@ impl Connections {
         via: Via,
         mailbox: &Mailbox,
     ) {
-        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        let connection = ConnectionId::Accepted(number);
+        let connection = self.number();
         let (commands, orders) = mpsc::unbounded_channel();
         let accepted = Message::Accepted {
             connection,
@@ -59,6 +58,39 @@ impl Connections {
                 lan::serve(connection, stream, early, orders, mailbox).await;
             }
         });
+    }
+
+    /// Announces a client that waits to hear whether its server can be reached, and then starts a task
+    /// that attends to it.
+    pub(crate) fn asks<Attending>(
+        &self,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+        mailbox: &Mailbox,
+        attend: impl FnOnce(Asked) -> Attending + Send + 'static,
+    ) where
+        Attending: Future<Output = ()> + Send,
+    {
+        let connection = self.number();
+        let (commands, orders) = mpsc::unbounded_channel();
+        let message = Message::Asked {
+            connection,
+            client: canonical(client),
+            server: canonical(server),
+            via,
+            commands,
+        };
+        let mailbox = mailbox.clone();
+        self.engine.spawn(async move {
+            // A loop that has ended drops the message and with it `commands`: that is an order to end.
+            let _ = mailbox.send(message).await;
+            attend(Asked { connection, orders }).await;
+        });
+    }
+
+    fn number(&self) -> ConnectionId {
+        ConnectionId::Accepted(self.next.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }
 

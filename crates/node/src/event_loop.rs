@@ -304,6 +304,23 @@ impl EventLoop {
                 };
                 self.engine.handle(now, accepted);
             }
+            Message::Asked {
+                connection,
+                client,
+                server,
+                via,
+                commands,
+            } => {
+                tracing::debug!(%client, %server, %via, "a client asks for a connection");
+                self.connections.insert(connection, commands);
+                let asked = Input::Asked {
+                    connection,
+                    client,
+                    server,
+                    via,
+                };
+                self.engine.handle(now, asked);
+            }
             Message::LinkUp {
                 link,
                 peer,
@@ -358,6 +375,7 @@ impl EventLoop {
                 self.connections.remove(connection);
             }
             Input::Accepted { .. }
+            | Input::Asked { .. }
             | Input::Received { .. }
             | Input::Finished { .. }
             | Input::Written { .. }
@@ -479,6 +497,23 @@ impl EventLoop {
             }
             Output::Readmit { server } => {
                 self.intercept(intercept::Change::Readmit { server });
+            }
+            Output::AcceptAtOnce { server, lasting } => {
+                self.intercept(intercept::Change::AcceptAtOnce { server, lasting });
+            }
+            Output::AcceptAfterServer { server } => {
+                self.intercept(intercept::Change::AcceptAfterServer { server });
+            }
+            Output::BypassRoutes { routes } => {
+                self.intercept(intercept::Change::BypassRoutes(routes));
+            }
+            Output::Admit { connection } => self.command(connection, lan::Command::Admit),
+            Output::Decline {
+                connection,
+                failure,
+            } => {
+                self.command(connection, lan::Command::Decline(failure));
+                self.connections.remove(&connection);
             }
             Output::Intercept { peers } => {
                 let prefixes = self
@@ -769,6 +804,22 @@ impl EventLoop {
                     what,
                     left_out = untold,
                     "the peer broke the rules of the protocol; left_out is how many such events were not logged"
+                );
+            }
+            Event::AsymmetricRoute {
+                peer,
+                clients,
+                servers,
+                lasting,
+            } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    %clients,
+                    %servers,
+                    bypassed_s = lasting.as_secs(),
+                    "asymmetric route: the servers' answers to these clients do not come back through the peer's \
+                     node, so their connections are bypassed; route the answers through that node, or have the \
+                     clients use this node's proxy ([proxy]), for which the peer connects with its own address"
                 );
             }
             Event::LimitReached { limit } => {

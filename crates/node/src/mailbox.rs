@@ -30,6 +30,14 @@ pub(crate) enum Message {
         via: Via,
         commands: mpsc::UnboundedSender<lan::Command>,
     },
+    /// A client waits to hear whether its server can be reached; its task takes `commands`.
+    Asked {
+        connection: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+        commands: mpsc::UnboundedSender<lan::Command>,
+    },
     /// A link's handshake is done; its writer takes `commands`.
     LinkUp {
         link: LinkId,

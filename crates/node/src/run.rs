@@ -199,6 +199,7 @@ struct Opened {
     wan: Option<std::net::TcpListener>,
     udp: Option<std::net::UdpSocket>,
     intercept: Vec<std::net::TcpListener>,
+    hold: Option<intercept::Hold>,
     proxies: Vec<(std::net::TcpListener, Protocol)>,
     metrics: Option<std::net::TcpListener>,
     admin: std::os::unix::net::UnixListener,
@@ -275,7 +276,8 @@ impl Node {
     ) -> Result<(), RunError> {
         let (mailbox, messages) = Mailbox::new();
         let (report, reported) = watch::channel(intercept::Report::off());
-        let changes = self.start_interception(report, mailbox.clone());
+        let hold = opened.hold.as_ref().map(|hold| hold.ports);
+        let changes = self.start_interception(hold, report, mailbox.clone());
         tokio::spawn(supervision.attend(watched, self.heart.clone(), changes.clone()));
 
         let trust = Trust::default();
@@ -316,9 +318,15 @@ impl Node {
             tokio::spawn(wan::listen(into_tokio(listener)?, listening));
         }
         let connections = Connections::new(engine);
+        let held = intercept::HeldSyns::default();
+        if let Some(hold) = opened.hold {
+            let (connections, mailbox) = (connections.clone(), mailbox.clone());
+            tokio::spawn(intercept::attend(hold, held.clone(), connections, mailbox));
+        }
         for listener in opened.intercept {
             tokio::spawn(intercept::accept_intercepted(
                 into_tokio(listener)?,
+                held.clone(),
                 connections.clone(),
                 mailbox.clone(),
             ));
@@ -523,6 +531,7 @@ impl Node {
 
     fn start_interception(
         &self,
+        hold: Option<intercept::HoldPorts>,
         report: watch::Sender<intercept::Report>,
         mailbox: Mailbox,
     ) -> Option<mpsc::UnboundedSender<Change>> {
@@ -532,6 +541,7 @@ impl Node {
         let (changes, wanted) = mpsc::unbounded_channel();
         tokio::spawn(intercept::manage(
             self.config.clone(),
+            hold,
             wanted,
             report,
             mailbox,
@@ -586,6 +596,16 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
     } else {
         Vec::new()
     };
+    let hold = intercepts.then(|| intercept::Hold::open(&config.intercept));
+    let hold = hold.and_then(|opened| {
+        let failed = |error: &io::Error| {
+            tracing::warn!(
+                %error,
+                "intercepted clients are accepted before the server is asked, whatever `accept` says: their SYNs cannot be held here; that needs a kernel with nfnetlink_log, and packet sockets (AF_PACKET in RestrictAddressFamilies= of the systemd unit)"
+            );
+        };
+        opened.inspect_err(failed).ok()
+    });
     let mut proxies = Vec::new();
     for (address, protocol, what) in [
         (config.proxy.socks5, Protocol::Socks5, "SOCKS5 at"),
@@ -618,6 +638,7 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
             })
             .transpose()?,
         intercept,
+        hold,
         proxies,
         metrics: config
             .metrics

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use socket2::{SockAddr, Socket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -143,6 +144,34 @@ pub(crate) fn enlarge_buffers(socket: &std::net::UdpSocket, bytes: usize) -> io:
     Ok(usize::try_from(receive.min(send)).unwrap_or(0) / 2)
 }
 
+/// Where a packet socket sends packets of this kind (as in an Ethernet header) to have them arrive on
+/// the loopback device.
+///
+/// # Errors
+/// When there is no loopback device.
+pub(crate) fn loopback_packet_address(ethertype: u16) -> io::Result<SockAddr> {
+    // SAFETY: the name ends in a zero byte and the kernel only reads it.
+    let index = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+    let index = libc::c_int::try_from(index).unwrap_or(0);
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the storage is zeroed and larger than a sockaddr_ll, for which zero is valid, and its
+    // length is set to that of what was written.
+    let ((), address) = unsafe {
+        SockAddr::try_init(|storage, length| {
+            let address = storage.cast::<libc::sockaddr_ll>();
+            (*address).sll_family = libc::AF_PACKET as libc::sa_family_t;
+            (*address).sll_protocol = ethertype.to_be();
+            (*address).sll_ifindex = index;
+            (*address).sll_halen = 6;
+            *length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            Ok(())
+        })
+    }?;
+    Ok(address)
+}
+
 /// The largest packet, headers included, that the kernel takes the way of a connection to carry.
 ///
 /// # Errors
@@ -170,6 +199,15 @@ pub(crate) fn timer() -> io::Result<AsyncFd<OwnedFd>> {
     let timer = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // SAFETY: an OwnedFd names the same open file as long as it lives, and gives it to nobody.
     unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// A socket that the runtime which this is called in waits for.
+///
+/// # Errors
+/// When the runtime cannot wait for it.
+pub(crate) fn waited_for(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    // SAFETY: a Socket names the same open file as long as it lives, and nobody replaces it in the AsyncFd.
+    unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 /// Has the timer become readable once, after this time.

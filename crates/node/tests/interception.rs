@@ -4,6 +4,7 @@
 //! ```text
 //!   client ── lan0 [near] wan0 ── wan0 [far] lan0 ── server
 //!   198.18.1.0/24     198.18.11.0/30      198.18.2.0/24       and the same in 2001:2::/48
+//!     └────────────────── 198.18.3.0/24 ──────────────┘          for an asymmetric route
 //! ```
 //!
 //! The test program is also what it tests: started as `node ...` it is a node or its watchdog,
@@ -24,6 +25,16 @@ use node::pairing::Pins;
 const SERVER: &str = "198.18.2.2:8080";
 const SERVER_IPV6: &str = "[2001:2:0:2::2]:8080";
 const CLOSED: &str = "198.18.2.2:8081";
+const CLOSED_IPV6: &str = "[2001:2:0:2::2]:8081";
+/// A closed port whose clients are accepted at once, by the policy.
+const CLOSED_AT_ONCE: &str = "198.18.2.2:8082";
+/// Where a server is started and stopped during a test.
+const COMES_AND_GOES: &str = "198.18.2.2:8083";
+/// Where a server is whose answers take another route; the second is another port of the same host.
+const ELSEWHERE: &str = "198.18.2.2:8085";
+const ELSEWHERE_TOO: &str = "198.18.2.2:8086";
+/// A server whose clients are accepted after it, by the policy, though it was reached before.
+const AFTER_SERVER: &str = "198.18.2.2:8084";
 /// A closed port at the far node's WAN address, which lies in a prefix of the far node.
 const PEER_ITSELF: &str = "198.18.11.2:8081";
 
@@ -33,7 +44,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["node", "run", config, ..] => run_node(Path::new(config)),
         ["node", "watchdog", name, ..] => watch(name, &arguments),
-        ["serve"] => serve(),
+        ["serve", port] => serve(port.parse().unwrap()),
         ["fetch", server, patience_ms] => {
             let patience = Duration::from_millis(patience_ms.parse().unwrap());
             return fetch(server.parse().unwrap(), patience);
@@ -83,8 +94,8 @@ fn watch(name: &str, arguments: &[String]) {
 
 /// Answers each connection, once its client has finished, with the client's address and the
 /// number of bytes it sent.
-fn serve() {
-    let listener = TcpListener::bind("[::]:8080").unwrap();
+fn serve(port: u16) {
+    let listener = TcpListener::bind(("::", port)).unwrap();
     println!("ready");
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { continue };
@@ -155,13 +166,30 @@ fn run_tests() -> ExitCode {
             "both_addresses_are_kept_in_both_families",
             both_addresses as fn(&mut Lab),
         ),
+        ("a_closed_port_is_refused_from_the_first_try", closed_port),
         (
-            "a_refusing_server_looks_refusing_on_the_next_try",
-            refusing_server,
+            "clients_accepted_at_once_by_the_policy_find_a_closed_port_on_the_next_try",
+            accepted_at_once,
+        ),
+        (
+            "the_first_connection_to_a_server_is_accelerated_and_accepted_after_it",
+            first_connection,
+        ),
+        (
+            "a_server_that_answers_while_it_is_bypassed_is_accelerated_again",
+            bypassed_server_answers,
+        ),
+        (
+            "held_connections_survive_strict_reverse_path_filtering",
+            strict_reverse_path,
         ),
         (
             "a_peers_own_address_is_never_intercepted",
             peers_own_address,
+        ),
+        (
+            "an_asymmetric_route_is_found_named_and_bypassed",
+            asymmetric_route,
         ),
         (
             "udp_is_taken_and_left_when_it_is_blocked_and_taken_again",
@@ -212,14 +240,105 @@ fn both_addresses(lab: &mut Lab) {
     );
 }
 
-fn refusing_server(lab: &mut Lab) {
-    let first = lab.fetch(CLOSED);
+fn closed_port(lab: &mut Lab) {
+    for closed in [CLOSED, CLOSED_IPV6] {
+        let before = lab.flows_total("near");
+        assert_eq!(lab.fetch(closed), "ConnectionRefused");
+        assert_eq!(lab.flows_total("near"), before + 1, "the far node asked it");
+        // It is bypassed now, and looks the same.
+        assert_eq!(lab.fetch(closed), "ConnectionRefused");
+    }
+}
+
+fn accepted_at_once(lab: &mut Lab) {
+    let first = lab.fetch(CLOSED_AT_ONCE);
     assert!(
         first == "ConnectionReset" || first == "BrokenPipe",
         "{first}"
     );
     within(Duration::from_secs(3), || {
-        lab.fetch(CLOSED) == "ConnectionRefused"
+        lab.fetch(CLOSED_AT_ONCE) == "ConnectionRefused"
+    });
+}
+
+fn first_connection(lab: &mut Lab) {
+    lab.serve(8084);
+    for server in [SERVER, SERVER_IPV6] {
+        // An earlier test has reached it.
+        lab.fetch(server);
+        assert!(lab.last_intercept_stage().contains("accepted at once"));
+    }
+    for _ in 0..2 {
+        let before = lab.flows_total("near");
+        assert_eq!(lab.fetch(AFTER_SERVER), "198.18.1.2 200000");
+        assert_eq!(lab.flows_total("near"), before + 1);
+        let stage = lab.last_intercept_stage();
+        assert!(stage.contains("accepted after the server"), "{stage}");
+    }
+}
+
+fn bypassed_server_answers(lab: &mut Lab) {
+    assert_eq!(lab.fetch(COMES_AND_GOES), "ConnectionRefused");
+    let is_bypassed = |lab: &Lab| {
+        let rules = lab.inside("near", &["nft", "list", "ruleset"]);
+        text(&rules).contains("198.18.2.2 . 8083")
+    };
+    within(Duration::from_secs(3), || is_bypassed(lab));
+    let server = lab.serve(8083);
+    let before = lab.flows_total("near");
+    // The server may not listen yet; whoever reaches it first does so directly.
+    within(Duration::from_secs(5), || {
+        lab.fetch(COMES_AND_GOES) == "198.18.1.2 200000"
+    });
+    assert_eq!(lab.flows_total("near"), before, "it went directly");
+    within(Duration::from_secs(3), || !is_bypassed(lab));
+    assert_eq!(lab.fetch(COMES_AND_GOES), "198.18.1.2 200000");
+    assert_eq!(lab.flows_total("near"), before + 1);
+
+    // A monitor sees a server go down after one connection at most.
+    signal(server, "KILL");
+    lab.fetch(COMES_AND_GOES);
+    within(Duration::from_secs(3), || {
+        lab.fetch(COMES_AND_GOES) == "ConnectionRefused"
+    });
+}
+
+/// The SYN that is let in comes by the loopback device, and the route back to its client does not.
+fn strict_reverse_path(lab: &mut Lab) {
+    // A SYN that is lost is sent again after a second.
+    assert_eq!(lab.fetch_within(AFTER_SERVER, "900"), "198.18.1.2 200000");
+}
+
+fn asymmetric_route(lab: &mut Lab) {
+    lab.serve(8085);
+    lab.serve(8086);
+    let route = ["198.18.1.0/24", "via", "198.18.3.1", "dev", "eth1"];
+    lab.set("server", &[&["ip", "route", "add"], &route[..]].concat());
+    let before = lab.flows_total("near");
+    // The far node finds out between the client's second SYN and its third, which goes directly.
+    assert_eq!(lab.fetch(ELSEWHERE), "198.18.1.2 200000");
+    assert_eq!(lab.flows_total("near"), before + 1);
+    let status = lab.status("near").unwrap();
+    let routes = &status["interception"]["bypassed_routes"];
+    assert_eq!(routes[0], "198.18.1.0/24 to 198.18.2.0/24");
+    let stage = lab.last_why()["stages"][0].clone();
+    let says = |field: &str| stage[field].as_str().unwrap().to_owned();
+    assert!(says("why_not").contains("asymmetric route"));
+    assert!(says("remedy").contains("through the far node"));
+
+    // Nobody else waits: neither for another port nor for a server that was reached before.
+    for server in [ELSEWHERE_TOO, SERVER] {
+        assert_eq!(lab.fetch_within(server, "900"), "198.18.1.2 200000");
+    }
+    assert_eq!(lab.flows_total("near"), before + 1);
+
+    // The next tests use the same networks. A configuration that is read again starts anew.
+    lab.set("server", &[&["ip", "route", "del"], &route[..]].concat());
+    let socket = lab.state("near").join("admin.sock");
+    node::admin::ask(&socket, node::admin::Request::Reload).unwrap();
+    within(Duration::from_secs(3), || {
+        let status = lab.status("near").unwrap();
+        status["interception"]["bypassed_routes"] == serde_json::json!([])
     });
 }
 
@@ -396,6 +515,7 @@ impl Lab {
         lab.join(("client", "eth0", 2), ("near", "lan0", 1), 1);
         lab.join(("near", "wan0", 1), ("far", "wan0", 2), 11);
         lab.join(("far", "lan0", 1), ("server", "eth0", 2), 2);
+        lab.join(("client", "eth1", 1), ("server", "eth1", 2), 3);
         lab.route("client", "default", 1, 1);
         lab.route("server", "default", 2, 1);
         lab.route("near", "198.18.2.0/24", 11, 2);
@@ -404,6 +524,8 @@ impl Lab {
             let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding";
             lab.set(site, &["sh", "-c", forward]);
         }
+        let strict = "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter";
+        lab.set("near", &["sh", "-c", strict]);
         lab
     }
 
@@ -432,7 +554,7 @@ impl Lab {
     }
 
     fn start_nodes(&mut self) {
-        self.start("server", &["serve"]);
+        self.serve(8080);
         // IPv6 takes some seconds until all neighbours know each other.
         within(Duration::from_secs(15), || {
             self.fetch_within(SERVER_IPV6, "400") == "2001:2:0:1::2 200000"
@@ -441,7 +563,7 @@ impl Lab {
         for (site, wan, peer, prefixes) in [
             (
                 "near",
-                "",
+                "[[policy.accept_rule]]\nports = [8082]\naccept = \"at-once\"\n[[policy.accept_rule]]\nports = [8084]\naccept = \"after-server\"\n",
                 "far",
                 r#""198.18.2.0/24", "2001:2:0:2::/64", "198.18.11.0/24""#,
             ),
@@ -487,12 +609,37 @@ impl Lab {
             ["near", "far"].iter().all(|site| {
                 self.status(site).is_some_and(|status| {
                     status["peers"][0]["state"] == "up"
+                        && status["interception"]["state"] == "in place"
                         && status["interception"]["destinations"]
                             .as_array()
                             .is_some_and(|destinations| destinations.len() >= 2)
                 })
             })
         });
+    }
+
+    /// Starts a server and returns its process.
+    fn serve(&mut self, port: u16) -> u64 {
+        self.start("server", &["serve", &port.to_string()]);
+        let server = self.children.last().unwrap();
+        u64::from(server.id())
+    }
+
+    /// What the near node did first with the flow that it took last.
+    fn last_intercept_stage(&self) -> String {
+        let did = &self.last_why()["stages"][0]["did"];
+        did.as_str().unwrap().to_owned()
+    }
+
+    /// What there is to say of the flow that the near node took last.
+    fn last_why(&self) -> serde_json::Value {
+        let socket = self.state("near").join("admin.sock");
+        let ask = |request| node::admin::ask(&socket, request).unwrap();
+        let flows = ask(node::admin::Request::Flows);
+        let last = flows["flows"].as_array().unwrap().last().unwrap()["flow"].as_u64();
+        ask(node::admin::Request::Why {
+            flow: last.unwrap(),
+        })
     }
 
     fn start(&mut self, site: &str, arguments: &[&str]) {

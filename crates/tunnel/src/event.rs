@@ -42,6 +42,9 @@ pub enum ConnectFailure {
     NotPermitted,
     /// A limit of the far node (descriptors, ports, memory).
     Exhausted,
+    /// The server answers the far node's own address and not the client's: its answers to the client take
+    /// another route.
+    AnswersElsewhere,
     /// Anything else.
     Other,
 }

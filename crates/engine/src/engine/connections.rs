@@ -9,10 +9,21 @@ use tunnel::{Answer, Open, ResetReason};
 use vocab::{FlowId, NodeId, Random, Time};
 
 use super::{DIRECT_BEYOND_LIMIT, Engine};
+use crate::config::AcceptMode;
 use crate::direct::{Direct, DirectReason, Life};
-use crate::flow::{Birth, Flow, Turn};
+use crate::flow::{Birth, ClientState, Flow, Turn};
 use crate::io::{ConnectFailure, ConnectionId, Output, Via};
 use crate::why;
+
+/// A client's connection, before it is known which way it goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) connection: ConnectionId,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) via: Via,
+    pub(crate) state: ClientState,
+}
 
 impl Engine {
     pub(super) fn accepted(
@@ -23,9 +34,51 @@ impl Engine {
         server: SocketAddr,
         via: Via,
     ) {
-        match self.choose_peer(server.ip()) {
-            Ok(node) => self.open_flow(now, node, connection, client, server, via),
-            Err(reason) => self.open_direct(now, connection, client, server, via, reason),
+        let caller = Caller {
+            connection,
+            client,
+            server,
+            via,
+            state: ClientState::Accepted,
+        };
+        self.connect_caller(now, caller);
+    }
+
+    /// A client that is not accepted yet: it hears of the outcome, unless it may be accepted at once.
+    pub(super) fn asked(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+    ) {
+        let at_once = match self.config.policy.accept_mode(client.ip(), server) {
+            AcceptMode::AtOnce => true,
+            AcceptMode::AfterServer => false,
+            AcceptMode::Learned => self.reached_servers.contains(now, server),
+        };
+        let state = match at_once {
+            true => ClientState::Accepted,
+            false => ClientState::Asks,
+        };
+        if at_once {
+            self.outputs.push_back(Output::Admit { connection });
+        }
+        let caller = Caller {
+            connection,
+            client,
+            server,
+            via,
+            state,
+        };
+        self.connect_caller(now, caller);
+    }
+
+    fn connect_caller(&mut self, now: Time, caller: Caller) {
+        match self.choose_peer(caller.server.ip()) {
+            Ok(node) => self.open_flow(now, node, caller),
+            Err(reason) => self.open_direct(now, caller, reason),
         }
     }
 
@@ -52,15 +105,14 @@ impl Engine {
         Ok(peer.config.node)
     }
 
-    pub(super) fn open_flow(
-        &mut self,
-        now: Time,
-        node: NodeId,
-        connection: ConnectionId,
-        client: SocketAddr,
-        server: SocketAddr,
-        via: Via,
-    ) {
+    pub(super) fn open_flow(&mut self, now: Time, node: NodeId, caller: Caller) {
+        let Caller {
+            connection,
+            client,
+            server,
+            via,
+            state,
+        } = caller;
         let carry_only = self.config.policy.carry_only(server);
         let accelerator = match carry_only {
             true => &registry::ENTRIES[0],
@@ -80,13 +132,16 @@ impl Engine {
             .get_mut(&node)
             .expect("choose_peer returns known peers");
         let Ok(id) = peer.session.open(now, open.clone()) else {
-            let reason = DirectReason::FlowLimit;
-            self.open_direct(now, connection, client, server, via, reason);
-            return;
+            return self.open_direct(now, caller, DirectReason::FlowLimit);
         };
         let birth = self.birth(now, (node, id), Half::Near, connection, accelerator, &open);
         let via = Some(via);
-        self.start_flow(now, Birth { via, ..birth });
+        let birth = Birth {
+            via,
+            client_state: state,
+            ..birth
+        };
+        self.start_flow(now, birth);
     }
 
     /// A flow that a peer opened towards a server beside this node.
@@ -142,6 +197,7 @@ impl Engine {
             client: open.client,
             server: open.server,
             via: None,
+            client_state: ClientState::Accepted,
             keep_client_address: open.keep_client_address,
             connection,
             accelerator,
@@ -192,15 +248,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn open_direct(
-        &mut self,
-        now: Time,
-        accepted: ConnectionId,
-        client: SocketAddr,
-        server: SocketAddr,
-        via: Via,
-        reason: DirectReason,
-    ) {
+    pub(super) fn open_direct(&mut self, now: Time, caller: Caller, reason: DirectReason) {
+        let accepted = caller.connection;
         let most = self.config.limits.flows + DIRECT_BEYOND_LIMIT;
         if self.flows.len() + self.directs.len() >= most || self.stopped {
             self.outputs.push_back(Output::Reset {
@@ -210,17 +259,7 @@ impl Engine {
         }
         let number = self.next_number();
         let opened = self.next_opened();
-        let direct = Direct::open(
-            now,
-            number,
-            accepted,
-            opened,
-            client,
-            server,
-            via,
-            reason,
-            &mut self.outputs,
-        );
+        let direct = Direct::open(now, number, caller, opened, reason, &mut self.outputs);
         self.totals.directs += 1;
         for connection in direct.connections() {
             self.connections.insert(connection, number);

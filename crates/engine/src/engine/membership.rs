@@ -33,6 +33,10 @@ impl Engine {
         // The dictionary's sizes are fixed at the start; the rest holds from here on.
         self.config = config;
         self.left_alone.forget();
+        // Prefixes that have changed may overlap those that are bypassed.
+        if self.asymmetric_routes.clear() {
+            self.put_out_bypassed_routes();
+        }
         // Prefixes may have changed under an unchanged set of peers.
         self.intercepted = None;
     }

@@ -10,7 +10,7 @@
 //! Every turn ends in `settle`, which carries what the sessions and the dictionary have to say
 //! to the flows until nothing is left to say.
 
-mod connections;
+pub(crate) mod connections;
 mod membership;
 mod sessions;
 mod turns;
@@ -27,12 +27,14 @@ use tunnel::transport::Transmit;
 use tunnel::wire::DatagramOffer;
 use vocab::{NodeId, Random, Time};
 
-use crate::config::Config;
+use crate::asymmetric_routes::AsymmetricRoutes;
+use crate::config::{Config, Prefix};
 use crate::direct::Direct;
 use crate::flow::Flow;
 use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
 use crate::left_alone::LeftAlone;
 use crate::peer::{Peer, Reach};
+use crate::reached_servers::ReachedServers;
 use crate::report::{FlowReport, Status, Why};
 use crate::unreachable_servers::UnreachableServers;
 use crate::why;
@@ -65,6 +67,8 @@ pub struct Engine {
     connections: BTreeMap<ConnectionId, u64>,
     timers: BTreeSet<(Time, u64)>,
     unreachable_servers: UnreachableServers,
+    reached_servers: ReachedServers,
+    asymmetric_routes: AsymmetricRoutes,
     /// Flows and direct connections whose server failed them, until its bypass is in place.
     waiting_for_bypass: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
     left_alone: LeftAlone,
@@ -123,6 +127,8 @@ impl Engine {
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
             unreachable_servers: UnreachableServers::default(),
+            reached_servers: ReachedServers::default(),
+            asymmetric_routes: AsymmetricRoutes::default(),
             waiting_for_bypass: BTreeMap::new(),
             left_alone: LeftAlone::default(),
             outputs: VecDeque::new(),
@@ -161,6 +167,12 @@ impl Engine {
                 server,
                 via,
             } => self.accepted(now, connection, client, server, via),
+            Input::Asked {
+                connection,
+                client,
+                server,
+                via,
+            } => self.asked(now, connection, client, server, via),
             Input::Received { connection, bytes } => self.received(now, connection, bytes),
             Input::Finished { connection } => self.finished(now, connection),
             Input::Aborted { connection } => self.aborted(now, connection),
@@ -263,6 +275,7 @@ impl Engine {
             .chain(flow)
             .chain(full)
             .chain(self.dictionary.poll_timeout())
+            .chain(self.asymmetric_routes.poll_timeout())
             .chain(self.stop_at)
             .min()
     }
@@ -282,6 +295,9 @@ impl Engine {
             peer.full_until = peer.full_until.filter(|until| *until > now);
         }
         self.dictionary.handle_timeout(now);
+        if self.asymmetric_routes.handle_timeout(now) {
+            self.put_out_bypassed_routes();
+        }
         while let Some((at, number)) = self.timers.first().copied()
             && at <= now
         {
@@ -511,15 +527,22 @@ impl Engine {
 
     /// The server of this flow or direct connection failed it. An intercepted client is reset once
     /// the server is bypassed: its next try, which may follow at once, must meet the server itself.
+    /// A client that was not accepted yet hears of it at once: it has not been told that the port is open.
     /// A proxy's client has no way around the node, so its server is not bypassed.
     pub(super) fn server_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
         let flow = self.flows.get(&number);
         let direct = self.directs.get(&number);
-        let (client, server, via) = match (flow, direct) {
-            (Some(flow), _) => (flow.client, flow.server, flow.via),
-            (None, Some(direct)) => (direct.client, direct.server, Some(direct.via)),
+        let (client, server, via, asks) = match (flow, direct) {
+            (Some(flow), _) => (flow.client, flow.server, flow.via, flow.asks()),
+            (None, Some(direct)) => {
+                let via = Some(direct.via);
+                (direct.client, direct.server, via, direct.asks())
+            }
             (None, None) => return,
         };
+        if self.reached_servers.failed(server) {
+            self.outputs.push_back(Output::AcceptAfterServer { server });
+        }
         if via != Some(Via::Transparent) {
             return self.end_failed(now, number, failure);
         }
@@ -532,6 +555,9 @@ impl Engine {
             None if self.waiting_for_bypass.contains_key(&server) => {}
             None => return self.end_failed(now, number, failure),
         }
+        if asks {
+            return self.end_failed(now, number, failure);
+        }
         let waiting = self.waiting_for_bypass.entry(server).or_default();
         waiting.push((number, failure));
     }
@@ -543,20 +569,72 @@ impl Engine {
         }
     }
 
+    /// The same through a peer: the next client is accepted at once.
+    pub(super) fn server_reached(&mut self, now: Time, server: SocketAddr) {
+        self.server_succeeded(server);
+        let reached = self.reached_servers.succeeded(now, server);
+        if let Some(server) = reached.displaced {
+            self.outputs.push_back(Output::AcceptAfterServer { server });
+        }
+        if let Some(lasting) = reached.lasting {
+            self.outputs
+                .push_back(Output::AcceptAtOnce { server, lasting });
+        }
+    }
+
+    /// The far node found that the server's answers to the client of this flow take another route.
+    pub(super) fn route_is_asymmetric(&mut self, now: Time, node: NodeId, number: u64) {
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        let (client, server) = (flow.client.ip(), flow.server.ip());
+        let peer = self.peers.get(&node);
+        let prefixes = peer.map(|peer| peer.config.prefixes.as_slice());
+        let configured = prefixes.unwrap_or_default().iter();
+        let configured = configured.filter(|prefix| prefix.contains(server)).copied();
+        let configured = configured.max_by_key(Prefix::length);
+        let found = (self.asymmetric_routes).found(now, client, server, configured);
+        let Some(((clients, servers), lasting)) = found else {
+            return;
+        };
+        self.put_out_bypassed_routes();
+        self.event(Event::AsymmetricRoute {
+            peer: node,
+            clients,
+            servers,
+            lasting,
+        });
+    }
+
+    pub(super) fn put_out_bypassed_routes(&mut self) {
+        let routes = self.asymmetric_routes.bypassed();
+        self.outputs.push_back(Output::BypassRoutes { routes });
+    }
+
     fn avoided(&mut self, now: Time, server: SocketAddr) {
         for (number, failure) in self.waiting_for_bypass.remove(&server).unwrap_or_default() {
             self.end_failed(now, number, failure);
         }
     }
 
-    fn end_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
+    pub(super) fn end_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
         let reason = why::failure_text(failure);
+        if let Some(flow) = self.flows.get_mut(&number) {
+            flow.connect_failure = Some(failure);
+        }
         if let Some(direct) = self.directs.get_mut(&number) {
-            let [_, opened] = direct.connections();
-            direct.aborted(opened, &mut self.outputs);
+            direct.failed(failure, &mut self.outputs);
             self.forget_direct(now, number, reason);
         } else {
-            self.fail_flow(now, number, reason);
+            let flow = self.flows.get(&number).filter(|flow| flow.asks());
+            let Some(connection) = flow.map(Flow::connection) else {
+                return self.fail_flow(now, number, reason);
+            };
+            self.outputs.push_back(Output::Decline {
+                connection,
+                failure,
+            });
+            self.forget_failed_flow(now, number, reason);
         }
     }
 

@@ -281,8 +281,18 @@ impl Engine {
         };
         match answer {
             Answer::Connected => {
-                if let Some(server) = self.flows.get(&number).map(|flow| flow.server) {
-                    self.server_succeeded(server);
+                let Some(flow) = self.flows.get(&number) else {
+                    return;
+                };
+                let (server, asks, connection) = (flow.server, flow.asks(), flow.connection());
+                let hosts = (flow.client.ip(), server.ip());
+                if flow.keep_client_address && self.asymmetric_routes.succeeded(hosts.0, hosts.1) {
+                    self.put_out_bypassed_routes();
+                }
+                self.server_reached(now, server);
+                if asks {
+                    self.outputs.push_back(Output::Admit { connection });
+                    self.turn(now, number, Flow::connected);
                 }
             }
             // The server is not to blame: the peer is full or stopping, and what would go to it
@@ -291,7 +301,11 @@ impl Engine {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.full_until = Some(now + PEER_FULL_FOR);
                 }
-                self.fail_flow(now, number, why::failure_text(ConnectFailure::Exhausted));
+                self.end_failed(now, number, ConnectFailure::Exhausted);
+            }
+            Answer::Failed(failure @ ConnectFailure::AnswersElsewhere) => {
+                self.route_is_asymmetric(now, node, number);
+                self.server_failed(now, number, failure);
             }
             Answer::Failed(failure) => self.server_failed(now, number, failure),
         }

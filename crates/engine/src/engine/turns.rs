@@ -97,6 +97,11 @@ impl Engine {
         };
         let connection = flow.connection();
         self.outputs.push_back(Output::Reset { connection });
+        self.forget_failed_flow(now, number, reason);
+    }
+
+    /// Forgets a flow whose host was told of its end.
+    pub(super) fn forget_failed_flow(&mut self, now: Time, number: u64, reason: &str) {
         self.totals.failed += 1;
         self.event(Event::FlowFailed {
             flow: number,

@@ -8,7 +8,7 @@
 //! moment to the next until what the test waits for has come.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub(crate) enum Script {
     Swallow,
     /// Refuses the connection.
     Refuse,
+    /// Answers by another route.
+    AnswerElsewhere,
     /// Accepts and then resets after `after` bytes.
     ResetAfter { after: usize },
     /// Accepts and reads nothing.
@@ -72,6 +74,10 @@ pub(crate) struct Host {
     pub(crate) peer_finished: bool,
     pub(crate) was_reset: bool,
     pub(crate) was_closed: bool,
+    /// A client that asked may begin from here on.
+    pub(crate) admitted_at: Option<Time>,
+    /// ... or not, for this reason.
+    pub(crate) declined: Option<ConnectFailure>,
     /// The address the connection was made from.
     pub(crate) seen_client: Option<SocketAddr>,
     credit: usize,
@@ -94,6 +100,10 @@ pub(crate) struct Node {
     pub(crate) intercepted: Vec<NodeId>,
     /// Servers that are bypassed, and for how long from the moment when that was said.
     pub(crate) avoided: BTreeMap<SocketAddr, Duration>,
+    /// Networks between which the rules bypass everything.
+    pub(crate) bypassed_routes: Vec<String>,
+    /// Servers whose clients the rules accept at once.
+    pub(crate) accepted_at_once: BTreeSet<SocketAddr>,
     pub(crate) events: Vec<Event>,
     pub(crate) stopped: bool,
     pub(crate) disk: MemoryDisk,
@@ -201,6 +211,8 @@ impl World {
             hosts: BTreeMap::new(),
             intercepted: Vec::new(),
             avoided: BTreeMap::new(),
+            bypassed_routes: Vec::new(),
+            accepted_at_once: BTreeSet::new(),
             events: Vec::new(),
             stopped: false,
             disk: MemoryDisk::default(),
@@ -305,12 +317,7 @@ impl World {
 
     /// The same, by a proxy or intercepted.
     pub(crate) fn accept_via(&mut self, port: u16, via: Via) -> ConnectionId {
-        let node = &mut self.nodes[NEAR];
-        node.accepted += 1;
-        let connection = ConnectionId::Accepted(node.accepted);
-        node.hosts.insert(connection, Host::default());
-        let mut client = client();
-        client.set_port(40_000 + (node.accepted % 20_000) as u16);
+        let (connection, client) = self.new_client();
         self.input(
             NEAR,
             Input::Accepted {
@@ -321,6 +328,32 @@ impl World {
             },
         );
         connection
+    }
+
+    /// A client asks for a connection and waits for the outcome.
+    pub(crate) fn ask_via(&mut self, port: u16, via: Via) -> ConnectionId {
+        let (connection, client) = self.new_client();
+        let server = server(port);
+        self.input(
+            NEAR,
+            Input::Asked {
+                connection,
+                client,
+                server,
+                via,
+            },
+        );
+        connection
+    }
+
+    fn new_client(&mut self) -> (ConnectionId, SocketAddr) {
+        let node = &mut self.nodes[NEAR];
+        node.accepted += 1;
+        let connection = ConnectionId::Accepted(node.accepted);
+        node.hosts.insert(connection, Host::default());
+        let mut client = client();
+        client.set_port(40_000 + (node.accepted % 20_000) as u16);
+        (connection, client)
     }
 
     /// The client sends these bytes, and a FIN after them if `finish`.
@@ -627,6 +660,30 @@ impl World {
             Output::Readmit { server } => {
                 node.avoided.remove(&server);
             }
+            Output::BypassRoutes { routes } => {
+                let routes = routes.iter();
+                let texts = routes.map(|(clients, servers)| format!("{clients} to {servers}"));
+                node.bypassed_routes = texts.collect();
+            }
+            Output::AcceptAtOnce { server, .. } => {
+                node.accepted_at_once.insert(server);
+            }
+            Output::AcceptAfterServer { server } => {
+                node.accepted_at_once.remove(&server);
+            }
+            Output::Admit { connection } => {
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.admitted_at = Some(now);
+                }
+            }
+            Output::Decline {
+                connection,
+                failure,
+            } => {
+                if let Some(host) = node.hosts.get_mut(&connection) {
+                    host.declined = Some(failure);
+                }
+            }
             Output::Intercept { peers } => node.intercepted = peers,
             Output::Event(event) => node.events.push(event),
             Output::Stopped => node.stopped = true,
@@ -644,6 +701,7 @@ impl World {
         let node = &mut self.nodes[own];
         let result = match script {
             None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
+            Some(Script::AnswerElsewhere) => Err(ConnectFailure::AnswersElsewhere),
             Some(script) => {
                 let mut host = Host {
                     seen_client: client,
@@ -750,7 +808,13 @@ impl Host {
                 }
                 self.finish_after = self.peer_finished;
             }
-            Some(Script::Refuse | Script::ResetAfter { .. } | Script::Stall | Script::Pour)
+            Some(
+                Script::Refuse
+                | Script::AnswerElsewhere
+                | Script::ResetAfter { .. }
+                | Script::Stall
+                | Script::Pour,
+            )
             | None => {}
         }
         if let Some(random) = &mut self.pours

@@ -57,6 +57,10 @@ pub fn status(status: &Value) -> String {
             number(&interception["avoided"])
         ),
     );
+    let routes = &interception["bypassed_routes"];
+    if routes.as_array().is_some_and(|routes| !routes.is_empty()) {
+        line("asymmetric", format!("{}: bypassed", list(routes)));
+    }
     let (lan, wan) = (count(&status["lan_bytes"]), count(&status["wan_bytes"]));
     line(
         "bytes",
@@ -456,13 +460,15 @@ mod tests {
         let prefixes: Vec<String> = (0..40).map(|n| format!("2001:db8:{n}::/48")).collect();
         let status_value = json!({
             "name": "near", "node": "ab".repeat(32), "peers": [peer, by_tls], "mode": "transparent",
-            "interception": { "state": "in place", "destinations": prefixes, "avoided": 3 },
+            "interception": { "state": "in place", "destinations": prefixes, "avoided": 3,
+                "bypassed_routes": ["198.18.1.0/24 to 198.18.2.0/24"] },
             "dictionary": { "ready": false, "disk_faults_total": 7 },
             "limits_reached": ["flows"], "unpaired_peers": ["third"],
         });
         let text = status(&status_value);
         fits(&text);
         assert!(text.contains("reached: flows"));
+        assert!(text.contains("asymmetric     198.18.1.0/24 to 198.18.2.0/24: bypassed"));
         assert!(text.contains("not paired     third"));
         assert!(text.contains("\npath to a-peer-"), "{text}");
         assert!(text.contains("lost 12.35 %, 0.00 % after repair"), "{text}");

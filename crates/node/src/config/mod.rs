@@ -13,10 +13,11 @@ mod sections;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use engine::Prefix;
+use engine::{AcceptRule, Prefix};
 use toml::Spanned;
 use tunnel::congestion::Algorithm;
 use tunnel::fec;
@@ -25,14 +26,16 @@ use vocab::ByteCount;
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
-    FecMode, File, PeerSection, PolicySection, SmbChannels, SmbPolicy, UdpCongestionControl,
-    UdpMode, WanSection,
+    AcceptRuleSection, FecMode, File, PeerSection, PolicySection, Ports, SmbChannels, SmbPolicy,
+    UdpCongestionControl, UdpMode, WanSection,
 };
 
 /// For how long licences are used without word from the far node.
 const GREATEST_STALENESS: Duration = Duration::from_secs(10);
 /// The least grace is none; more than this would outlast every service manager's patience.
 const GREATEST_GRACE: Duration = Duration::from_secs(600);
+/// Each rule is one rule of the kernel's for every new connection.
+const ACCEPT_RULES_MAX: usize = 256;
 /// A name becomes part of file names and of an nftables table's name.
 const LONGEST_NAME: usize = 32;
 
@@ -217,6 +220,7 @@ fn check(
         });
     }
 
+    let accelerators = accelerators(&policy);
     let key_file = dictionary
         .key_file
         .unwrap_or_else(|| state_directory.join("dictionary.key"));
@@ -262,7 +266,9 @@ fn check(
             memory: limits.memory,
         },
         policy: engine::Policy {
-            accelerators: accelerators(&policy),
+            accept: policy.accept,
+            accept_rules: accept_rules(policy.accept_rule, located)?,
+            accelerators,
             carry_only_ports: policy.carry_only_ports,
             never_store_prefixes: policy.never_store,
             never_store_ports: policy.never_store_ports,
@@ -272,6 +278,59 @@ fn check(
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
     })
+}
+
+/// When which clients are accepted.
+fn accept_rules(
+    sections: Vec<Spanned<AcceptRuleSection>>,
+    located: &located::Locator<'_>,
+) -> Result<Vec<AcceptRule>, ConfigError> {
+    if let Some(beyond) = sections.get(ACCEPT_RULES_MAX) {
+        return Err(located.at(
+            beyond.span(),
+            &format!(
+                "there are more than {ACCEPT_RULES_MAX} rules; let one rule list several prefixes and ports"
+            ),
+        ));
+    }
+    let rules = sections.into_iter().map(|section| {
+        let section = section.into_inner();
+        let ports = section.ports.into_iter().map(|Ports(range)| range);
+        AcceptRule {
+            clients: without_contained(section.clients),
+            servers: without_contained(section.servers),
+            ports: joined(ports.collect()),
+            mode: section.accept,
+        }
+    });
+    Ok(rules.collect())
+}
+
+/// The same prefixes without those that lie in another one: nft refuses overlaps.
+fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
+    prefixes.sort_by_key(Prefix::length);
+    let mut widest: Vec<Prefix> = Vec::with_capacity(prefixes.len());
+    for prefix in prefixes {
+        if !widest.iter().any(|wider| wider.overlaps(&prefix)) {
+            widest.push(prefix);
+        }
+    }
+    widest
+}
+
+/// The same ports in order, with ranges that touch or overlap made one: nft refuses overlaps.
+fn joined(mut ports: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
+    ports.sort_by_key(|range| *range.start());
+    let mut joined: Vec<RangeInclusive<u16>> = Vec::with_capacity(ports.len());
+    for range in ports {
+        match joined.last_mut() {
+            Some(last) if u32::from(*range.start()) <= u32::from(*last.end()) + 1 => {
+                *last = *last.start()..=*last.end().max(range.end());
+            }
+            Some(_) | None => joined.push(range),
+        }
+    }
+    joined
 }
 
 fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {

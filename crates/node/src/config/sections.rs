@@ -3,12 +3,14 @@
 //! A default stands beside its key with the reason for it. [`KEYS`] lists all keys, so that a
 //! misspelt one can be answered with the nearest.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU8, NonZeroU16};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::Prefix;
+use engine::{AcceptMode, Prefix};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 use vocab::{Bitrate, ByteCount};
@@ -49,6 +51,11 @@ pub(super) const KEYS: &[&str] = &[
     "key_file",
     "flows",
     "bypass_ports",
+    "accept",
+    "accept_rule",
+    "clients",
+    "servers",
+    "ports",
     "carry_only_ports",
     "never_store",
     "never_store_ports",
@@ -266,6 +273,8 @@ impl Default for LimitsSection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PolicySection {
+    pub(super) accept: AcceptMode,
+    pub(super) accept_rule: Vec<Spanned<AcceptRuleSection>>,
     pub(super) bypass_ports: Vec<u16>,
     pub(super) carry_only_ports: Vec<u16>,
     pub(super) never_store: Vec<Prefix>,
@@ -280,6 +289,54 @@ pub(super) struct PolicySection {
     /// With `smb = "relaxed"` alone.
     pub(super) smb_relaxed_staleness: Option<Spanned<Span>>,
     pub(super) smb_channels: SmbChannels,
+}
+
+/// One `[[policy.accept_rule]]`; a list that is left out matches everything.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AcceptRuleSection {
+    #[serde(default)]
+    pub(super) clients: Vec<Prefix>,
+    #[serde(default)]
+    pub(super) servers: Vec<Prefix>,
+    #[serde(default)]
+    pub(super) ports: Vec<Ports>,
+    pub(super) accept: AcceptMode,
+}
+
+/// Ports from the first to the last, written as 443 or "8000-8099".
+#[derive(Clone, Debug)]
+pub(super) struct Ports(pub(super) RangeInclusive<u16>);
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PortsVisitor)
+    }
+}
+
+struct PortsVisitor;
+
+impl de::Visitor<'_> for PortsVisitor {
+    type Value = Ports;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a port such as 443 or a range such as \"8000-8099\"")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse().ok().map(NonZeroU16::get);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Ports(first..=last)),
+            _ => Err(de::Error::custom(format!(
+                "`{text}` is neither a port nor a range of ports; write 443 or \"8000-8099\", from 1 to 65535, the lower one first"
+            ))),
+        }
+    }
 }
 
 /// What a client is told that looks for further channels.

@@ -1,5 +1,7 @@
 //! What a right file means and what a wrong one is answered with.
 
+use engine::AcceptMode;
+
 use super::*;
 
 const SMALL: &str = r#"
@@ -178,4 +180,31 @@ fn a_relaxed_policy_says_how_old_what_it_tells_may_be() {
         error.to_string().contains("write \"10s\" or less"),
         "{error}"
     );
+}
+
+#[test]
+fn accept_rules_say_when_whose_connections_are_accepted() {
+    let text = format!(
+        "{SMALL}\n[policy]\naccept = \"after-server\"\n[[policy.accept_rule]]\nclients = [\"198.18.1.0/25\", \"198.18.1.7\"]\nports = [\"8050-8099\", 443, \"8000-8060\"]\naccept = \"at-once\"\n"
+    );
+    let policy = parse(&text).unwrap().policy;
+    assert_eq!(policy.accept, AcceptMode::AfterServer);
+    let rule = &policy.accept_rules[0];
+    // What nft would refuse as an overlap is made one.
+    assert_eq!(rule.clients, ["198.18.1.0/25".parse().unwrap()]);
+    assert_eq!(rule.ports, [443..=443, 8000..=8099]);
+    assert_eq!(rule.mode, AcceptMode::AtOnce);
+    assert_eq!(parse(SMALL).unwrap().policy.accept, AcceptMode::Learned);
+}
+
+#[test]
+fn a_wrong_accept_rule_is_told_at_its_place() {
+    let rule = |lines: &str| error(&format!("{SMALL}\n[[policy.accept_rule]]\n{lines}\n"));
+    let text = rule("ports = [\"90-80\"]\naccept = \"at-once\"");
+    assert!(text.contains("near.toml:19:10"), "{text}");
+    assert!(text.contains("write 443 or \"8000-8099\""), "{text}");
+    let text = rule("accept = \"after\"");
+    assert!(text.contains("after-server"), "{text}");
+    let text = rule("ports = [443]");
+    assert!(text.contains("accept"), "{text}");
 }

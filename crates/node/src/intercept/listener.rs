@@ -13,6 +13,7 @@ use engine::Via;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 
+use super::held::HeldSyns;
 use crate::connections::Connections;
 use crate::lan;
 use crate::mailbox::Mailbox;
@@ -54,6 +55,7 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// Takes intercepted connections until dropped.
 pub(crate) async fn accept_intercepted(
     listener: TcpListener,
+    held: HeldSyns,
     connections: Connections,
     mailbox: Mailbox,
 ) {
@@ -75,6 +77,11 @@ pub(crate) async fn accept_intercepted(
             lan::reset(stream);
             continue;
         }
+        // Its SYN may have been held: then it is known already.
+        let pair = (client, server);
+        let Some(stream) = held.hand_over(pair, stream) else {
+            continue;
+        };
         let (early, via) = (Bytes::new(), Via::Transparent);
         connections.accepted(stream, early, client, server, via, &mailbox);
     }

@@ -11,8 +11,9 @@ use engine::{Input, Prefix};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::held::HoldPorts;
 use super::routes::Delivery;
-use super::rules::{MARK_MASK, Ruleset};
+use super::rules::{Contents, MARK_MASK, Ruleset};
 use super::{remove_table, run_nft, table_name, tables_in_place};
 use crate::config::NodeConfig;
 use crate::mailbox::Mailbox;
@@ -33,6 +34,15 @@ pub(crate) enum Change {
     },
     /// End the bypass of a server.
     Readmit { server: SocketAddr },
+    /// Accept clients of a server before it is asked, where the policy says to learn.
+    AcceptAtOnce {
+        server: SocketAddr,
+        lasting: Duration,
+    },
+    /// Accept clients of a server after it was asked.
+    AcceptAfterServer { server: SocketAddr },
+    /// Bypass connections between these networks, and no others: clients' and servers'.
+    BypassRoutes(Vec<(Prefix, Prefix)>),
     /// Never take connections to these: they are peers' own addresses.
     PeerAddresses(BTreeSet<IpAddr>),
     /// The configuration was read again.
@@ -52,6 +62,8 @@ pub(crate) struct Report {
     pub(crate) destinations: Vec<String>,
     /// How many servers are left alone now.
     pub(crate) avoided: usize,
+    /// Networks between which connections are bypassed, because the servers' answers take another route.
+    pub(crate) bypassed_routes: Vec<String>,
 }
 
 impl Report {
@@ -69,8 +81,11 @@ struct Manager {
     ruleset: Ruleset,
     delivery: Delivery,
     destinations: Vec<Prefix>,
+    bypassed_routes: Vec<(Prefix, Prefix)>,
     peer_addresses: BTreeSet<IpAddr>,
     avoided: BTreeMap<SocketAddr, Instant>,
+    reached: BTreeMap<SocketAddr, Instant>,
+    hold: Option<HoldPorts>,
     in_place: bool,
     report: watch::Sender<Report>,
 }
@@ -78,11 +93,12 @@ struct Manager {
 /// Keeps the rules as they should be until they are removed or nobody can change them.
 pub(crate) async fn manage(
     config: NodeConfig,
+    hold: Option<HoldPorts>,
     mut changes: mpsc::UnboundedReceiver<Change>,
     report: watch::Sender<Report>,
     mailbox: Mailbox,
 ) {
-    let ruleset = Ruleset::new(&config);
+    let ruleset = Ruleset::new(&config, hold);
     let mut manager = Manager {
         delivery: Delivery {
             mark: ruleset.mark(),
@@ -92,8 +108,11 @@ pub(crate) async fn manage(
         node: config.name,
         ruleset,
         destinations: Vec::new(),
+        bypassed_routes: Vec::new(),
         peer_addresses: BTreeSet::new(),
         avoided: BTreeMap::new(),
+        reached: BTreeMap::new(),
+        hold,
         in_place: false,
         report,
     };
@@ -133,6 +152,9 @@ fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
         Change::Avoid { server, .. } => Some(*server),
         Change::Destinations(_)
         | Change::Readmit { .. }
+        | Change::AcceptAtOnce { .. }
+        | Change::AcceptAfterServer { .. }
+        | Change::BypassRoutes(_)
         | Change::PeerAddresses(_)
         | Change::Configure(_)
         | Change::Reinstall
@@ -165,6 +187,21 @@ impl Manager {
                         script.push_str(&self.ruleset.readmit(server));
                     }
                 }
+                Change::AcceptAtOnce { server, lasting } => {
+                    let now = Instant::now();
+                    self.reached.retain(|_, until| *until > now);
+                    self.reached.insert(server, now + lasting);
+                    script.push_str(&self.ruleset.accept_at_once(server, lasting));
+                }
+                Change::AcceptAfterServer { server } => {
+                    if self.reached.remove(&server).is_some() {
+                        script.push_str(&self.ruleset.accept_after_server(server));
+                    }
+                }
+                Change::BypassRoutes(routes) => {
+                    script.push_str(&self.ruleset.set_bypassed_routes(&routes));
+                    self.bypassed_routes = routes;
+                }
                 Change::PeerAddresses(addresses) => {
                     if addresses != self.peer_addresses {
                         script.push_str(&self.ruleset.set_peer_addresses(&addresses));
@@ -172,7 +209,7 @@ impl Manager {
                     }
                 }
                 Change::Configure(config) => {
-                    let ruleset = Ruleset::new(&config);
+                    let ruleset = Ruleset::new(&config, self.hold);
                     whole |= ruleset != self.ruleset;
                     self.ruleset = ruleset;
                 }
@@ -222,15 +259,18 @@ impl Manager {
 
     async fn install(&mut self) {
         let now = Instant::now();
-        let avoided = self
-            .avoided
-            .iter()
-            .filter(|(_, until)| **until > now)
-            .map(|(server, until)| (*server, *until - now))
-            .collect();
-        let script = self
-            .ruleset
-            .install(&self.destinations, &self.peer_addresses, &avoided);
+        let remaining = |servers: &BTreeMap<SocketAddr, Instant>| {
+            let servers = servers.iter().filter(|(_, until)| **until > now);
+            let servers = servers.map(|(server, until)| (*server, *until - now));
+            servers.collect::<BTreeMap<_, _>>()
+        };
+        let script = self.ruleset.install(&Contents {
+            destinations: &self.destinations,
+            bypassed_routes: &self.bypassed_routes,
+            peer_addresses: self.peer_addresses.clone(),
+            avoided: remaining(&self.avoided),
+            reached: remaining(&self.reached),
+        });
         let delivery = self.delivery;
         let installed = blocking(move || {
             delivery.set_up()?;
@@ -276,6 +316,11 @@ impl Manager {
             state,
             destinations: self.destinations.iter().map(ToString::to_string).collect(),
             avoided: self.avoided.len(),
+            bypassed_routes: self
+                .bypassed_routes
+                .iter()
+                .map(|(clients, servers)| format!("{clients} to {servers}"))
+                .collect(),
         });
     }
 }

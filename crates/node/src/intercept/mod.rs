@@ -4,7 +4,8 @@
 //! ```text
 //!   LAN ─► prerouting: socket transparent ─► ours already: mark, deliver locally
 //!                      own addresses, bypassed ports, avoided servers ─► pass
-//!                      SYN to a destination ─► tproxy to the listener, mark
+//!                      SYN to a destination ─► tproxy to the listener, mark; or held before that until
+//!                                              the server has answered (`held.rs`)
 //!          ip rule: mark ─► table: everything is local
 //! ```
 //!
@@ -12,14 +13,19 @@
 //! them when it stops, the watchdog when it hangs or dies, and without a listener the kernel's
 //! tproxy does not match anyway. One task makes all changes, each one atomic.
 
+mod held;
 mod listener;
 mod manager;
+mod packet_log;
 mod routes;
 mod rules;
+mod syn_packet;
 
+pub use held::HoldPorts;
+pub(crate) use held::{HeldSyns, Hold, attend};
 pub(crate) use listener::{accept_intercepted, bind};
 pub(crate) use manager::{Change, Report, manage};
-pub use rules::{Ruleset, table_name};
+pub use rules::{Contents, Ruleset, table_name};
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};

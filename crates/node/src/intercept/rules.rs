@@ -1,4 +1,11 @@
-//! The ruleset as text for `nft -f`: a table, its sets, and one chain.
+//! The ruleset as text for `nft -f`: a table, its sets and chains.
+//!
+//! ```text
+//!   SYN from the LAN ─► begin: accept rules of the policy ─┬─► take: to the listener, which accepts
+//!                                                          ├─► learn: server @reached ? take : hold
+//!                                                          └─► hold: logged, to the mute listener
+//!   held SYN that is let in (loopback, marked) ─► take
+//! ```
 //!
 //! Only SYNs are handed to the listener, so that connections which began before the rules came,
 //! or which pass by, are never touched in the middle. What belongs to a connection that was
@@ -12,8 +19,9 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use engine::Prefix;
+use engine::{AcceptMode, AcceptRule, Prefix};
 
+use super::held::HoldPorts;
 use crate::config::NodeConfig;
 
 /// SYNs remembered for [`OPENING_SECONDS`]; at 6,500 new connections a second it is full.
@@ -22,6 +30,46 @@ const OPENING_SIZE: usize = 65_535;
 const OPENING_SECONDS: u64 = 10;
 /// Servers bypassed at a time: four times as many as the engine keeps, whose ends are a moment early.
 const AVOIDED_SIZE: usize = 65_535;
+
+/// Servers whose clients are accepted at once: four times as many as the engine keeps.
+const REACHED_SIZE: usize = 65_535;
+/// SYNs that are held each second; beyond them clients go to their servers directly. Twice what a burst of a
+/// large branch's morning is, and a tenth of what the log's buffer holds.
+const HELD_EACH_SECOND: u32 = 1_000;
+/// Of these, those of one client (IPv6: of one /64) each second, and at once: a person who opens a page with
+/// fifty servers that are new is below it, a port scan soon is not and goes directly.
+const HELD_EACH_SECOND_PER_CLIENT: u32 = 10;
+const HELD_AT_ONCE_PER_CLIENT: u32 = 100;
+/// Clients whose SYNs are counted for that.
+const HOLDERS_SIZE: usize = 16_384;
+/// Answers of bypassed servers that are told each second: each ends a bypass, so they are few.
+const ANSWERED_EACH_SECOND: u32 = 100;
+/// What the rules call a SYN that waits for the node.
+pub(super) const HELD_PREFIX: &[u8] = b"held";
+/// What the rules call a SYN-ACK of a server that is bypassed.
+pub(super) const ANSWERED_PREFIX: &[u8] = b"answered";
+
+/// A SYN, and a server's answer to one.
+const SYN: &str = "tcp flags & (fin | syn | rst | ack) == syn";
+const SYN_ACK: &str = "tcp flags & (fin | syn | rst | ack) == (syn | ack)";
+
+/// nft's names of the address families, and the numbers that our names end in.
+const FAMILIES: [(&str, u8); 2] = [("ip", 4), ("ip6", 6)];
+
+/// What of the table changes while it is in place.
+#[derive(Debug, Default)]
+pub struct Contents<'a> {
+    /// What is taken.
+    pub destinations: &'a [Prefix],
+    /// Clients' and servers' networks between which nothing is taken.
+    pub bypassed_routes: &'a [(Prefix, Prefix)],
+    /// Addresses of the peers themselves.
+    pub peer_addresses: BTreeSet<IpAddr>,
+    /// Servers that are bypassed, and for how long still.
+    pub avoided: BTreeMap<SocketAddr, Duration>,
+    /// Servers whose clients are accepted at once where the policy says to learn, and for how long still.
+    pub reached: BTreeMap<SocketAddr, Duration>,
+}
 
 /// How every node's table begins.
 pub(super) const TABLE_PREFIX: &str = "trunkline_";
@@ -40,6 +88,10 @@ pub struct Ruleset {
     port: u16,
     mark: u32,
     bypass_ports: Vec<u16>,
+    accept: AcceptMode,
+    accept_rules: Vec<AcceptRule>,
+    /// Where held SYNs go; `None` where they cannot be held, and all clients are accepted at once.
+    hold: Option<HoldPorts>,
 }
 
 /// The bits of the packet mark that are ours.
@@ -48,13 +100,16 @@ pub(super) const MARK_MASK: u32 = 0xff00_0000;
 impl Ruleset {
     /// The rules of this configuration.
     #[must_use]
-    pub fn new(config: &NodeConfig) -> Self {
+    pub fn new(config: &NodeConfig, hold: Option<HoldPorts>) -> Self {
         Self {
             table: table_name(&config.name),
             lan_interfaces: config.lan_interfaces.clone(),
             port: config.intercept.port,
             mark: u32::from(config.intercept.mark) << 24,
             bypass_ports: config.bypass_ports.clone(),
+            accept: config.policy.accept,
+            accept_rules: config.policy.accept_rules.clone(),
+            hold,
         }
     }
 
@@ -65,62 +120,180 @@ impl Ruleset {
 
     /// Puts the whole table in place, instead of one that may be there.
     #[must_use]
-    pub fn install(
-        &self,
-        destinations: &[Prefix],
-        peer_addresses: &BTreeSet<IpAddr>,
-        avoided: &BTreeMap<SocketAddr, Duration>,
-    ) -> String {
+    pub fn install(&self, contents: &Contents<'_>) -> String {
         let table = &self.table;
-        let (v4, v6) = by_family(destinations);
-        let (avoided4, avoided6) = avoided_by_family(avoided);
-        let (peers4, peers6) = addresses_by_family(peer_addresses);
+        let (v4, v6) = by_family(contents.destinations);
+        let (avoided4, avoided6) = servers_by_family(&contents.avoided);
+        let (reached4, reached6) = servers_by_family(&contents.reached);
+        let (routes4, routes6) = routes_by_family(contents.bypassed_routes);
+        let (peers4, peers6) = addresses_by_family(&contents.peer_addresses);
         let interfaces = quoted(&self.lan_interfaces);
-        let mark = format!(
-            "meta mark set meta mark and {:#010x} or {:#010x}",
-            !MARK_MASK, self.mark
-        );
-        let port = self.port;
+        let mark = self.set_mark();
         let mut text = removal(table);
         let _ = write!(
             text,
             r"table inet {table} {{
   set destinations4 {{ type ipv4_addr; flags interval; {v4} }}
   set destinations6 {{ type ipv6_addr; flags interval; {v6} }}
+  set bypassed_routes4 {{ type ipv4_addr . ipv4_addr; flags interval; {routes4} }}
+  set bypassed_routes6 {{ type ipv6_addr . ipv6_addr; flags interval; {routes6} }}
   set peers4 {{ type ipv4_addr; {peers4} }}
   set peers6 {{ type ipv6_addr; {peers6} }}
   set avoided4 {{ type ipv4_addr . inet_service; flags timeout; size {AVOIDED_SIZE}; {avoided4} }}
   set avoided6 {{ type ipv6_addr . inet_service; flags timeout; size {AVOIDED_SIZE}; {avoided6} }}
+  set reached4 {{ type ipv4_addr . inet_service; flags timeout; size {REACHED_SIZE}; {reached4} }}
+  set reached6 {{ type ipv6_addr . inet_service; flags timeout; size {REACHED_SIZE}; {reached6} }}
+  set holders4 {{ type ipv4_addr; flags dynamic,timeout; timeout 60s; size {HOLDERS_SIZE}; }}
+  set holders6 {{ type ipv6_addr; flags dynamic,timeout; timeout 60s; size {HOLDERS_SIZE}; }}
   set opening4 {{ type ipv4_addr . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
   set opening6 {{ type ipv6_addr . inet_service . ipv6_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
-  chain prerouting {{
+{chains}  chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
     meta l4proto != tcp return
     socket transparent 1 socket wildcard 0 {mark} accept
-    iifname != {{ {interfaces} }} return
+{held}    iifname != {{ {interfaces} }} return
     fib daddr type local return
-"
+",
+            chains = self.chains(),
+            held = self.rules_for_held(&interfaces),
         );
         if !self.bypass_ports.is_empty() {
             let ports: Vec<String> = self.bypass_ports.iter().map(u16::to_string).collect();
             let _ = writeln!(text, "    tcp dport {{ {} }} return", ports.join(", "));
         }
-        for (family, version, listener) in [
-            ("ip", 4, format!("127.0.0.1:{port}")),
-            ("ip6", 6, format!("[::1]:{port}")),
-        ] {
-            let tuple = format!("{family} saddr . tcp sport . {family} daddr . tcp dport");
+        for (family, version) in FAMILIES {
+            let tuple = tuple(family);
+            let tproxy = self.tproxy(version, self.port);
             let _ = write!(
                 text,
                 r"    {family} daddr @peers{version} return
+    {family} saddr . {family} daddr @bypassed_routes{version} return
     {family} daddr . tcp dport @avoided{version} return
-    {family} daddr @destinations{version} tcp flags & (fin | syn | rst | ack) == syn update @opening{version} {{ {tuple} }} tproxy {family} to {listener} {mark} accept
-    {tuple} @opening{version} tproxy {family} to {listener} {mark} accept
+    {family} daddr @destinations{version} {SYN} goto begin{version}
+    {tuple} @opening{version} {tproxy} accept
 "
             );
         }
         text.push_str("  }\n}\n");
         text
+    }
+
+    /// The chains that a SYN to a destination goes through.
+    fn chains(&self) -> String {
+        let mut text = String::new();
+        for (family, version) in FAMILIES {
+            let tuple = tuple(family);
+            let take = self.tproxy(version, self.port);
+            let _ = write!(
+                text,
+                "  chain take{version} {{\n    update @opening{version} {{ {tuple} }} {take} accept\n  }}\n"
+            );
+            let hold = self.hold_port(version).zip(self.hold);
+            if let Some((port, HoldPorts { ipv4: group, .. })) = hold {
+                let hold = self.tproxy(version, port);
+                let log = log(HELD_PREFIX, group);
+                let network = match version {
+                    4 => "",
+                    _ => " & ffff:ffff:ffff:ffff::",
+                };
+                let _ = write!(
+                    text,
+                    r"  chain hold{version} {{
+    {tuple} @opening{version} goto take{version}
+    update @holders{version} {{ {family} saddr{network} limit rate over {HELD_EACH_SECOND_PER_CLIENT}/second burst {HELD_AT_ONCE_PER_CLIENT} packets }} return
+    limit rate over {HELD_EACH_SECOND}/second burst {HELD_EACH_SECOND} packets return
+    meta l4proto tcp {log} {hold} accept
+  }}
+  chain learn{version} {{
+    {family} daddr . tcp dport @reached{version} goto take{version}
+    goto hold{version}
+  }}
+"
+                );
+            }
+            let _ = writeln!(text, "  chain begin{version} {{");
+            for rule in &self.accept_rules {
+                if let Some(matches) = rule_matches(rule, family, version) {
+                    let chain = self.chain(rule.mode, version);
+                    let _ = writeln!(text, "    {matches}goto {chain}");
+                }
+            }
+            let chain = self.chain(self.accept, version);
+            let _ = writeln!(text, "    goto {chain}\n  }}");
+        }
+        if self.hold.is_some() {
+            text.push_str(&self.input_chain());
+        }
+        text
+    }
+
+    /// Ends a held SYN before the kernel keeps an entry of it: the client's next SYN may go another way, and
+    /// has to pass forwarding and address translation as a new connection.
+    fn input_chain(&self) -> String {
+        let mut text = format!(
+            "  chain held {{\n    type filter hook input priority filter - 1; policy accept;\n    meta mark & {MARK_MASK:#010x} != {:#010x} return\n",
+            self.mark
+        );
+        for (family, version) in FAMILIES {
+            let tuple = tuple(family);
+            let _ = writeln!(text, "    {SYN} {tuple} != @opening{version} drop");
+        }
+        text.push_str("  }\n");
+        text
+    }
+
+    /// Rules for what does not come from the LAN: SYNs that are let in, and answers of bypassed servers.
+    fn rules_for_held(&self, interfaces: &str) -> String {
+        let Some(HoldPorts { ipv4: group, .. }) = self.hold else {
+            return String::new();
+        };
+        let mut text = String::new();
+        for (family, version) in FAMILIES {
+            let answered = log(ANSWERED_PREFIX, group);
+            let _ = write!(
+                text,
+                r#"    iifname "lo" meta nfproto ipv{version} meta mark & {MARK_MASK:#010x} == {mark:#010x} {SYN} goto take{version}
+    iifname != {{ {interfaces} }} {SYN_ACK} {family} saddr . tcp sport @avoided{version} limit rate {ANSWERED_EACH_SECOND}/second {answered}
+"#,
+                mark = self.mark
+            );
+        }
+        text
+    }
+
+    /// The chain that does what the policy says.
+    fn chain(&self, mode: AcceptMode, version: u8) -> String {
+        let name = match mode {
+            _ if self.hold_port(version).is_none() => "take",
+            AcceptMode::AtOnce => "take",
+            AcceptMode::AfterServer => "hold",
+            AcceptMode::Learned => "learn",
+        };
+        format!("{name}{version}")
+    }
+
+    fn hold_port(&self, version: u8) -> Option<u16> {
+        let ports = self.hold?;
+        match version {
+            4 => Some(ports.ipv4),
+            _ => ports.ipv6,
+        }
+    }
+
+    /// Hands a packet to the listener on this port.
+    fn tproxy(&self, version: u8, port: u16) -> String {
+        let mark = self.set_mark();
+        match version {
+            4 => format!("tproxy ip to 127.0.0.1:{port} {mark}"),
+            _ => format!("tproxy ip6 to [::1]:{port} {mark}"),
+        }
+    }
+
+    fn set_mark(&self) -> String {
+        format!(
+            "meta mark set meta mark and {:#010x} or {:#010x}",
+            !MARK_MASK, self.mark
+        )
     }
 
     /// Changes which destinations are taken.
@@ -159,6 +332,24 @@ impl Ruleset {
         text
     }
 
+    /// Changes between which networks nothing is taken.
+    #[must_use]
+    pub fn set_bypassed_routes(&self, routes: &[(Prefix, Prefix)]) -> String {
+        let table = &self.table;
+        let mut text = String::new();
+        for version in [4, 6] {
+            let _ = writeln!(text, "flush set inet {table} bypassed_routes{version}");
+        }
+        for (clients, servers) in routes {
+            let version = if clients.address().is_ipv4() { 4 } else { 6 };
+            let _ = writeln!(
+                text,
+                "add element inet {table} bypassed_routes{version} {{ {clients} . {servers} }}"
+            );
+        }
+        text
+    }
+
     /// Bypasses one more server, or the same one for another time.
     #[must_use]
     pub fn avoid(&self, server: SocketAddr, lasting: Duration) -> String {
@@ -167,22 +358,83 @@ impl Ruleset {
             "{}add element inet {} avoided{version} {{ {} }}\n",
             self.readmit(server),
             self.table,
-            avoided_element(server, lasting)
+            server_element(server, lasting)
         )
     }
 
-    /// Ends the bypass of a server. Adding the element first makes it no error when the kernel has
-    /// just removed it.
+    /// Ends the bypass of a server.
     #[must_use]
     pub fn readmit(&self, server: SocketAddr) -> String {
+        self.delete_server("avoided", server)
+    }
+
+    /// Accepts clients of one more server at once where the policy says to learn.
+    #[must_use]
+    pub fn accept_at_once(&self, server: SocketAddr, lasting: Duration) -> String {
+        let version = if server.is_ipv4() { 4 } else { 6 };
+        format!(
+            "{}add element inet {} reached{version} {{ {} }}\n",
+            self.accept_after_server(server),
+            self.table,
+            server_element(server, lasting)
+        )
+    }
+
+    /// Accepts clients of a server after it again.
+    #[must_use]
+    pub fn accept_after_server(&self, server: SocketAddr) -> String {
+        self.delete_server("reached", server)
+    }
+
+    /// Adding the element first makes it no error when the kernel has just removed it.
+    fn delete_server(&self, set: &str, server: SocketAddr) -> String {
         let version = if server.is_ipv4() { 4 } else { 6 };
         let table = &self.table;
         let (address, port) = (server.ip(), server.port());
         format!(
-            "add element inet {table} avoided{version} {{ {address} . {port} timeout 1s }}\n\
-             delete element inet {table} avoided{version} {{ {address} . {port} }}\n"
+            "add element inet {table} {set}{version} {{ {address} . {port} timeout 1s }}\n\
+             delete element inet {table} {set}{version} {{ {address} . {port} }}\n"
         )
     }
+}
+
+fn tuple(family: &str) -> String {
+    format!("{family} saddr . tcp sport . {family} daddr . tcp dport")
+}
+
+fn log(prefix: &[u8], group: u16) -> String {
+    let prefix = String::from_utf8_lossy(prefix);
+    format!("log prefix \"{prefix}\" group {group} queue-threshold 1")
+}
+
+/// What a packet of this family must have for a rule to match; `None` when none can.
+fn rule_matches(rule: &AcceptRule, family: &str, version: u8) -> Option<String> {
+    let mut text = String::new();
+    for (field, prefixes) in [("saddr", &rule.clients), ("daddr", &rule.servers)] {
+        if prefixes.is_empty() {
+            continue;
+        }
+        let of_family: Vec<String> = prefixes
+            .iter()
+            .filter(|prefix| prefix.address().is_ipv4() == (version == 4))
+            .map(ToString::to_string)
+            .collect();
+        if of_family.is_empty() {
+            return None;
+        }
+        // nft takes no prefix of length 0 in a set.
+        if !of_family.iter().any(|prefix| prefix.ends_with("/0")) {
+            let _ = write!(text, "{family} {field} {{ {} }} ", of_family.join(", "));
+        }
+    }
+    if !rule.ports.is_empty() {
+        let ports = rule.ports.iter();
+        let ports: Vec<String> = ports
+            .map(|ports| format!("{}-{}", ports.start(), ports.end()))
+            .collect();
+        let _ = write!(text, "tcp dport {{ {} }} ", ports.join(", "));
+    }
+    Some(text)
 }
 
 /// Removes a table; adding it first makes that no error when there is none.
@@ -198,6 +450,16 @@ fn by_family(prefixes: &[Prefix]) -> (String, String) {
     (elements(texts(v4)), elements(texts(v6)))
 }
 
+fn routes_by_family(routes: &[(Prefix, Prefix)]) -> (String, String) {
+    let of_family = |v4: bool| {
+        let routes = routes.iter();
+        let routes = routes.filter(|(clients, _)| clients.address().is_ipv4() == v4);
+        let texts = routes.map(|(clients, servers)| format!("{clients} . {servers}"));
+        elements(texts.collect())
+    };
+    (of_family(true), of_family(false))
+}
+
 fn addresses_by_family(addresses: &BTreeSet<IpAddr>) -> (String, String) {
     let of_family = |v4: bool| {
         let addresses = addresses.iter().filter(|address| address.is_ipv4() == v4);
@@ -206,18 +468,18 @@ fn addresses_by_family(addresses: &BTreeSet<IpAddr>) -> (String, String) {
     (of_family(true), of_family(false))
 }
 
-fn avoided_by_family(avoided: &BTreeMap<SocketAddr, Duration>) -> (String, String) {
+fn servers_by_family(servers: &BTreeMap<SocketAddr, Duration>) -> (String, String) {
     let of_family = |v4: bool| {
-        avoided
+        servers
             .iter()
             .filter(|(server, _)| server.is_ipv4() == v4)
-            .map(|(server, lasting)| avoided_element(*server, *lasting))
+            .map(|(server, lasting)| server_element(*server, *lasting))
             .collect()
     };
     (elements(of_family(true)), elements(of_family(false)))
 }
 
-fn avoided_element(server: SocketAddr, lasting: Duration) -> String {
+fn server_element(server: SocketAddr, lasting: Duration) -> String {
     let address: IpAddr = server.ip();
     let seconds = lasting.as_secs().max(1);
     format!("{address} . {} timeout {seconds}s", server.port())
@@ -247,6 +509,12 @@ mod tests {
             port: 4434,
             mark: 0x7400_0000,
             bypass_ports: vec![22, 179],
+            accept: AcceptMode::Learned,
+            accept_rules: Vec::new(),
+            hold: Some(HoldPorts {
+                ipv4: 5001,
+                ipv6: Some(5002),
+            }),
         }
     }
 
@@ -259,17 +527,87 @@ mod tests {
 
     #[test]
     fn own_sockets_come_first_and_the_wan_side_is_never_taken() {
-        let peers = BTreeSet::from(["198.18.11.2".parse().unwrap()]);
-        let text = ruleset().install(&prefixes(), &peers, &BTreeMap::new());
+        let contents = Contents {
+            destinations: &prefixes(),
+            peer_addresses: BTreeSet::from(["198.18.11.2".parse().unwrap()]),
+            ..Contents::default()
+        };
+        let text = ruleset().install(&contents);
+        let text = &text[text.find("chain prerouting").unwrap()..];
         let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part}"));
         assert!(place("socket transparent 1") < place("iifname != { \"lan0\", \"lan1\" } return"));
-        assert!(place("iifname !=") < place("tproxy ip to 127.0.0.1:4434"));
-        assert!(place("fib daddr type local return") < place("tproxy"));
-        assert!(place("tcp dport { 22, 179 } return") < place("tproxy"));
-        assert!(text.contains("set peers4 { type ipv4_addr; elements = { 198.18.11.2 }; }"));
-        assert!(place("ip daddr @peers4 return") < place("tproxy ip to"));
-        assert!(place("@avoided6 return") < place("tproxy ip6 to [::1]:4434"));
+        assert!(place("fib daddr type local return") < place("goto begin4"));
+        assert!(place("tcp dport { 22, 179 } return") < place("goto begin4"));
+        assert!(place("ip daddr @peers4 return") < place("goto begin4"));
+        assert!(place("@avoided6 return") < place("goto begin6"));
+    }
+
+    #[test]
+    fn the_table_takes_the_place_of_one_that_is_there_and_has_its_contents() {
+        let contents = Contents {
+            peer_addresses: BTreeSet::from(["198.18.11.2".parse().unwrap()]),
+            ..Contents::default()
+        };
+        let text = ruleset().install(&contents);
         assert!(text.starts_with("add table inet trunkline_near_1\ndelete table"));
+        assert!(text.contains("set peers4 { type ipv4_addr; elements = { 198.18.11.2 }; }"));
+    }
+
+    /// The lines of one chain.
+    fn chain<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+        let begin = format!("  chain {name} {{");
+        let lines = text.lines().skip_while(|line| *line != begin).skip(1);
+        let lines = lines.take_while(|line| *line != "  }");
+        lines.map(str::trim).collect()
+    }
+
+    #[test]
+    fn the_policy_decides_which_syns_are_held() {
+        let rule = |clients: &[&str], ports, mode| AcceptRule {
+            clients: clients.iter().map(|text| text.parse().unwrap()).collect(),
+            servers: Vec::new(),
+            ports,
+            mode,
+        };
+        let mut ruleset = ruleset();
+        ruleset.accept_rules = vec![
+            rule(&["198.18.1.9"], vec![], AcceptMode::AtOnce),
+            rule(&[], vec![443..=443, 8000..=8099], AcceptMode::AfterServer),
+        ];
+        let text = ruleset.install(&Contents::default());
+        let rules = [
+            "ip saddr { 198.18.1.9/32 } goto take4",
+            "tcp dport { 443-443, 8000-8099 } goto hold4",
+            "goto learn4",
+        ];
+        assert_eq!(chain(&text, "begin4"), rules);
+        assert_eq!(
+            chain(&text, "begin6"),
+            ["tcp dport { 443-443, 8000-8099 } goto hold6", "goto learn6"]
+        );
+        let held = chain(&text, "hold6").pop().unwrap();
+        assert!(
+            held.starts_with("meta l4proto tcp log prefix \"held\" group 5001"),
+            "{held}"
+        );
+        assert!(held.contains("tproxy ip6 to [::1]:5002"), "{held}");
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_accepted_at_once() {
+        let mut ruleset = ruleset();
+        ruleset.accept = AcceptMode::AfterServer;
+        ruleset.hold = Some(HoldPorts {
+            ipv4: 5001,
+            ipv6: None,
+        });
+        let text = ruleset.install(&Contents::default());
+        assert_eq!(chain(&text, "begin4"), ["goto hold4"]);
+        assert_eq!(chain(&text, "begin6"), ["goto take6"]);
+        ruleset.hold = None;
+        let text = ruleset.install(&Contents::default());
+        assert_eq!(chain(&text, "begin4"), ["goto take4"]);
+        assert!(!text.contains("chain held") && !text.contains("log"));
     }
 
     #[test]

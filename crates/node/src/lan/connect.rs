@@ -16,7 +16,16 @@ use std::time::Duration;
 use engine::{ConnectFailure, Prefix};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
+/// When a server that was called from a client's address has not answered, it is called from this node's own:
+/// after the second SYN, which the kernel sends after a second, could have been answered.
+const PROBE_AFTER: Duration = Duration::from_millis(1500);
+/// A slow server is not taken for one that answers elsewhere before this time.
+const PROBED_AT_LEAST: Duration = Duration::from_millis(2500);
+/// Such calls at a time; without a place the client's own call decides.
+static PROBES: Semaphore = Semaphore::const_new(64);
 /// A server that has not answered three SYNs (0, 1 and 3 s) by now looks dead to its client too.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -44,13 +53,48 @@ pub(crate) async fn open(
             connected => connected,
         }
     };
-    let connected = tokio::time::timeout(CONNECT_TIMEOUT, attempt)
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let attempt = tokio::time::timeout(CONNECT_TIMEOUT, attempt);
+    let attempt = async {
+        let timed_out = |_| Err(io::ErrorKind::TimedOut.into());
+        attempt.await.unwrap_or_else(timed_out)
+    };
+    let connected = tokio::select! {
+        connected = attempt => connected,
+        () = answers_elsewhere(server), if client.is_some() => {
+            tracing::debug!(%server, ?client, "the server answers this node's own address only");
+            return Err(ConnectFailure::AnswersElsewhere);
+        }
+    };
     connected.map_err(|error| {
         tracing::debug!(%server, ?client, %error, "could not connect");
         failure(&error)
     })
+}
+
+/// Returns when a server is known to answer this node's own address after two SYNs from a client's address
+/// have found no answer; never otherwise. Its answers to the client take another route, or are dropped on
+/// the way.
+async fn answers_elsewhere(server: SocketAddr) {
+    let begun = Instant::now();
+    tokio::time::sleep(PROBE_AFTER).await;
+    let place = PROBES.try_acquire();
+    if place.is_ok()
+        && let Ok(probed) = tokio::time::timeout(CONNECT_TIMEOUT, connect(None, server)).await
+    {
+        let has_answered = match probed {
+            Ok(stream) => {
+                // Nothing is said on it, and its end is not to look like the end of a request.
+                super::reset(stream);
+                true
+            }
+            Err(error) => failure(&error) == ConnectFailure::Refused,
+        };
+        if has_answered {
+            tokio::time::sleep_until(begun + PROBED_AT_LEAST).await;
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<TcpStream> {

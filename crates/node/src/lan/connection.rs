@@ -14,7 +14,7 @@ use std::io::{self, IoSlice};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use engine::{ConnectionId, Input};
+use engine::{ConnectFailure, ConnectionId, Input};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -41,6 +41,9 @@ thread_local! {
 /// What the engine wants of a connection; see the [`engine::Output`]s of the same names.
 #[derive(Debug)]
 pub(crate) enum Command {
+    /// To a client that asked: see [`super::Asked`].
+    Admit,
+    Decline(ConnectFailure),
     Write(Bytes),
     FinishWrite,
     Reset,
@@ -205,9 +208,9 @@ impl Connection {
             Some(Command::FinishWrite) if self.sending == Sending::Open => {
                 self.sending = Sending::Finishing;
             }
-            Some(Command::FinishWrite) => {}
+            Some(Command::FinishWrite | Command::Admit) => {}
             Some(Command::Close) => self.sending = Sending::Closing,
-            Some(Command::Reset) | None => return Err(End::Reset),
+            Some(Command::Reset | Command::Decline(_)) | None => return Err(End::Reset),
         }
         Ok(())
     }

@@ -3,6 +3,8 @@
 //! The parser is pure: it is given what has arrived and says what it is, or that more is needed.
 //! Header fields are skipped: none changes what a tunnel does.
 
+use engine::ConnectFailure;
+
 use super::socks5::Host;
 
 /// The longest request head; browsers send some 500 bytes.
@@ -49,12 +51,35 @@ impl Status {
             Status::MethodNotAllowed => "Allow: CONNECT\r\n",
             Status::BadRequest | Status::TooLarge | Status::BadGateway => "",
         };
-        format!(
-            "HTTP/1.1 {line}\r\n{allow}Content-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{why}\n",
-            why.len() + 1
-        )
-        .into_bytes()
+        answer(line, allow, why)
     }
+}
+
+fn answer(line: &str, fields: &str, why: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {line}\r\n{fields}Content-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{why}\n",
+        why.len() + 1
+    )
+    .into_bytes()
+}
+
+/// The answer to a CONNECT whose server's connection could not be opened (RFC 9110 §15.6).
+#[must_use]
+pub fn failure(failure: ConnectFailure) -> Vec<u8> {
+    let (line, why) = match failure {
+        ConnectFailure::Refused => ("502 Bad Gateway", "the server refused the connection"),
+        ConnectFailure::Unreachable => ("502 Bad Gateway", "there is no route to the server"),
+        ConnectFailure::TimedOut | ConnectFailure::AnswersElsewhere => {
+            ("504 Gateway Timeout", "the server did not answer")
+        }
+        ConnectFailure::NotPermitted => (
+            "403 Forbidden",
+            "the far node may not connect to the server",
+        ),
+        ConnectFailure::Exhausted => ("503 Service Unavailable", "the far node is at a limit"),
+        ConnectFailure::Other => ("502 Bad Gateway", "the far node could not connect"),
+    };
+    answer(line, "", why)
 }
 
 /// The answer to a CONNECT that is taken up.

@@ -1,8 +1,9 @@
 //! Explicit proxies, for where traffic cannot be intercepted or privileges are missing.
 //!
-//! A client is told of success as soon as its request is understood, like a client that is
-//! intercepted: its first bytes then travel with the open. If the far side cannot connect, the
-//! connection is reset. Names are resolved on this side, by the system's resolver, and the first
+//! A client is told of success when the server's connection stands, and of a failure in the words of its
+//! protocol. Where the server has accepted a connection before, or the policy says so, it is told of success as
+//! soon as its request is understood: its first bytes then travel with the open, and if the far side cannot
+//! connect after all, the connection is reset. Names are resolved on this side, by the system's resolver, and the first
 //! address is taken.
 
 pub mod http_connect;
@@ -14,12 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::Via;
+use engine::{ConnectFailure, Via};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::connections::Connections;
+use crate::lan::{self, Outcome};
 use crate::mailbox::Mailbox;
 use http_connect::{Head, Status};
 use socks5::{Host, Parsed, Refusal};
@@ -71,17 +73,77 @@ pub(crate) async fn listen(
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
             drop(place);
-            let via = match protocol {
-                Protocol::Socks5 => Via::Socks5,
-                Protocol::HttpConnect => Via::HttpConnect,
-            };
             match requested {
                 Ok((server, early)) => {
-                    connections.accepted(stream, early, client, server, via, &mailbox);
+                    ask(
+                        &connections,
+                        &mailbox,
+                        protocol,
+                        client,
+                        server,
+                        early,
+                        stream,
+                    );
                 }
-                Err(error) => tracing::debug!(%client, %error, %via, "refused"),
+                Err(error) => tracing::debug!(%client, %error, via = %protocol.via(), "refused"),
             }
         });
+    }
+}
+
+/// Asks the engine for the connection and tells the client of the outcome.
+fn ask(
+    connections: &Connections,
+    mailbox: &Mailbox,
+    protocol: Protocol,
+    client: SocketAddr,
+    server: SocketAddr,
+    early: Bytes,
+    stream: TcpStream,
+) {
+    // A socket is waited for by the runtime that it was made in, so this one is made anew.
+    let stream = stream.into_std();
+    let (via, waiting) = (protocol.via(), mailbox.clone());
+    connections.asks(client, server, via, mailbox, move |mut asked| async move {
+        let Ok(mut stream) = stream.and_then(TcpStream::from_std) else {
+            return asked.abort(&waiting).await;
+        };
+        match asked.outcome().await {
+            Outcome::Admitted => match stream.write_all(&protocol.success()).await {
+                Ok(()) => asked.serve(stream, early, waiting).await,
+                Err(_) => asked.abort(&waiting).await,
+            },
+            Outcome::Declined(failure) => {
+                let _ = stream.write_all(&protocol.failure(failure)).await;
+                let _ = stream.shutdown().await;
+            }
+            Outcome::Ended => lan::reset(stream),
+        }
+    });
+}
+
+impl Protocol {
+    fn via(self) -> Via {
+        match self {
+            Self::Socks5 => Via::Socks5,
+            Self::HttpConnect => Via::HttpConnect,
+        }
+    }
+
+    /// What a client is told whose server's connection stands.
+    fn success(self) -> Vec<u8> {
+        match self {
+            Self::Socks5 => socks5::success(),
+            Self::HttpConnect => http_connect::SUCCESS.to_vec(),
+        }
+    }
+
+    /// What a client is told whose server's connection could not be opened.
+    fn failure(self, failure: ConnectFailure) -> Vec<u8> {
+        match self {
+            Self::Socks5 => socks5::failure(failure),
+            Self::HttpConnect => http_connect::failure(failure),
+        }
     }
 }
 
@@ -110,7 +172,6 @@ async fn socks5_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes
                 let Some(server) = resolve(host, port).await else {
                     return refuse(stream, Refusal::Unresolvable).await;
                 };
-                stream.write_all(&socks5::success()).await?;
                 return Ok((server, buffer.freeze()));
             }
             Parsed::Invalid(refusal) => return refuse(stream, refusal).await,
@@ -132,7 +193,6 @@ async fn http_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)>
                 let Some(server) = resolve(host, port).await else {
                     return refuse(stream, Status::BadGateway).await;
                 };
-                stream.write_all(http_connect::SUCCESS).await?;
                 return Ok((server, buffer.freeze()));
             }
             Head::Refused(status) => return refuse(stream, status).await,

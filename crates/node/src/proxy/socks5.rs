@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use engine::ConnectFailure;
+
 /// The longest message: a request with a name of 255 bytes.
 pub const LONGEST_MESSAGE: usize = 4 + 1 + 255 + 2;
 
@@ -65,6 +67,23 @@ impl Refusal {
 #[must_use]
 pub fn success() -> Vec<u8> {
     reply(0)
+}
+
+/// The answer to a CONNECT whose server's connection could not be opened (RFC 1928 §6).
+#[must_use]
+pub fn failure(failure: ConnectFailure) -> Vec<u8> {
+    reply(match failure {
+        // Connection not allowed by ruleset.
+        ConnectFailure::NotPermitted => 2,
+        // Host unreachable; there is no reply for a server that does not answer.
+        ConnectFailure::Unreachable
+        | ConnectFailure::TimedOut
+        | ConnectFailure::AnswersElsewhere => 4,
+        // Connection refused.
+        ConnectFailure::Refused => 5,
+        // General SOCKS server failure.
+        ConnectFailure::Exhausted | ConnectFailure::Other => 1,
+    })
 }
 
 /// A reply (RFC 1928 §6) with an empty bound address, which clients of CONNECT do not use.
@@ -195,6 +214,13 @@ mod tests {
             parse_request(&[5, 1, 0, 3, 2, b'a', b'\n', 0, 80]),
             Parsed::Invalid(Refusal::Unresolvable)
         );
+    }
+
+    #[test]
+    fn a_server_that_refuses_and_one_that_does_not_answer_have_replies_of_their_own() {
+        assert_eq!(failure(ConnectFailure::Refused)[1], 5);
+        assert_eq!(failure(ConnectFailure::TimedOut)[1], 4);
+        assert_eq!(failure(ConnectFailure::NotPermitted)[1], 2);
     }
 
     proptest! {

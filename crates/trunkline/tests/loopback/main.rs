@@ -94,6 +94,19 @@ fn what_a_path_was_like_outlives_the_node() {
     }
 }
 
+/// RFC 1928 §6 (Replies): the far server's refusal is told to the client, before it is told of a success.
+#[test]
+fn a_proxys_client_hears_that_the_server_refuses() {
+    let sites = Sites::new(61, RATE);
+    sites.wait_for("near", |path| path["carries"] == "udp");
+    let mut download = sites.download(BYTES / 64);
+    download.read_until(BYTES / 64);
+    for _ in 0..2 {
+        let refused = sites.connect_to_a_closed_port().unwrap_err().to_string();
+        assert!(refused.contains("[5, 5, "), "{refused}");
+    }
+}
+
 /// Whoever asks is told, with an exit code that a script sees, before and while a node runs.
 #[test]
 fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {

@@ -246,6 +246,14 @@ impl Sites {
         }
     }
 
+    /// Asks the proxy for a port at the far node's address where nobody listens.
+    pub(super) fn connect_to_a_closed_port(&self) -> io::Result<TcpStream> {
+        let listener = TcpListener::bind((self.far(), 0))?;
+        let port = listener.local_addr()?.port();
+        drop(listener);
+        connect(self.socks(), self.far(), port)
+    }
+
     /// Where the near node takes clients.
     pub(super) fn socks(&self) -> SocketAddr {
         SocketAddr::new(self.near.into(), SOCKS_PORT)
