@@ -11,8 +11,11 @@
 //! peer is at fault and the flow ends. While one record waits for its repair, those behind it are looked
 //! through and ask for theirs, so that a flow that has lost much waits for one round trip and not for
 //! one for each record. Every chunk that ends is put into the dictionary, as the encoder did when it
-//! sent it.
+//! sent it. A reference leads only to chunks that this peer sent or was sent ([`PeerView`]); any other
+//! chunk is asked for like one that does not exist.
 
+#[cfg(test)]
+mod isolation_tests;
 mod pending;
 
 use std::collections::VecDeque;
@@ -26,7 +29,7 @@ use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
     MAX_RECORD_LITERALS, MIN_CHUNK, REPAIR_AHEAD_BYTES, REPAIR_AHEAD_RECORDS,
 };
-use crate::dictionary::{Dictionary, NO_KEY, PeerSlot};
+use crate::dictionary::{Dictionary, FlowChunks, NO_KEY, PeerSlot, PeerView};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::record::{End, Operation, Record};
@@ -80,6 +83,8 @@ pub struct Decoder {
     /// The payload chunk that is not whole yet.
     partial: Vec<u8>,
     previous: Key,
+    /// What the peer may refer to if it has no slot.
+    chunks: FlowChunks,
     window: Option<WindowId>,
     /// Raw literal bytes for each coded one, in the last record with enough of them.
     expansion: usize,
@@ -107,6 +112,7 @@ impl Decoder {
             consumed: 0,
             partial: Vec::new(),
             previous: NO_KEY,
+            chunks: FlowChunks::default(),
             window: None,
             expansion: 1,
             frame: Vec::new(),
@@ -203,7 +209,8 @@ impl Decoder {
                 return Ok(Decoded::NeedMore);
             };
             let before = front.weight;
-            let attempt = front.attempt(dictionary, &mut self.window, self.outlook)?;
+            let mut view = PeerView::new(dictionary, self.peer, &self.chunks);
+            let attempt = front.attempt(&mut view, &mut self.window, self.outlook)?;
             self.ahead += front.weight - before;
             match attempt {
                 Attempt::Waits(Decoded::WaitForRepair) => return self.ask_ahead(dictionary),
@@ -240,12 +247,13 @@ impl Decoder {
         }
         let read = self.records.len() - self.unread;
         let mut taken: usize = self.records.iter().take(read).map(|at| at.weight).sum();
+        let mut view = PeerView::new(dictionary, self.peer, &self.chunks);
         for pending in self.records.iter_mut().take(records).skip(read) {
             if taken >= bytes {
                 return;
             }
             let before = pending.weight;
-            pending.start_reads(dictionary);
+            pending.start_reads(&mut view);
             self.ahead += pending.weight - before;
             self.unread -= 1;
             taken += pending.weight;
@@ -257,8 +265,9 @@ impl Decoder {
         self.parse_ahead(REPAIR_AHEAD_RECORDS, REPAIR_AHEAD_BYTES)?;
         self.read_ahead(dictionary, REPAIR_AHEAD_RECORDS, REPAIR_AHEAD_BYTES);
         let mut waits = Decoded::WaitForRepair;
+        let mut view = PeerView::new(dictionary, self.peer, &self.chunks);
         for pending in self.records.iter_mut().skip(1) {
-            match pending.ask_ahead(dictionary, &mut self.window, self.outlook) {
+            match pending.ask_ahead(&mut view, &mut self.window, self.outlook) {
                 Some(Decoded::WaitForDisk) => waits = Decoded::WaitForDisk,
                 Some(request) => return Ok(request),
                 None => {}
@@ -356,15 +365,16 @@ impl Decoder {
                         return Err(Error::PeerMisbehaved("a chunk begins inside another"));
                     }
                     let ended = chunk_ends.next();
+                    let key = chunks.next().copied().unwrap_or(NO_KEY);
+                    let chunk = PeerView::new(dictionary, self.peer, &self.chunks).find(key);
                     // It may have been evicted since it was looked up: then it is put back,
                     // because the peer will take it for held.
-                    match chunks.next().copied() {
-                        Some(key) if key != NO_KEY && dictionary.length(key) == length => {
-                            dictionary.link(self.previous, key);
-                            dictionary.mark_held(key, self.peer);
-                            self.previous = key;
+                    match chunk.filter(|chunk| chunk.length() == length) {
+                        Some(chunk) => {
+                            dictionary.link(self.previous, key, self.peer);
+                            self.note_chunk(dictionary, key, chunk.check());
                         }
-                        _ => self.extend_chunk(dictionary, &raw[piece], ended)?,
+                        None => self.extend_chunk(dictionary, &raw[piece], ended)?,
                     }
                 }
             }
@@ -448,12 +458,23 @@ impl Decoder {
             Fingerprint::of(chunk)
         };
         let is_new = dictionary.length(fingerprint.key()) == 0;
-        dictionary.insert(&fingerprint, chunk, self.previous);
+        let kept = dictionary.insert(&fingerprint, chunk, self.previous, self.peer);
+        if kept.is_none() {
+            // Another chunk has this key, and it may be one of other peers.
+            self.previous = NO_KEY;
+            return;
+        }
         if is_new {
             let anchors = anchors(chunk, self.expansion);
             dictionary.add_anchors(fingerprint.key(), &anchors);
         }
-        self.previous = fingerprint.key();
-        dictionary.mark_held(self.previous, self.peer);
+        self.note_chunk(dictionary, fingerprint.key(), fingerprint.check());
+    }
+
+    /// The peer holds this chunk, which is the last one that ended in the flow.
+    fn note_chunk(&mut self, dictionary: &mut Dictionary, key: Key, check: u64) {
+        dictionary.mark_held(key, check, self.peer);
+        self.chunks.push(self.peer, key, check);
+        self.previous = key;
     }
 }

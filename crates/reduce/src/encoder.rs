@@ -324,7 +324,7 @@ impl Encoder {
         while let Some(record) = self.retained.pop_front_if(|record| record.end <= offset) {
             self.retained_bytes -= record.own_length;
             for (key, check) in record.ended {
-                dictionary.mark_held(key, self.peer);
+                dictionary.mark_held(key, check, self.peer);
                 if self.in_flight.get(&key) == Some(&check) {
                     self.in_flight.remove(&key);
                 }
@@ -475,7 +475,7 @@ impl Encoder {
         let most = most.min(self.record_limit.saturating_mul(self.expansion) / 16);
         let (mut draft, until) = match self.collecting.take() {
             Some(Collecting { draft, until }) => (draft, until),
-            None => (Draft::new(), Some(now + TAIL_HOLD)),
+            None => (Draft::new(self.peer), Some(now + TAIL_HOLD)),
         };
         draft.limit_literals(literals.min(most).min(self.opening));
         while draft.has_room() {
@@ -555,11 +555,15 @@ impl Encoder {
         let key = chunk.fingerprint.key();
         let length = chunk.bytes.len();
         draft.ended(dictionary, &chunk.fingerprint, length, self.previous);
-        let kept = dictionary.insert(&chunk.fingerprint, &chunk.bytes, self.previous);
+        let previous = self.previous;
+        let kept = dictionary.insert(&chunk.fingerprint, &chunk.bytes, previous, self.peer);
         match (plan, kept) {
             (Plan::Refer, Some(kept)) => draft.share(kept),
             (Plan::Refer, None) => {}
-            (Plan::Pieces(edited), _) => dictionary.add_anchors(key, &edited.anchors),
+            (Plan::Pieces(edited), _) => {
+                dictionary.add_anchors(key, &edited.anchors);
+                draft.is_new_to_peer(&chunk.fingerprint);
+            }
         }
         self.previous = key;
         true
@@ -670,7 +674,7 @@ impl Encoder {
     /// The chunk that followed the previous one last time, if the peer holds it, its bytes are
     /// in memory, and the open chunk begins as it does.
     fn expected_chunk(&mut self, dictionary: &mut Dictionary) -> Option<Key> {
-        let key = dictionary.next(self.previous);
+        let key = dictionary.next(self.previous, self.peer);
         if key == NO_KEY || !self.peer_holds(dictionary, key) {
             return None;
         }
@@ -710,7 +714,8 @@ impl Encoder {
         let presence = dictionary.look_up(&chunk.fingerprint, self.peer);
         let in_flight = self.in_flight.get(&key) == Some(&chunk.fingerprint.check());
         if presence == Presence::AtBoth || in_flight {
-            self.cursor.follow(dictionary.next(key), chunk.bytes.len());
+            let next = dictionary.next(key, self.peer);
+            self.cursor.follow(next, chunk.bytes.len());
             return Some(Plan::Refer);
         }
         if !self.cursor.is_placed() {
@@ -787,6 +792,10 @@ impl Encoder {
         let start = self.encoded;
         self.encoded += closed.bytes.len() as u64;
         self.in_flight.extend(closed.ended.iter().copied());
+        // The peer may refer to them before its acknowledgement comes, as when it sends back what it got.
+        for (key, check) in closed.new_to_peer {
+            dictionary.mark_sent(key, check, self.peer);
+        }
         let loan = dictionary.lend(closed.shared_length);
         let lent = loan.as_ref().map_or(0, |_| closed.shared_length);
         // What refers to nothing is understood by whoever has it: no repair of it is ever asked for.

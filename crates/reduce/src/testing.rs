@@ -1,15 +1,18 @@
-//! Disks in memory for tests here and in the crates that use the dictionary: one with faults, and
-//! one that loses power.
+//! For tests here and in the crates that use the dictionary: disks in memory, one with faults and one
+//! that loses power, and records that a lying encoder would send.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use vocab::Random;
 
+use crate::check::{Span, check_of};
 use crate::dictionary::Dictionary;
 use crate::disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
 };
+use crate::fingerprint::Fingerprint;
+use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
 
 /// Segment files as byte strings. It executes one request at a time, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -256,4 +259,90 @@ fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut Random) {
         }
         file[start..end].copy_from_slice(&bytes[start - offset..end - offset]);
     }
+}
+
+/// What a lying encoder names as the sources of a record: chunks, by their keys, that it need not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForgedSources {
+    /// One key after the other.
+    Listed(Vec<u64>),
+    /// A run that begins with the first of these keys and whose digest is that of all of them.
+    Run(Vec<u64>),
+}
+
+/// One step of a forged record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForgedOperation {
+    /// A chunk that travels in the record, whole.
+    NewChunk(Bytes),
+    /// One of the sources, whole.
+    WholeSource(usize),
+    /// So many bytes of a source.
+    PartOfSource {
+        /// Which.
+        source: usize,
+        /// Where in it they begin.
+        offset: usize,
+        /// How many.
+        length: usize,
+    },
+}
+
+/// The key by which records name a chunk.
+#[must_use]
+pub fn chunk_key(chunk: &[u8]) -> u64 {
+    Fingerprint::of(chunk).key()
+}
+
+/// A record as a lying encoder would make it. `guess` is what each operation is said to give: the record
+/// verifies where that is right.
+#[must_use]
+pub fn forged_record(
+    sources: ForgedSources,
+    operations: &[ForgedOperation],
+    guess: &[&[u8]],
+) -> Bytes {
+    let group = match sources {
+        ForgedSources::Listed(keys) => Group::Listed(keys),
+        ForgedSources::Run(keys) => Group::Run {
+            first: keys.first().copied().unwrap_or_default(),
+            count: keys.len(),
+            digest: digest_of(keys.iter().copied()),
+        },
+    };
+    let mut literals = Vec::new();
+    let operations = operations.iter().map(|operation| match operation {
+        ForgedOperation::NewChunk(bytes) => {
+            literals.extend_from_slice(bytes);
+            Operation::Literal {
+                length: bytes.len(),
+                end: End::Ends,
+            }
+        }
+        ForgedOperation::WholeSource(source) => Operation::Chunk { source: *source },
+        ForgedOperation::PartOfSource {
+            source,
+            offset,
+            length,
+        } => Operation::Copy {
+            source: *source,
+            offset: *offset,
+            extent: Extent::Bytes(*length),
+            end: End::Continues,
+        },
+    });
+    let operations = operations.collect();
+    let record = Record {
+        raw_length: guess.iter().map(|piece| piece.len()).sum(),
+        check: check_of(&Span::of_each(guess)),
+        literal_length: literals.len(),
+        literals: Literals::Stored,
+        coded: Bytes::new(),
+        groups: match group.len() {
+            0 => Vec::new(),
+            _ => vec![group],
+        },
+        operations,
+    };
+    record.emit_with(&[&literals]).0
 }

@@ -1,7 +1,7 @@
 //! A record on its way to delivery: where its bytes come from, and whether they are right.
 //!
 //! ```text
-//! run ─► keys by the dictionary's links ─► digest agrees? ─► chunks: memory, or read from disk
+//! run ─► keys by the peer's links ─► digest agrees? ─► chunks: memory, or read from disk
 //!                      │ no                                     │ not there
 //!                      └──────► asked of the encoder: keys, bytes; then, if need be, all
 //! ```
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::Decoded;
 use crate::check::{Span, check_of};
 use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES, PARTIAL_REPAIRS};
-use crate::dictionary::{Dictionary, Fetch, NO_KEY, Ticket};
+use crate::dictionary::{Fetch, NO_KEY, PeerView, Ticket};
 use crate::error::Error;
 use crate::fingerprint::Key;
 use crate::literals::join_bases;
@@ -144,20 +144,22 @@ impl Pending {
 
     /// Looks early for what is there already. What is not may still come with a record before
     /// this one. What is beyond [`MAX_SOURCE_BYTES`] is left for a repair.
-    pub(super) fn start_reads(&mut self, dictionary: &mut Dictionary) {
-        self.follow_runs(dictionary);
+    pub(super) fn start_reads(&mut self, view: &mut PeerView<'_>) {
+        self.follow_runs(view);
         let (mut counted, mut total) = (BTreeSet::new(), 0);
         for source in &mut self.sources {
-            let key = source.key;
-            if key != NO_KEY && counted.insert(key) {
-                total += dictionary.length(key);
+            let Some(chunk) = view.find(source.key) else {
+                continue;
+            };
+            if counted.insert(source.key) {
+                total += chunk.length();
             }
             if total > MAX_SOURCE_BYTES {
                 return;
             }
             self.weight = self.weight.max(total);
-            if let (State::Unknown, true) = (&source.state, key != NO_KEY) {
-                match dictionary.fetch(key) {
+            if let State::Unknown = &source.state {
+                match view.fetch(&chunk) {
                     Fetch::Ready(bytes) => source.state = State::Chunk(bytes),
                     Fetch::Reading(ticket) => source.state = State::Reading(ticket),
                     Fetch::Missing => {}
@@ -169,11 +171,11 @@ impl Pending {
     /// Tries to make the raw bytes, now that all records before this one are delivered.
     pub(super) fn attempt(
         &mut self,
-        dictionary: &mut Dictionary,
+        view: &mut PeerView<'_>,
         window: &mut Option<WindowId>,
         outlook: Outlook,
     ) -> Result<Attempt, Error> {
-        self.decode_in_window(dictionary, window);
+        self.decode_in_window(view, window);
         match &self.repair {
             Repair::AskedSome { .. } | Repair::AskedAll => {
                 return Ok(Attempt::Waits(Decoded::WaitForRepair));
@@ -187,15 +189,15 @@ impl Pending {
             Repair::None => {}
         }
         if self.windowed == Some(None) {
-            return Ok(Attempt::Waits(self.ask_for_all(dictionary)));
+            return Ok(Attempt::Waits(self.ask_for_all(view)));
         }
         // From now on both sides' links agree there.
         for sources in self.named.drain(..) {
             for pair in self.sources[sources].windows(2) {
-                dictionary.link(pair[0].key, pair[1].key);
+                view.link(pair[0].key, pair[1].key);
             }
         }
-        self.start_reads(dictionary);
+        self.start_reads(view);
         let mut waits = false;
         for source in &mut self.sources {
             match &source.state {
@@ -211,13 +213,13 @@ impl Pending {
         if waits {
             return Ok(Attempt::Waits(Decoded::WaitForDisk));
         }
-        if let Some(request) = self.ask_for_missing(dictionary, Asking::Now, outlook) {
+        if let Some(request) = self.ask_for_missing(view, Asking::Now, outlook) {
             return Ok(Attempt::Waits(request));
         }
-        if let Some(verified) = self.assemble(dictionary) {
+        if let Some(verified) = self.assemble(view) {
             return Ok(Attempt::Verified(verified));
         }
-        Ok(Attempt::Waits(self.ask_for_all(dictionary)))
+        Ok(Attempt::Waits(self.ask_for_all(view)))
     }
 
     /// Asks for what is known to be missing although records before this one are not delivered, unless
@@ -225,11 +227,11 @@ impl Pending {
     /// brings may so be sent twice.
     pub(super) fn ask_ahead(
         &mut self,
-        dictionary: &mut Dictionary,
+        view: &mut PeerView<'_>,
         window: &mut Option<WindowId>,
         outlook: Outlook,
     ) -> Option<Decoded> {
-        self.decode_in_window(dictionary, window);
+        self.decode_in_window(view, window);
         if self.is_looked_through || self.repair != Repair::None {
             return None;
         }
@@ -238,10 +240,10 @@ impl Pending {
         }
         self.is_looked_through = true;
         if self.windowed == Some(None) {
-            return Some(self.ask_for_all(dictionary));
+            return Some(self.ask_for_all(view));
         }
-        self.follow_runs(dictionary);
-        self.ask_for_missing(dictionary, Asking::Ahead, outlook)
+        self.follow_runs(view);
+        self.ask_for_missing(view, Asking::Ahead, outlook)
     }
 
     fn is_reading(&self) -> bool {
@@ -304,7 +306,7 @@ impl Pending {
     }
 
     /// Finds the keys of runs, where the links lead to those that the encoder meant.
-    fn follow_runs(&mut self, dictionary: &Dictionary) {
+    fn follow_runs(&mut self, view: &PeerView<'_>) {
         let mut at = 0;
         for group in &self.record.groups {
             let sources = at..at + group.len();
@@ -312,10 +314,10 @@ impl Pending {
             if let Group::Run { first, digest, .. } = group {
                 let sources = &mut self.sources[sources];
                 let known = sources.first().is_none_or(|source| source.key != NO_KEY);
-                if known || digest_of(walk(dictionary, *first, sources.len())) != *digest {
+                if known || digest_of(walk(view, *first, sources.len())) != *digest {
                     continue;
                 }
-                let keys = walk(dictionary, *first, sources.len());
+                let keys = walk(view, *first, sources.len());
                 for (source, key) in sources.iter_mut().zip(keys) {
                     source.key = key;
                 }
@@ -326,7 +328,7 @@ impl Pending {
     /// The request for what is not here, if anything is.
     fn ask_for_missing(
         &mut self,
-        dictionary: &mut Dictionary,
+        view: &mut PeerView<'_>,
         asking: Asking,
         outlook: Outlook,
     ) -> Option<Decoded> {
@@ -339,7 +341,7 @@ impl Pending {
             let unnamed = |index: &usize| self.sources[*index].key == NO_KEY;
             match group {
                 Group::Run { first, count, .. } if sources.clone().any(|index| unnamed(&index)) => {
-                    let begins_here = dictionary.length(*first) > 0;
+                    let begins_here = !view.lacks(*first);
                     is_hopeless |= outlook == Outlook::Bleak && !begins_here;
                     if asking == Asking::Ahead && begins_here {
                         // The links that lead on may come with a record before this one.
@@ -348,12 +350,12 @@ impl Pending {
                     runs.push(number);
                     // The links to a chunk go with it, so where they end one is most likely lost:
                     // its bytes are asked for together with the keys, which saves a round trip.
-                    let mut keys = walk(dictionary, *first, *count);
-                    let lost = keys.position(|key| dictionary.length(key) == 0);
+                    let mut keys = walk(view, *first, *count);
+                    let lost = keys.position(|key| view.lacks(key));
                     missing.extend(lost.map(|index| sources.start + index));
                 }
                 Group::Run { .. } | Group::Listed(_) => {
-                    let lost = |index: &usize| self.sources[*index].is_missing(dictionary);
+                    let lost = |index: &usize| self.sources[*index].is_missing(view);
                     missing.extend(sources.filter(lost));
                 }
             }
@@ -377,23 +379,23 @@ impl Pending {
         }
         let many = references.len().max(runs.len()) > MAX_REPAIR_RANGES;
         if many || baseless || is_hopeless || self.partial_repairs == PARTIAL_REPAIRS {
-            return Some(self.ask_for_all(dictionary));
+            return Some(self.ask_for_all(view));
         }
         self.partial_repairs += 1;
         self.repair = Repair::AskedSome {
             references: references.clone(),
             runs: runs.clone(),
         };
-        Some(self.request(dictionary, RepairScope::Some { references, runs }))
+        Some(self.request(view, RepairScope::Some { references, runs }))
     }
 
     /// Takes the flow's window one record further, whatever becomes of the rest of the record.
-    fn decode_in_window(&mut self, dictionary: &mut Dictionary, window: &mut Option<WindowId>) {
+    fn decode_in_window(&mut self, view: &mut PeerView<'_>, window: &mut Option<WindowId>) {
         if self.windowed.is_some() {
             return;
         }
         let record = &self.record;
-        let codec = dictionary.codec();
+        let codec = view.codec();
         match record.literals {
             Literals::WindowBegins => codec.begin_decoding(window),
             Literals::WindowGoesOn => {}
@@ -403,13 +405,13 @@ impl Pending {
         self.windowed = Some(decoded.map(Bytes::from));
     }
 
-    fn ask_for_all(&mut self, dictionary: &mut Dictionary) -> Decoded {
+    fn ask_for_all(&mut self, view: &mut PeerView<'_>) -> Decoded {
         self.repair = Repair::AskedAll;
-        self.request(dictionary, RepairScope::All)
+        self.request(view, RepairScope::All)
     }
 
-    fn request(&self, dictionary: &mut Dictionary, scope: RepairScope) -> Decoded {
-        dictionary.count_request(&scope);
+    fn request(&self, view: &mut PeerView<'_>, scope: RepairScope) -> Decoded {
+        view.count_request(&scope);
         let record_start = self.start;
         Decoded::NeedRepair(
             RepairRequest {
@@ -421,20 +423,20 @@ impl Pending {
     }
 
     /// The raw bytes from the sources, if they come out right.
-    fn assemble(&self, dictionary: &mut Dictionary) -> Option<Verified> {
+    fn assemble(&self, view: &mut PeerView<'_>) -> Option<Verified> {
         let record = &self.record;
         let literals: Bytes = match record.literals {
             Literals::Stored => record.coded.clone(),
             Literals::Zstd => {
                 let length = record.literal_length;
-                let decoded = dictionary.codec().decode(&record.coded, &[], length)?;
+                let decoded = view.codec().decode(&record.coded, &[], length)?;
                 decoded.into()
             }
             Literals::ZstdWithBases(count) => {
                 let bases = &self.sources[self.sources.len() - count..];
                 let joined = join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()));
                 let length = record.literal_length;
-                let decoded = dictionary.codec().decode(&record.coded, &joined, length)?;
+                let decoded = view.codec().decode(&record.coded, &joined, length)?;
                 decoded.into()
             }
             Literals::WindowBegins | Literals::WindowGoesOn => {
@@ -567,11 +569,11 @@ impl Source {
         }
     }
 
-    /// Whether the dictionary does not have it. What is unnamed is not said to be missing.
-    fn is_missing(&self, dictionary: &Dictionary) -> bool {
+    /// Whether the peer has no such chunk here. What is unnamed is not said to be missing.
+    fn is_missing(&self, view: &PeerView<'_>) -> bool {
         match &self.state {
             State::Missing => true,
-            State::Unknown => self.key != NO_KEY && dictionary.length(self.key) == 0,
+            State::Unknown => self.key != NO_KEY && view.lacks(self.key),
             State::Reading(ticket) => ticket.outcome() == Some(None),
             State::Chunk(_) => false,
         }
@@ -579,8 +581,8 @@ impl Source {
 }
 
 /// So many chunks from `first` on, each the one that was last seen after the one before.
-fn walk(dictionary: &Dictionary, first: Key, count: usize) -> impl Iterator<Item = Key> {
-    std::iter::successors(Some(first), |key| Some(dictionary.next(*key))).take(count)
+fn walk(view: &PeerView<'_>, first: Key, count: usize) -> impl Iterator<Item = Key> {
+    std::iter::successors(Some(first), |key| Some(view.next(*key))).take(count)
 }
 
 #[cfg(test)]
@@ -590,18 +592,22 @@ mod tests {
         DECODE_AHEAD_BYTES, DecoderConfig, DictionaryConfig, MAX_RECORD_SOURCES, REPAIR_AHEAD_BYTES,
     };
     use crate::decoder::Decoder;
-    use crate::dictionary::PeerSlot;
+    use crate::dictionary::{Dictionary, FlowChunks};
     use crate::fingerprint::Fingerprint;
-    use vocab::Random;
+    use vocab::{NodeId, Random};
 
-    /// Chunks in a dictionary, each linked to the one before.
+    const PEER: NodeId = NodeId([7; 32]);
+
+    /// Chunks of the peer in a dictionary, each linked to the one before.
     fn chain(dictionary: &mut Dictionary, count: usize, length: usize) -> Vec<Key> {
+        let peer = dictionary.peer(PEER);
         let mut keys = vec![NO_KEY];
         for number in 0..count {
             let mut chunk = vec![0; length];
             Random::from_seed(number as u64).fill(&mut chunk);
             let fingerprint = Fingerprint::of(&chunk);
-            dictionary.insert(&fingerprint, &chunk, keys[number]);
+            dictionary.insert(&fingerprint, &chunk, keys[number], peer);
+            dictionary.mark_held(fingerprint.key(), fingerprint.check(), peer);
             keys.push(fingerprint.key());
         }
         keys.split_off(1)
@@ -623,13 +629,25 @@ mod tests {
         Dictionary::new(DictionaryConfig::default(), Random::from_seed(1))
     }
 
+    fn start_reads(pending: &mut Pending, dictionary: &mut Dictionary) {
+        let peer = dictionary.peer(PEER);
+        pending.start_reads(&mut PeerView::new(dictionary, peer, &FlowChunks::default()));
+    }
+
+    fn attempt(pending: &mut Pending, dictionary: &mut Dictionary) -> Result<Attempt, Error> {
+        let peer = dictionary.peer(PEER);
+        let chunks = FlowChunks::default();
+        let mut view = PeerView::new(dictionary, peer, &chunks);
+        pending.attempt(&mut view, &mut None, Outlook::Good)
+    }
+
     #[test]
     fn a_record_of_many_references_takes_no_more_than_a_sound_one_could() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 100, MAX_CHUNK);
         let twice: Vec<Key> = keys.iter().flat_map(|key| [*key; 2]).collect();
         let mut pending = Pending::new(0, 1, record(vec![Group::Listed(twice)], Vec::new()));
-        pending.start_reads(&mut dictionary);
+        start_reads(&mut pending, &mut dictionary);
         let taken = pending.sources.iter().filter_map(Source::bytes).count();
         assert_eq!(taken, 2 * (MAX_SOURCE_BYTES / MAX_CHUNK));
     }
@@ -640,7 +658,8 @@ mod tests {
         const CHUNKS: usize = MAX_SOURCE_BYTES / MAX_CHUNK;
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 8 * CHUNKS, MAX_CHUNK);
-        let mut decoder = Decoder::new(DecoderConfig::default(), PeerSlot::UNTRACKED);
+        let peer = dictionary.peer(PEER);
+        let mut decoder = Decoder::new(DecoderConfig::default(), peer);
         for keys in keys.chunks(CHUNKS) {
             let bytes = (0..CHUNKS).map(|source| Operation::Copy {
                 source,
@@ -679,16 +698,17 @@ mod tests {
         };
         let right = digest_of(keys[3..13].iter().copied());
         let mut pending = Pending::new(0, 1, record(vec![run(right)], Vec::new()));
-        pending.start_reads(&mut dictionary);
+        start_reads(&mut pending, &mut dictionary);
         let found: Vec<Key> = pending.sources.iter().map(|source| source.key).collect();
         assert_eq!(found, keys[3..13]);
         // A link that is another, an end of the links, and a loop in them: asked for.
-        dictionary.link(keys[7], keys[2]);
+        let peer = dictionary.peer(PEER);
+        dictionary.link(keys[7], keys[2], peer);
         for digest in [right, right ^ 1] {
             let mut pending = Pending::new(0, 1, record(vec![run(digest)], Vec::new()));
-            pending.start_reads(&mut dictionary);
+            start_reads(&mut pending, &mut dictionary);
             assert!(pending.sources.iter().all(|source| source.key == NO_KEY));
-            let asked = pending.attempt(&mut dictionary, &mut None, Outlook::Good);
+            let asked = attempt(&mut pending, &mut dictionary);
             assert!(matches!(asked, Ok(Attempt::Waits(Decoded::NeedRepair(_)))));
         }
     }
@@ -704,8 +724,8 @@ mod tests {
         };
         let chunks = (0..8).map(|source| Operation::Chunk { source });
         let mut pending = Pending::new(0, 1, record(vec![beyond], chunks.collect()));
-        pending.start_reads(&mut dictionary);
-        let asked = pending.attempt(&mut dictionary, &mut None, Outlook::Good);
+        start_reads(&mut pending, &mut dictionary);
+        let asked = attempt(&mut pending, &mut dictionary);
         let Ok(Attempt::Waits(Decoded::NeedRepair(request))) = asked else {
             panic!("it asks");
         };

@@ -2,7 +2,7 @@
 
 use vocab::{ByteCount, Random, Time};
 
-use super::{Dictionary, DictionaryKey, NO_KEY};
+use super::{Dictionary, DictionaryKey, NO_KEY, PeerSlot};
 use crate::config::{DISK_BLOCK, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_APPEND};
 use crate::disk::{DiskOperation, DiskRequest};
 use crate::fingerprint::Fingerprint;
@@ -46,7 +46,8 @@ impl World {
             let mut bytes = vec![0; CHUNK];
             self.random.fill(&mut bytes);
             let fingerprint = Fingerprint::of(&bytes);
-            self.dictionary.insert(&fingerprint, &bytes, NO_KEY);
+            self.dictionary
+                .insert(&fingerprint, &bytes, NO_KEY, PeerSlot::UNTRACKED);
         }
     }
 

@@ -75,11 +75,11 @@ impl Sample {
                 let bytes = bytes(number);
                 let fingerprint = Fingerprint::of(&bytes);
                 let key = fingerprint.key();
-                dictionary.insert(&fingerprint, &bytes, previous);
+                dictionary.insert(&fingerprint, &bytes, previous, peer);
                 disk.serve(&mut dictionary);
                 let was_held = number % 2 == 0 || number == 13;
                 if was_held {
-                    dictionary.mark_held(key, peer);
+                    dictionary.mark_held(key, fingerprint.check(), peer);
                 }
                 previous = key;
                 let chunk = Chunk {
@@ -157,7 +157,7 @@ impl Sample {
         // What is written now is there after the next start, and so is what was there before.
         let more = bytes(99);
         let fingerprint = Fingerprint::of(&more);
-        dictionary.insert(&fingerprint, &more, NO_KEY);
+        dictionary.insert(&fingerprint, &more, NO_KEY, peer);
         disk.serve(&mut dictionary);
         let kept: Vec<Key> = self
             .chunks

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key ─► bucket: slot ─► entry in its page ─► entry ─► …          (linear hashing, chained)
-//!                          │ holders: number of an interned set of peers
+//!                          │ peers: number of an interned pair of sets: who holds it, who may refer to it
 //!                          │ next, previous: slots of the chunks beside it
 //!                          └ place: number of a segment and an offset in it
 //! ```
@@ -32,7 +32,7 @@ const LOAD: usize = 2;
 /// Entries that the sweep looks at for each one that comes or goes. Slots wait for a pass to end,
 /// so this bounds those that wait to a thirty-second of all in a steady state.
 const SWEEP_STEP: u32 = 64;
-/// Sets of peers that can be told apart at most; the numbers have sixteen bits.
+/// Pairs of sets of peers that can be told apart at most; the numbers have sixteen bits.
 const MAX_SETS: usize = 1 << 16;
 /// Segments that can be told apart at most: places have sixteen bits, three of them mean others.
 const MAX_PLACES: usize = (1 << 16) - FIRST_SEGMENT as usize;
@@ -59,8 +59,7 @@ pub(super) struct Known {
     pub(super) key: Key,
     /// The second half of what identifies it.
     pub(super) check: u64,
-    /// One bit for each peer that is known to hold it.
-    pub(super) peers: u64,
+    pub(super) peers: Peers,
     pub(super) length: usize,
     pub(super) place: Place,
 }
@@ -73,6 +72,68 @@ impl Known {
             Place::Nowhere | Place::Queued => false,
         }
     }
+}
+
+/// What peers have to do with a chunk, one bit for each peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Peers {
+    /// Peers that are known to hold it now.
+    pub(super) holders: u64,
+    /// Peers that sent its bytes or were sent them. Only they may refer to it. Every holder is one of
+    /// them; a reader that lost the chunk is no holder.
+    pub(super) readers: u64,
+}
+
+impl Peers {
+    /// Peers that hold a chunk and may refer to it.
+    pub(super) fn holding(peers: u64) -> Self {
+        Self {
+            holders: peers,
+            readers: peers,
+        }
+    }
+
+    pub(super) fn and_reader(self, peers: u64) -> Self {
+        Self {
+            readers: self.readers | peers,
+            ..self
+        }
+    }
+
+    pub(super) fn and_holder(self, peers: u64) -> Self {
+        Self {
+            holders: self.holders | peers,
+            readers: self.readers | peers,
+        }
+    }
+
+    pub(super) fn joined_with(self, other: Self) -> Self {
+        Self {
+            holders: self.holders | other.holders,
+            readers: self.readers | other.readers,
+        }
+    }
+
+    /// These peers turned out not to hold it. They may refer to it as before.
+    pub(super) fn without_holder(self, peers: u64) -> Self {
+        Self {
+            holders: self.holders & !peers,
+            ..self
+        }
+    }
+
+    /// Whether nothing of this is not in `other`.
+    fn is_within(self, other: Self) -> bool {
+        self.holders & !other.holders == 0 && self.readers & !other.readers == 0
+    }
+}
+
+/// What came of noting that one chunk followed another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Linked {
+    Noted,
+    /// The chunk's link is one that other peers may follow, and stays as it is.
+    OthersFollowIt,
 }
 
 /// One chunk as it is kept.
@@ -88,7 +149,8 @@ struct Entry {
     offset: u32,
     place: u16,
     length_less_one: u16,
-    holders: u16,
+    /// The number of its [`Peers`].
+    peers: u16,
     used: bool,
 }
 
@@ -101,7 +163,7 @@ const FREE: Entry = Entry {
     offset: 0,
     place: PLACE_NOWHERE,
     length_less_one: 0,
-    holders: 0,
+    peers: 0,
     used: false,
 };
 
@@ -118,7 +180,7 @@ pub(super) struct Index {
     buckets: Vec<Box<[u32; BUCKET_PAGE]>>,
     bucket_count: usize,
     length: usize,
-    holders: Holders,
+    sets: PeerSets,
     segments: Segments,
     /// Slots to which no link leads any more.
     free: Vec<u32>,
@@ -139,7 +201,7 @@ impl Index {
             buckets: Vec::new(),
             bucket_count: 0,
             length: 0,
-            holders: Holders::new(),
+            sets: PeerSets::new(),
             segments: Segments::default(),
             free: Vec::new(),
             swept: Vec::new(),
@@ -164,7 +226,7 @@ impl Index {
             + (self.pages.capacity() + self.buckets.capacity()) * size_of::<usize>()
             + (self.free.capacity() + self.swept.capacity() + self.freed.capacity())
                 * size_of::<u32>()
-            + self.holders.bytes()
+            + self.sets.bytes()
             + self.segments.bytes()
     }
 
@@ -218,7 +280,7 @@ impl Index {
             }
             self.entry_mut(before).chain = chain;
         }
-        self.holders.release(self.entry(slot).holders);
+        self.sets.release(self.entry(slot).peers);
         *self.entry_mut(slot) = FREE;
         self.freed.push(slot);
         self.length -= 1;
@@ -245,15 +307,15 @@ impl Index {
         self.segments.release(segment);
     }
 
-    pub(super) fn set_peers(&mut self, slot: Slot, peers: u64) {
-        let holders = self.entry(slot.0).holders;
-        let holders = self.holders.exchange(holders, peers);
-        self.entry_mut(slot.0).holders = holders;
+    pub(super) fn set_peers(&mut self, slot: Slot, peers: Peers) {
+        let number = self.entry(slot.0).peers;
+        let number = self.sets.exchange(number, peers);
+        self.entry_mut(slot.0).peers = number;
     }
 
-    /// Takes these peers out of every set.
-    pub(super) fn forget_peers(&mut self, peers: u64) {
-        self.holders.forget(peers);
+    /// These peers hold nothing any more, as far as is known.
+    pub(super) fn forget_holders(&mut self, peers: u64) {
+        self.sets.forget_holders(peers);
     }
 
     /// Marks a chunk as used.
@@ -266,19 +328,45 @@ impl Index {
         std::mem::take(&mut self.entry_mut(slot.0).used)
     }
 
-    /// Notes that `key` came right after `previous`.
-    pub(super) fn link(&mut self, previous: Key, key: Key) {
+    /// Notes that `key` came right after `previous` in a flow of these peers, unless that would take
+    /// from other peers a link that they may follow: nobody shall see by his own links what others do.
+    pub(super) fn link(&mut self, previous: Key, key: Key, peers: u64) -> Linked {
         let before = self.find(previous).unwrap_or(NOWHERE);
         let after = self.find(key).unwrap_or(NOWHERE);
         if before == after {
-            return;
-        }
-        if before != NOWHERE && after != NOWHERE {
-            self.entry_mut(before).next = after;
+            return Linked::Noted;
         }
         if after != NOWHERE {
             self.entry_mut(after).previous = before;
         }
+        if before == NOWHERE || after == NOWHERE {
+            return Linked::Noted;
+        }
+        let Entry { next, .. } = *self.entry(before);
+        if next != NOWHERE && next != after && self.key_at(next) != NO_KEY {
+            let both = self.readers_at(before) & self.readers_at(next);
+            if both & !peers != 0 {
+                return Linked::OthersFollowIt;
+            }
+        }
+        self.entry_mut(before).next = after;
+        Linked::Noted
+    }
+
+    /// [`Self::next`], if one of these peers may refer to both chunks.
+    pub(super) fn next_for(&self, key: Key, peers: u64) -> Key {
+        let Some(slot) = self.find(key) else {
+            return NO_KEY;
+        };
+        let next = self.entry(slot).next;
+        if next == NOWHERE || self.readers_at(slot) & self.readers_at(next) & peers == 0 {
+            return NO_KEY;
+        }
+        self.entry(next).key
+    }
+
+    fn readers_at(&self, slot: u32) -> u64 {
+        self.sets.peers(self.entry(slot).peers).readers
     }
 
     /// The key of the chunk that was last seen after this one, or [`NO_KEY`].
@@ -307,7 +395,7 @@ impl Index {
             slot,
             key: entry.key,
             check: entry.check,
-            peers: self.holders.peers(entry.holders),
+            peers: self.sets.peers(entry.peers),
             length: usize::from(entry.length_less_one) + 1,
             place: match entry.place {
                 PLACE_NOWHERE => Place::Nowhere,
@@ -419,24 +507,27 @@ impl Index {
     }
 }
 
-/// Sets of peers, each kept once and counted. Number 0 is the empty set.
-struct Holders {
+/// Pairs of sets of peers, each kept once and counted. Number 0 is the pair of empty sets.
+struct PeerSets {
     sets: Vec<Set>,
-    numbers: HashMap<u64, u16>,
+    numbers: HashMap<Peers, u16>,
     free: Vec<u16>,
 }
 
 #[derive(Clone, Copy)]
 struct Set {
-    peers: u64,
+    peers: Peers,
     /// Entries that have it.
     count: u32,
 }
 
-impl Holders {
+impl PeerSets {
     fn new() -> Self {
         Self {
-            sets: vec![Set { peers: 0, count: 0 }],
+            sets: vec![Set {
+                peers: Peers::default(),
+                count: 0,
+            }],
             numbers: HashMap::new(),
             free: Vec::new(),
         }
@@ -444,24 +535,24 @@ impl Holders {
 
     fn bytes(&self) -> usize {
         // A map's slot has its key, its value, a byte of control, and eighths of them are spare.
-        let map = self.numbers.capacity() * (size_of::<(u64, u16)>() + 1) * 8 / 7;
+        let map = self.numbers.capacity() * (size_of::<(Peers, u16)>() + 1) * 8 / 7;
         self.sets.capacity() * size_of::<Set>() + self.free.capacity() * 2 + map
     }
 
-    fn peers(&self, number: u16) -> u64 {
+    fn peers(&self, number: u16) -> Peers {
         self.sets[usize::from(number)].peers
     }
 
-    /// Gives a set back and takes another one. Once all numbers are taken by sets in use, a peer
-    /// that would be added is left out and a set that would shrink becomes empty: what is not
-    /// known to be held is sent again, and that is all.
-    fn exchange(&mut self, old: u16, peers: u64) -> u16 {
+    /// Gives a pair back and takes another one. Once all numbers are taken by pairs in use, a peer
+    /// that would be added is left out and a pair that would shrink becomes empty. Both are safe: what
+    /// a peer is not known to hold is sent again, and what it may not refer to is asked for again.
+    fn exchange(&mut self, old: u16, peers: Peers) -> u16 {
         let before = self.peers(old);
         if before == peers {
             return old;
         }
         let Some(new) = self.acquire(peers) else {
-            if before & !peers == 0 {
+            if before.is_within(peers) {
                 return old;
             }
             self.release(old);
@@ -471,8 +562,8 @@ impl Holders {
         new
     }
 
-    fn acquire(&mut self, peers: u64) -> Option<u16> {
-        if peers == 0 {
+    fn acquire(&mut self, peers: Peers) -> Option<u16> {
+        if peers == Peers::default() {
             return Some(0);
         }
         if let Some(number) = self.numbers.get(&peers) {
@@ -504,18 +595,18 @@ impl Holders {
         if set.count > 0 {
             return;
         }
-        // Two numbers may stand for the same set after `forget`; the map knows one of them.
+        // Two numbers may stand for the same pair after `forget_holders`; the map knows one of them.
         if self.numbers.get(&set.peers) == Some(&number) {
             self.numbers.remove(&set.peers);
         }
         self.free.push(number);
     }
 
-    fn forget(&mut self, peers: u64) {
+    fn forget_holders(&mut self, peers: u64) {
         self.numbers.clear();
         for (number, set) in self.sets.iter_mut().enumerate().skip(1) {
-            set.peers &= !peers;
-            if set.count > 0 && set.peers != 0 {
+            set.peers = set.peers.without_holder(peers);
+            if set.count > 0 && set.peers != Peers::default() {
                 self.numbers.insert(set.peers, number as u16);
             }
         }
@@ -586,37 +677,63 @@ mod tests {
 
     #[test]
     fn sets_beyond_the_last_number_lose_knowledge_and_gain_none() {
-        let mut holders = Holders::new();
+        let mut sets = PeerSets::new();
         let mut numbers = Vec::new();
         for peers in 1..MAX_SETS as u64 {
-            numbers.push(holders.exchange(0, peers));
+            numbers.push(sets.exchange(0, Peers::holding(peers)));
         }
-        let kept = holders.exchange(numbers[0], 1 << 40 | 1);
-        assert_eq!(holders.peers(kept), 1);
+        let kept = sets.exchange(numbers[0], Peers::holding(1 << 40 | 1));
+        assert_eq!(sets.peers(kept), Peers::holding(1));
+        let kept = sets.exchange(kept, Peers::holding(1).and_reader(1 << 40));
+        assert_eq!(sets.peers(kept), Peers::holding(1));
         let large = numbers[(1 << 15 | 1) - 1];
-        assert_eq!(holders.peers(large), 1 << 15 | 1);
-        assert_eq!(holders.exchange(large, 1 << 41), 0);
+        assert_eq!(sets.peers(large), Peers::holding(1 << 15 | 1));
+        assert_eq!(sets.exchange(large, Peers::holding(1 << 41)), 0);
         // What was given back can be taken again.
-        let again = holders.exchange(0, 1 << 42);
-        assert_eq!(holders.peers(again), 1 << 42);
+        let again = sets.exchange(0, Peers::holding(1 << 42));
+        assert_eq!(sets.peers(again), Peers::holding(1 << 42));
     }
 
     #[test]
-    fn a_forgotten_peer_is_in_no_set() {
+    fn a_forgotten_peer_holds_nothing_and_may_refer_to_what_it_did() {
         let mut index = Index::new(Seeded(1));
         for key in 1..=8 {
             let slot = index.insert(key, key, 10);
-            index.set_peers(slot, key);
+            index.set_peers(slot, Peers::holding(key));
         }
-        index.forget_peers(1);
+        index.forget_holders(1);
         for key in 1..=8 {
-            assert_eq!(index.get(key).unwrap().peers, key & !1);
+            let peers = index.get(key).unwrap().peers;
+            assert_eq!((peers.holders, peers.readers), (key & !1, key));
         }
-        // Sets that became equal are released one by one without harm.
+        // Pairs that became equal are released one by one without harm.
+        for key in 1..=8 {
+            let slot = index.get(key).unwrap().slot;
+            index.set_peers(slot, Peers::holding(2));
+        }
         for key in 1..=8 {
             index.remove(key);
         }
-        assert_eq!(index.holders.free.len(), index.holders.sets.len() - 1);
+        assert_eq!(index.sets.free.len(), index.sets.sets.len() - 1);
+    }
+
+    #[test]
+    fn a_link_leads_only_peers_that_may_refer_to_both_chunks_and_stays_theirs() {
+        let mut index = Index::new(Seeded(1));
+        let (one, other) = (1, 2);
+        for (key, readers) in [(10, one | other), (11, one), (12, other)] {
+            let slot = index.insert(key, key, 10);
+            index.set_peers(slot, Peers::default().and_reader(readers));
+        }
+        assert_eq!(index.link(10, 11, one), Linked::Noted);
+        assert_eq!(index.next_for(10, one), 11);
+        assert_eq!(index.next_for(10, other), NO_KEY);
+        assert_eq!(index.next_for(10, 0), NO_KEY);
+        assert_eq!(index.link(10, 12, other), Linked::OthersFollowIt);
+        assert_eq!(index.next_for(10, one), 11);
+        assert_eq!(index.link(10, 12, one), Linked::Noted);
+        assert_eq!(index.next_for(10, one), NO_KEY);
+        assert_eq!(index.next_for(10, other), 12);
     }
 
     /// The same as [`Index`], in the simplest form.
@@ -627,7 +744,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct ModelEntry {
-        peers: u64,
+        peers: Peers,
         next: Key,
         previous: Key,
     }
@@ -677,7 +794,7 @@ mod tests {
                             index.insert(key, !key, key as usize);
                             model.entries.insert(key, ModelEntry::default());
                         }
-                        index.link(other, key);
+                        index.link(other, key, u64::MAX);
                         model.link(other, key);
                     }
                     4..6 => {
@@ -686,18 +803,19 @@ mod tests {
                     }
                     6 => {
                         if let Some(known) = index.get(key) {
-                            index.set_peers(known.slot, other);
+                            let peers = Peers::holding(other);
+                            index.set_peers(known.slot, peers);
                             let segment = other as u32;
                             index.set_place(known.slot, Place::At { segment, offset: 9 });
-                            model.entries.get_mut(&key).unwrap().peers = other;
+                            model.entries.get_mut(&key).unwrap().peers = peers;
                             let place = index.get(key).unwrap().place;
                             prop_assert_eq!(place, Place::At { segment, offset: 9 });
                         }
                     }
                     _ => {
-                        index.forget_peers(other & 3);
+                        index.forget_holders(other & 3);
                         for entry in model.entries.values_mut() {
-                            entry.peers &= !(other & 3);
+                            entry.peers = entry.peers.without_holder(other & 3);
                         }
                     }
                 }

@@ -28,11 +28,11 @@ use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
 use super::contents::{CHUNK_LINE, FULL_CONTENTS, Facts};
-use super::index::{Known, Slot};
+use super::index::{Known, Peers, Slot};
 use super::recovery::Recovery;
 use super::seal::{DictionaryKey, Seal, SegmentName};
 use super::segment::{CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, Step, step};
-use super::{Dictionary, ENTRY_MEMORY, Fetch, Place, Ticket};
+use super::{Dictionary, ENTRY_MEMORY, Fetch, PeerSlot, Place, Ticket};
 use crate::config::{
     DISK_BLOCK, DISK_RETRY, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_APPEND,
     MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_INTERVAL,
@@ -190,7 +190,7 @@ pub(super) enum Work {
         key: Key,
         offset: u32,
         name: SegmentName,
-        peers: u64,
+        peers: Peers,
     },
     /// The end of a segment is written.
     Close {
@@ -387,8 +387,9 @@ impl Dictionary {
     }
 
     /// Has what is being gathered written with the next [`Self::poll_disk`]: there will be no more.
+    /// What peers hold is part of it, or they would be asked again for what they refer to.
     pub fn write_down(&mut self) {
-        if !self.log.queue.is_empty() {
+        if !self.log.queue.is_empty() || !self.log.knowledge.is_empty() {
             self.log.flush = Flush::Now;
         }
     }
@@ -686,7 +687,7 @@ impl Dictionary {
         key: Key,
         offset: u32,
         name: &SegmentName,
-        peers: u64,
+        peers: Peers,
         result: &Result<DiskAnswer, DiskFault>,
     ) {
         let (Ok(DiskAnswer::Bytes(bytes)), Some(seal)) = (result, self.log.seal(name)) else {
@@ -698,9 +699,11 @@ impl Dictionary {
             return;
         };
         let previous = self.previous(key);
-        self.insert(&fingerprint, &bytes, previous);
-        if let Some(known) = self.index.get(key) {
-            self.index.set_peers(known.slot, known.peers | peers);
+        self.insert(&fingerprint, &bytes, previous, PeerSlot::UNTRACKED);
+        let known = self.index.get(key);
+        if let Some(known) = known.filter(|known| known.check == fingerprint.check()) {
+            self.index
+                .set_peers(known.slot, known.peers.joined_with(peers));
         }
     }
 }

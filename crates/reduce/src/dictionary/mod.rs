@@ -8,7 +8,8 @@
 //!             └─ log: append-only segments on disk (format: docs/formats/dictionary.md)
 //! ```
 //! The index says for each chunk which peers are *known* to hold it: they sent it, or they
-//! acknowledged it. Each chunk also remembers the one that followed it and the one that came
+//! acknowledged it. It also says which peers may refer to it: they sent its bytes, or were sent them
+//! (`view.rs`). Each chunk also remembers the one that followed it and the one that came
 //! before it in the flow where it was last seen; that is how a partial or edited chunk finds
 //! the old bytes to be compared with.
 //!
@@ -25,6 +26,7 @@ mod index;
 mod lending;
 mod log;
 mod memory;
+mod own_links;
 mod recovery;
 mod seal;
 mod seeded;
@@ -33,6 +35,7 @@ mod segment;
 mod survival_tests;
 #[cfg(test)]
 mod traffic_tests;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -46,15 +49,17 @@ use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::Codec;
 use crate::repair::RepairScope;
 use anchors::Anchors;
-use index::{ENTRY_MEMORY, Index, Known};
+use index::{ENTRY_MEMORY, Index, Known, Linked, Peers};
 use lending::Lending;
 use log::{Fact, Log};
 use memory::{Hold, Memory};
+use own_links::OwnLinks;
 use seeded::Seeded;
 
 pub(crate) use lending::Loan;
 pub use seal::DictionaryKey;
 pub use segment::{SegmentScan, scan_segment};
+pub(crate) use view::{FlowChunks, PeerView};
 
 /// The least memory that is used, whatever the configuration says, in bytes.
 const LEAST_MEMORY: usize = 1024 * 1024;
@@ -66,7 +71,8 @@ pub(crate) const NO_KEY: Key = 0;
 pub struct PeerSlot(Option<u8>);
 
 impl PeerSlot {
-    /// A peer of which nothing is remembered between flows.
+    /// A peer of which nothing is remembered between flows. It may refer to what came in the same flow,
+    /// and to nothing else.
     pub const UNTRACKED: PeerSlot = PeerSlot(None);
 
     fn bit(self) -> u64 {
@@ -124,6 +130,7 @@ pub struct Dictionary {
     memory: Memory,
     anchors: Anchors,
     lending: Lending,
+    own_links: OwnLinks,
     log: Log,
     peers: Vec<Tracked>,
     fetches: BTreeMap<Key, Ticket>,
@@ -218,6 +225,7 @@ impl Dictionary {
             memory: Memory::new(seed),
             anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
             lending: Lending::default(),
+            own_links: OwnLinks::new(seed, config.memory.as_usize().max(LEAST_MEMORY)),
             log: Log::new(&config, key),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
@@ -233,7 +241,7 @@ impl Dictionary {
         self.generation
     }
 
-    /// The slot of a peer, given out at its first mention. Peers beyond
+    /// The slot of a peer, given out at its first mention and never to another peer. Peers beyond
     /// [`MAX_TRACKED_PEERS`] share [`PeerSlot::UNTRACKED`].
     pub fn peer(&mut self, node: NodeId) -> PeerSlot {
         let known = self.peers.iter().position(|peer| peer.node == node);
@@ -270,9 +278,10 @@ impl Dictionary {
         self.note(slot.0, Fact::Generation, None);
     }
 
-    /// The peer's dictionary is another one than before: nothing is known of it any more.
+    /// The peer's dictionary is another one than before: nothing is known of it any more. What it may
+    /// refer to stays what it sent or was sent.
     pub fn forget_peer(&mut self, slot: PeerSlot) {
-        self.index.forget_peers(slot.bit());
+        self.index.forget_holders(slot.bit());
         self.note(slot.0, Fact::Forget, None);
     }
 
@@ -287,6 +296,7 @@ impl Dictionary {
         self.index.clear();
         self.memory.clear();
         self.anchors.clear();
+        self.own_links.clear();
         self.clear_log();
         self.random.fill(&mut self.generation);
     }
@@ -333,20 +343,22 @@ impl Dictionary {
         } else {
             self.statistics.disk_hits += 1;
         }
-        if known.peers & peer.bit() != 0 {
+        if known.peers.holders & peer.bit() != 0 {
             Presence::AtBoth
         } else {
             Presence::Here
         }
     }
 
-    /// Remembers a chunk, or refreshes one that is here, as the successor of `previous`; returns its
-    /// own copy of the bytes.
+    /// Remembers a chunk, or refreshes one that is here, as the successor of `previous` in a flow of
+    /// this peer; returns its own copy of the bytes. The peer may not refer to it before
+    /// [`Self::mark_sent`] or [`Self::mark_held`].
     pub(crate) fn insert(
         &mut self,
         fingerprint: &Fingerprint,
         bytes: &[u8],
         previous: Key,
+        peer: PeerSlot,
     ) -> Option<Bytes> {
         let key = fingerprint.key();
         let kept = match self.index.get(key) {
@@ -370,7 +382,7 @@ impl Dictionary {
                 kept
             }
         };
-        self.link(previous, key);
+        self.link(previous, key, peer);
         self.keep_within_memory();
         Some(kept)
     }
@@ -382,14 +394,30 @@ impl Dictionary {
         loan
     }
 
-    /// Notes that in some flow `key` came right after `previous`.
-    pub(crate) fn link(&mut self, previous: Key, key: Key) {
-        self.index.link(previous, key);
+    /// Notes that in a flow of this peer `key` came right after `previous`.
+    pub(crate) fn link(&mut self, previous: Key, key: Key, peer: PeerSlot) {
+        self.link_for(previous, key, peer.bit());
     }
 
-    /// The chunk that was last seen after this one, or [`NO_KEY`].
-    pub(crate) fn next(&self, key: Key) -> Key {
-        self.index.next(key)
+    /// Notes that in a flow of these peers `key` came right after `previous`.
+    fn link_for(&mut self, previous: Key, key: Key, peers: u64) {
+        let linked = self.index.link(previous, key, peers);
+        let mut left = peers;
+        while left != 0 {
+            let slot = left.trailing_zeros() as u8;
+            left &= left - 1;
+            match linked {
+                Linked::Noted => self.own_links.remove(slot, previous),
+                Linked::OthersFollowIt => self.own_links.insert(slot, previous, key),
+            }
+        }
+    }
+
+    /// The chunk that was last seen after this one in a flow of the peer, or else of others, or
+    /// [`NO_KEY`].
+    pub(crate) fn next(&self, key: Key, peer: PeerSlot) -> Key {
+        let own = peer.0.and_then(|slot| self.own_links.get(slot, key));
+        own.unwrap_or_else(|| self.index.next(key))
     }
 
     /// The chunk that was last seen before this one, or [`NO_KEY`].
@@ -405,29 +433,43 @@ impl Dictionary {
     /// Whether the peer is known to hold the chunk.
     pub(crate) fn is_held_by(&self, key: Key, peer: PeerSlot) -> bool {
         let known = self.index.get(key);
-        known.is_some_and(|known| known.peers & peer.bit() != 0)
+        known.is_some_and(|known| known.peers.holders & peer.bit() != 0)
     }
 
-    /// The peer is known to hold the chunk: it sent it, or acknowledged it.
-    pub(crate) fn mark_held(&mut self, key: Key, peer: PeerSlot) {
-        if let Some(known) = self.index.get(key) {
-            self.learn(peer, Fact::Held, &known, known.peers | peer.bit());
+    /// The peer is known to hold the chunk: it sent its bytes, or acknowledged them. So it may refer to
+    /// it. `check` is the second half of what identifies the chunk: another one with the same key is
+    /// not the peer's.
+    pub(crate) fn mark_held(&mut self, key: Key, check: u64, peer: PeerSlot) {
+        if let Some(known) = self.index.get(key).filter(|known| known.check == check) {
+            let peers = known.peers.and_holder(peer.bit());
+            self.learn(peer, Fact::Held, &known, peers);
         }
     }
 
-    /// The peer turned out not to hold the chunk.
+    /// The chunk's bytes are on their way to the peer: it may refer to it.
+    pub(crate) fn mark_sent(&mut self, key: Key, check: u64, peer: PeerSlot) {
+        if let Some(known) = self.index.get(key).filter(|known| known.check == check) {
+            let peers = known.peers.and_reader(peer.bit());
+            if peers != known.peers {
+                self.index.set_peers(known.slot, peers);
+            }
+        }
+    }
+
+    /// The peer turned out not to hold the chunk. It may still refer to it, once it has it again.
     pub(crate) fn mark_lacking(&mut self, key: Key, peer: PeerSlot) {
         if let Some(known) = self.index.get(key) {
-            self.learn(peer, Fact::Lacking, &known, known.peers & !peer.bit());
+            let peers = known.peers.without_holder(peer.bit());
+            self.learn(peer, Fact::Lacking, &known, peers);
         }
     }
 
-    fn learn(&mut self, peer: PeerSlot, fact: Fact, known: &Known, peers: u64) {
+    fn learn(&mut self, peer: PeerSlot, fact: Fact, known: &Known, peers: Peers) {
         if peers == known.peers {
             return;
         }
         self.index.set_peers(known.slot, peers);
-        if known.is_written() {
+        if known.is_written() && peers.holders != known.peers.holders {
             self.note(peer.0, fact, Some(known.key));
         }
     }
@@ -454,16 +496,21 @@ impl Dictionary {
         if let Some(bytes) = self.memory.get(key) {
             return Fetch::Ready(bytes);
         }
-        if let Some(ticket) = self.fetches.get(&key) {
-            return Fetch::Reading(ticket.clone());
-        }
         match self.index.get(key) {
-            Some(known) => {
-                self.index.touch(known.slot);
-                self.start_fetch(&known)
-            }
+            Some(known) => self.fetch_known(&known),
             None => Fetch::Missing,
         }
+    }
+
+    fn fetch_known(&mut self, known: &Known) -> Fetch {
+        if let Some(bytes) = self.memory.get(known.key) {
+            return Fetch::Ready(bytes);
+        }
+        if let Some(ticket) = self.fetches.get(&known.key) {
+            return Fetch::Reading(ticket.clone());
+        }
+        self.index.touch(known.slot);
+        self.start_fetch(known)
     }
 
     fn memory_cap(&self) -> usize {
@@ -471,7 +518,8 @@ impl Dictionary {
     }
 
     fn memory_used(&self) -> usize {
-        self.memory.used() + self.index_bytes() + self.anchors.used() + self.lending.used()
+        let caches = self.anchors.used() + self.own_links.used();
+        self.memory.used() + self.index_bytes() + caches + self.lending.used()
     }
 
     fn index_bytes(&self) -> usize {

@@ -22,7 +22,7 @@ use super::seal::SegmentName;
 use super::segment::{
     CHUNK_HEAD, Head, LogRecord, RECORD_OVERHEAD, SEGMENT_HEAD, Step, parse_segment_head, step,
 };
-use super::{Dictionary, PeerSlot, Place};
+use super::{Dictionary, PeerSlot, Peers, Place};
 use crate::config::{MAX_DISK_READ, MAX_TRACKED_PEERS};
 use crate::disk::{DiskAnswer, DiskFault, DiskOperation, SegmentListing};
 
@@ -473,7 +473,7 @@ impl Dictionary {
         let known = peer.generation != [0; 16];
         peer.generation = recorded;
         if known {
-            self.index.forget_peers(slot.bit());
+            self.index.forget_holders(slot.bit());
         }
         slot
     }
@@ -486,7 +486,8 @@ impl Dictionary {
                 let peer = here(slot);
                 for key in &keys {
                     if let Some(known) = self.index.get(*key) {
-                        self.index.set_peers(known.slot, known.peers | peer.bit());
+                        let peers = known.peers.and_holder(peer.bit());
+                        self.index.set_peers(known.slot, peers);
                     }
                 }
                 Some(LogRecord::Held {
@@ -498,7 +499,8 @@ impl Dictionary {
                 let peer = here(slot);
                 for key in &keys {
                     if let Some(known) = self.index.get(*key) {
-                        self.index.set_peers(known.slot, known.peers & !peer.bit());
+                        let peers = known.peers.without_holder(peer.bit());
+                        self.index.set_peers(known.slot, peers);
                     }
                 }
                 Some(LogRecord::Lacking {
@@ -507,7 +509,7 @@ impl Dictionary {
                 })
             }
             LogRecord::Forget { slot } => {
-                self.index.forget_peers(here(slot).bit());
+                self.index.forget_holders(here(slot).bit());
                 Some(LogRecord::Forget {
                     slot: here(slot).0?,
                 })
@@ -526,12 +528,15 @@ impl Dictionary {
             recorded &= recorded - 1;
         }
         let known = self.index.get(line.key);
-        let (slot, peers) = match known {
+        let (slot, with_those) = match known {
             Some(known) if known.check != line.check || known.length != line.length => return,
-            Some(known) => (known.slot, known.peers | peers),
-            None => (self.index.insert(line.key, line.check, line.length), peers),
+            Some(known) => (known.slot, known.peers.and_holder(peers)),
+            None => {
+                let slot = self.index.insert(line.key, line.check, line.length);
+                (slot, Peers::holding(peers))
+            }
         };
-        self.index.set_peers(slot, peers);
+        self.index.set_peers(slot, with_those);
         let newer = known.is_some_and(
             |known| matches!(known.place, Place::At { segment, .. } if segment > number),
         );
@@ -542,7 +547,7 @@ impl Dictionary {
             };
             self.index.set_place(slot, place);
             self.log.list(number, slot);
-            self.link(line.previous, line.key);
+            self.link_for(line.previous, line.key, peers);
         }
         self.keep_within_memory();
     }

@@ -80,7 +80,8 @@ impl World {
                 if let Some(key) = self.any_key() {
                     let peer = self.peer(number);
                     self.held.insert((number, key));
-                    self.dictionary.mark_held(key, peer);
+                    let check = Fingerprint::of(&self.chunks[&key]).check();
+                    self.dictionary.mark_held(key, check, peer);
                 }
             }
             10 => {
@@ -120,7 +121,8 @@ impl World {
             }
         };
         let fingerprint = Fingerprint::of(&bytes);
-        self.dictionary.insert(&fingerprint, &bytes, previous);
+        self.dictionary
+            .insert(&fingerprint, &bytes, previous, PeerSlot::UNTRACKED);
         if self.chunks.insert(fingerprint.key(), bytes).is_none() {
             self.keys.push(fingerprint.key());
         }
@@ -265,7 +267,7 @@ impl World {
             if let Some(known) = self.dictionary.index.get(key) {
                 for number in 0..PEERS {
                     let peer = self.peer(number);
-                    let said = known.peers & peer.bit() != 0;
+                    let said = known.peers.readers & peer.bit() != 0;
                     assert!(!said || self.held.contains(&(number, key)));
                 }
             }

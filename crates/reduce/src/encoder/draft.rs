@@ -10,7 +10,7 @@ use crate::config::{
     MAX_BASE_BYTES, MAX_BASES, MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_RECORD_SOURCES,
     MAX_SOURCE_BYTES,
 };
-use crate::dictionary::Dictionary;
+use crate::dictionary::{Dictionary, PeerSlot};
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::{Coding, Experience, join_bases};
 use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
@@ -46,6 +46,9 @@ pub(super) struct Draft {
     has_asides: bool,
     /// Chunks that end in this record, with the second half of what identifies them.
     ended: Vec<(Key, u64)>,
+    /// Of these, those that were not referred to as a whole.
+    new_to_peer: Vec<(Key, u64)>,
+    peer: PeerSlot,
 }
 
 /// A chunk that bytes are taken from.
@@ -87,6 +90,7 @@ pub(super) struct Closed {
     /// How many sources each group names.
     pub(super) groups: Vec<usize>,
     pub(super) ended: Vec<(Key, u64)>,
+    pub(super) new_to_peer: Vec<(Key, u64)>,
     pub(super) literal_bytes: usize,
     pub(super) coded_bytes: usize,
     pub(super) stored_bytes: usize,
@@ -94,7 +98,8 @@ pub(super) struct Closed {
 }
 
 impl Draft {
-    pub(super) fn new() -> Self {
+    /// An empty one for that peer.
+    pub(super) fn new(peer: PeerSlot) -> Self {
         Self {
             pieces: Vec::new(),
             raw_length: 0,
@@ -113,6 +118,8 @@ impl Draft {
             literal_limit: 0,
             has_asides: false,
             ended: Vec::new(),
+            new_to_peer: Vec::new(),
+            peer,
         }
     }
 
@@ -249,9 +256,14 @@ impl Draft {
         let hash = *chunk;
         self.end_span(Some(Span { length, hash }));
         self.ended.push((chunk.key(), chunk.check()));
-        if dictionary.next(previous) != chunk.key() {
+        if dictionary.next(previous, self.peer) != chunk.key() {
             self.relinked.insert(previous);
         }
+    }
+
+    /// Notes that the peer gets the bytes of the chunk that ended last.
+    pub(super) fn is_new_to_peer(&mut self, chunk: &Fingerprint) {
+        self.new_to_peer.push((chunk.key(), chunk.check()));
     }
 
     /// Codes the literals and writes the record.
@@ -335,6 +347,7 @@ impl Draft {
             sources: sources.iter().map(|source| source.key).collect(),
             groups: record.groups.iter().map(Group::len).collect(),
             ended: self.ended,
+            new_to_peer: self.new_to_peer,
             literal_bytes,
             coded_bytes,
             stored_bytes,
@@ -352,7 +365,7 @@ impl Draft {
 
     fn follows(&self, dictionary: &Dictionary, last: Option<SourceChunk>, key: Key) -> bool {
         last.is_some_and(|SourceChunk { key: last, .. }| {
-            dictionary.next(last) == key && !self.relinked.contains(&last)
+            dictionary.next(last, self.peer) == key && !self.relinked.contains(&last)
         })
     }
 

@@ -167,7 +167,7 @@ impl Cursor {
                 waits.push(ticket);
             }
             covered += held.dictionary.length(key);
-            key = held.dictionary.next(key);
+            key = held.next(key);
         }
         waits
     }
@@ -271,7 +271,7 @@ impl Cursor {
                 let whole = anchors(&old, expansion);
                 held.dictionary.add_anchors(key, &whole);
             }
-            key = held.dictionary.next(key);
+            key = held.next(key);
         }
         let mut sought = Sought {
             anchors: known,
@@ -297,7 +297,7 @@ impl Cursor {
             if matching.bases.last() != Some(&key) {
                 matching.bases.push(key);
             }
-            key = held.dictionary.next(key);
+            key = held.next(key);
         }
     }
 
@@ -319,6 +319,11 @@ impl Held<'_> {
     fn holds(&self, key: Key) -> bool {
         key != NO_KEY
             && (self.in_flight.contains_key(&key) || self.dictionary.is_held_by(key, self.peer))
+    }
+
+    /// The chunk that came after this one in the peer's flows, or else in others.
+    fn next(&self, key: Key) -> Key {
+        self.dictionary.next(key, self.peer)
     }
 
     /// The bytes of a chunk that the peer holds, if they are in memory here.
@@ -360,7 +365,7 @@ fn forward(held: &mut Held<'_>, new: &[u8], at: usize, place: Place) -> Found {
             break;
         }
         place = Place {
-            key: held.dictionary.next(place.key),
+            key: held.next(place.key),
             offset: 0,
         };
         found.after = Some(place).filter(|place| place.key != NO_KEY);
@@ -472,7 +477,7 @@ fn window(held: &mut Held<'_>, mut place: Place, length: usize) -> Vec<u8> {
             break;
         }
         place = Place {
-            key: held.dictionary.next(place.key),
+            key: held.next(place.key),
             offset: 0,
         };
     }
@@ -491,7 +496,7 @@ fn advance(held: &Held<'_>, mut place: Place, length: usize) -> Option<Place> {
             return Some(place);
         }
         place = Place {
-            key: held.dictionary.next(place.key),
+            key: held.next(place.key),
             offset: place.offset - here,
         };
     }

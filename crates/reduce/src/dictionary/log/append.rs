@@ -232,7 +232,7 @@ impl Dictionary {
         self.index.set_place(known.slot, Place::Writing);
         let record = LogRecord::Chunk {
             fingerprint,
-            peers: known.peers,
+            peers: known.peers.holders,
             previous: self.previous(key),
             bytes: &bytes,
         };
@@ -323,7 +323,7 @@ impl Dictionary {
                     key: known.key,
                     check: known.check,
                     previous: self.index.previous(known.key),
-                    peers: known.peers,
+                    peers: known.peers.holders,
                     offset,
                     length: known.length,
                 });

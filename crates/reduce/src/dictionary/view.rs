@@ -1,0 +1,135 @@
+//! The dictionary as a decoder sees it: the chunks that its peer may refer to, and no others.
+//!
+//! ```text
+//! record from peer B ─► PeerView(B) ─► chunks that B sent, or was sent   ─► bytes
+//!                           └────────► anything else: as if it were not there
+//! ```
+//! A peer names chunks by their keys and by links between them. One that was taken over could name
+//! chunks of other peers and learn by the answers what is in them, or that they are there. So a decoder
+//! has no other way to the dictionary's chunks than through this view, which treats a chunk of others
+//! exactly as one that does not exist: no look at its bytes, no read from disk, no link to or from it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::index::Known;
+use super::{Dictionary, Fetch, NO_KEY, PeerSlot};
+use crate::fingerprint::Key;
+use crate::literals::Codec;
+use crate::repair::RepairScope;
+
+/// Chunks of its own that a flow of an untracked peer may refer to, at most: more than an encoder can
+/// have on their way, which are 8 MiB of its own and 64 MiB that the dictionary lends it, of chunks of
+/// 8 KiB at least.
+const MAX_FLOW_CHUNKS: usize = 10_000;
+
+/// What one peer may refer to.
+pub(crate) struct PeerView<'a> {
+    dictionary: &'a mut Dictionary,
+    peer: PeerSlot,
+    flow: &'a FlowChunks,
+}
+
+/// A chunk that the peer may refer to: only [`PeerView::find`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readable(Known);
+
+/// The chunks that came in a flow of a peer without a slot: it may refer to these alone.
+#[derive(Debug, Default)]
+pub(crate) struct FlowChunks {
+    /// The second half of what identifies each.
+    checks: BTreeMap<Key, u64>,
+    /// In the order of their arrival.
+    order: VecDeque<Key>,
+}
+
+impl Readable {
+    /// The chunk's length in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.0.length
+    }
+
+    /// The second half of what identifies the chunk.
+    pub(crate) fn check(&self) -> u64 {
+        self.0.check
+    }
+}
+
+impl<'a> PeerView<'a> {
+    pub(crate) fn new(
+        dictionary: &'a mut Dictionary,
+        peer: PeerSlot,
+        flow: &'a FlowChunks,
+    ) -> Self {
+        Self {
+            dictionary,
+            peer,
+            flow,
+        }
+    }
+
+    /// The chunk, if it is there and the peer may refer to it.
+    pub(crate) fn find(&self, key: Key) -> Option<Readable> {
+        let known = self.dictionary.index.get(key)?;
+        let may_read = match self.peer.0 {
+            Some(_) => known.peers.readers & self.peer.bit() != 0,
+            None => self.flow.checks.get(&key) == Some(&known.check),
+        };
+        may_read.then_some(Readable(known))
+    }
+
+    /// Whether there is no such chunk for the peer.
+    pub(crate) fn lacks(&self, key: Key) -> bool {
+        self.find(key).is_none()
+    }
+
+    /// The chunk's bytes from wherever they are.
+    pub(crate) fn fetch(&mut self, chunk: &Readable) -> Fetch {
+        self.dictionary.fetch_known(&chunk.0)
+    }
+
+    /// The chunk that came after this one in the peer's flows, or [`NO_KEY`].
+    pub(crate) fn next(&self, key: Key) -> Key {
+        let Some(slot) = self.peer.0 else {
+            let next = self.dictionary.index.next(key);
+            let both = !self.lacks(key) && !self.lacks(next);
+            return if both { next } else { NO_KEY };
+        };
+        match self.dictionary.own_links.get(slot, key) {
+            Some(next) if !self.lacks(key) && !self.lacks(next) => next,
+            Some(_) | None => self.dictionary.index.next_for(key, self.peer.bit()),
+        }
+    }
+
+    /// Notes that in a flow of the peer `key` came right after `previous`, if both are its chunks.
+    pub(crate) fn link(&mut self, previous: Key, key: Key) {
+        if !self.lacks(previous) && !self.lacks(key) {
+            self.dictionary.link(previous, key, self.peer);
+        }
+    }
+
+    /// Takes note of what the peer is asked for.
+    pub(crate) fn count_request(&mut self, scope: &RepairScope) {
+        self.dictionary.count_request(scope);
+    }
+
+    pub(crate) fn codec(&mut self) -> &mut Codec {
+        self.dictionary.codec()
+    }
+}
+
+impl FlowChunks {
+    /// Notes a chunk that came in the flow whole, if the peer has no slot.
+    pub(crate) fn push(&mut self, peer: PeerSlot, key: Key, check: u64) {
+        if peer.0.is_some() {
+            return;
+        }
+        if self.checks.insert(key, check).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > MAX_FLOW_CHUNKS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.checks.remove(&oldest);
+        }
+    }
+}
