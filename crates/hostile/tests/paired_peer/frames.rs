@@ -1,0 +1,79 @@
+//! The hostile peer cuts what it sends into the smallest pieces, and leaves it unfinished.
+
+use bytes::Bytes;
+use reduce::testing::{ForgedOperation, ForgedSources, forged_record};
+use tunnel::wire::{Ack, Frame, Seen};
+use vocab::Random;
+
+use crate::site::{HOSTILE, Site};
+
+fn noise(seed: u64, length: usize) -> Bytes {
+    let mut bytes = vec![0; length];
+    Random::from_seed(seed).fill(&mut bytes);
+    bytes.into()
+}
+
+fn record_of(chunk: &Bytes) -> Bytes {
+    let operation = ForgedOperation::NewChunk(chunk.clone());
+    forged_record(
+        ForgedSources::Listed(Vec::new()),
+        &[operation],
+        &[&chunk[..]],
+    )
+}
+
+#[test]
+fn a_record_in_frames_of_one_byte_arrives() {
+    let mut site = Site::new();
+    let flow = site.open(HOSTILE);
+    let chunk = noise(1, 3_000);
+    let record = record_of(&chunk);
+    for at in 0..record.len() {
+        let byte = record.slice(at..=at);
+        assert_eq!(site.write(HOSTILE, flow, &byte), 1);
+    }
+    assert_eq!(site.written(), chunk);
+    site.check_limits();
+}
+
+/// In each flow all of a long record but its last byte, a few bytes at a time.
+#[test]
+fn records_that_never_end_stay_within_the_limits() {
+    let mut site = Site::new();
+    let record = record_of(&noise(2, 60_000));
+    let unfinished = record.slice(..record.len() - 1);
+    for _ in 0..60 {
+        let flow = site.open(HOSTILE);
+        for piece in unfinished.chunks(999) {
+            site.write(HOSTILE, flow, &unfinished.slice_ref(piece));
+        }
+        site.check_limits();
+    }
+    assert!(site.written().is_empty());
+    site.honest_peer_is_served();
+}
+
+/// The peer says that it has got, and resolved, what it was never sent.
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_ends_the_link() {
+    for (received, consumed) in [(1 << 40, 0), (1 << 40, 1 << 40)] {
+        let mut site = Site::new();
+        let (connection, flow) = site.accept(HOSTILE);
+        site.host_sends(connection, &noise(3, 10_000));
+        let ack = Ack {
+            flow,
+            received,
+            consumed,
+            limit: 1 << 41,
+            finish: Seen::NotYet,
+        };
+        site.send_frame(HOSTILE, &Frame::Ack(ack));
+        assert_eq!(
+            site.peers[HOSTILE].closed.len(),
+            1,
+            "{received}, {consumed}"
+        );
+        site.check_limits();
+        site.honest_peer_is_served();
+    }
+}
