@@ -17,9 +17,11 @@ pub struct Config {
     pub local: NodeId,
     /// The nodes it may have sessions with.
     pub peers: Vec<PeerConfig>,
-    /// Where this node opens connections to on behalf of its peers; empty means anywhere but
-    /// this machine itself.
-    pub serve: Vec<Prefix>,
+    /// Where this node opens connections to on behalf of its peers; `None` means the networks
+    /// behind the LAN interfaces ([`crate::Surroundings`]).
+    pub serve: Option<Vec<Prefix>>,
+    /// Whether a peer without prefixes is served, from this node's own address.
+    pub serve_peers_without_prefixes: bool,
     /// What may not be exceeded.
     pub limits: Limits,
     /// What is done with which flows.
@@ -205,6 +207,12 @@ impl Prefix {
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }
+    }
+
+    /// Whether all its addresses are in the other one.
+    #[must_use]
+    pub fn is_within(&self, other: &Prefix) -> bool {
+        self.length >= other.length && other.contains(self.address)
     }
 
     /// Whether the two share an address.

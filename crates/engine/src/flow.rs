@@ -24,6 +24,7 @@ use reduce::{Decoded, Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
 use vocab::{FlowId, NodeId, Random, Segment, SegmentKind, Time};
 
+use crate::bounds::Refusal;
 use crate::io::{ConnectFailure, ConnectionId, OnBehalf, Output, Via};
 use crate::left_alone::Because;
 
@@ -136,6 +137,8 @@ pub(crate) struct Flow {
     /// Why the server's connection could not be opened.
     pub(crate) connect_failure: Option<ConnectFailure>,
     pub(crate) keep_client_address: bool,
+    /// The policy forbids its connection to the server, so none is opened.
+    pub(crate) refusal: Option<Refusal>,
     pub(crate) started: Time,
     pub(crate) protocol: Protocol,
     pub(crate) accelerator_name: &'static str,
@@ -184,6 +187,8 @@ pub(crate) struct Birth {
     /// Of a near flow.
     pub(crate) client_state: ClientState,
     pub(crate) keep_client_address: bool,
+    /// The policy forbids its connection to the server.
+    pub(crate) refusal: Option<Refusal>,
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static accelerate::registry::Entry,
     pub(crate) settings: accelerate::registry::Settings,
@@ -210,6 +215,7 @@ impl Flow {
             client_state: birth.client_state,
             connect_failure: None,
             keep_client_address: birth.keep_client_address,
+            refusal: birth.refusal,
             started: turn.now,
             protocol: detect::by_port(birth.server.port()),
             accelerator_name: birth.accelerator.name,
@@ -639,6 +645,10 @@ impl Flow {
     }
 
     fn open_server(&mut self, turn: &mut Turn<'_>) {
+        // The engine answers in the time that a server out of reach would have taken.
+        if self.refusal.is_some() {
+            return;
+        }
         turn.outputs.push_back(Output::Connect {
             connection: self.lan.connection,
             client: self.keep_client_address.then_some(self.client),

@@ -13,7 +13,7 @@ use tunnel::transport::{Codepoint, Keys, SuspendReason};
 use tunnel::wire::DatagramOffer;
 pub use tunnel::{ConnectFailure, LinkId};
 
-use crate::{Config, Prefix};
+use crate::{Config, Prefix, Surroundings};
 
 /// A TCP connection on the LAN side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,6 +168,8 @@ pub enum Input {
         /// What seals it from now on; the same key as before if there is none.
         key: Option<reduce::DictionaryKey>,
     },
+    /// The machine's routes or addresses, at the start and whenever they have changed.
+    Surroundings(Surroundings),
     /// The configuration was read again. Flows of peers that are no longer in it are reset.
     Configure(Box<Config>),
     /// No new flows; [`Output::Stopped`] when the last has ended, or after `grace`.
@@ -180,7 +182,7 @@ pub enum Input {
 /// For whom a connection is opened: it decides which destinations are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnBehalf {
-    /// A peer's flow; the node's `serve` prefixes bound where it may go.
+    /// A peer's flow; the engine has checked where it may go.
     Peer,
     /// A client of this node's own that goes directly.
     Client,
@@ -405,6 +407,20 @@ pub enum Event {
     LimitCleared {
         /// Which.
         limit: &'static str,
+    },
+    /// Flows that a peer opened were refused by the policy. Told at the first of them, and then
+    /// once a minute at most.
+    OpensRefused {
+        /// Whose.
+        peer: NodeId,
+        /// How many since this was last told.
+        opens: u64,
+        /// Why the last of them was.
+        reason: &'static str,
+        /// The client that the last of them named.
+        client: SocketAddr,
+        /// The server that the last of them named.
+        server: SocketAddr,
     },
     /// A flow ended by a failure.
     FlowFailed {

@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod asymmetric_routes;
+mod bounds;
 mod config;
 mod direct;
 mod engine;
@@ -29,6 +30,7 @@ mod unreachable_servers;
 mod violations;
 mod why;
 
+pub use bounds::{Route, Side, Surroundings};
 pub use config::{
     AcceptMode, AcceptRule, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
 };

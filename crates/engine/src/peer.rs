@@ -51,6 +51,12 @@ pub(crate) struct Peer {
     pub(crate) violations: Violations,
     /// What the last datagram path to it was like.
     pub(crate) remembered: Option<Remembered>,
+    /// Flows it opened that the policy forbids, since the start.
+    pub(crate) refused_by_policy: u64,
+    /// As many of these were told.
+    pub(crate) refusals_told: u64,
+    /// The next may be told from then on.
+    pub(crate) refusals_tellable_at: Option<Time>,
     /// Engine numbers of the flows, by what the session calls them.
     pub(crate) flows: BTreeMap<FlowId, u64>,
 }
@@ -86,6 +92,7 @@ impl Peer {
             intercepted: intercepted.contains(&self.config.node),
             prefixes: self.config.prefixes.iter().map(Prefix::to_string).collect(),
             flows: self.flows.len(),
+            refused_by_policy_total: self.refused_by_policy,
             rtt_ms: statistics.round_trip_latest.map(milliseconds),
             rtt_min_ms: statistics.round_trip_minimum.map(milliseconds),
             sent_bytes: statistics.sent_bytes + statistics.sent_packet_bytes,

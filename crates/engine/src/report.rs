@@ -29,6 +29,8 @@ pub struct Status {
     pub lan_bytes: u64,
     /// Bytes that crossed the WAN for them, before TLS and TCP.
     pub wan_bytes: u64,
+    /// Where peers may open connections: what `serve` lists, or the networks on the LAN side.
+    pub serves: Vec<String>,
     /// The peers, in the order of their names.
     pub peers: Vec<PeerStatus>,
     /// The dictionary.
@@ -50,6 +52,8 @@ pub struct PeerStatus {
     pub prefixes: Vec<String>,
     /// Flows to and from it now.
     pub flows: usize,
+    /// Flows it opened and was refused because of `serve` or its `prefixes`, since the start.
+    pub refused_by_policy_total: u64,
     /// The last round trip measured, in milliseconds.
     pub rtt_ms: Option<f64>,
     /// The least round trip measured, in milliseconds.

@@ -6,6 +6,7 @@ use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
 
+use crate::bounds::Refusal;
 use crate::direct::Direct;
 use crate::flow::{ClientState, Flow};
 use crate::peer::Peer;
@@ -33,6 +34,22 @@ pub(crate) fn failure_remedy(failure: ConnectFailure) -> Option<&'static str> {
     (failure == ConnectFailure::AnswersElsewhere).then_some(
         "route the server's answers to the client through the far node, or have the client use the proxy of its node ([proxy]): the far node then connects with its own address",
     )
+}
+
+/// Why the peer could not open a server's connection. It does not say whether its policy forbids
+/// that, so that nobody can find out by trying where that policy ends.
+pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
+    match failure {
+        ConnectFailure::Unreachable => {
+            "the far node cannot reach the server, or its policy does not allow it (serve and prefixes there; its log and `node why` name the reason)"
+        }
+        ConnectFailure::Refused
+        | ConnectFailure::TimedOut
+        | ConnectFailure::NotPermitted
+        | ConnectFailure::Exhausted
+        | ConnectFailure::AnswersElsewhere
+        | ConnectFailure::Other => failure_text(failure),
+    }
 }
 
 /// Why the peer, or the session, reset a flow.
@@ -141,9 +158,10 @@ fn intercept(flow: &Flow) -> StageReport {
         }
         Some(via) if flow.is_connected() => format!("accepted after the server ({via})"),
         Some(via) => format!("not accepted yet, for the server has not answered ({via})"),
-        None if !flow.is_connected() => {
-            "could not open the server's connection for the peer".to_owned()
-        }
+        None if !flow.is_connected() => match flow.refusal {
+            Some(_) => "opened no connection for the peer".to_owned(),
+            None => "could not open the server's connection for the peer".to_owned(),
+        },
         None => "opened the server's connection for the peer".to_owned(),
     };
     let kept = match flow.keep_client_address {
@@ -151,13 +169,16 @@ fn intercept(flow: &Flow) -> StageReport {
         true => "the server sees the client's own address",
         false => "the server sees the far node's address",
     };
+    let failed = flow.connect_failure.map(match flow.half {
+        Half::Near => answer_text,
+        Half::Far => failure_text,
+    });
+    let why_not = flow.refusal.map(Refusal::text).or(failed);
     StageReport {
         stage: "intercept",
         did: format!("{did}; {kept}"),
         saved_bytes: None,
-        why_not: flow
-            .connect_failure
-            .map(|failure| failure_text(failure).to_owned()),
+        why_not: why_not.map(str::to_owned),
         remedy: flow
             .connect_failure
             .and_then(failure_remedy)

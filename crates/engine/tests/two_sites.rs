@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod bounds;
 mod files;
 mod stalled_readers;
 mod world;

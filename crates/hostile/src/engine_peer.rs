@@ -70,9 +70,12 @@ impl World {
             peers: vec![PeerConfig {
                 node: PEER,
                 name: "far".to_owned(),
-                prefixes: vec!["198.18.2.0/24".parse().expect("a prefix")],
+                prefixes: ["198.18.1.0/24", "198.18.2.0/24"]
+                    .map(|text| text.parse().expect("a prefix"))
+                    .to_vec(),
             }],
-            serve: Vec::new(),
+            serve: Some(vec!["198.18.0.0/15".parse().expect("a prefix")]),
+            serve_peers_without_prefixes: true,
             limits: Limits {
                 flows: FLOW_LIMIT,
                 memory: ByteCount::mebibytes(4),

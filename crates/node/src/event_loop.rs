@@ -41,6 +41,7 @@ use crate::lan;
 use crate::mailbox::{Mailbox, Message, Question};
 use crate::pairing::{LoadedPins, Pin, PinError, Pins};
 use crate::path_memory::PathMemory;
+use crate::surroundings;
 use crate::tls::{self, Trust};
 use crate::wan::{
     self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, Paths, PeerLinks,
@@ -75,6 +76,7 @@ pub(crate) struct Parts {
     pub(crate) path_memory: PathMemory,
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
+    pub(crate) surroundings: surroundings::Watch,
     /// At the WAN address, for the links that are accepted there.
     pub(crate) udp: Option<std::net::UdpSocket>,
     /// For what need not be on the loop's thread.
@@ -154,7 +156,10 @@ impl EventLoop {
         let (mut config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &pins);
         config.dictionary_key = parts.dictionary_key.clone();
         let random = Random::from_seed(parts.seed);
-        let engine = Engine::new(config, clock.now(), random);
+        let mut engine = Engine::new(config, clock.now(), random);
+        let surroundings = Input::Surroundings(parts.surroundings.first());
+        engine.handle(clock.now(), surroundings);
+        parts.surroundings.start()?;
         let mut this = Self {
             clock,
             engine,
@@ -387,6 +392,7 @@ impl EventLoop {
             | Input::Disk(_)
             | Input::Avoided { .. }
             | Input::BypassedServerAnswered { .. }
+            | Input::Surroundings(_)
             | Input::Configure(_)
             | Input::ClearDictionary { .. }
             | Input::Stop { .. } => {}
@@ -553,7 +559,7 @@ impl EventLoop {
         self.connections.insert(connection, commands);
         let mailbox = self.parts.mailbox.clone();
         let serve = match on_behalf {
-            OnBehalf::Peer => self.parts.config.serve.clone(),
+            OnBehalf::Peer => self.parts.config.serve.clone().unwrap_or_default(),
             OnBehalf::Client => Vec::new(),
         };
         tokio::spawn(async move {
@@ -629,6 +635,11 @@ impl EventLoop {
         self.damaged_pins = log_damaged_pins(damaged);
         let (engine_config, peers, unpaired) = engine_config(&config, &self.parts.identity, &pins);
         self.pins = pins;
+        let (watch, interfaces) = (&self.parts.surroundings, config.lan_interfaces.clone());
+        let watch = watch.clone();
+        self.parts
+            .runtime
+            .spawn_blocking(move || watch.set_lan_interfaces(interfaces));
         self.parts.config = config;
         self.unpaired = unpaired;
         self.set_peers(peers);
@@ -826,6 +837,21 @@ impl EventLoop {
                 tracing::warn!(limit, "limit reached; new connections pass by");
             }
             Event::LimitCleared { limit } => tracing::info!(limit, "below the limit again"),
+            Event::OpensRefused {
+                peer,
+                opens,
+                reason,
+                client,
+                server,
+            } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    opens,
+                    reason,
+                    "refused connections that the peer asked for"
+                );
+                tracing::debug!(peer = name(peer), %client, %server, "the last that was refused");
+            }
             Event::FlowFailed { flow, reason } => {
                 tracing::debug!(flow, reason, "a flow failed");
             }
@@ -879,6 +905,7 @@ fn engine_config(
         local: identity.node(),
         peers,
         serve: config.serve.clone(),
+        serve_peers_without_prefixes: config.serve_peers_without_prefixes,
         limits: config.limits,
         policy: config.policy.clone(),
         dictionary: reduce::DictionaryConfig {

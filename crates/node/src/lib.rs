@@ -38,6 +38,7 @@ mod run;
 mod service_manager;
 pub mod smb_accounts;
 pub mod smb_keytab;
+mod surroundings;
 mod sys;
 pub mod tls;
 mod wan;

@@ -110,6 +110,14 @@ impl Mailbox {
             .map_err(|_| LoopEnded)
     }
 
+    /// Whether anybody still takes messages.
+    pub(crate) fn still_open(&self) -> Result<(), LoopEnded> {
+        match self.sender.is_closed() {
+            true => Err(LoopEnded),
+            false => Ok(()),
+        }
+    }
+
     /// Asks the engine; `None` when the loop has ended.
     pub(crate) async fn ask(&self, question: Question) -> Option<serde_json::Value> {
         let (answer, answered) = oneshot::channel();

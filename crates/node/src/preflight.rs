@@ -22,7 +22,7 @@ use crate::dictionary_key::{self, DictionaryKeyError};
 use crate::identity::{Identity, IdentityError};
 use crate::pairing::{LoadedPins, Pins};
 use crate::private_directory::{check_state_directory, node_user, other_owner};
-use crate::{intercept, smb_keytab, sys, wan};
+use crate::{intercept, smb_keytab, surroundings, sys, wan};
 
 /// What a node with this configuration would do, in some lines.
 #[must_use]
@@ -60,6 +60,7 @@ pub fn describe(config: &NodeConfig) -> String {
             address.to_string()
         });
     line("wan", listen);
+    line("serves", serves(config));
     let controls = wan::known_congestion_controls();
     line(
         "congestion",
@@ -122,6 +123,23 @@ pub fn describe(config: &NodeConfig) -> String {
     text
 }
 
+/// Where peers may open connections, here and now.
+fn serves(config: &NodeConfig) -> String {
+    let networks = match &config.serve {
+        Some(serve) => serve.clone(),
+        None if config.lan_interfaces.is_empty() => {
+            return "nothing: there is neither lan_interfaces under [node] nor serve under [policy]"
+                .to_owned();
+        }
+        None => match surroundings::lan_networks(&config.lan_interfaces) {
+            Ok(networks) => networks,
+            Err(error) => return format!("nothing: the routes cannot be read ({error})"),
+        },
+    };
+    let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    listed(&networks)
+}
+
 fn listed(words: &[String]) -> String {
     if words.is_empty() {
         return "nothing".to_owned();
@@ -170,6 +188,7 @@ pub fn look(config: &NodeConfig) -> Findings {
         ));
     }
     look_at_file_shares(config, warnings);
+    look_at_bounds(config, warnings);
     look_at_pins(config, obstacles, warnings);
     found
 }
@@ -306,6 +325,22 @@ fn look_at_pins(config: &NodeConfig, obstacles: &mut Vec<String>, warnings: &mut
     }
 }
 
+/// What would have every connection that a peer asks for refused.
+fn look_at_bounds(config: &NodeConfig, problems: &mut Vec<String>) {
+    // A node without a place for its peers is a client's, and needs none.
+    let is_served = config.serve.as_ref().is_none_or(|serve| !serve.is_empty())
+        && (config.serve.is_some() || !config.lan_interfaces.is_empty());
+    if !is_served || config.serve_peers_without_prefixes {
+        return;
+    }
+    for peer in config.peers.iter().filter(|peer| peer.prefixes.is_empty()) {
+        problems.push(format!(
+            "peer `{}` has no prefixes, so connections from its clients' addresses are refused here; write prefixes = [...] with its clients' networks, or serve_peers_without_prefixes = true under [policy]",
+            peer.name
+        ));
+    }
+}
+
 /// Settings for SMB that do nothing without others.
 fn look_at_file_shares(config: &NodeConfig, problems: &mut Vec<String>) {
     let smb = &config.policy.accelerators.smb;
@@ -421,6 +456,31 @@ mod tests {
         let mut problems = Vec::new();
         look_at_file_shares(&config, &mut problems);
         problems
+    }
+
+    #[test]
+    fn a_peer_that_would_be_refused_everything_is_named() {
+        for (text, named) in [
+            (
+                "lan_interfaces = [\"lan0\"]\n[[peer]]\nname = \"far\"\naddress = \"h:1\"\n",
+                true,
+            ),
+            ("[[peer]]\nname = \"far\"\naddress = \"h:1\"\n", false),
+            (
+                "lan_interfaces = [\"lan0\"]\n[[peer]]\nname = \"far\"\naddress = \"h:1\"\nprefixes = [\"10.0.0.0/8\"]\n",
+                false,
+            ),
+            (
+                "lan_interfaces = [\"lan0\"]\n[[peer]]\nname = \"far\"\naddress = \"h:1\"\n[policy]\nserve_peers_without_prefixes = true\n",
+                false,
+            ),
+        ] {
+            let text = format!("[node]\nname = \"hub\"\n{text}");
+            let config = NodeConfig::parse(std::path::Path::new("node.toml"), &text).unwrap();
+            let mut problems = Vec::new();
+            look_at_bounds(&config, &mut problems);
+            assert_eq!(problems.len(), usize::from(named), "{text}: {problems:?}");
+        }
     }
 
     #[test]

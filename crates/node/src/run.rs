@@ -43,6 +43,7 @@ use crate::proxy::{self, Protocol};
 use crate::rereading::{Asker, Reread, Rereading};
 use crate::service_manager;
 use crate::smb_keytab::{self, Looked, Looks, Watch};
+use crate::surroundings;
 use crate::sys;
 use crate::tls::Trust;
 use crate::wan::{self, LinkNumbers, Listening};
@@ -295,6 +296,10 @@ impl Node {
             path_memory: PathMemory::load(&self.config.state_directory, SystemTime::now()),
             disk,
             intercept: changes.clone(),
+            surroundings: surroundings::Watch::new(
+                self.config.lan_interfaces.clone(),
+                mailbox.clone(),
+            ),
             udp: opened.udp,
             runtime: self.handle.clone(),
             heart: self.heart.clone(),

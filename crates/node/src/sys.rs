@@ -183,6 +183,24 @@ pub(crate) fn connection_mtu(connection: &impl AsRawFd) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
+/// The kernel's number of the network interface with this name, if there is one.
+pub(crate) fn interface_index(name: &str) -> Option<u32> {
+    let name = std::ffi::CString::new(name).ok()?;
+    // SAFETY: the kernel reads the string up to its end, and it outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
+}
+
+/// Has a netlink socket receive what the kernel says to a group.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn join_netlink_group(socket: &impl AsRawFd, group: u32) -> io::Result<()> {
+    let group = libc::c_int::try_from(group).unwrap_or(libc::c_int::MAX);
+    let join = libc::NETLINK_ADD_MEMBERSHIP;
+    set_option(socket.as_raw_fd(), libc::SOL_NETLINK, join, group)
+}
+
 /// A timer that becomes readable when it is due, to the precision of the kernel's clock; to be made
 /// inside the runtime that waits for it.
 ///

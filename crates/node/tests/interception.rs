@@ -183,6 +183,7 @@ fn run_tests() -> ExitCode {
             "held_connections_survive_strict_reverse_path_filtering",
             strict_reverse_path,
         ),
+        ("routes_are_followed", followed_routes),
         (
             "a_peers_own_address_is_never_intercepted",
             peers_own_address,
@@ -346,6 +347,30 @@ fn peers_own_address(lab: &mut Lab) {
     let before = lab.flows_total("near");
     assert_eq!(lab.fetch(PEER_ITSELF), "ConnectionRefused");
     assert_eq!(lab.flows_total("near"), before);
+}
+
+/// Peers may go to what is routed out of the LAN interface, as soon as it is and no longer.
+fn followed_routes(lab: &mut Lab) {
+    let serves = |lab: &Lab| -> Vec<String> {
+        let status = lab.status("far").unwrap_or_default();
+        let networks = status["serves"].as_array().cloned().unwrap_or_default();
+        let texts = networks.iter().filter_map(|network| network.as_str());
+        texts.map(str::to_owned).collect()
+    };
+    let before = serves(lab);
+    assert_eq!(before, ["198.18.2.0/24", "2001:2:0:2::/64"]);
+    let route = "198.18.77.0/24 via 198.18.2.2 dev lan0";
+    let change = |lab: &mut Lab, action: &str| {
+        let words = ["ip", "route", action].into_iter();
+        let words: Vec<&str> = words.chain(route.split(' ')).collect();
+        lab.set("far", &words);
+    };
+    change(lab, "add");
+    within(Duration::from_secs(3), || {
+        serves(lab).contains(&"198.18.77.0/24".to_owned())
+    });
+    change(lab, "del");
+    within(Duration::from_secs(3), || serves(lab) == before);
 }
 
 fn blocked_udp(lab: &mut Lab) {

@@ -8,11 +8,12 @@ use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
 use tunnel::{Answer, Open, ResetReason};
 use vocab::{FlowId, NodeId, Random, Time};
 
-use super::{DIRECT_BEYOND_LIMIT, Engine};
+use super::{DIRECT_BEYOND_LIMIT, Engine, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
+use crate::bounds::{Refusal, Source};
 use crate::config::AcceptMode;
 use crate::direct::{Direct, DirectReason, Life};
 use crate::flow::{Birth, ClientState, Flow, Turn};
-use crate::io::{ConnectFailure, ConnectionId, Output, Via};
+use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
 use crate::why;
 
 /// A client's connection, before it is known which way it goes.
@@ -146,27 +147,110 @@ impl Engine {
 
     /// A flow that a peer opened towards a server beside this node.
     pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: Open) {
-        let refusal = if !self.may_connect(open.server.ip()) {
-            Some(ConnectFailure::NotPermitted)
-        } else if self.stop_at.is_some()
+        let failure = match registry::by_number(open.accelerator) {
+            _ if self.is_full() => ConnectFailure::Exhausted,
+            Some(accelerator) => return self.open_far(now, (node, id), accelerator, &open),
+            None => ConnectFailure::Other,
+        };
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.session.answer(id, Answer::Failed(failure));
+        }
+    }
+
+    /// Whether the node takes no flows of its peers' now.
+    fn is_full(&self) -> bool {
+        self.stop_at.is_some()
             || self.flows.len() + self.directs.len() >= self.config.limits.flows
             || self.memory_limit_reached
-        {
-            Some(ConnectFailure::Exhausted)
-        } else {
-            None
-        };
-        let accelerator = registry::by_number(open.accelerator);
-        let (None, Some(accelerator)) = (refusal, accelerator) else {
-            let failure = refusal.unwrap_or(ConnectFailure::Other);
-            if let Some(peer) = self.peers.get_mut(&node) {
-                peer.session.answer(id, Answer::Failed(failure));
+    }
+
+    /// Begins a peer's flow. One that the policy forbids is begun as well and fails later, as if its
+    /// server were out of reach.
+    fn open_far(
+        &mut self,
+        now: Time,
+        (node, id): (NodeId, FlowId),
+        accelerator: &'static registry::Entry,
+        open: &Open,
+    ) {
+        let connection = self.next_opened();
+        let birth = self.birth(now, (node, id), Half::Far, connection, accelerator, open);
+        let birth = match self.check_open(node, open) {
+            Ok(source) => Birth {
+                keep_client_address: source == Source::Client,
+                ..birth
+            },
+            Err(refusal) => {
+                self.count_refusal(now, node, open, refusal);
+                Birth {
+                    refusal: Some(refusal),
+                    ..birth
+                }
             }
+        };
+        if birth.refusal.is_some() {
+            self.unreachable
+                .insert((now + UNREACHABLE_AFTER, birth.number));
+        }
+        self.start_flow(now, birth);
+    }
+
+    fn check_open(&self, node: NodeId, open: &Open) -> Result<Source, Refusal> {
+        let Open { client, server, .. } = open;
+        self.bounds.check_server(&self.config, server.ip())?;
+        let peer = &self.peers[&node].config;
+        let keep = open.keep_client_address;
+        self.bounds
+            .check_client(&self.config, peer, client.ip(), keep)
+    }
+
+    fn count_refusal(&mut self, now: Time, node: NodeId, open: &Open, refusal: Refusal) {
+        let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let connection = self.next_opened();
-        let birth = self.birth(now, (node, id), Half::Far, connection, accelerator, &open);
-        self.start_flow(now, birth);
+        peer.refused_by_policy += 1;
+        if peer.refusals_tellable_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let opens = peer.refused_by_policy - peer.refusals_told;
+        peer.refusals_told = peer.refused_by_policy;
+        peer.refusals_tellable_at = Some(now + REFUSALS_TOLD_EVERY);
+        self.event(Event::OpensRefused {
+            peer: node,
+            opens,
+            reason: refusal.text(),
+            client: open.client,
+            server: open.server,
+        });
+    }
+
+    /// Fails the flows whose servers are out of reach, or are to look so, and when that is due.
+    pub(super) fn fail_unreachable(&mut self, now: Time) {
+        while let Some((at, number)) = self.unreachable.first().copied()
+            && at <= now
+        {
+            self.unreachable.pop_first();
+            let Some(flow) = self.flows.get(&number) else {
+                continue;
+            };
+            let unreachable = ConnectFailure::Unreachable;
+            let reason = match flow.refusal {
+                Some(refusal) => refusal.text(),
+                None => why::failure_text(unreachable),
+            };
+            self.fail_connect(now, number, unreachable, reason);
+        }
+    }
+
+    /// Tells the peer that its flow's server cannot be connected to, and forgets the flow.
+    fn fail_connect(&mut self, now: Time, number: u64, failure: ConnectFailure, reason: &str) {
+        if let Some(flow) = self.flows.get(&number)
+            && let Some(peer) = self.peers.get_mut(&flow.peer)
+        {
+            peer.session.answer(flow.id, Answer::Failed(failure));
+            self.touched.insert(flow.peer);
+        }
+        self.fail_flow(now, number, reason);
     }
 
     pub(super) fn birth(
@@ -199,6 +283,7 @@ impl Engine {
             via: None,
             client_state: ClientState::Accepted,
             keep_client_address: open.keep_client_address,
+            refusal: None,
             connection,
             accelerator,
             settings: self.config.policy.accelerators.clone(),
@@ -359,10 +444,12 @@ impl Engine {
                 peer.session.answer(flow.id, Answer::Connected);
                 self.turn(now, number, Flow::connected);
             }
-            Err(failure) => {
-                peer.session.answer(flow.id, Answer::Failed(failure));
-                self.fail_flow(now, number, why::failure_text(failure));
+            Err(ConnectFailure::Unreachable | ConnectFailure::NotPermitted) => {
+                let at = flow.started + UNREACHABLE_AFTER;
+                self.unreachable.insert((at.max(now), number));
+                self.fail_unreachable(now);
             }
+            Err(failure) => self.fail_connect(now, number, failure, why::failure_text(failure)),
         }
     }
 }

@@ -68,6 +68,9 @@ impl Engine {
                 fallbacks: 0,
                 violations: crate::violations::Violations::default(),
                 remembered: None,
+                refused_by_policy: 0,
+                refusals_told: 0,
+                refusals_tellable_at: None,
                 flows: BTreeMap::new(),
             },
         );

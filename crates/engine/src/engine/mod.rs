@@ -16,7 +16,7 @@ mod sessions;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use accelerate::companions::Companions;
@@ -28,6 +28,7 @@ use tunnel::wire::DatagramOffer;
 use vocab::{NodeId, Random, Time};
 
 use crate::asymmetric_routes::AsymmetricRoutes;
+use crate::bounds::Bounds;
 use crate::config::{Config, Prefix};
 use crate::direct::Direct;
 use crate::flow::Flow;
@@ -48,6 +49,14 @@ const PEER_FULL_FOR: Duration = Duration::from_secs(5);
 /// Connections beyond the limit of flows that may still go directly while interception is being
 /// taken away; past it they are reset.
 const DIRECT_BEYOND_LIMIT: usize = 1_000;
+/// A peer is told that a server is out of reach this long after it opened the flow, or later. The
+/// kernel takes 3 s to give up on a host that answers no ARP (three probes, one a second), and
+/// what the policy forbids is to look the same.
+const UNREACHABLE_AFTER: Duration = Duration::from_millis(3_200);
+/// Networks that `status` shows of those that are served; the rest are counted.
+const SERVES_SHOWN: usize = 32;
+/// How often the log may say that a peer's opens were refused.
+const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// One node without its input and output.
 pub struct Engine {
@@ -72,6 +81,10 @@ pub struct Engine {
     /// Flows and direct connections whose server failed them, until its bypass is in place.
     waiting_for_bypass: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
     left_alone: LeftAlone,
+    /// Where peers may go, and as whom.
+    bounds: Bounds,
+    /// Flows whose servers are out of reach, or are to look so, and when their peers are told.
+    unreachable: BTreeSet<(Time, u64)>,
     outputs: VecDeque<Output>,
     /// Peers whose sessions may have something to say or to send.
     touched: BTreeSet<NodeId>,
@@ -131,6 +144,8 @@ impl Engine {
             asymmetric_routes: AsymmetricRoutes::default(),
             waiting_for_bypass: BTreeMap::new(),
             left_alone: LeftAlone::default(),
+            bounds: Bounds::default(),
+            unreachable: BTreeSet::new(),
             outputs: VecDeque::new(),
             touched: BTreeSet::new(),
             closed: VecDeque::new(),
@@ -203,6 +218,7 @@ impl Engine {
             Input::Avoided { server } => self.avoided(now, server),
             Input::BypassedServerAnswered { server } => self.server_succeeded(server),
             Input::ClearDictionary { key } => self.dictionary.clear(key),
+            Input::Surroundings(surroundings) => self.bounds = Bounds::new(&surroundings),
             Input::Configure(config) => self.configure(now, *config),
             Input::Stop { grace } => self.stop(now, grace),
         }
@@ -270,9 +286,11 @@ impl Engine {
             .values()
             .filter_map(|peer| peer.session.poll_timeout());
         let flow = self.timers.first().map(|(at, _)| *at);
+        let unreachable = self.unreachable.first().map(|(at, _)| *at);
         let full = self.peers.values().filter_map(|peer| peer.full_until);
         sessions
             .chain(flow)
+            .chain(unreachable)
             .chain(full)
             .chain(self.dictionary.poll_timeout())
             .chain(self.asymmetric_routes.poll_timeout())
@@ -307,6 +325,7 @@ impl Engine {
                 flow.timer_fired(turn)
             });
         }
+        self.fail_unreachable(now);
         if self.stop_at.is_some_and(|at| at <= now) {
             self.reset_all(now);
         }
@@ -347,9 +366,22 @@ impl Engine {
             limits_reached,
             lan_bytes: self.totals.lan_bytes + lan,
             wan_bytes: self.totals.wan_bytes + wan,
+            serves: self.serves(),
             peers,
             dictionary: why::dictionary_status(&self.dictionary),
         }
+    }
+
+    fn serves(&self) -> Vec<String> {
+        let listed = self.config.serve.clone();
+        let networks = listed.unwrap_or_else(|| self.bounds.lan_networks().collect());
+        let mut texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+        if texts.len() > SERVES_SHOWN {
+            let more = texts.len() - SERVES_SHOWN;
+            texts.truncate(SERVES_SHOWN);
+            texts.push(format!("and {more} more"));
+        }
+        texts
     }
 
     /// The open flows and the last closed ones, oldest first.
@@ -505,26 +537,6 @@ impl Engine {
         true
     }
 
-    /// Whether this node opens connections to the address for its peers.
-    pub(super) fn may_connect(&self, server: IpAddr) -> bool {
-        let server = server.to_canonical();
-        if !self.config.serve.is_empty() {
-            return self
-                .config
-                .serve
-                .iter()
-                .any(|prefix| prefix.contains(server));
-        }
-        let this_machine_or_link = match server {
-            IpAddr::V4(server) => server.is_link_local() || server.is_broadcast(),
-            IpAddr::V6(server) => server.is_unicast_link_local(),
-        };
-        !(server.is_loopback()
-            || server.is_unspecified()
-            || server.is_multicast()
-            || this_machine_or_link)
-    }
-
     /// The server of this flow or direct connection failed it. An intercepted client is reset once
     /// the server is bypassed: its next try, which may follow at once, must meet the server itself.
     /// A client that was not accepted yet hears of it at once: it has not been told that the port is open.
@@ -618,14 +630,14 @@ impl Engine {
     }
 
     pub(super) fn end_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
-        let reason = why::failure_text(failure);
         if let Some(flow) = self.flows.get_mut(&number) {
             flow.connect_failure = Some(failure);
         }
         if let Some(direct) = self.directs.get_mut(&number) {
             direct.failed(failure, &mut self.outputs);
-            self.forget_direct(now, number, reason);
+            self.forget_direct(now, number, why::failure_text(failure));
         } else {
+            let reason = why::answer_text(failure);
             let flow = self.flows.get(&number).filter(|flow| flow.asks());
             let Some(connection) = flow.map(Flow::connection) else {
                 return self.fail_flow(now, number, reason);

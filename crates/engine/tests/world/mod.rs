@@ -17,7 +17,7 @@ use accelerate::smb::testing::FileServer;
 use bytes::{Bytes, BytesMut};
 use engine::{
     Config, ConnectFailure, ConnectionId, Engine, Event, Input, Limits, LinkId, Output, PeerConfig,
-    Policy, Via,
+    Policy, Prefix, Route, Side, Surroundings, Via,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey, DiskCompletion};
@@ -61,6 +61,8 @@ pub(crate) enum Script {
     Stall,
     /// Sends bytes that never repeat, without end, and reads nothing.
     Pour,
+    /// Is out of reach, as the kernel says at once.
+    Unreachable,
     /// Serves files.
     Files(Rc<RefCell<FileServer>>),
 }
@@ -157,6 +159,8 @@ pub(crate) struct Setting {
     pub(crate) policy: Policy,
     /// The far node's.
     pub(crate) far_policy: Policy,
+    /// Where both serve their peers; by default their LANs.
+    pub(crate) serve: Option<Vec<Prefix>>,
     pub(crate) dictionary: DictionaryConfig,
     /// What datagrams meet; `None` where the nodes send none.
     pub(crate) packets: Option<emulate::LinkConfig>,
@@ -172,6 +176,7 @@ impl Default for Setting {
             far_limits: Limits::default(),
             policy: Policy::default(),
             far_policy: Policy::default(),
+            serve: None,
             dictionary: DictionaryConfig {
                 memory: ByteCount::mebibytes(64),
                 disk: ByteCount::mebibytes(256),
@@ -233,9 +238,35 @@ impl World {
             links: 0,
             poured: 0,
         };
-        world.drain();
+        for own in [NEAR, FAR] {
+            world.look_around(own);
+        }
         world.connect();
         world
+    }
+
+    /// What each node's shell says of its machine: a LAN, a WAN, and an address in each.
+    pub(crate) fn look_around(&mut self, own: usize) {
+        let surroundings = surroundings(own);
+        self.input(own, Input::Surroundings(surroundings));
+    }
+
+    /// The shell says that there is one more network behind the LAN.
+    pub(crate) fn add_lan_route(&mut self, own: usize, to: &str) {
+        let mut surroundings = surroundings(own);
+        surroundings.routes.push(Route {
+            to: to.parse().unwrap(),
+            side: Side::Lan,
+        });
+        self.input(own, Input::Surroundings(surroundings));
+    }
+
+    /// The node's owner says that more lies behind its peer.
+    pub(crate) fn widen_prefixes(&mut self, own: usize, prefixes: &[&str]) {
+        let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
+        let mut config = config(&Setting::default(), &ids, own);
+        config.peers[0].prefixes = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+        self.input(own, Input::Configure(Box::new(config)));
     }
 
     /// A fresh link between the nodes, the near one dialling.
@@ -307,26 +338,38 @@ impl World {
         node.hosts.clear();
         node.intercepted.clear();
         node.avoided.clear();
-        self.drain();
+        self.look_around(own);
     }
 
     /// A client connects through the near node.
     pub(crate) fn accept(&mut self, port: u16) -> ConnectionId {
-        self.accept_via(port, Via::Transparent)
+        self.accept_between(client(), server(port), Via::Transparent)
     }
 
     /// The same, by a proxy or intercepted.
     pub(crate) fn accept_via(&mut self, port: u16, via: Via) -> ConnectionId {
-        let (connection, client) = self.new_client();
-        self.input(
-            NEAR,
-            Input::Accepted {
-                connection,
-                client,
-                server: server(port),
-                via,
-            },
-        );
+        self.accept_between(client(), server(port), via)
+    }
+
+    /// A client connects to this server through the near node, from one port after the other.
+    pub(crate) fn accept_between(
+        &mut self,
+        mut client: SocketAddr,
+        server: SocketAddr,
+        via: Via,
+    ) -> ConnectionId {
+        let node = &mut self.nodes[NEAR];
+        node.accepted += 1;
+        let connection = ConnectionId::Accepted(node.accepted);
+        node.hosts.insert(connection, Host::default());
+        client.set_port(40_000 + (node.accepted % 20_000) as u16);
+        let accepted = Input::Accepted {
+            connection,
+            client,
+            server,
+            via,
+        };
+        self.input(NEAR, accepted);
         connection
     }
 
@@ -702,6 +745,7 @@ impl World {
         let result = match script {
             None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
             Some(Script::AnswerElsewhere) => Err(ConnectFailure::AnswersElsewhere),
+            Some(Script::Unreachable) => Err(ConnectFailure::Unreachable),
             Some(script) => {
                 let mut host = Host {
                     seen_client: client,
@@ -811,6 +855,7 @@ impl Host {
             Some(
                 Script::Refuse
                 | Script::AnswerElsewhere
+                | Script::Unreachable
                 | Script::ResetAfter { .. }
                 | Script::Stall
                 | Script::Pour,
@@ -825,6 +870,26 @@ impl Host {
             random.fill(&mut bytes);
             self.to_send.push_back(bytes.into());
         }
+    }
+}
+
+/// See [`World::look_around`].
+fn surroundings(own: usize) -> Surroundings {
+    let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+    let lan = ["198.18.1.0/24", "198.18.2.0/24"][own];
+    let route = |to: &str, side| Route {
+        to: prefix(to),
+        side,
+    };
+    Surroundings {
+        routes: vec![
+            route("0.0.0.0/0", Side::Other),
+            route("198.18.0.0/24", Side::Other),
+            route(lan, Side::Lan),
+        ],
+        own: ["127.0.0.0/8", "::1", ["198.18.1.1", "198.18.2.1"][own]]
+            .map(prefix)
+            .to_vec(),
     }
 }
 
@@ -858,7 +923,8 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
                 .map(|text| text.parse().unwrap())
                 .collect(),
         }],
-        serve: Vec::new(),
+        serve: setting.serve.clone(),
+        serve_peers_without_prefixes: false,
         limits: match own {
             NEAR => setting.limits,
             _ => setting.far_limits,

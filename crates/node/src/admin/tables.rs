@@ -39,6 +39,7 @@ pub fn status(status: &Value) -> String {
         },
     );
     line("destinations", list(&interception["destinations"]));
+    line("serves", list(&status["serves"]));
     line(
         "flows",
         format!(

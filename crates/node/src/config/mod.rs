@@ -77,8 +77,11 @@ pub struct NodeConfig {
     pub smb_keytab: Option<PathBuf>,
     /// Server ports that are never intercepted.
     pub bypass_ports: Vec<u16>,
-    /// Where this node opens connections for its peers; empty means anywhere but itself.
-    pub serve: Vec<Prefix>,
+    /// Where this node opens connections for its peers; `None` means the networks that are routed
+    /// out of the LAN interfaces.
+    pub serve: Option<Vec<Prefix>>,
+    /// Whether peers without prefixes are served, from this node's own address.
+    pub serve_peers_without_prefixes: bool,
 }
 
 /// The WAN side: where links are taken and how their sockets are set.
@@ -277,6 +280,7 @@ fn check(
         smb_keytab: policy.smb_keytab,
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
+        serve_peers_without_prefixes: policy.serve_peers_without_prefixes,
     })
 }
 

@@ -60,6 +60,7 @@ pub(super) const KEYS: &[&str] = &[
     "never_store",
     "never_store_ports",
     "serve",
+    "serve_peers_without_prefixes",
     "smb",
     "smb_accounts",
     "smb_keytab",
@@ -279,7 +280,10 @@ pub(super) struct PolicySection {
     pub(super) carry_only_ports: Vec<u16>,
     pub(super) never_store: Vec<Prefix>,
     pub(super) never_store_ports: Vec<u16>,
-    pub(super) serve: Vec<Prefix>,
+    /// The networks behind `lan_interfaces`, followed as routes change.
+    pub(super) serve: Option<Vec<Prefix>>,
+    /// Off: servers may trust this node's own address more than a peer's clients.
+    pub(super) serve_peers_without_prefixes: bool,
     pub(super) smb: SmbPolicy,
     pub(super) smb_accounts: Option<PathBuf>,
     pub(super) smb_keytab: Option<PathBuf>,

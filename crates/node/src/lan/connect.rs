@@ -5,8 +5,8 @@
 //! is used: the server still sees the client's address. Servers' answers come back to this node
 //! because it is their gateway, and to this socket by the rule `socket transparent`.
 //!
-//! This machine itself is never connected to unless the operator lists it: a peer must not reach
-//! what listens on loopback here.
+//! Where a peer may go is decided by the engine. This machine itself is looked for once more, at the
+//! moment of the connection: its addresses may have changed since the engine was told of them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -29,8 +29,8 @@ static PROBES: Semaphore = Semaphore::const_new(64);
 /// A server that has not answered three SYNs (0, 1 and 3 s) by now looks dead to its client too.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to `server`, bound to `client` if there is one. `serve` lists where this node may
-/// connect to; empty means anywhere but this machine.
+/// Connects to `server`, bound to `client` if there is one. This machine itself is connected to
+/// only where `serve` names its address, or nothing but loopback addresses.
 ///
 /// # Errors
 /// Why it failed, in the words that the client's node is told.
@@ -39,8 +39,8 @@ pub(crate) async fn open(
     server: SocketAddr,
     serve: &[Prefix],
 ) -> Result<TcpStream, ConnectFailure> {
-    if !permitted(server, serve) {
-        tracing::debug!(%server, "refused to connect to this machine or outside `serve`");
+    if is_this_machine(server) && !is_named(server, serve) {
+        tracing::debug!(%server, "refused to connect to this machine");
         return Err(ConnectFailure::NotPermitted);
     }
     let attempt = async {
@@ -153,19 +153,22 @@ fn failure(error: &io::Error) -> ConnectFailure {
     }
 }
 
-fn permitted(server: SocketAddr, serve: &[Prefix]) -> bool {
+/// Whether one of the prefixes is the server's very address, or one of loopback addresses.
+fn is_named(server: SocketAddr, serve: &[Prefix]) -> bool {
     let address = server.ip().to_canonical();
-    if !serve.is_empty() {
-        return serve.iter().any(|prefix| prefix.contains(address));
-    }
-    !address.is_loopback()
-        && !address.is_unspecified()
-        && !address.is_multicast()
-        && !is_this_machine(server)
+    let length = if address.is_ipv4() { 32 } else { 128 };
+    let around = |prefix: &&Prefix| prefix.contains(address);
+    let mut around = serve.iter().filter(around);
+    around.any(|prefix| prefix.length() == length || prefix.address().is_loopback())
 }
 
 /// Asks the routing table: towards one's own address the kernel chooses that address as source.
 fn is_this_machine(server: SocketAddr) -> bool {
+    let server = SocketAddr::new(server.ip().to_canonical(), server.port());
+    // The kernel takes a connection to no address for one to itself.
+    if server.ip().is_loopback() || server.ip().is_unspecified() {
+        return true;
+    }
     let any: IpAddr = match server {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -192,8 +195,8 @@ mod tests {
         let server = listener.local_addr().unwrap();
         let refused = open(None, server, &[]).await;
         assert_eq!(refused.unwrap_err(), ConnectFailure::NotPermitted);
-        let elsewhere = open(None, server, &prefixes(&["198.18.0.0/15"])).await;
-        assert_eq!(elsewhere.unwrap_err(), ConnectFailure::NotPermitted);
+        let everything = open(None, server, &prefixes(&["0.0.0.0/0"])).await;
+        assert_eq!(everything.unwrap_err(), ConnectFailure::NotPermitted);
         assert!(open(None, server, &prefixes(&["127.0.0.1"])).await.is_ok());
     }
 
@@ -209,7 +212,8 @@ mod tests {
     #[test]
     fn an_address_of_ours_is_recognised() {
         assert!(is_this_machine("127.0.0.1:80".parse().unwrap()));
-        assert!(!permitted("0.0.0.0:80".parse().unwrap(), &[]));
-        assert!(!permitted("[::ffff:127.0.0.1]:80".parse().unwrap(), &[]));
+        assert!(is_this_machine("0.0.0.0:80".parse().unwrap()));
+        assert!(is_this_machine("[::ffff:127.0.0.1]:80".parse().unwrap()));
+        assert!(!is_this_machine("198.18.2.2:80".parse().unwrap()));
     }
 }

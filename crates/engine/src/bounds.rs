@@ -1,0 +1,340 @@
+//! Where a peer may go, and with which client addresses.
+//!
+//! ```text
+//!   open { client, server } ──► server: `serve`, or the networks behind lan_interfaces
+//!                               client: the peer's `prefixes`, or this node's own address
+//! ```
+//!
+//! The shell reports the machine's routes and its own addresses ([`Surroundings`]) and reports
+//! them again when they change. The longest route around an address says on which side the
+//! address is. Routes that take in nearly everything (default routes) place no address on the LAN
+//! side: an operator who has one there names the networks in `serve`.
+//!
+//! An IPv6 address may carry an IPv4 address that a translator or a tunnel extracts again (6to4,
+//! NAT64, Teredo, ISATAP). Such an address is refused when the IPv4 address inside it would be.
+//!
+//! It does not resolve names and does not know which process listens on an address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::config::{Config, PeerConfig, Prefix};
+
+/// An IPv4 route of fewer bits counts as a default route: the largest private network has 8, and
+/// the halves of a split default route have 1.
+const LEAST_LENGTH_V4: u8 = 8;
+/// The same for IPv6: unique local addresses are a /7, the global ones together a /3.
+const LEAST_LENGTH_V6: u8 = 7;
+
+/// What the shell sees of the machine's network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// All routes that a connection of this node may take, apart from those to itself.
+    pub routes: Vec<Route>,
+    /// This machine's own addresses, and its broadcast addresses.
+    pub own: Vec<Prefix>,
+}
+
+impl Surroundings {
+    /// The networks on the LAN side, which are served by default.
+    #[must_use]
+    pub fn lan_networks(&self) -> Vec<Prefix> {
+        Bounds::new(self).lan_networks().collect()
+    }
+}
+
+/// One route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The destinations.
+    pub to: Prefix,
+    /// Where packets leave.
+    pub side: Side,
+}
+
+/// A side of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// One of `lan_interfaces`.
+    Lan,
+    /// Any other interface, or none.
+    Other,
+}
+
+/// Why an open of a peer's was refused. The peer is not told which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    ServerNotServed,
+    ServerNotListed,
+    ServerIsThisNode,
+    ServerIsNoHost,
+    ClientNotOfPeer,
+    ClientIsHere,
+    PeerWithoutPrefixes,
+}
+
+impl Refusal {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::ServerNotServed => {
+                "the server is in no network behind lan_interfaces; list its network in serve under [policy] if peers may go there"
+            }
+            Self::ServerNotListed => "the server is not in serve under [policy]",
+            Self::ServerIsThisNode => {
+                "the server is this node itself; list its very address in serve under [policy] if peers may go there"
+            }
+            Self::ServerIsNoHost => {
+                "the server's address is a loopback, link-local, multicast or unspecified one"
+            }
+            Self::ClientNotOfPeer => {
+                "the client's address is not in the prefixes of this [[peer]]; add its network there"
+            }
+            Self::ClientIsHere => {
+                "the client's address belongs to this node or to a network beside it"
+            }
+            Self::PeerWithoutPrefixes => {
+                "the [[peer]] has no prefixes; add its clients' networks, or set serve_peers_without_prefixes = true under [policy]"
+            }
+        }
+    }
+}
+
+/// As which client a connection to a server is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The client's own address.
+    Client,
+    /// This node's.
+    Node,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Bounds {
+    routes: BTreeMap<Prefix, Side>,
+    /// The lengths that routes have, the longest first is what a lookup tries.
+    lengths: BTreeSet<u8>,
+    own: BTreeSet<Prefix>,
+    own_lengths: BTreeSet<u8>,
+}
+
+impl Bounds {
+    pub(crate) fn new(surroundings: &Surroundings) -> Self {
+        let mut routes = BTreeMap::new();
+        for route in &surroundings.routes {
+            if is_default(&route.to) {
+                continue;
+            }
+            // Two tables, or two paths, may differ: an address is on the LAN side when all agree.
+            let side = routes.entry(route.to).or_insert(route.side);
+            if route.side == Side::Other {
+                *side = Side::Other;
+            }
+        }
+        Self {
+            lengths: routes.keys().map(Prefix::length).collect(),
+            routes,
+            own: surroundings.own.iter().copied().collect(),
+            own_lengths: surroundings.own.iter().map(Prefix::length).collect(),
+        }
+    }
+
+    /// The networks on the LAN side.
+    pub(crate) fn lan_networks(&self) -> impl Iterator<Item = Prefix> {
+        let lan = self.routes.iter().filter(|(_, side)| **side == Side::Lan);
+        lan.map(|(prefix, _)| *prefix)
+            .filter(|prefix| !is_special(prefix.address()))
+    }
+
+    /// Whether a peer's flow may go to this server.
+    pub(crate) fn check_server(&self, config: &Config, server: IpAddr) -> Result<(), Refusal> {
+        let server = server.to_canonical();
+        let excluded = self.excluded(server);
+        let Some(listed) = &config.serve else {
+            return match excluded {
+                Some(refusal) => Err(refusal),
+                None if self.is_beside(&config.peers, server) => Ok(()),
+                None => Err(Refusal::ServerNotServed),
+            };
+        };
+        let mut around = listed
+            .iter()
+            .filter(|prefix| prefix.contains(server))
+            .peekable();
+        if around.peek().is_none() {
+            return Err(Refusal::ServerNotListed);
+        }
+        match excluded {
+            // Who lists a network does not mean this node, or a loopback address, within it.
+            Some(refusal) if !around.any(|prefix| self.names_excluded(prefix)) => Err(refusal),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// From which address a connection is opened for this peer's client, if at all.
+    pub(crate) fn check_client(
+        &self,
+        config: &Config,
+        peer: &PeerConfig,
+        client: IpAddr,
+        keep_client_address: bool,
+    ) -> Result<Source, Refusal> {
+        if peer.prefixes.is_empty() {
+            // Where peers' proxies may go was written down: the node's address is what they use.
+            let is_allowed = config.serve_peers_without_prefixes
+                || (!keep_client_address && config.serve.is_some());
+            return match is_allowed {
+                true => Ok(Source::Node),
+                false => Err(Refusal::PeerWithoutPrefixes),
+            };
+        }
+        if !keep_client_address {
+            return Ok(Source::Node);
+        }
+        let client = client.to_canonical();
+        if self.excluded(client).is_some() || self.is_beside(&config.peers, client) {
+            return Err(Refusal::ClientIsHere);
+        }
+        let mut prefixes = peer.prefixes.iter();
+        match prefixes.any(|prefix| prefix.contains(client)) {
+            true => Ok(Source::Client),
+            false => Err(Refusal::ClientNotOfPeer),
+        }
+    }
+
+    /// Whether the address is in a network behind one of the LAN interfaces. What the
+    /// configuration places behind a peer is not, even if it is routed there.
+    fn is_beside(&self, peers: &[PeerConfig], address: IpAddr) -> bool {
+        let Some((route, Side::Lan)) = self.route(address) else {
+            return false;
+        };
+        let behind = peers.iter().flat_map(|peer| &peer.prefixes);
+        let longest = behind
+            .filter(|prefix| prefix.contains(address))
+            .map(Prefix::length)
+            .max();
+        longest.is_none_or(|length| length < route.length())
+            && embedded(address).all(|inner| !self.is_elsewhere(inner.into()))
+    }
+
+    /// Whether a route other than a default route leads the address away from the LAN side.
+    fn is_elsewhere(&self, address: IpAddr) -> bool {
+        matches!(self.route(address), Some((_, Side::Other)))
+    }
+
+    fn route(&self, address: IpAddr) -> Option<(Prefix, Side)> {
+        self.lengths.iter().rev().find_map(|length| {
+            let prefix = Prefix::around(address, *length)?;
+            self.routes.get(&prefix).map(|side| (prefix, *side))
+        })
+    }
+
+    /// Why nobody may go to the address, or come from it, unless it is listed by itself.
+    fn excluded(&self, address: IpAddr) -> Option<Refusal> {
+        if is_special(address) {
+            return Some(Refusal::ServerIsNoHost);
+        }
+        if self.is_own(address) {
+            return Some(Refusal::ServerIsThisNode);
+        }
+        embedded(address).find_map(|inner| self.excluded(inner.into()))
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        let around = |length: &u8| Prefix::around(address, *length);
+        let mut own = self.own_lengths.iter().filter_map(around);
+        own.any(|prefix| self.own.contains(&prefix))
+    }
+
+    /// Whether all addresses of the prefix are excluded, so that who listed it meant these.
+    fn names_excluded(&self, prefix: &Prefix) -> bool {
+        let is_host = prefix.length() == full_length(prefix.address());
+        is_host
+            || special_networks().any(|special| prefix.is_within(&special))
+            || self.own.iter().any(|own| prefix.is_within(own))
+    }
+}
+
+fn full_length(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn is_default(prefix: &Prefix) -> bool {
+    let least = match prefix.address() {
+        IpAddr::V4(_) => LEAST_LENGTH_V4,
+        IpAddr::V6(_) => LEAST_LENGTH_V6,
+    };
+    prefix.length() < least
+}
+
+/// Whether the address can be no host's on a routed network.
+fn is_special(address: IpAddr) -> bool {
+    special_networks().any(|special| special.contains(address))
+        || address == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+/// RFC 6890 §2.2 (Information Registries), as far as no host can be reached there by routing.
+fn special_networks() -> impl Iterator<Item = Prefix> {
+    let v4 = [
+        (Ipv4Addr::UNSPECIFIED, 8),
+        (Ipv4Addr::new(127, 0, 0, 0), 8),
+        (Ipv4Addr::new(169, 254, 0, 0), 16),
+        (Ipv4Addr::new(224, 0, 0, 0), 4),
+    ];
+    let v6 = [
+        // With it the unspecified and the loopback address, and the IPv4-compatible ones of
+        // RFC 4291 §2.5.5.1, which nobody uses for anything honest.
+        (Ipv6Addr::UNSPECIFIED, 96),
+        (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+        (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+    ];
+    let v4 = v4.map(|(address, length)| (IpAddr::from(address), length));
+    let v6 = v6.map(|(address, length)| (IpAddr::from(address), length));
+    let all = v4.into_iter().chain(v6);
+    all.filter_map(|(address, length)| Prefix::around(address, length))
+}
+
+/// The IPv4 addresses that a translator or a tunnel may take out of an IPv6 address.
+fn embedded(address: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
+    let found = match address {
+        IpAddr::V4(_) => [None; 4],
+        IpAddr::V6(address) => embedded_v6(address),
+    };
+    found.into_iter().flatten()
+}
+
+fn embedded_v6(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
+    let words = address.segments();
+    let bits = address.to_bits();
+    let at = |shift: u32| Some(Ipv4Addr::from_bits((bits >> shift) as u32));
+    // RFC 6052 §2.2: bits 64 to 71 are zero, and the address goes on behind them.
+    let around_zero = |before: u32| {
+        let high = (bits >> 64) as u32 & ((1 << before) - 1);
+        let after = 32 - before;
+        let low = ((bits >> (56 - after)) & ((1 << after) - 1)) as u32;
+        Some(Ipv4Addr::from_bits(high << after | low))
+    };
+    match words {
+        // 6to4 (RFC 3056).
+        [0x2002, ..] => [at(80), None, None, None],
+        // Teredo (RFC 4380 §4): the client's address, inverted, and the server's.
+        [0x2001, 0, ..] => [
+            Some(Ipv4Addr::from_bits(!(bits as u32))),
+            at(64),
+            None,
+            None,
+        ],
+        // NAT64's well-known prefix (RFC 6052 §2.1).
+        [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [at(0), None, None, None],
+        // NAT64's local prefix (RFC 8215), whose length only its translator knows.
+        [0x64, 0xff9b, 1, ..] => [at(0), around_zero(16), around_zero(8), at(24)],
+        // IPv4-translated (RFC 2765 §2.1).
+        [0, 0, 0, 0, 0xffff, 0, _, _] => [at(0), None, None, None],
+        // ISATAP (RFC 5214 §6.1), with and without the universal bit.
+        [_, _, _, _, 0 | 0x200, 0x5efe, _, _] => [at(0), None, None, None],
+        _ => [None; 4],
+    }
+}
+
+#[cfg(test)]
+mod tests;

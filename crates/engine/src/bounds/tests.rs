@@ -1,0 +1,269 @@
+use super::*;
+
+use reduce::DictionaryConfig;
+use vocab::NodeId;
+
+use crate::config::{Limits, Policy};
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+    texts.iter().map(|text| prefix(text)).collect()
+}
+
+fn peer(texts: &[&str]) -> PeerConfig {
+    PeerConfig {
+        node: NodeId([1; 32]),
+        name: "near".to_owned(),
+        prefixes: prefixes(texts),
+    }
+}
+
+fn config(serve: Option<&[&str]>) -> Config {
+    Config {
+        local: NodeId([2; 32]),
+        peers: vec![peer(&["10.10.0.0/16", "2001:2:0:1::/64"])],
+        serve: serve.map(prefixes),
+        serve_peers_without_prefixes: false,
+        limits: Limits::default(),
+        policy: Policy::default(),
+        dictionary: DictionaryConfig::default(),
+        dictionary_key: None,
+        tunnel: tunnel::Config::default(),
+        datagrams: tunnel::transport::Settings::default(),
+    }
+}
+
+fn bounds(lan: &[&str], other: &[&str], own: &[&str]) -> Bounds {
+    let routes = |texts: &[&str], side| -> Vec<Route> {
+        let route = |to| Route { to, side };
+        prefixes(texts).into_iter().map(route).collect()
+    };
+    let mut all = routes(other, Side::Other);
+    all.extend(routes(lan, Side::Lan));
+    Bounds::new(&Surroundings {
+        routes: all,
+        own: prefixes(own),
+    })
+}
+
+/// A data centre's gateway: servers beside it and behind a router of its LAN, the branch and the
+/// Internet on its WAN side.
+fn gateway() -> Bounds {
+    bounds(
+        &[
+            "10.20.0.0/16",
+            "10.0.0.0/8",
+            "2001:2:0:2::/64",
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "2002::/16",
+            "fe80::/64",
+        ],
+        &["0.0.0.0/0", "192.0.2.0/24", "10.99.0.0/16"],
+        &[
+            "127.0.0.0/8",
+            "10.20.0.1/32",
+            "10.20.255.255/32",
+            "192.0.2.1",
+            "::1",
+            "2001:2:0:2::1",
+        ],
+    )
+}
+
+fn server(bounds: &Bounds, serve: Option<&[&str]>, server: &str) -> Result<(), Refusal> {
+    bounds.check_server(&config(serve), server.parse().unwrap())
+}
+
+#[test]
+fn by_default_the_networks_behind_lan_interfaces_are_served_and_no_others() {
+    let gateway = gateway();
+    for inside in [
+        "10.20.0.9",
+        "10.30.1.1",
+        "2001:2:0:2::9",
+        "::ffff:10.20.0.9",
+    ] {
+        assert_eq!(server(&gateway, None, inside), Ok(()), "{inside}");
+    }
+    for outside in [
+        "192.0.2.9",     // beside the WAN interface
+        "203.0.113.1",   // by the default route
+        "10.99.1.1",     // a longer route leads to the WAN
+        "10.10.0.9",     // behind a peer
+        "2001:2:0:1::9", // likewise
+        "2001:db8::1",   // no route at all
+    ] {
+        let refused = Err(Refusal::ServerNotServed);
+        assert_eq!(server(&gateway, None, outside), refused, "{outside}");
+    }
+}
+
+#[test]
+fn this_node_and_what_is_no_host_are_refused_in_every_disguise() {
+    let gateway = gateway();
+    for disguised in [
+        "127.0.0.1",
+        "::1",
+        "0.0.0.0",
+        "::",
+        "169.254.1.1",
+        "fe80::1",
+        "224.0.0.1",
+        "ff02::1",
+        "255.255.255.255",
+        "10.20.0.1",
+        "10.20.255.255",
+        "192.0.2.1",
+        "2001:2:0:2::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.20.0.1",
+        "::127.0.0.1",
+        "64:ff9b::127.0.0.1",
+        "64:ff9b::10.20.0.1",
+        "64:ff9b::169.254.1.1",
+        "64:ff9b:1::10.20.0.1",
+        "64:ff9b:1:0a14:0:1::",   // 10.20.0.1 behind a /48
+        "64:ff9b:1:7f:0:1::",     // 127.0.0.1 behind a /56
+        "64:ff9b:1:1:7f:0:100::", // 127.0.0.1 behind a /64
+        "2002:7f00:1::1",
+        "2002:0a14:1::1",
+        "2001:2:0:2:0:5efe:127.0.0.1",
+        "2001:2:0:2:200:5efe:10.20.0.1",
+    ] {
+        for serve in [None, Some(&["0.0.0.0/0", "::/0"][..])] {
+            let checked = server(&gateway, serve, disguised);
+            assert!(checked.is_err(), "{disguised} with {serve:?}: {checked:?}");
+        }
+    }
+    // Teredo's client address is inverted: this one is 127.0.0.1.
+    let teredo = "2001:0:cb00:7101:0:0:80ff:fffe";
+    assert!(server(&gateway, Some(&["::/0"]), teredo).is_err());
+}
+
+#[test]
+fn what_a_translator_reaches_on_the_wan_side_is_not_served() {
+    let gateway = gateway();
+    assert_eq!(server(&gateway, None, "64:ff9b::10.20.0.9"), Ok(()));
+    let wan = server(&gateway, None, "64:ff9b::10.99.1.1");
+    assert_eq!(wan, Err(Refusal::ServerNotServed));
+}
+
+#[test]
+fn a_default_route_puts_nothing_on_the_lan_side_in_one_piece_or_two() {
+    let one_armed = bounds(
+        &[
+            "0.0.0.0/0",
+            "0.0.0.0/1",
+            "128.0.0.0/1",
+            "::/0",
+            "2000::/3",
+            "10.20.0.0/16",
+        ],
+        &[],
+        &[],
+    );
+    for outside in ["203.0.113.1", "10.30.0.1", "2001:db8::1"] {
+        let refused = Err(Refusal::ServerNotServed);
+        assert_eq!(server(&one_armed, None, outside), refused, "{outside}");
+    }
+    assert_eq!(server(&one_armed, None, "10.20.0.9"), Ok(()));
+}
+
+#[test]
+fn of_two_routes_to_one_network_the_one_to_the_wan_counts() {
+    let twice = bounds(&["10.20.0.0/16"], &["10.20.0.0/16"], &[]);
+    let refused = Err(Refusal::ServerNotServed);
+    assert_eq!(server(&twice, None, "10.20.0.9"), refused);
+}
+
+#[test]
+fn a_list_is_all_that_is_served() {
+    let gateway = gateway();
+    let serve: Option<&[&str]> = Some(&["10.20.4.0/24", "198.51.100.0/24"]);
+    assert_eq!(server(&gateway, serve, "10.20.4.9"), Ok(()));
+    assert_eq!(server(&gateway, serve, "198.51.100.9"), Ok(()));
+    let refused = Err(Refusal::ServerNotListed);
+    assert_eq!(server(&gateway, serve, "10.20.5.9"), refused);
+    assert_eq!(server(&gateway, Some(&[]), "10.20.5.9"), refused);
+}
+
+#[test]
+fn this_node_is_served_only_where_the_list_names_it() {
+    let gateway = gateway();
+    let around: Option<&[&str]> = Some(&["10.20.0.0/16", "0.0.0.0/0"]);
+    let refused = Err(Refusal::ServerIsThisNode);
+    assert_eq!(server(&gateway, around, "10.20.0.1"), refused);
+    assert_eq!(server(&gateway, Some(&["10.20.0.1"]), "10.20.0.1"), Ok(()));
+    let loopback: Option<&[&str]> = Some(&["127.0.0.0/8"]);
+    assert_eq!(server(&gateway, loopback, "127.0.0.1"), Ok(()));
+}
+
+#[test]
+fn clients_are_those_behind_the_peer() {
+    let gateway = gateway();
+    let config = config(None);
+    let check = |client: &str| {
+        let peer = &config.peers[0];
+        gateway.check_client(&config, peer, client.parse().unwrap(), true)
+    };
+    assert_eq!(check("10.10.3.4"), Ok(Source::Client));
+    assert_eq!(check("::ffff:10.10.3.4"), Ok(Source::Client));
+    assert_eq!(check("2001:2:0:1::7"), Ok(Source::Client));
+    assert_eq!(check("192.0.2.9"), Err(Refusal::ClientNotOfPeer));
+    for here in [
+        "10.20.0.9",
+        "10.30.0.9",
+        "10.20.0.1",
+        "127.0.0.1",
+        "::1",
+        "::ffff:10.20.0.1",
+    ] {
+        assert_eq!(check(here), Err(Refusal::ClientIsHere), "{here}");
+    }
+}
+
+#[test]
+fn a_wide_prefix_of_a_peer_does_not_lend_it_addresses_of_this_site() {
+    let gateway = gateway();
+    let mut config = config(None);
+    config.peers = vec![peer(&["10.0.0.0/8", "0.0.0.0/0"])];
+    let check = |client: &str| {
+        let peer = &config.peers[0];
+        gateway.check_client(&config, peer, client.parse().unwrap(), true)
+    };
+    assert_eq!(check("10.20.0.9"), Err(Refusal::ClientIsHere));
+    assert_eq!(check("10.20.0.1"), Err(Refusal::ClientIsHere));
+    assert_eq!(check("10.77.0.9"), Ok(Source::Client));
+}
+
+#[test]
+fn a_peer_without_prefixes_is_served_where_the_policy_says_so() {
+    let gateway = gateway();
+    let nobody = peer(&[]);
+    let client: IpAddr = "10.10.3.4".parse().unwrap();
+    let check = |config: &Config, keep| gateway.check_client(config, &nobody, client, keep);
+    let refused = Err(Refusal::PeerWithoutPrefixes);
+    let mut config = config(None);
+    assert_eq!(check(&config, true), refused);
+    assert_eq!(check(&config, false), refused);
+    config.serve = Some(prefixes(&["10.20.0.0/16"]));
+    assert_eq!(check(&config, true), refused);
+    assert_eq!(check(&config, false), Ok(Source::Node));
+    config.serve = None;
+    config.serve_peers_without_prefixes = true;
+    assert_eq!(check(&config, true), Ok(Source::Node));
+    assert_eq!(check(&config, false), Ok(Source::Node));
+}
+
+#[test]
+fn a_proxy_uses_the_nodes_own_address_whatever_its_clients_is() {
+    let gateway = gateway();
+    let config = config(None);
+    let client = "127.0.0.1".parse().unwrap();
+    let checked = gateway.check_client(&config, &config.peers[0], client, false);
+    assert_eq!(checked, Ok(Source::Node));
+}
