@@ -74,6 +74,7 @@ state_directory = "$work/$site"
 grace = "1s"
 [policy]
 carry_only_ports = [80]
+serve = ["198.18.2.0/24"]
 [dictionary]
 memory = "256MiB"
 disk = "0"
