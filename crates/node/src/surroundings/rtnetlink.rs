@@ -43,6 +43,7 @@ const HEADER_BYTES: usize = 16;
 const ROUTE_BYTES: usize = 12;
 const NEXT_HOP_BYTES: usize = 8;
 
+const NLMSG_NOOP: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const RTM_NEWROUTE: u16 = 24;
@@ -74,6 +75,8 @@ const TYPE_THROW: u8 = 9;
 pub(super) fn subscribe() -> io::Result<Socket> {
     let socket = open()?;
     socket.set_recv_buffer_size(NOTES_BYTES)?;
+    // The kernel gives a socket an address when it first sends, and tells nothing to one without.
+    socket.send(&message(NLMSG_NOOP, 0, &[]))?;
     for group in GROUPS {
         sys::join_netlink_group(&socket, group)?;
     }
@@ -133,14 +136,19 @@ fn list_family(family: u8, listing: &mut Listing) -> io::Result<bool> {
 }
 
 fn request(family: u8) -> Vec<u8> {
-    let length = HEADER_BYTES + ROUTE_BYTES;
+    let mut body = [0; ROUTE_BYTES];
+    body[0] = family;
+    message(RTM_GETROUTE, LIST, &body)
+}
+
+fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let length = HEADER_BYTES + body.len();
     let mut bytes = Vec::with_capacity(length);
     bytes.extend_from_slice(&(length as u32).to_ne_bytes());
-    bytes.extend_from_slice(&RTM_GETROUTE.to_ne_bytes());
-    bytes.extend_from_slice(&LIST.to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(&flags.to_ne_bytes());
     bytes.resize(HEADER_BYTES, 0);
-    bytes.push(family);
-    bytes.resize(length, 0);
+    bytes.extend_from_slice(body);
     bytes
 }
 
