@@ -56,6 +56,11 @@ pub struct Limits {
     /// Bytes buffered in all flows together (waiting, retained for repair, and on their way to
     /// slow readers).
     pub memory: ByteCount,
+    /// What one client's address may have of `flows`, in per cent of what others leave; 100 is no
+    /// limit of its own.
+    pub source_flows_percent: u8,
+    /// What one of several peers may have of `flows`, in per cent of what others leave.
+    pub peer_flows_percent: u8,
 }
 
 impl Default for Limits {
@@ -65,6 +70,10 @@ impl Default for Limits {
         Self {
             flows: 10_000,
             memory: ByteCount::mebibytes(256),
+            // A terminal server, or a site behind NAT, is one source: half of all flows are
+            // enough for it. It leaves as many for all others.
+            source_flows_percent: 50,
+            peer_flows_percent: 50,
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum DirectReason {
     PeerNotUp,
     FlowLimit,
     MemoryLimit,
+    SourceShare,
+    PeerShare,
     Stopping,
 }
 
@@ -34,6 +36,8 @@ impl DirectReason {
             Self::PeerNotUp => "the peer that serves it could not be reached",
             Self::FlowLimit => "the limit of flows was reached",
             Self::MemoryLimit => "the limit of buffered bytes was reached",
+            Self::SourceShare => "the client's address had its share of the flows",
+            Self::PeerShare => "the peer that serves it had its share of the flows",
             Self::Stopping => "the node was stopping",
         }
     }
@@ -44,6 +48,8 @@ impl DirectReason {
             Self::PeerNotUp => "see `trunkline node status` for why the peer is down",
             Self::FlowLimit => "raise flows in [limits]",
             Self::MemoryLimit => "raise memory in [limits]",
+            Self::SourceShare => "raise source_flows_percent, or flows, in [limits]",
+            Self::PeerShare => "raise peer_flows_percent, or flows, in [limits]",
             Self::Stopping => "open the connection again",
         }
     }

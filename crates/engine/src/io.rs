@@ -303,6 +303,13 @@ pub enum Output {
         /// The whole set: the clients' network and the servers'.
         routes: Vec<(Prefix, Prefix)>,
     },
+    /// Intercept nothing that comes from these clients for so long.
+    PassBy {
+        /// Whose connections go past this node.
+        clients: Prefix,
+        /// How long.
+        lasting: Duration,
+    },
     /// Intercept what lies behind these peers, and nothing else.
     Intercept {
         /// The whole set.
@@ -407,6 +414,26 @@ pub enum Event {
     LimitCleared {
         /// Which.
         limit: &'static str,
+    },
+    /// A client's address has its share of the flows: its new connections pass by for some seconds.
+    SourceAtShare {
+        /// Whose.
+        clients: Prefix,
+        /// What it has open.
+        open: usize,
+    },
+    /// A peer has its share of the flows: new connections to it pass by, and those that it opens
+    /// are refused.
+    PeerAtShare {
+        /// Which.
+        peer: NodeId,
+        /// Flows to and from it.
+        flows: usize,
+    },
+    /// A peer is well below its share again.
+    PeerBelowShare {
+        /// Which.
+        peer: NodeId,
     },
     /// Flows that a peer opened were refused by the policy. Told at the first of them, and then
     /// once a minute at most.

@@ -26,6 +26,7 @@ mod left_alone;
 mod peer;
 mod reached_servers;
 mod report;
+mod shares;
 mod unreachable_servers;
 mod violations;
 mod why;
@@ -37,3 +38,4 @@ pub use config::{
 pub use engine::Engine;
 pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, OnBehalf, Output, Via};
 pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};
+pub use shares::source_of;

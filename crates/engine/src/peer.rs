@@ -51,6 +51,10 @@ pub(crate) struct Peer {
     pub(crate) violations: Violations,
     /// What the last datagram path to it was like.
     pub(crate) remembered: Option<Remembered>,
+    /// It has its share of the flows, and gets no more.
+    pub(crate) is_at_share: bool,
+    /// Flows it opened beyond its share, since the start.
+    pub(crate) refused_at_share: u64,
     /// Flows it opened that the policy forbids, since the start.
     pub(crate) refused_by_policy: u64,
     /// As many of these were told.
@@ -92,6 +96,7 @@ impl Peer {
             intercepted: intercepted.contains(&self.config.node),
             prefixes: self.config.prefixes.iter().map(Prefix::to_string).collect(),
             flows: self.flows.len(),
+            refused_at_share_total: self.refused_at_share,
             refused_by_policy_total: self.refused_by_policy,
             rtt_ms: statistics.round_trip_latest.map(milliseconds),
             rtt_min_ms: statistics.round_trip_minimum.map(milliseconds),

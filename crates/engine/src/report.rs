@@ -25,6 +25,10 @@ pub struct Status {
     pub buffered_bytes: u64,
     /// The limits that are reached now.
     pub limits_reached: Vec<String>,
+    /// The clients and peers that have their share of the flows now, with what they have open.
+    pub shares_reached: Vec<String>,
+    /// Connections of clients that had their share of the flows, since the start.
+    pub at_share_total: u64,
     /// Bytes that hosts sent or were sent, in flows through sessions.
     pub lan_bytes: u64,
     /// Bytes that crossed the WAN for them, before TLS and TCP.
@@ -52,6 +56,8 @@ pub struct PeerStatus {
     pub prefixes: Vec<String>,
     /// Flows to and from it now.
     pub flows: usize,
+    /// Flows it opened and was refused because it had its share of the flows, since the start.
+    pub refused_at_share_total: u64,
     /// Flows it opened and was refused because of `serve` or its `prefixes`, since the start.
     pub refused_by_policy_total: u64,
     /// The last round trip measured, in milliseconds.

@@ -4,6 +4,7 @@
 
 mod bounds;
 mod files;
+mod shares;
 mod stalled_readers;
 mod world;
 

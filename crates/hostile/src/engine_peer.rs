@@ -79,6 +79,7 @@ impl World {
             limits: Limits {
                 flows: FLOW_LIMIT,
                 memory: ByteCount::mebibytes(4),
+                ..Limits::default()
             },
             policy: Policy::default(),
             dictionary: DictionaryConfig {
@@ -424,6 +425,7 @@ impl World {
             | Output::Transmit { .. }
             | Output::TransmitDatagrams { .. }
             | Output::StartDatagrams { .. }
+            | Output::PassBy { .. }
             | Output::Intercept { .. }
             | Output::Event(_)
             | Output::Stopped => {}

@@ -41,10 +41,12 @@ use crate::lan;
 use crate::mailbox::{Mailbox, Message, Question};
 use crate::pairing::{LoadedPins, Pin, PinError, Pins};
 use crate::path_memory::PathMemory;
+use crate::repeats;
 use crate::surroundings;
 use crate::tls::{self, Trust};
 use crate::wan::{
-    self, Dialing, Exporter, LinkAddresses, LinkCommand, LinkNumbers, Paths, PeerLinks,
+    self, Dialing, Exporter, KnownSources, LinkAddresses, LinkCommand, LinkNumbers, Paths,
+    PeerLinks,
 };
 use crate::watchdog::Heart;
 use datagrams::{Datagrams, ReadSocket};
@@ -72,6 +74,7 @@ pub(crate) struct Parts {
     pub(crate) pins: Pins,
     pub(crate) trust: Trust,
     pub(crate) numbers: LinkNumbers,
+    pub(crate) known: KnownSources,
     pub(crate) mailbox: Mailbox,
     pub(crate) path_memory: PathMemory,
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
@@ -404,10 +407,12 @@ impl EventLoop {
         let peer = slot.peer;
         // The pin may have been removed since the handshake.
         if !self.peers.contains_key(&peer) {
-            tracing::info!(
-                node = peer.short(),
-                "closed a link: this node is paired, but no [[peer]] section names it"
-            );
+            repeats::NO_SECTION.tell(None, || {
+                tracing::info!(
+                    node = peer.short(),
+                    "closed a link: this node is paired, but no [[peer]] section names it"
+                );
+            });
             return;
         }
         let offer = match self.open_datagrams(&slot.addresses, dialed_by_us) {
@@ -520,6 +525,10 @@ impl EventLoop {
             } => {
                 self.command(connection, lan::Command::Decline(failure));
                 self.connections.remove(&connection);
+            }
+            Output::PassBy { clients, lasting } => {
+                tracing::debug!(%clients, ?lasting, "these clients pass by for a while");
+                self.intercept(intercept::Change::PassBy { clients, lasting });
             }
             Output::Intercept { peers } => {
                 let prefixes = self
@@ -699,6 +708,9 @@ impl EventLoop {
                 dialer.abort();
             }
             let Some(address) = address else { continue };
+            if let Ok(address) = address.parse::<SocketAddr>() {
+                self.parts.known.note(address.ip());
+            }
             match tls::client(&self.parts.identity, node, tls::SESSION) {
                 Ok(tls) => {
                     let dialing = Dialing {
@@ -708,6 +720,7 @@ impl EventLoop {
                         wan: self.parts.config.wan.clone(),
                         tls,
                         numbers: self.parts.numbers.clone(),
+                        known: self.parts.known.clone(),
                         mailbox: self.parts.mailbox.clone(),
                         links: slot.links.subscribe(),
                     };
@@ -834,9 +847,38 @@ impl EventLoop {
                 );
             }
             Event::LimitReached { limit } => {
-                tracing::warn!(limit, "limit reached; new connections pass by");
+                repeats::LIMIT_REACHED.tell(None, || {
+                    tracing::warn!(limit, "limit reached; new connections pass by");
+                });
             }
-            Event::LimitCleared { limit } => tracing::info!(limit, "below the limit again"),
+            Event::LimitCleared { limit } => {
+                repeats::LIMIT_CLEARED.tell(None, || {
+                    tracing::info!(limit, "below the limit again");
+                });
+            }
+            Event::SourceAtShare { clients, open } => {
+                repeats::SOURCE_AT_SHARE.tell(Some(clients.address()), || {
+                    tracing::warn!(
+                        %clients,
+                        open,
+                        "a client has its share of the flows; its new connections pass by"
+                    );
+                });
+            }
+            Event::PeerAtShare { peer, flows } => {
+                repeats::LIMIT_REACHED.tell(None, || {
+                    tracing::warn!(
+                        peer = name(peer),
+                        flows,
+                        "the peer has its share of the flows; its new connections pass by"
+                    );
+                });
+            }
+            Event::PeerBelowShare { peer } => {
+                repeats::LIMIT_CLEARED.tell(None, || {
+                    tracing::info!(peer = name(peer), "the peer is below its share again");
+                });
+            }
             Event::OpensRefused {
                 peer,
                 opens,

@@ -11,13 +11,19 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 use crate::admin::Asked;
+use crate::places::{Places, Sharing, Standing};
 
 const LONGEST_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(5);
-const SCRAPERS: usize = 8;
+/// Scrapers at a time, and of one address. One that has not asked within a second may lose its place
+/// to another.
+const SHARING: Sharing = Sharing {
+    places: 8,
+    per_source: 4,
+    time_to_finish: Duration::from_secs(1),
+};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Name, kind, help, and where the value stands in the status.
@@ -247,19 +253,19 @@ const PEER: &[Metric] = &[
 
 /// Serves metrics until dropped.
 pub(crate) async fn listen(listener: TcpListener, asked: Arc<Asked>) {
-    let places = Arc::new(Semaphore::new(SCRAPERS));
+    let places = Places::new(SHARING);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Some(place) = places.enter(from.ip(), Standing::Unknown) else {
             continue;
         };
         let asked = Arc::clone(&asked);
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(TIMEOUT, serve(stream, &asked)).await;
-            drop(place);
+            let timely = tokio::time::timeout(TIMEOUT, serve(stream, &asked));
+            let _ = place.hold(timely).await;
         });
     }
 }

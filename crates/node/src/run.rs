@@ -46,7 +46,7 @@ use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::surroundings;
 use crate::sys;
 use crate::tls::Trust;
-use crate::wan::{self, LinkNumbers, Listening};
+use crate::wan::{self, KnownSources, LinkNumbers, Listening};
 use crate::watchdog::{Heart, Supervision, Watched};
 
 /// Descriptors kept for everything but flows: listeners, links, files of the dictionary.
@@ -283,6 +283,7 @@ impl Node {
 
         let trust = Trust::default();
         let numbers = LinkNumbers::default();
+        let known = KnownSources::default();
         let paired = Arc::new(Notify::new());
         let disk = disk::start(&self.config.state_directory, mailbox.clone())
             .map_err(step("start the disk thread"))?;
@@ -292,6 +293,7 @@ impl Node {
             pins: self.pins.clone(),
             trust: trust.clone(),
             numbers: numbers.clone(),
+            known: known.clone(),
             mailbox: mailbox.clone(),
             path_memory: PathMemory::load(&self.config.state_directory, SystemTime::now()),
             disk,
@@ -317,6 +319,7 @@ impl Node {
                 invitations: Invitations::new(&self.config.state_directory),
                 pins: self.pins.clone(),
                 numbers,
+                known,
                 mailbox: mailbox.clone(),
                 paired: Arc::clone(&paired),
             };
@@ -336,10 +339,12 @@ impl Node {
                 mailbox.clone(),
             ));
         }
+        let places = proxy::places();
         for (listener, protocol) in opened.proxies {
             tokio::spawn(proxy::listen(
                 into_tokio(listener)?,
                 protocol,
+                places.clone(),
                 connections.clone(),
                 mailbox.clone(),
             ));

@@ -23,6 +23,7 @@ use rustls::{
 use vocab::NodeId;
 
 use crate::identity::{Identity, node_id};
+use crate::repeats;
 
 /// The application protocol of a session's links.
 pub const SESSION: &[u8] = b"trunkline/1";
@@ -148,10 +149,12 @@ impl Verifier {
             return Ok(());
         }
         if matches!(self.accepts, Accepts::Pinned(_)) {
-            tracing::warn!(
-                node = node.short(),
-                "refused a node that is not paired with this one"
-            );
+            repeats::REFUSED_IDENTITY.tell(None, || {
+                tracing::warn!(
+                    node = node.short(),
+                    "refused a node that is not paired with this one"
+                );
+            });
         }
         Err(CertificateError::ApplicationVerificationFailure.into())
     }

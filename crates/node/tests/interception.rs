@@ -49,6 +49,7 @@ fn main() -> ExitCode {
             let patience = Duration::from_millis(patience_ms.parse().unwrap());
             return fetch(server.parse().unwrap(), patience);
         }
+        ["hold", server, count] => hold(server.parse().unwrap(), count.parse().unwrap()),
         ["flood", server] => flood(server.parse().unwrap()),
         // What `cargo test` and its relatives ask of a harness.
         words if words.contains(&"--list") => {
@@ -132,6 +133,15 @@ fn fetch(server: SocketAddr, patience: Duration) -> ExitCode {
     }
 }
 
+/// Opens so many connections and keeps them until its input ends.
+fn hold(server: SocketAddr, count: usize) {
+    let connect = |_| TcpStream::connect(server).unwrap();
+    let held: Vec<TcpStream> = (0..count).map(connect).collect();
+    println!("ready");
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(held);
+}
+
 /// Sends 100,000 datagrams that look like packets of nobody's, and prints how many were answered.
 fn flood(server: SocketAddr) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -184,6 +194,7 @@ fn run_tests() -> ExitCode {
             strict_reverse_path,
         ),
         ("routes_are_followed", followed_routes),
+        ("a_client_at_its_share_passes_by", client_at_its_share),
         (
             "a_peers_own_address_is_never_intercepted",
             peers_own_address,
@@ -371,6 +382,50 @@ fn followed_routes(lab: &mut Lab) {
     });
     change(lab, "del");
     within(Duration::from_secs(3), || serves(lab) == before);
+}
+
+/// A client that opens more than its share is left alone by the rules, and goes on.
+fn client_at_its_share(lab: &mut Lab) {
+    let file = lab.config("near");
+    let config = std::fs::read_to_string(&file).unwrap();
+    let reload = |lab: &Lab, config: &str| {
+        std::fs::write(&file, config).unwrap();
+        let socket = lab.state("near").join("admin.sock");
+        node::admin::ask(&socket, node::admin::Request::Reload).unwrap();
+    };
+    reload(lab, &format!("{config}[limits]\nflows = 16\n"));
+    lab.wait_for_session();
+    let program = std::env::current_exe().unwrap();
+    let mut holder = Command::new("ip")
+        .args(["netns", "exec", &lab.namespace("client")])
+        .arg(program)
+        .args(["hold", SERVER, "9"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    within(Duration::from_secs(5), || {
+        let listed = lab.inside(
+            "near",
+            &["nft", "list", "set", "inet", "trunkline_near", "passing4"],
+        );
+        text(&listed).contains("198.18.1.2")
+    });
+    let status = lab.status("near").unwrap();
+    assert_eq!(status["flows"], 8, "{status}");
+    assert_eq!(status["shares_reached"][0], "clients 198.18.1.2/32 with 9");
+    let before = lab.flows_total("near");
+    let direct = lab.status("near").unwrap()["direct_total"].clone();
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+    assert_eq!(lab.flows_total("near"), before, "it passed by");
+    assert_eq!(lab.status("near").unwrap()["direct_total"], direct);
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    reload(lab, &config);
+    lab.set("near", &["nft", "flush set inet trunkline_near passing4"]);
+    within(Duration::from_secs(5), || {
+        lab.fetch(SERVER) == "198.18.1.2 200000" && lab.flows_total("near") > before
+    });
 }
 
 fn blocked_udp(lab: &mut Lab) {

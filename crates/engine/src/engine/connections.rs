@@ -1,6 +1,7 @@
 //! The LAN side: connections accepted and opened, and which peer or way each goes.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use accelerate::{Half, registry};
 use bytes::Bytes;
@@ -8,12 +9,14 @@ use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
 use tunnel::{Answer, Open, ResetReason};
 use vocab::{FlowId, NodeId, Random, Time};
 
-use super::{DIRECT_BEYOND_LIMIT, Engine, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
+use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
 use crate::bounds::{Refusal, Source};
 use crate::config::AcceptMode;
 use crate::direct::{Direct, DirectReason, Life};
 use crate::flow::{Birth, ClientState, Flow, Turn};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
+use crate::peer::Peer;
+use crate::shares::{self, DIRECT_BEYOND_LIMIT, Kind, SOURCE_PASSES_FOR, source_of};
 use crate::why;
 
 /// A client's connection, before it is known which way it goes.
@@ -77,14 +80,59 @@ impl Engine {
     }
 
     fn connect_caller(&mut self, now: Time, caller: Caller) {
-        match self.choose_peer(caller.server.ip()) {
+        let client = caller.client.ip();
+        match self.choose_peer(client, caller.server.ip()) {
             Ok(node) => self.open_flow(now, node, caller),
-            Err(reason) => self.open_direct(now, caller, reason),
+            Err(reason) => {
+                if reason == DirectReason::SourceShare {
+                    self.source_is_at_share(now, client, caller.via);
+                }
+                self.open_direct(now, caller, reason);
+            }
         }
     }
 
+    /// Has the next connections of a client pass by.
+    fn source_is_at_share(&mut self, now: Time, client: IpAddr, via: Via) {
+        self.sources.at_share_total += 1;
+        let clients = shares::network_of(source_of(client));
+        self.passing.retain(|_, until| now < *until);
+        if self.passing.len() >= PASSING_MAX || self.passing.contains_key(&clients) {
+            return;
+        }
+        let lasting = SOURCE_PASSES_FOR;
+        // A little longer than the kernel keeps it, so that it is never asked for twice.
+        self.passing
+            .insert(clients, now + lasting + Duration::from_secs(1));
+        let open = self.sources.open_of(client);
+        self.event(Event::SourceAtShare { clients, open });
+        if via == Via::Transparent {
+            self.outputs.push_back(Output::PassBy { clients, lasting });
+        }
+    }
+
+    /// Flows and direct connections.
+    pub(super) fn open_in_all(&self) -> usize {
+        self.flows.len() + self.directs.len()
+    }
+
+    /// How many flows the peer may have now; where it is the only one, no fewer than the node.
+    pub(super) fn share_of(&self, peer: &Peer) -> usize {
+        let limits = &self.config.limits;
+        let percent = match self.peers.len() {
+            0 | 1 => 100,
+            _ => usize::from(limits.peer_flows_percent),
+        };
+        let others = self.open_in_all().saturating_sub(peer.flows.len());
+        shares::share(percent, limits.flows, others)
+    }
+
     /// The peer with the longest prefix around the address, if a flow may go to it now.
-    pub(super) fn choose_peer(&self, server: IpAddr) -> Result<NodeId, DirectReason> {
+    pub(super) fn choose_peer(
+        &self,
+        client: IpAddr,
+        server: IpAddr,
+    ) -> Result<NodeId, DirectReason> {
         let (_, peer) = self
             .peers
             .values()
@@ -97,11 +145,18 @@ impl Engine {
         if !peer.takes_flows() {
             return Err(DirectReason::PeerNotUp);
         }
-        if self.flows.len() + self.directs.len() >= self.config.limits.flows {
+        let (limits, open) = (&self.config.limits, self.open_in_all());
+        if open >= limits.flows {
             return Err(DirectReason::FlowLimit);
         }
         if self.memory_limit_reached {
             return Err(DirectReason::MemoryLimit);
+        }
+        if self.sources.is_at_share(limits, open, client, Kind::Flow) {
+            return Err(DirectReason::SourceShare);
+        }
+        if peer.is_at_share || peer.flows.len() >= self.share_of(peer) {
+            return Err(DirectReason::PeerShare);
         }
         Ok(peer.config.node)
     }
@@ -148,7 +203,7 @@ impl Engine {
     /// A flow that a peer opened towards a server beside this node.
     pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: Open) {
         let failure = match registry::by_number(open.accelerator) {
-            _ if self.is_full() => ConnectFailure::Exhausted,
+            _ if self.is_full() || self.is_peer_full(node) => ConnectFailure::Exhausted,
             Some(accelerator) => return self.open_far(now, (node, id), accelerator, &open),
             None => ConnectFailure::Other,
         };
@@ -160,8 +215,21 @@ impl Engine {
     /// Whether the node takes no flows of its peers' now.
     fn is_full(&self) -> bool {
         self.stop_at.is_some()
-            || self.flows.len() + self.directs.len() >= self.config.limits.flows
+            || self.open_in_all() >= self.config.limits.flows
             || self.memory_limit_reached
+    }
+
+    /// Whether the peer has its share of the flows; one more that it opens is then counted as
+    /// refused.
+    fn is_peer_full(&mut self, node: NodeId) -> bool {
+        let is_full = self
+            .peers
+            .get(&node)
+            .is_some_and(|peer| peer.flows.len() >= self.share_of(peer));
+        if is_full && let Some(peer) = self.peers.get_mut(&node) {
+            peer.refused_at_share += 1;
+        }
+        is_full
     }
 
     /// Begins a peer's flow. One that the policy forbids is begun as well and fails later, as if its
@@ -318,6 +386,9 @@ impl Engine {
         match Flow::start(birth, &mut turn) {
             Ok(flow) => {
                 self.totals.flows += 1;
+                if flow.via.is_some() {
+                    self.sources.opened(flow.client.ip(), Kind::Flow);
+                }
                 peer.flows.insert(id, number);
                 self.connections.insert(connection, number);
                 self.flows.insert(number, flow);
@@ -334,9 +405,11 @@ impl Engine {
     }
 
     pub(super) fn open_direct(&mut self, now: Time, caller: Caller, reason: DirectReason) {
-        let accepted = caller.connection;
-        let most = self.config.limits.flows + DIRECT_BEYOND_LIMIT;
-        if self.flows.len() + self.directs.len() >= most || self.stopped {
+        let (accepted, client) = (caller.connection, caller.client.ip());
+        let (limits, open) = (&self.config.limits, self.open_in_all());
+        let is_too_many = open >= limits.flows + DIRECT_BEYOND_LIMIT
+            || self.sources.is_at_share(limits, open, client, Kind::Direct);
+        if is_too_many || self.stopped {
             self.outputs.push_back(Output::Reset {
                 connection: accepted,
             });
@@ -346,6 +419,7 @@ impl Engine {
         let opened = self.next_opened();
         let direct = Direct::open(now, number, caller, opened, reason, &mut self.outputs);
         self.totals.directs += 1;
+        self.sources.opened(client, Kind::Direct);
         for connection in direct.connections() {
             self.connections.insert(connection, number);
         }

@@ -13,6 +13,10 @@ use crate::config::{Config, PeerConfig};
 use crate::io::Output;
 use crate::peer::{Peer, Reach};
 
+/// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
+/// round trip in which it hears of a limit.
+const UNACKNOWLEDGED_OPENS: usize = 1_024;
+
 impl Engine {
     pub(super) fn configure(&mut self, now: Time, config: Config) {
         let gone: Vec<NodeId> = self
@@ -45,13 +49,14 @@ impl Engine {
         let node = config.node;
         let slot = self.dictionary.peer(node);
         let random = Random::from_seed(self.random.next_u64());
-        let mut session = Session::new(
-            self.config.tunnel.clone(),
-            self.config.local,
-            node,
-            random,
-            now,
-        );
+        // What it opens beyond its flows is answered; a peer that takes no note of the answers is not
+        // given memory for more of them.
+        let flow_limit = self.config.limits.flows + UNACKNOWLEDGED_OPENS;
+        let settings = tunnel::Config {
+            flow_limit: self.config.tunnel.flow_limit.min(flow_limit),
+            ..self.config.tunnel.clone()
+        };
+        let mut session = Session::new(settings, self.config.local, node, random, now);
         if let Some(generation) = self.generation_told {
             session.set_hello_blob(Bytes::copy_from_slice(&generation));
         }
@@ -68,6 +73,8 @@ impl Engine {
                 fallbacks: 0,
                 violations: crate::violations::Violations::default(),
                 remembered: None,
+                is_at_share: false,
+                refused_at_share: 0,
                 refused_by_policy: 0,
                 refusals_told: 0,
                 refusals_tellable_at: None,

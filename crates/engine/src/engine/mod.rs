@@ -37,6 +37,7 @@ use crate::left_alone::LeftAlone;
 use crate::peer::{Peer, Reach};
 use crate::reached_servers::ReachedServers;
 use crate::report::{FlowReport, Status, Why};
+use crate::shares::Sources;
 use crate::unreachable_servers::UnreachableServers;
 use crate::why;
 
@@ -46,13 +47,12 @@ const CLOSED_KEPT: usize = 1_000;
 const CLEARED_BELOW_PERCENT: usize = 90;
 /// How long a peer that is at a limit gets no new flows: as long as one that is silent.
 const PEER_FULL_FOR: Duration = Duration::from_secs(5);
-/// Connections beyond the limit of flows that may still go directly while interception is being
-/// taken away; past it they are reset.
-const DIRECT_BEYOND_LIMIT: usize = 1_000;
 /// A peer is told that a server is out of reach this long after it opened the flow, or later. The
 /// kernel takes 3 s to give up on a host that answers no ARP (three probes, one a second), and
 /// what the policy forbids is to look the same.
 const UNREACHABLE_AFTER: Duration = Duration::from_millis(3_200);
+/// Clients that are asked to pass by at a time: at its limit a node has some thousand at most.
+const PASSING_MAX: usize = 1_000;
 /// Networks that `status` shows of those that are served; the rest are counted.
 const SERVES_SHOWN: usize = 32;
 /// How often the log may say that a peer's opens were refused.
@@ -85,6 +85,10 @@ pub struct Engine {
     bounds: Bounds,
     /// Flows whose servers are out of reach, or are to look so, and when their peers are told.
     unreachable: BTreeSet<(Time, u64)>,
+    /// What each client has open here.
+    sources: Sources,
+    /// Clients at their share, whose connections are to pass by until then.
+    passing: BTreeMap<Prefix, Time>,
     outputs: VecDeque<Output>,
     /// Peers whose sessions may have something to say or to send.
     touched: BTreeSet<NodeId>,
@@ -146,6 +150,8 @@ impl Engine {
             left_alone: LeftAlone::default(),
             bounds: Bounds::default(),
             unreachable: BTreeSet::new(),
+            sources: Sources::default(),
+            passing: BTreeMap::new(),
             outputs: VecDeque::new(),
             touched: BTreeSet::new(),
             closed: VecDeque::new(),
@@ -349,6 +355,17 @@ impl Engine {
         if self.memory_limit_reached {
             limits_reached.push("memory".to_owned());
         }
+        let at_share = self
+            .sources
+            .at_share(&self.config.limits, self.open_in_all());
+        let at_share = at_share.into_iter();
+        let mut shares_reached: Vec<String> = at_share
+            .map(|(clients, open)| format!("clients {clients} with {open}"))
+            .collect();
+        for peer in self.peers.values().filter(|peer| peer.is_at_share) {
+            let (name, flows) = (&peer.config.name, peer.flows.len());
+            shares_reached.push(format!("peer {name} with {flows}"));
+        }
         let (lan, wan) = self.flows.values().fold((0, 0), |(lan, wan), flow| {
             (
                 lan + flow.sent_lan_bytes + flow.received_lan_bytes,
@@ -364,6 +381,8 @@ impl Engine {
             flows_failed_total: self.totals.failed,
             buffered_bytes: self.buffered as u64,
             limits_reached,
+            shares_reached,
+            at_share_total: self.sources.at_share_total,
             lan_bytes: self.totals.lan_bytes + lan,
             wan_bytes: self.totals.wan_bytes + wan,
             serves: self.serves(),
@@ -496,10 +515,30 @@ impl Engine {
             self.flow_limit_reached = reached;
             self.limit_event("flows", reached);
         }
+        self.watch_shares();
         let memory = self.config.limits.memory.as_usize();
         if let Some(reached) = crossed(self.memory_limit_reached, self.buffered, memory) {
             self.memory_limit_reached = reached;
             self.limit_event("memory", reached);
+        }
+    }
+
+    fn watch_shares(&mut self) {
+        let mut crossings = Vec::new();
+        for peer in self.peers.values() {
+            let (flows, share) = (peer.flows.len(), self.share_of(peer));
+            if let Some(reached) = crossed(peer.is_at_share, flows, share) {
+                crossings.push((peer.config.node, reached, flows));
+            }
+        }
+        for (node, reached, flows) in crossings {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.is_at_share = reached;
+            }
+            self.event(match reached {
+                true => Event::PeerAtShare { peer: node, flows },
+                false => Event::PeerBelowShare { peer: node },
+            });
         }
     }
 
@@ -518,7 +557,7 @@ impl Engine {
         let wanted: Vec<NodeId> = self
             .peers
             .values()
-            .filter(|peer| !none && peer.takes_flows())
+            .filter(|peer| !none && peer.takes_flows() && !peer.is_at_share)
             .map(|peer| peer.config.node)
             .collect();
         if self.intercepted.as_ref() != Some(&wanted) {

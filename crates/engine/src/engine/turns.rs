@@ -6,6 +6,7 @@ use super::{CLOSED_KEPT, Engine};
 use crate::flow::{Broken, Flow, Turn};
 use crate::io::{Event, Output};
 use crate::report::Why;
+use crate::shares::Kind;
 use crate::why;
 
 impl Engine {
@@ -115,6 +116,9 @@ impl Engine {
             return;
         };
         self.companions.ended(number);
+        if flow.via.is_some() {
+            self.sources.closed(flow.client.ip(), Kind::Flow);
+        }
         self.buffered -= flow.accounted;
         if let Some(at) = flow.timer {
             self.timers.remove(&(at, number));
@@ -133,6 +137,7 @@ impl Engine {
         let Some(direct) = self.directs.remove(&number) else {
             return;
         };
+        self.sources.closed(direct.client.ip(), Kind::Direct);
         for connection in direct.connections() {
             self.connections.remove(&connection);
         }

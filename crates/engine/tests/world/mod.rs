@@ -106,6 +106,8 @@ pub(crate) struct Node {
     pub(crate) bypassed_routes: Vec<String>,
     /// Servers whose clients the rules accept at once.
     pub(crate) accepted_at_once: BTreeSet<SocketAddr>,
+    /// Clients that are to pass by.
+    pub(crate) passing: Vec<Prefix>,
     pub(crate) events: Vec<Event>,
     pub(crate) stopped: bool,
     pub(crate) disk: MemoryDisk,
@@ -159,6 +161,8 @@ pub(crate) struct Setting {
     pub(crate) policy: Policy,
     /// The far node's.
     pub(crate) far_policy: Policy,
+    /// Whether both have a second peer, which never comes.
+    pub(crate) has_other_peer: bool,
     /// Where both serve their peers; by default their LANs.
     pub(crate) serve: Option<Vec<Prefix>>,
     pub(crate) dictionary: DictionaryConfig,
@@ -176,6 +180,7 @@ impl Default for Setting {
             far_limits: Limits::default(),
             policy: Policy::default(),
             far_policy: Policy::default(),
+            has_other_peer: false,
             serve: None,
             dictionary: DictionaryConfig {
                 memory: ByteCount::mebibytes(64),
@@ -218,6 +223,7 @@ impl World {
             avoided: BTreeMap::new(),
             bypassed_routes: Vec::new(),
             accepted_at_once: BTreeSet::new(),
+            passing: Vec::new(),
             events: Vec::new(),
             stopped: false,
             disk: MemoryDisk::default(),
@@ -727,6 +733,7 @@ impl World {
                     host.declined = Some(failure);
                 }
             }
+            Output::PassBy { clients, .. } => node.passing.push(clients),
             Output::Intercept { peers } => node.intercepted = peers,
             Output::Event(event) => node.events.push(event),
             Output::Stopped => node.stopped = true,
@@ -912,17 +919,22 @@ fn offer(own: usize, link: u64) -> DatagramOffer {
 
 /// The configuration of one of the two nodes.
 pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config {
-    let prefixes = [["198.18.2.0/24"], ["198.18.1.0/24"]];
+    let prefix = |text: &str| text.parse().unwrap();
+    let mut peers = vec![PeerConfig {
+        node: ids[1 - own],
+        name: ["far", "near"][own].to_owned(),
+        prefixes: vec![prefix(["198.18.2.0/24", "198.18.1.0/24"][own])],
+    }];
+    if setting.has_other_peer {
+        peers.push(PeerConfig {
+            node: NodeId([9; 32]),
+            name: "other".to_owned(),
+            prefixes: vec![prefix("198.18.9.0/24")],
+        });
+    }
     Config {
         local: ids[own],
-        peers: vec![PeerConfig {
-            node: ids[1 - own],
-            name: ["far", "near"][own].to_owned(),
-            prefixes: prefixes[own]
-                .iter()
-                .map(|text| text.parse().unwrap())
-                .collect(),
-        }],
+        peers,
         serve: setting.serve.clone(),
         serve_peers_without_prefixes: false,
         limits: match own {

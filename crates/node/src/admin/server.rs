@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use vocab::NodeId;
 
 use super::Request;
@@ -19,6 +20,7 @@ use super::purge::Purge;
 use crate::config::{InterceptMode, NodeConfig};
 use crate::intercept;
 use crate::mailbox::{Mailbox, Question};
+use crate::places::{Places, Sharing, Standing};
 use crate::preflight;
 use crate::rereading::Asker;
 
@@ -28,8 +30,15 @@ const LONGEST_REQUEST: u64 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// For a configuration to be read: less than those who ask wait for an answer.
 const READING: Duration = Duration::from_secs(3);
-/// Operators and their scripts at a time.
-const CLIENTS: usize = 16;
+/// Operators and their scripts at a time. One that has said nothing for a second, or waits for
+/// longer than a look at the engine takes, may lose its place to the next.
+const SHARING: Sharing = Sharing {
+    places: 16,
+    per_source: 16,
+    time_to_finish: Duration::from_secs(1),
+};
+/// All who may open the socket are one source.
+const OPERATORS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What questions are answered from.
 pub(crate) struct Asked {
@@ -65,19 +74,19 @@ pub(crate) fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> 
 
 /// Answers until dropped.
 pub(crate) async fn listen(listener: UnixListener, asked: Arc<Asked>) {
-    let places = Arc::new(Semaphore::new(CLIENTS));
+    let places = Places::new(SHARING);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        let Some(place) = places.enter(OPERATORS, Standing::Unknown) else {
+            continue;
+        };
         let asked = Arc::clone(&asked);
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(TIMEOUT, serve(stream, &asked)).await;
-            drop(place);
+            let timely = tokio::time::timeout(TIMEOUT, serve(stream, &asked));
+            let _ = place.hold(timely).await;
         });
     }
 }

@@ -40,6 +40,7 @@ pub fn status(status: &Value) -> String {
     );
     line("destinations", list(&interception["destinations"]));
     line("serves", list(&status["serves"]));
+    line("at share", list(&status["shares_reached"]));
     line(
         "flows",
         format!(

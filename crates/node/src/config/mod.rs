@@ -223,6 +223,20 @@ fn check(
         });
     }
 
+    for (name, percent) in [
+        ("source_flows_percent", limits.source_flows_percent),
+        ("peer_flows_percent", limits.peer_flows_percent),
+    ] {
+        if !(1..=100).contains(&percent) {
+            return Err(ConfigError::Whole {
+                file: file.to_owned(),
+                message: format!(
+                    "[limits] {name} = {percent} is no share; write 1 to 100 (per cent, 100 for no share)"
+                ),
+            });
+        }
+    }
+
     let accelerators = accelerators(&policy);
     let key_file = dictionary
         .key_file
@@ -267,6 +281,8 @@ fn check(
         limits: engine::Limits {
             flows: limits.flows,
             memory: limits.memory,
+            source_flows_percent: limits.source_flows_percent,
+            peer_flows_percent: limits.peer_flows_percent,
         },
         policy: engine::Policy {
             accept: policy.accept,

@@ -50,6 +50,8 @@ pub(super) const KEYS: &[&str] = &[
     "disk",
     "key_file",
     "flows",
+    "source_flows_percent",
+    "peer_flows_percent",
     "bypass_ports",
     "accept",
     "accept_rule",
@@ -259,6 +261,8 @@ impl Default for DictionarySection {
 pub(super) struct LimitsSection {
     pub(super) flows: usize,
     pub(super) memory: ByteCount,
+    pub(super) source_flows_percent: u8,
+    pub(super) peer_flows_percent: u8,
 }
 
 impl Default for LimitsSection {
@@ -267,6 +271,8 @@ impl Default for LimitsSection {
         Self {
             flows: limits.flows,
             memory: limits.memory,
+            source_flows_percent: limits.source_flows_percent,
+            peer_flows_percent: limits.peer_flows_percent,
         }
     }
 }

@@ -17,6 +17,7 @@ use super::held::HeldSyns;
 use crate::connections::Connections;
 use crate::lan;
 use crate::mailbox::Mailbox;
+use crate::repeats;
 
 /// Handshakes and finished connections that may wait for us; the kernel caps it at somaxconn.
 const BACKLOG: i32 = 4096;
@@ -64,7 +65,9 @@ pub(crate) async fn accept_intercepted(
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a connection");
+                repeats::NO_CLIENT_ACCEPTED.tell(None, || {
+                    tracing::warn!(%error, "cannot take a connection");
+                });
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

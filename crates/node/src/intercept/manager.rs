@@ -45,6 +45,8 @@ pub(crate) enum Change {
     BypassRoutes(Vec<(Prefix, Prefix)>),
     /// Never take connections to these: they are peers' own addresses.
     PeerAddresses(BTreeSet<IpAddr>),
+    /// Leave these clients alone for a while.
+    PassBy { clients: Prefix, lasting: Duration },
     /// The configuration was read again.
     Configure(Box<NodeConfig>),
     /// The watchdog took the table away and asks for it again.
@@ -156,6 +158,7 @@ fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
         | Change::AcceptAfterServer { .. }
         | Change::BypassRoutes(_)
         | Change::PeerAddresses(_)
+        | Change::PassBy { .. }
         | Change::Configure(_)
         | Change::Reinstall
         | Change::Remove(_) => None,
@@ -207,6 +210,10 @@ impl Manager {
                         script.push_str(&self.ruleset.set_peer_addresses(&addresses));
                         self.peer_addresses = addresses;
                     }
+                }
+                // Forgotten when the table is put in place anew: the engine asks again.
+                Change::PassBy { clients, lasting } => {
+                    script.push_str(&self.ruleset.pass_by(clients, lasting));
                 }
                 Change::Configure(config) => {
                     let ruleset = Ruleset::new(&config, self.hold);

@@ -30,6 +30,8 @@ const OPENING_SIZE: usize = 65_535;
 const OPENING_SECONDS: u64 = 10;
 /// Servers bypassed at a time: four times as many as the engine keeps, whose ends are a moment early.
 const AVOIDED_SIZE: usize = 65_535;
+/// Clients left alone at a time, twice as many as the engine asks for within their time.
+const PASSING_SIZE: usize = 2_000;
 
 /// Servers whose clients are accepted at once: four times as many as the engine keeps.
 const REACHED_SIZE: usize = 65_535;
@@ -145,6 +147,8 @@ impl Ruleset {
   set reached6 {{ type ipv6_addr . inet_service; flags timeout; size {REACHED_SIZE}; {reached6} }}
   set holders4 {{ type ipv4_addr; flags dynamic,timeout; timeout 60s; size {HOLDERS_SIZE}; }}
   set holders6 {{ type ipv6_addr; flags dynamic,timeout; timeout 60s; size {HOLDERS_SIZE}; }}
+  set passing4 {{ type ipv4_addr; flags interval,timeout; size {PASSING_SIZE}; }}
+  set passing6 {{ type ipv6_addr; flags interval,timeout; size {PASSING_SIZE}; }}
   set opening4 {{ type ipv4_addr . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
   set opening6 {{ type ipv6_addr . inet_service . ipv6_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
 {chains}  chain prerouting {{
@@ -169,6 +173,7 @@ impl Ruleset {
                 r"    {family} daddr @peers{version} return
     {family} saddr . {family} daddr @bypassed_routes{version} return
     {family} daddr . tcp dport @avoided{version} return
+    {family} saddr @passing{version} {SYN} return
     {family} daddr @destinations{version} {SYN} goto begin{version}
     {tuple} @opening{version} {tproxy} accept
 "
@@ -348,6 +353,17 @@ impl Ruleset {
             );
         }
         text
+    }
+
+    /// Leaves the new connections of some clients alone.
+    #[must_use]
+    pub fn pass_by(&self, clients: Prefix, lasting: Duration) -> String {
+        let version = if clients.address().is_ipv4() { 4 } else { 6 };
+        format!(
+            "add element inet {} passing{version} {{ {clients} timeout {}s }}\n",
+            self.table,
+            lasting.as_secs().max(1)
+        )
     }
 
     /// Bypasses one more server, or the same one for another time.

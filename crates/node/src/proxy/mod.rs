@@ -11,25 +11,30 @@ pub mod socks5;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::{ConnectFailure, Via};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 use crate::connections::Connections;
 use crate::lan::{self, Outcome};
 use crate::mailbox::Mailbox;
+use crate::places::{CrowdedOut, Places, Sharing, Standing};
+use crate::repeats;
 use http_connect::{Head, Status};
 use socks5::{Host, Parsed, Refusal};
 
 /// From the connection to the end of the request, name resolution included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests being read at a time; each holds at most 8 KiB.
-const UNFINISHED: usize = 1024;
+/// Requests being read at a time; each holds at most 8 KiB. A client that has had its place for as
+/// long as names take to resolve may lose it to another.
+const SHARING: Sharing = Sharing {
+    places: 1_024,
+    per_source: 256,
+    time_to_finish: Duration::from_secs(2),
+};
 /// When the system has no descriptor for a new connection, it is asked again after this.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -40,26 +45,33 @@ pub(crate) enum Protocol {
     HttpConnect,
 }
 
+/// Places for requests that are being read, to be shared by all listeners.
+pub(crate) fn places() -> Places {
+    Places::new(SHARING)
+}
+
 /// Takes clients until dropped.
 pub(crate) async fn listen(
     listener: TcpListener,
     protocol: Protocol,
+    places: Places,
     connections: Connections,
     mailbox: Mailbox,
 ) {
-    let places = Arc::new(Semaphore::new(UNFINISHED));
     loop {
-        // At the limit the kernel's backlog holds the others.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         let (mut stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a connection");
+                repeats::NO_CLIENT_ACCEPTED.tell(None, || {
+                    tracing::warn!(%error, "cannot take a connection");
+                });
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
+        };
+        let Some(place) = places.enter(client.ip(), Standing::Unknown) else {
+            tracing::debug!(%client, "too many unfinished requests; closed");
+            continue;
         };
         let (connections, mailbox) = (connections.clone(), mailbox.clone());
         tokio::spawn(async move {
@@ -69,9 +81,12 @@ pub(crate) async fn listen(
                     Protocol::HttpConnect => http_request(&mut stream).await,
                 }
             };
-            let requested = tokio::time::timeout(REQUEST_TIMEOUT, request)
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            let timely = tokio::time::timeout(REQUEST_TIMEOUT, request);
+            let requested = match place.hold(timely).await {
+                Ok(Ok(requested)) => requested,
+                Ok(Err(_)) => Err(io::ErrorKind::TimedOut.into()),
+                Err(CrowdedOut) => Err(io::Error::other("its place was needed for another")),
+            };
             drop(place);
             match requested {
                 Ok((server, early)) => {

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_rustls::{TlsConnector, client};
 use vocab::NodeId;
 
+use super::known_sources::KnownSources;
 use super::link::{self, Link, LinkNumbers};
 use super::socket;
 use crate::config::Wan;
@@ -50,6 +51,7 @@ pub(crate) struct Dialing {
     pub(crate) wan: Wan,
     pub(crate) tls: Arc<rustls::ClientConfig>,
     pub(crate) numbers: LinkNumbers,
+    pub(crate) known: KnownSources,
     pub(crate) mailbox: Mailbox,
     pub(crate) links: watch::Receiver<PeerLinks>,
 }
@@ -151,6 +153,9 @@ impl Dialing {
             return Err(io::Error::other("it does not speak this protocol"));
         }
         let first = within(HANDSHAKE_TIMEOUT, first_bytes(&mut stream)).await?;
+        if let Ok(address) = stream.get_ref().0.peer_addr() {
+            self.known.note(address.ip());
+        }
         Ok(Link {
             number: self.numbers.take(),
             peer: self.peer,

@@ -1,31 +1,42 @@
 //! Taking links: handshakes that are few, short and only for those who belong here.
 //!
 //! Before its handshake is done a connection costs a socket and one task, for five seconds at
-//! most, and there are at most [`UNFINISHED`] of them, [`UNFINISHED_PER_SOURCE`] from one
-//! address. Beyond that a connection is closed unanswered.
+//! most. The places for such connections are shared out among their sources ([`SHARING`]), and who
+//! comes from where a peer has come from is preferred to strangers. A connection without a place is
+//! closed unanswered.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{LazyConfigAcceptor, server};
 
+use super::known_sources::KnownSources;
 use super::link::{self, Link, LinkNumbers};
 use super::socket;
 use crate::config::Wan;
 use crate::identity::{Identity, node_id};
 use crate::mailbox::Mailbox;
 use crate::pairing::{self, Invitations, Pins};
+use crate::places::{CrowdedOut, Places, Sharing};
+use crate::repeats;
 use crate::tls::{self, Trust};
 
-/// Handshakes under way in all: each holds some 50 kB for at most five seconds.
-const UNFINISHED: usize = 256;
-/// From one address: a site behind one NAT with several nodes, not more.
-const UNFINISHED_PER_SOURCE: usize = 16;
+/// Handshakes under way: each holds some 50 kB for at most five seconds. From one address come
+/// those of a site behind one NAT with several nodes, not more. A handshake takes two round trips,
+/// by satellite more than a second.
+const SHARING: Sharing = Sharing {
+    places: 256,
+    per_source: 16,
+    time_to_finish: Duration::from_secs(2),
+};
+/// Connections that the kernel may hold for us: as many as come in a tenth of a second when
+/// strangers try ten thousand a second.
+const BACKLOG: i32 = 1_024;
 /// For a whole handshake, and for the whole of a pairing.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// When the system has no descriptor for a new connection, it is asked again after this.
@@ -40,6 +51,7 @@ pub(crate) struct Listening {
     pub(crate) invitations: Invitations,
     pub(crate) pins: Pins,
     pub(crate) numbers: LinkNumbers,
+    pub(crate) known: KnownSources,
     pub(crate) mailbox: Mailbox,
     /// Told when a pin was added here.
     pub(crate) paired: Arc<tokio::sync::Notify>,
@@ -49,7 +61,7 @@ struct Acceptor {
     listening: Listening,
     session: Arc<rustls::ServerConfig>,
     pairing: Arc<rustls::ServerConfig>,
-    sources: Sources,
+    places: Places,
 }
 
 /// Takes links until it is dropped.
@@ -63,33 +75,51 @@ pub(crate) async fn listen(
     let acceptor = Arc::new(Acceptor {
         session: tls::session_server(&listening.identity, listening.trust.clone())?,
         pairing: tls::pairing_server(&listening.identity)?,
-        sources: Sources::default(),
+        places: Places::new(SHARING),
         listening,
     });
+    if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
+        tracing::debug!(%error, "the kernel holds fewer connections than wanted");
+    }
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot take a link");
+                repeats::NO_LINK_ACCEPTED.tell(None, || {
+                    tracing::warn!(%error, "cannot take a link");
+                });
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Some(place) = acceptor.sources.enter(from.ip()) else {
-            tracing::debug!(%from, "too many unfinished handshakes; closed");
+        let standing = acceptor.listening.known.standing(from.ip());
+        let Some(place) = acceptor.places.enter(from.ip(), standing) else {
+            crowded_out(from);
             continue;
         };
         let acceptor = Arc::clone(&acceptor);
         tokio::spawn(async move {
-            if let Err(error) = acceptor.welcome(stream, from, place).await {
-                tracing::debug!(%from, %error, "no link");
+            let welcomed = place.hold(acceptor.welcome(stream, from)).await;
+            drop(place);
+            match welcomed {
+                Ok(Ok(Some(link))) => link::carry(link, acceptor.listening.mailbox.clone()).await,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::debug!(%from, %error, "no link"),
+                Err(CrowdedOut) => crowded_out(from),
             }
         });
     }
 }
 
+fn crowded_out(from: SocketAddr) {
+    repeats::CROWDED_OUT.tell(Some(from.ip()), || {
+        tracing::warn!(%from, "too many unfinished handshakes; closed one");
+    });
+}
+
 impl Acceptor {
-    async fn welcome(&self, stream: TcpStream, from: SocketAddr, place: Place) -> io::Result<()> {
+    /// Does the handshake: a link, if a peer came for one.
+    async fn welcome(&self, stream: TcpStream, from: SocketAddr) -> io::Result<Option<Link>> {
         socket::prepare(&stream, &self.listening.wan);
         let handshake = async {
             let start =
@@ -103,7 +133,8 @@ impl Acceptor {
         };
         let (pairs, stream) = timely(handshake).await?;
         if pairs {
-            return timely(self.pair(stream, from)).await;
+            timely(self.pair(stream, from)).await?;
+            return Ok(None);
         }
         if stream.get_ref().1.alpn_protocol() != Some(tls::SESSION) {
             return Err(io::Error::other("it does not speak this protocol"));
@@ -115,16 +146,14 @@ impl Acceptor {
             .and_then(|chain| chain.first())
             .and_then(node_id)
             .ok_or_else(|| io::Error::other("it showed no certificate"))?;
-        drop(place);
-        let link = Link {
+        self.listening.known.note(from.ip());
+        Ok(Some(Link {
             number: self.listening.numbers.take(),
             peer,
             dialed_by_us: false,
             stream: stream.into(),
             first: Bytes::new(),
-        };
-        link::carry(link, self.listening.mailbox.clone()).await;
-        Ok(())
+        }))
     }
 
     async fn pair(
@@ -142,6 +171,7 @@ impl Acceptor {
         } = &self.listening;
         match pairing::accept(identity, invitations, pins, own_name, &mut stream).await {
             Ok(done) => {
+                self.listening.known.note(from.ip());
                 tracing::info!(
                     peer = done.pin.name,
                     node = done.pin.node.short(),
@@ -151,8 +181,9 @@ impl Acceptor {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(%error, "refused to pair");
-                tracing::debug!(%from, "the refused joiner");
+                repeats::REFUSED_PAIRING.tell(Some(from.ip()), || {
+                    tracing::warn!(%from, %error, "refused to pair");
+                });
                 Err(io::Error::other(error))
             }
         }
@@ -165,91 +196,5 @@ async fn timely<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Counts unfinished handshakes by source.
-#[derive(Clone, Debug, Default)]
-struct Sources {
-    counts: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-/// One unfinished handshake's place; given back when dropped.
-#[derive(Debug)]
-struct Place {
-    sources: Sources,
-    source: IpAddr,
-}
-
-impl Sources {
-    fn enter(&self, source: IpAddr) -> Option<Place> {
-        let source = bucket(source);
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_all: usize = counts.values().sum();
-        let here = counts.get(&source).copied().unwrap_or(0);
-        if in_all >= UNFINISHED || here >= UNFINISHED_PER_SOURCE {
-            return None;
-        }
-        counts.insert(source, here + 1);
-        Some(Place {
-            sources: self.clone(),
-            source,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self
-            .sources
-            .counts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.source);
-            }
-        }
-    }
-}
-
-/// One source: an IPv4 address, or the /64 that one IPv6 host can fill by itself.
-fn bucket(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
-        address @ IpAddr::V4(_) => address,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_source_cannot_take_all_places() {
-        let sources = Sources::default();
-        let address = |last: u8| IpAddr::from([198, 18, 0, last]);
-        let places: Vec<Place> = (0..UNFINISHED_PER_SOURCE)
-            .map(|_| sources.enter(address(1)).unwrap())
-            .collect();
-        assert!(sources.enter(address(1)).is_none());
-        assert!(sources.enter(address(2)).is_some());
-        drop(places);
-        assert!(sources.enter(address(1)).is_some());
-    }
-
-    #[test]
-    fn places_are_limited_in_all() {
-        let sources = Sources::default();
-        let places: Vec<Place> = (0..UNFINISHED)
-            .filter_map(|n| sources.enter(IpAddr::from([198, 18, 0, n as u8])))
-            .collect();
-        assert_eq!(places.len(), UNFINISHED);
-        assert!(sources.enter(IpAddr::from([198, 19, 0, 1])).is_none());
-    }
-
-    #[test]
-    fn an_ipv6_host_is_one_source_whatever_address_it_uses() {
-        let one: IpAddr = "2001:2::1".parse().unwrap();
-        let other: IpAddr = "2001:2::ffff:1".parse().unwrap();
-        assert_eq!(bucket(one), bucket(other));
-    }
-}
+mod tests;

@@ -8,12 +8,14 @@
 //! ```
 
 mod dialer;
+mod known_sources;
 mod link;
 mod listener;
 mod socket;
 mod udp;
 
 pub(crate) use dialer::{Dialing, PeerLinks, dial_while_needed};
+pub(crate) use known_sources::KnownSources;
 pub(crate) use link::{Exporter, LinkAddresses, LinkCommand, LinkNumbers};
 pub(crate) use listener::{Listening, listen};
 pub use socket::known_congestion_controls;

@@ -7,6 +7,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use crate::config::Wan;
+use crate::repeats;
 
 /// The session pings each second and notices silence itself; this only frees the socket of a
 /// link that nobody uses any more.
@@ -14,7 +15,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sets a link's socket. What cannot be set is logged once per link and is no failure.
+/// Sets a link's socket. What cannot be set is logged and is no failure.
 pub(super) fn prepare(stream: &TcpStream, wan: &Wan) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
@@ -35,7 +36,9 @@ pub(super) fn prepare(stream: &TcpStream, wan: &Wan) {
 
 fn report(option: &'static str, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!(option, %error, "a link's socket option could not be set");
+        repeats::NO_OPTION.tell(None, || {
+            tracing::warn!(option, %error, "a link's socket option could not be set");
+        });
     }
 }
 

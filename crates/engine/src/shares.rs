@@ -1,0 +1,236 @@
+//! How many of the node's flows one client, or one peer, may have.
+//!
+//! A source takes at most a share of what the others leave: with a share of one half and no other
+//! source it has half of all places, the next one half of the other half, and so on. So there is
+//! room for a source that has none yet, also when several take all they get. The same holds of
+//! peers, where there are several.
+//!
+//! A source is an IPv4 address, or the /64 that an IPv6 host can fill by itself.
+//!
+//! At its share a source's new connections go to their servers directly, as they would without a
+//! node. The node carries some of them itself, up to half of what is left to others; beyond that they
+//! are reset. Interception is asked to leave the source alone long before.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::config::{Limits, Prefix};
+
+/// How long a source at its share is left alone: its new connections then pass by in the kernel.
+/// Afterwards the next one shows whether there is room again.
+pub(crate) const SOURCE_PASSES_FOR: Duration = Duration::from_secs(10);
+/// Connections beyond the limit of flows that may still go directly while interception is being
+/// taken away; past it they are reset.
+pub(crate) const DIRECT_BEYOND_LIMIT: usize = 1_000;
+/// A share is never less: a browser opens so many connections at once, and a node that is nearly full
+/// is to be filled by those who want little.
+const LEAST_SHARE: usize = 8;
+/// Sources at their share that `status` names.
+const SOURCES_NAMED: usize = 8;
+
+/// The source that an address belongs to, by its first address: itself in IPv4, its /64 in IPv6.
+#[must_use]
+pub fn source_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// The addresses of a source.
+pub(crate) fn network_of(source: IpAddr) -> Prefix {
+    let length = if source.is_ipv4() { 32 } else { 64 };
+    Prefix::around(source, length).expect("no address has fewer bits")
+}
+
+/// What a source has open at this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    flows: usize,
+    directs: usize,
+}
+
+/// Whether a connection counts as a flow or as one that goes directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Flow,
+    Direct,
+}
+
+/// What clients have open at this node.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    counts: BTreeMap<IpAddr, Count>,
+    /// Connections that went directly, or were reset, because their source was at its share.
+    pub(crate) at_share_total: u64,
+}
+
+impl Sources {
+    pub(crate) fn opened(&mut self, client: IpAddr, kind: Kind) {
+        let count = self.counts.entry(source_of(client)).or_default();
+        *count.of(kind) += 1;
+    }
+
+    pub(crate) fn closed(&mut self, client: IpAddr, kind: Kind) {
+        let source = source_of(client);
+        let Some(count) = self.counts.get_mut(&source) else {
+            return;
+        };
+        let open = count.of(kind);
+        *open = open.saturating_sub(1);
+        if *count == Count::default() {
+            self.counts.remove(&source);
+        }
+    }
+
+    /// Whether another connection of this kind would be more than the source's share, when so many
+    /// are open in all.
+    pub(crate) fn is_at_share(
+        &self,
+        limits: &Limits,
+        open: usize,
+        client: IpAddr,
+        kind: Kind,
+    ) -> bool {
+        let own = self.open_of(client);
+        // At its limit the node carries some more directly, while interception is taken away.
+        let places = match kind {
+            Kind::Direct if open >= limits.flows => limits.flows + DIRECT_BEYOND_LIMIT,
+            Kind::Flow | Kind::Direct => limits.flows,
+        };
+        let percent = match kind {
+            Kind::Flow => usize::from(limits.source_flows_percent),
+            // Half of what is left to others.
+            Kind::Direct => (100 + usize::from(limits.source_flows_percent)) / 2,
+        };
+        own >= share(percent, places, open.saturating_sub(own))
+    }
+
+    /// The sources that are at their share, with what they have open: those with most first.
+    pub(crate) fn at_share(&self, limits: &Limits, open: usize) -> Vec<(Prefix, usize)> {
+        let mut at_share: Vec<_> = self
+            .counts
+            .iter()
+            .filter(|(source, _)| self.is_at_share(limits, open, **source, Kind::Flow))
+            .map(|(source, count)| (network_of(*source), count.flows + count.directs))
+            .collect();
+        at_share.sort_by_key(|(_, open)| std::cmp::Reverse(*open));
+        at_share.truncate(SOURCES_NAMED);
+        at_share
+    }
+
+    /// What the client's source has open.
+    pub(crate) fn open_of(&self, client: IpAddr) -> usize {
+        let count = self.count(client);
+        count.flows + count.directs
+    }
+
+    fn count(&self, client: IpAddr) -> Count {
+        let count = self.counts.get(&source_of(client));
+        count.copied().unwrap_or_default()
+    }
+}
+
+impl Count {
+    fn of(&mut self, kind: Kind) -> &mut usize {
+        match kind {
+            Kind::Flow => &mut self.flows,
+            Kind::Direct => &mut self.directs,
+        }
+    }
+}
+
+/// So many per cent of what others leave of a limit, and [`LEAST_SHARE`] at least.
+pub(crate) fn share(percent: usize, limit: usize, others: usize) -> usize {
+    (limit.saturating_sub(others) * percent / 100).max(LEAST_SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(flows: usize, source_flows_percent: u8) -> Limits {
+        Limits {
+            flows,
+            source_flows_percent,
+            ..Limits::default()
+        }
+    }
+
+    fn client(number: u16) -> IpAddr {
+        let [high, low] = number.to_be_bytes();
+        IpAddr::from([10, 10, high, low])
+    }
+
+    /// Opens as many flows as the source gets.
+    fn fill(sources: &mut Sources, limits: &Limits, open: &mut usize, client: IpAddr) -> usize {
+        let before = *open;
+        while *open < limits.flows && !sources.is_at_share(limits, *open, client, Kind::Flow) {
+            sources.opened(client, Kind::Flow);
+            *open += 1;
+        }
+        *open - before
+    }
+
+    #[test]
+    fn each_source_gets_a_share_of_what_the_others_leave() {
+        let limits = limits(10_000, 50);
+        let (mut sources, mut open) = (Sources::default(), 0);
+        let got: Vec<usize> = (0..4)
+            .map(|number| fill(&mut sources, &limits, &mut open, client(number)))
+            .collect();
+        assert_eq!(got, [5_000, 2_500, 1_250, 625]);
+    }
+
+    #[test]
+    fn there_is_room_for_one_more_source_after_nine_that_take_all_they_get() {
+        let limits = limits(9_872, 50);
+        let (mut sources, mut open) = (Sources::default(), 0);
+        for number in 0..9 {
+            fill(&mut sources, &limits, &mut open, client(number));
+        }
+        assert_eq!(fill(&mut sources, &limits, &mut open, client(99)), 10);
+        assert!(open < limits.flows);
+    }
+
+    #[test]
+    fn a_share_of_all_is_no_limit_but_the_nodes() {
+        let limits = limits(100, 100);
+        let (mut sources, mut open) = (Sources::default(), 0);
+        assert_eq!(fill(&mut sources, &limits, &mut open, client(1)), 100);
+    }
+
+    #[test]
+    fn direct_connections_go_on_beyond_the_share_of_flows_and_leave_room_too() {
+        let limits = limits(100, 50);
+        let (mut sources, mut open) = (Sources::default(), 0);
+        assert_eq!(fill(&mut sources, &limits, &mut open, client(1)), 50);
+        while !sources.is_at_share(&limits, open, client(1), Kind::Direct) {
+            sources.opened(client(1), Kind::Direct);
+            open += 1;
+        }
+        assert_eq!(open, 75);
+        assert_eq!(fill(&mut sources, &limits, &mut open, client(2)), 12);
+    }
+
+    #[test]
+    fn an_ipv6_host_is_one_source_and_what_is_closed_is_forgotten() {
+        let limits = limits(16, 50);
+        let mut sources = Sources::default();
+        let [one, other]: [IpAddr; 2] =
+            ["2001:2::1", "2001:2::ffff:1"].map(|text| text.parse().unwrap());
+        for _ in 0..4 {
+            sources.opened(one, Kind::Flow);
+            sources.opened(other, Kind::Flow);
+        }
+        assert!(sources.is_at_share(&limits, 8, one, Kind::Flow));
+        let named = sources.at_share(&limits, 8);
+        assert_eq!(named, [("2001:2::/64".parse().unwrap(), 8)]);
+        for _ in 0..4 {
+            sources.closed(one, Kind::Flow);
+            sources.closed(other, Kind::Flow);
+        }
+        assert!(sources.counts.is_empty());
+    }
+}

@@ -1,0 +1,200 @@
+//! What one client, and one peer, may have of a node's flows.
+
+use std::net::SocketAddr;
+
+use engine::{ConnectionId, Event, Limits, Via};
+
+use super::PATIENCE;
+use super::world::{FAR, NEAR, Script, Setting, World, client, server};
+
+/// A server that keeps its connections.
+const PORT: u16 = 9000;
+
+fn limits(flows: usize) -> Limits {
+    Limits {
+        flows,
+        ..Limits::default()
+    }
+}
+
+fn world(setting: Setting) -> World {
+    let mut world = World::new(setting);
+    world.servers.insert(PORT, Script::Swallow);
+    world
+}
+
+fn open(world: &mut World, client: &str, via: Via) -> ConnectionId {
+    let client = SocketAddr::new(client.parse().unwrap(), 1);
+    world.accept_between(client, server(PORT), via)
+}
+
+/// How many of the near node's open flows of a client go through the peer, and how many directly.
+fn counts(world: &World, client: &str) -> (usize, usize) {
+    let flows = world.nodes[NEAR].engine.flows(world.now);
+    let of = |is_direct: bool| {
+        let flows = flows.iter().filter(|flow| {
+            let client = format!("{client}:");
+            flow.state == "open"
+                && flow.client.starts_with(&client)
+                && (flow.peer == "direct") == is_direct
+        });
+        flows.count()
+    };
+    (of(false), of(true))
+}
+
+#[test]
+fn one_client_leaves_half_of_all_flows_to_others_and_passes_by() {
+    let mut world = world(Setting {
+        limits: limits(40),
+        ..Setting::default()
+    });
+    let opened: Vec<_> = (0..24)
+        .map(|_| open(&mut world, "198.18.1.7", Via::Transparent))
+        .collect();
+    assert_eq!(counts(&world, "198.18.1.7"), (20, 4));
+    let resets = |world: &World| {
+        let hosts = opened.iter().map(|opened| world.client_host(*opened));
+        hosts.filter(|host| host.was_reset).count()
+    };
+    assert_eq!(resets(&world), 0, "at a share nothing is refused");
+    assert_eq!(world.nodes[NEAR].passing, ["198.18.1.7".parse().unwrap()]);
+    assert_eq!(world.nodes[NEAR].intercepted.len(), 1, "others are taken");
+
+    let status = world.nodes[NEAR].engine.status();
+    assert_eq!(status.shares_reached, ["clients 198.18.1.7/32 with 24"]);
+    assert_eq!(status.at_share_total, 4);
+    let flows = world.nodes[NEAR].engine.flows(world.now);
+    let direct = flows.iter().rfind(|flow| flow.peer == "direct").unwrap();
+    let why = world.nodes[NEAR]
+        .engine
+        .why(world.now, direct.flow)
+        .unwrap();
+    let (reason, remedy) = (&why.stages[0].why_not, &why.stages[0].remedy);
+    assert!(reason.as_ref().unwrap().contains("share of the flows"));
+    assert!(remedy.as_ref().unwrap().contains("source_flows_percent"));
+
+    open(&mut world, "198.18.1.8", Via::Transparent);
+    assert_eq!(counts(&world, "198.18.1.8"), (1, 0));
+}
+
+#[test]
+fn a_client_of_a_proxy_goes_directly_and_leaves_room_however_many_it_opens() {
+    let mut world = world(Setting {
+        limits: limits(40),
+        ..Setting::default()
+    });
+    for _ in 0..400 {
+        open(&mut world, "198.18.1.7", Via::Socks5);
+    }
+    assert_eq!(counts(&world, "198.18.1.7"), (20, 10));
+    assert_eq!(world.nodes[NEAR].passing, [], "no kernel could help");
+    open(&mut world, "198.18.1.8", Via::Socks5);
+    assert_eq!(counts(&world, "198.18.1.8"), (1, 0));
+}
+
+#[test]
+fn what_a_client_closes_it_may_open_again() {
+    let mut world = world(Setting {
+        limits: limits(16),
+        ..Setting::default()
+    });
+    let opened: Vec<_> = (0..8)
+        .map(|_| open(&mut world, "198.18.1.7", Via::Socks5))
+        .collect();
+    open(&mut world, "198.18.1.7", Via::Socks5);
+    assert_eq!(counts(&world, "198.18.1.7"), (8, 1));
+    for connection in opened {
+        world.abort(connection);
+    }
+    open(&mut world, "198.18.1.7", Via::Socks5);
+    assert_eq!(counts(&world, "198.18.1.7"), (1, 1));
+}
+
+#[test]
+fn one_of_several_peers_gets_half_of_the_flows_and_the_others_are_served() {
+    let all = || Limits {
+        source_flows_percent: 100,
+        ..limits(1_000)
+    };
+    let mut world = world(Setting {
+        limits: all(),
+        far_limits: limits(20),
+        has_other_peer: true,
+        ..Setting::default()
+    });
+    let opened: Vec<_> = (0..12)
+        .map(|_| open(&mut world, "198.18.1.7", Via::Transparent))
+        .collect();
+    let resets = |world: &World| {
+        let hosts = opened.iter().map(|opened| world.client_host(*opened));
+        hosts.filter(|host| host.was_reset).count()
+    };
+    world.run_until(|world| resets(world) == 2, PATIENCE);
+    let status = world.nodes[FAR].engine.status();
+    assert_eq!(status.flows, 10);
+    let near = &status.peers[0];
+    assert_eq!(
+        (near.name.as_str(), near.refused_at_share_total),
+        ("near", 2)
+    );
+    assert_eq!(status.shares_reached, ["peer near with 10"]);
+    let told = |event: &Event| matches!(event, Event::PeerAtShare { flows: 10, .. });
+    assert_eq!(
+        world.nodes[FAR]
+            .events
+            .iter()
+            .filter(|event| told(event))
+            .count(),
+        1
+    );
+    // The near node hears that its peer is at a limit, and has new connections pass by for a while.
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    let flows = world.nodes[NEAR].engine.flows(world.now);
+    let refused = flows.iter().find(|flow| flow.state != "open").unwrap();
+    assert_eq!(refused.state, "the far node is at a limit");
+}
+
+#[test]
+fn connections_to_a_peer_at_its_share_pass_by() {
+    let mut world = world(Setting {
+        limits: Limits {
+            source_flows_percent: 100,
+            ..limits(20)
+        },
+        has_other_peer: true,
+        ..Setting::default()
+    });
+    for number in 0..12 {
+        open(
+            &mut world,
+            &format!("198.18.1.{}", 10 + number),
+            Via::Transparent,
+        );
+    }
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    let flows = world.nodes[NEAR].engine.flows(world.now);
+    let direct: Vec<_> = flows.iter().filter(|flow| flow.peer == "direct").collect();
+    assert_eq!(direct.len(), 2);
+    let why = world.nodes[NEAR]
+        .engine
+        .why(world.now, direct[0].flow)
+        .unwrap();
+    let remedy = why.stages[0].remedy.clone().unwrap();
+    assert!(remedy.contains("peer_flows_percent"), "{remedy}");
+}
+
+#[test]
+fn the_only_peer_gets_all_flows() {
+    let mut world = world(Setting {
+        limits: Limits {
+            source_flows_percent: 100,
+            ..limits(20)
+        },
+        ..Setting::default()
+    });
+    for _ in 0..20 {
+        open(&mut world, &client().ip().to_string(), Via::Transparent);
+    }
+    assert_eq!(counts(&world, &client().ip().to_string()), (20, 0));
+}

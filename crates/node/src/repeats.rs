@@ -1,0 +1,245 @@
+//! Log lines that a stranger or a host on the LAN can cause at will, kept few.
+//!
+//! Of each kind the first [`LOGGED_FIRST`] within [`INTERVAL`] are logged as they are. Those that
+//! follow are counted, and one line at the end of the interval says how many there were and from
+//! how many addresses. So a kind writes at most some hundred bytes a minute, whatever comes.
+//!
+//! Lines below INFO are not counted here: who asks for them wants all.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+/// How long occurrences are counted before they are summed up.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Logged as they are in each interval: enough to see what is going on, and by whom.
+pub(crate) const LOGGED_FIRST: u32 = 5;
+/// Addresses that are told apart in an interval; beyond it the sum says "more than".
+const SOURCES_MAX: usize = 1_000;
+
+/// A node was refused that is not paired with this one.
+pub(crate) static REFUSED_IDENTITY: Repeats = Repeats::new("refused a node that is not paired");
+/// A pairing was refused.
+pub(crate) static REFUSED_PAIRING: Repeats = Repeats::new("refused to pair");
+/// No connection could be accepted at the WAN address.
+pub(crate) static NO_LINK_ACCEPTED: Repeats = Repeats::new("cannot take a link");
+/// No connection of a client could be accepted.
+pub(crate) static NO_CLIENT_ACCEPTED: Repeats = Repeats::new("cannot take a connection");
+/// A handshake had to make room for another.
+pub(crate) static CROWDED_OUT: Repeats = Repeats::new("too many unfinished handshakes");
+/// A socket option of a link could not be set.
+pub(crate) static NO_OPTION: Repeats = Repeats::new("a link's socket option could not be set");
+/// A paired node has no section.
+pub(crate) static NO_SECTION: Repeats = Repeats::new("closed a link of a node without [[peer]]");
+/// A limit was reached.
+pub(crate) static LIMIT_REACHED: Repeats = Repeats::new("limit reached");
+/// A client has its share of the flows.
+pub(crate) static SOURCE_AT_SHARE: Repeats = Repeats::new("a client has its share of the flows");
+/// There is room again below a limit.
+pub(crate) static LIMIT_CLEARED: Repeats = Repeats::new("below the limit again");
+
+/// Counts one kind of line.
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    what: &'static str,
+    interval: Duration,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    /// When the interval ends; `None` when none has begun.
+    until: Option<Instant>,
+    logged: u32,
+    unlogged: u64,
+    sources: BTreeSet<IpAddr>,
+}
+
+impl Counted {
+    const NONE: Self = Self {
+        until: None,
+        logged: 0,
+        unlogged: 0,
+        sources: BTreeSet::new(),
+    };
+}
+
+/// What is to be done about one occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Log,
+    /// The first that is not logged: somebody has to sum up at that time.
+    CountUntil(Instant),
+    Count,
+}
+
+/// What was not logged in an interval.
+#[derive(Debug, PartialEq, Eq)]
+struct Sum {
+    occurrences: u64,
+    addresses: usize,
+}
+
+impl Repeats {
+    pub(crate) const fn new(what: &'static str) -> Self {
+        Self::every(INTERVAL, what)
+    }
+
+    const fn every(interval: Duration, what: &'static str) -> Self {
+        Self {
+            what,
+            interval,
+            counted: Mutex::new(Counted::NONE),
+        }
+    }
+
+    /// Has `log` write its line, or counts it. `source` is who caused it, where that is known.
+    pub(crate) fn tell(&'static self, source: Option<IpAddr>, log: impl FnOnce()) {
+        let now = Instant::now();
+        match self.note(now, source) {
+            Verdict::Log => log(),
+            Verdict::Count => {}
+            Verdict::CountUntil(until) => {
+                let sums_up = async move {
+                    tokio::time::sleep_until(until).await;
+                    self.sum_up(until);
+                };
+                // Without a runtime nothing is served that could be repeated at will.
+                if let Ok(runtime) = Handle::try_current() {
+                    runtime.spawn(sums_up);
+                }
+            }
+        }
+    }
+
+    /// Lines that were logged, and occurrences that were only counted, in the present interval.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (u32, u64) {
+        let counted = self.lock();
+        (counted.logged, counted.unlogged)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, now: Instant, source: Option<IpAddr>) -> Verdict {
+        let mut counted = self.lock();
+        let until = match counted.until {
+            Some(until) if now < until => until,
+            Some(_) | None => {
+                let unlogged = counted.unlogged;
+                *counted = Counted {
+                    // What its sum has not been taken of yet.
+                    unlogged,
+                    until: Some(now + self.interval),
+                    ..Counted::NONE
+                };
+                now + self.interval
+            }
+        };
+        if counted.logged < LOGGED_FIRST {
+            counted.logged += 1;
+            return Verdict::Log;
+        }
+        counted.unlogged += 1;
+        if counted.sources.len() < SOURCES_MAX {
+            counted.sources.extend(source);
+        }
+        match counted.unlogged {
+            1 => Verdict::CountUntil(until),
+            _ => Verdict::Count,
+        }
+    }
+
+    fn sum_up(&self, now: Instant) {
+        if let Some(sum) = self.take_sum(now) {
+            tracing::warn!(
+                what = self.what,
+                times = sum.occurrences,
+                addresses = sum.addresses,
+                within_s = self.interval.as_secs(),
+                "the same again, not logged each time"
+            );
+        }
+    }
+
+    /// What was counted in the interval that has ended by now.
+    fn take_sum(&self, now: Instant) -> Option<Sum> {
+        let mut counted = self.lock();
+        let unlogged = std::mem::take(&mut counted.unlogged);
+        let sources = std::mem::take(&mut counted.sources);
+        if counted.until.is_some_and(|until| until <= now) {
+            counted.until = None;
+        }
+        (unlogged > 0).then_some(Sum {
+            occurrences: unlogged,
+            addresses: sources.len(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(number: u64) -> Option<IpAddr> {
+        Some(IpAddr::from([127, 0, 0, number as u8]))
+    }
+
+    #[test]
+    fn the_first_are_logged_and_the_rest_is_summed_up() {
+        let repeats = Repeats::new("a test");
+        let begun = Instant::now();
+        let verdicts: Vec<Verdict> = (0..7_563)
+            .map(|number| repeats.note(begun, source(number % 20)))
+            .collect();
+        let logged = verdicts.iter().filter(|verdict| **verdict == Verdict::Log);
+        assert_eq!(logged.count(), LOGGED_FIRST as usize);
+        let until = begun + INTERVAL;
+        assert_eq!(verdicts[5], Verdict::CountUntil(until));
+        assert!(
+            verdicts[6..]
+                .iter()
+                .all(|verdict| *verdict == Verdict::Count)
+        );
+        let sum = Sum {
+            occurrences: 7_558,
+            addresses: 20,
+        };
+        assert_eq!(repeats.take_sum(until), Some(sum));
+        assert_eq!(repeats.take_sum(until), None);
+        assert_eq!(repeats.note(until, source(1)), Verdict::Log);
+    }
+
+    #[test]
+    fn what_comes_seldom_is_always_logged() {
+        let repeats = Repeats::new("a test");
+        let begun = Instant::now();
+        for number in 0..100 {
+            let now = begun + INTERVAL / 4 * number;
+            assert_eq!(repeats.note(now, None), Verdict::Log);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_sum_is_told_though_nothing_follows() {
+        static REPEATS: Repeats = Repeats::every(Duration::from_millis(200), "a test");
+        let mut logged = 0;
+        for number in 0..50 {
+            REPEATS.tell(source(number), || logged += 1);
+        }
+        assert_eq!(logged, LOGGED_FIRST);
+        let summed_up = async {
+            while REPEATS.lock().unlogged > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let patience = Duration::from_secs(20);
+        tokio::time::timeout(patience, summed_up).await.unwrap();
+    }
+}

@@ -1,0 +1,63 @@
+//! Addresses that a peer has come from, or is dialled at. Handshakes from there are preferred to those
+//! of strangers when places are scarce.
+//!
+//! An address proves nothing: who comes from there still has to show a pinned key.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use engine::source_of;
+
+use crate::places::Standing;
+
+/// Addresses kept; beyond it the one that was not seen for longest is forgotten. A hub with a
+/// hundred branches behind changing addresses sees some hundred in a week.
+const KNOWN_MAX: usize = 1_024;
+
+/// See the head of this file; clones share what they know.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownSources {
+    seen: Arc<Mutex<BTreeMap<IpAddr, Instant>>>,
+}
+
+impl KnownSources {
+    /// A peer was met there, or is going to be.
+    pub(crate) fn note(&self, address: IpAddr) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(source_of(address), Instant::now());
+        if seen.len() > KNOWN_MAX {
+            let oldest = seen.iter().min_by_key(|(_, at)| **at);
+            if let Some(oldest) = oldest.map(|(source, _)| *source) {
+                seen.remove(&oldest);
+            }
+        }
+    }
+
+    /// Whether a peer is known to come from there.
+    pub(crate) fn standing(&self, address: IpAddr) -> Standing {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match seen.contains_key(&source_of(address)) {
+            true => Standing::Known,
+            false => Standing::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_addresses_seen_last_are_known() {
+        let known = KnownSources::default();
+        let address = |number: u32| IpAddr::from(number.to_be_bytes());
+        for number in 0..=KNOWN_MAX as u32 {
+            known.note(address(number));
+        }
+        assert_eq!(known.standing(address(0)), Standing::Unknown);
+        assert_eq!(known.standing(address(1)), Standing::Known);
+        assert_eq!(known.standing(address(KNOWN_MAX as u32)), Standing::Known);
+    }
+}
