@@ -114,10 +114,12 @@ fn config() -> Config {
     Config {
         local: LOCAL,
         peers: peers.collect(),
-        serve: vec!["198.18.1.0/24".parse().expect("a prefix")],
+        serve: Some(vec!["198.18.1.0/24".parse().expect("a prefix")]),
+        serve_peers_without_prefixes: false,
         limits: Limits {
             flows: FLOW_LIMIT,
             memory: MEMORY_LIMIT,
+            ..Limits::default()
         },
         policy: Policy::default(),
         dictionary: DictionaryConfig {
