@@ -606,16 +606,7 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
     } else {
         Vec::new()
     };
-    let hold = intercepts.then(|| intercept::Hold::open(&config.intercept));
-    let hold = hold.and_then(|opened| {
-        let failed = |error: &io::Error| {
-            tracing::warn!(
-                %error,
-                "intercepted clients are accepted before the server is asked, whatever `accept` says: their SYNs cannot be held here; that needs a kernel with nfnetlink_log, and packet sockets (AF_PACKET in RestrictAddressFamilies= of the systemd unit)"
-            );
-        };
-        opened.inspect_err(failed).ok()
-    });
+    let hold = intercepts.then(|| intercept::Hold::open_or_warn(&config.intercept));
     let mut proxies = Vec::new();
     for (address, protocol, what) in [
         (config.proxy.socks5, Protocol::Socks5, "SOCKS5 at"),
@@ -648,7 +639,7 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
             })
             .transpose()?,
         intercept,
-        hold,
+        hold: hold.flatten(),
         proxies,
         metrics: config
             .metrics

@@ -77,11 +77,19 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Opens listeners, log and sockets.
-    ///
-    /// # Errors
-    /// When the kernel lacks what it takes, or a privilege is missing.
-    pub(crate) fn open(config: &Intercept) -> io::Result<Self> {
+    /// Opens listeners, log and sockets; logs why SYNs cannot be held where they cannot.
+    pub(crate) fn open_or_warn(config: &Intercept) -> Option<Self> {
+        let opened = Self::open(config);
+        let opened = opened.inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "intercepted clients are accepted before the server is asked, whatever `accept` says: their SYNs cannot be held here; that needs a kernel with nfnetlink_log, and packet sockets (AF_PACKET in RestrictAddressFamilies= of the systemd unit)"
+            );
+        });
+        opened.ok()
+    }
+
+    fn open(config: &Intercept) -> io::Result<Self> {
         let mark = u32::from(config.mark) << 24;
         if is_reverse_path_strict() {
             admit_by_loopback();

@@ -1,0 +1,229 @@
+//! When a client is accepted, what it hears of a server that fails, and which servers are bypassed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{AcceptMode, AcceptRule, ConnectFailure, Event, Input, Policy, Via};
+
+use super::world::{NEAR, Script, Setting, World, server};
+use super::{PATIENCE, REQUEST, ROUND_TRIP, answering, download, world_with};
+
+#[test]
+fn the_bypass_of_a_server_doubles_until_a_connection_succeeds() {
+    let mut world = world_with([(81, Script::Refuse)]);
+    let minute = Duration::from_secs(60);
+    let refused = |world: &mut World, lasting: Duration| {
+        let connection = world.accept(81);
+        world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+        assert_eq!(world.nodes[NEAR].avoided.get(&server(81)), Some(&lasting));
+        world.run_for(lasting);
+    };
+    for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+        refused(&mut world, minutes * minute);
+    }
+    let answer = Bytes::from_static(b"here again");
+    world.servers.insert(81, answering(&answer));
+    download(&mut world, 81, &answer);
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    world.servers.insert(81, Script::Refuse);
+    refused(&mut world, minute);
+    // The client's own connection to the server is seen to succeed.
+    let server = server(81);
+    world.input(NEAR, Input::BypassedServerAnswered { server });
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    refused(&mut world, minute);
+}
+
+#[test]
+fn the_server_of_a_proxys_client_is_not_bypassed() {
+    let mut world = world_with([(81, Script::Refuse)]);
+    let connection = world.accept_via(81, Via::Socks5);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert!(world.nodes[NEAR].avoided.is_empty());
+}
+
+#[test]
+fn a_client_that_asks_is_admitted_when_the_server_has_accepted() {
+    let answer = Bytes::from_static(b"hello");
+    let mut world = world_with([(80, answering(&answer))]);
+    for via in [Via::Transparent, Via::Socks5] {
+        let begun = world.now;
+        let connection = world.ask_via(80, via);
+        world.run_until(
+            |world| world.client_host(connection).admitted_at.is_some(),
+            PATIENCE,
+        );
+        let took = world
+            .client_host(connection)
+            .admitted_at
+            .unwrap()
+            .since(begun);
+        let expected = match via {
+            Via::Transparent => ROUND_TRIP,
+            // By now the server is known to answer.
+            _ => Duration::ZERO,
+        };
+        assert!(took >= expected, "{took:?}");
+        assert!(took < expected + Duration::from_millis(3), "{took:?}");
+        world.send(connection, REQUEST, true);
+        world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+        assert!(world.client_host(connection).received == answer);
+    }
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_after_the_admission() {
+    let greeting = Bytes::from_static(b"220 ready\r\n");
+    let mut world = world_with([(21, Script::GreetAndEcho { greeting })]);
+    let connection = world.ask_via(21, Via::Transparent);
+    world.run_until(
+        |world| world.client_host(connection).received.len() == 11,
+        PATIENCE,
+    );
+    let host = world.client_host(connection);
+    assert!(host.admitted_at.unwrap() <= host.first_byte_at.unwrap());
+    world.send(connection, b"QUIT\r\n", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+}
+
+#[test]
+fn a_client_that_asks_hears_how_the_server_failed_and_is_never_admitted() {
+    for via in [Via::Transparent, Via::Socks5, Via::HttpConnect] {
+        let mut world = world_with([(81, Script::Refuse)]);
+        let connection = world.ask_via(81, via);
+        world.run_until(
+            |world| world.client_host(connection).declined.is_some(),
+            PATIENCE,
+        );
+        let host = world.client_host(connection);
+        assert_eq!(host.declined, Some(ConnectFailure::Refused));
+        assert_eq!(host.admitted_at, None);
+        let is_intercepted = via == Via::Transparent;
+        let avoided = &world.nodes[NEAR].avoided;
+        assert_eq!(avoided.contains_key(&server(81)), is_intercepted);
+    }
+}
+
+#[test]
+fn clients_are_accepted_at_once_from_a_servers_first_success_to_its_first_failure() {
+    let answer = Bytes::from_static(b"hello");
+    let mut world = world_with([(80, answering(&answer))]);
+    assert!(world.nodes[NEAR].accepted_at_once.is_empty());
+    download(&mut world, 80, &answer);
+    assert!(world.nodes[NEAR].accepted_at_once.contains(&server(80)));
+    world.servers.insert(80, Script::Refuse);
+    let connection = world.accept(80);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert!(world.nodes[NEAR].accepted_at_once.is_empty());
+    let connection = world.ask_via(80, Via::Socks5);
+    world.run_until(
+        |world| world.client_host(connection).declined.is_some(),
+        PATIENCE,
+    );
+}
+
+#[test]
+fn the_policy_says_when_clients_are_accepted() {
+    let rule = |port: u16, mode| AcceptRule {
+        clients: vec![],
+        servers: vec![],
+        ports: vec![port..=port],
+        mode,
+    };
+    let policy = Policy {
+        accept_rules: vec![
+            rule(80, AcceptMode::AfterServer),
+            rule(81, AcceptMode::AtOnce),
+        ],
+        ..Policy::default()
+    };
+    let answer = Bytes::from_static(b"hello");
+    let mut world = World::new(Setting {
+        policy,
+        ..Setting::default()
+    });
+    world.servers.insert(80, answering(&answer));
+    download(&mut world, 80, &answer);
+    let connection = world.ask_via(80, Via::Socks5);
+    assert_eq!(world.client_host(connection).admitted_at, None);
+    world.servers.insert(81, Script::Refuse);
+    let connection = world.ask_via(81, Via::Socks5);
+    assert!(world.client_host(connection).admitted_at.is_some());
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+}
+
+#[test]
+fn a_client_that_asks_a_silent_peer_does_not_wait_for_ever() {
+    let greeting = Bytes::from_static(b"hello");
+    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    world.set_blocked(true);
+    for via in [Via::Transparent, Via::Socks5] {
+        let connection = world.ask_via(7, via);
+        let has_heard = |world: &World| {
+            let host = world.client_host(connection);
+            host.was_reset || host.declined.is_some() || host.admitted_at.is_some()
+        };
+        world.run_until(has_heard, PATIENCE);
+        let host = world.client_host(connection);
+        assert!(host.received.is_empty() || host.admitted_at.is_some());
+    }
+}
+
+#[test]
+fn a_client_that_asks_and_goes_directly_hears_the_same() {
+    let greeting = Bytes::from_static(b"direct");
+    let scripts = [(7, Script::GreetAndEcho { greeting }), (81, Script::Refuse)];
+    let mut world = world_with(scripts);
+    world.cut();
+    let connection = world.ask_via(7, Via::Socks5);
+    assert!(world.client_host(connection).admitted_at.is_some());
+    world.send(connection, b"!", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert_eq!(&world.client_host(connection).received[..], b"direct!");
+    let connection = world.ask_via(81, Via::Socks5);
+    let host = world.client_host(connection);
+    assert_eq!(host.declined, Some(ConnectFailure::Refused));
+    assert!(!host.was_reset && host.admitted_at.is_none());
+}
+
+#[test]
+fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_the_remedy() {
+    let mut world = world_with([(80, Script::AnswerElsewhere)]);
+    let minute = Duration::from_secs(60);
+    let networks = ["198.18.1.0/24 to 198.18.2.0/24"];
+    for minutes in [1, 2] {
+        let connection = world.ask_via(80, Via::Transparent);
+        world.run_until(
+            |world| world.client_host(connection).declined.is_some(),
+            PATIENCE,
+        );
+        assert_eq!(world.nodes[NEAR].bypassed_routes, networks);
+        let lasting = minutes * minute;
+        world.run_for(lasting - Duration::from_secs(1));
+        assert_eq!(world.nodes[NEAR].bypassed_routes, networks);
+        world.run_for(Duration::from_secs(1));
+        assert!(world.nodes[NEAR].bypassed_routes.is_empty());
+    }
+    let told = |event: &Event| matches!(event, Event::AsymmetricRoute { lasting, .. } if *lasting == 2 * minute);
+    assert!(world.nodes[NEAR].events.iter().any(told));
+    let last = world.nodes[NEAR].engine.flows(world.now).pop().unwrap();
+    let why = world.nodes[NEAR].engine.why(world.now, last.flow).unwrap();
+    let stage = &why.stages[0];
+    assert!(stage.why_not.as_ref().unwrap().contains("asymmetric route"));
+    assert!(
+        stage
+            .remedy
+            .as_ref()
+            .unwrap()
+            .contains("through the far node")
+    );
+
+    let answer = Bytes::from_static(b"repaired");
+    world.servers.insert(80, answering(&answer));
+    download(&mut world, 80, &answer);
+    world.servers.insert(80, Script::AnswerElsewhere);
+    let connection = world.accept(80);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    world.run_for(minute);
+    assert!(world.nodes[NEAR].bypassed_routes.is_empty());
+}
