@@ -1,9 +1,10 @@
 //! A connection that goes to its server without the WAN session: the way of last resort.
 //!
 //! It serves connections that were accepted in the moment before interception was taken away
-//! (the peer fell silent, a limit was reached) and clients of the explicit proxies whose
+//! (the peer fell silent, a limit was reached), flows that a silent peer never heard of, and clients of the explicit proxies whose
 //! destination no peer serves. Bytes are handed from one side to the other as they come, at
-//! most [`WINDOW`] of them under way in each direction.
+//! most [`WINDOW`] of them under way in each direction, and of what was a flow the read credit
+//! that it had given out.
 
 use std::net::SocketAddr;
 
@@ -22,6 +23,7 @@ const WINDOW: usize = 256 * 1024;
 pub(crate) enum DirectReason {
     NoPeerServes,
     PeerNotUp,
+    PeerSilent,
     FlowLimit,
     MemoryLimit,
     SourceShare,
@@ -34,6 +36,9 @@ impl DirectReason {
         match self {
             Self::NoPeerServes => "no peer serves this destination",
             Self::PeerNotUp => "the peer that serves it could not be reached",
+            Self::PeerSilent => {
+                "the peer that serves it fell silent before it was asked to connect"
+            }
             Self::FlowLimit => "the limit of flows was reached",
             Self::MemoryLimit => "the limit of buffered bytes was reached",
             Self::SourceShare => "the client's address had its share of the flows",
@@ -45,7 +50,9 @@ impl DirectReason {
     pub(crate) fn remedy(self) -> &'static str {
         match self {
             Self::NoPeerServes => "add its prefix to the [[peer]] in front of it",
-            Self::PeerNotUp => "see `trunkline node status` for why the peer is down",
+            Self::PeerNotUp | Self::PeerSilent => {
+                "see `trunkline node status` for why the peer is down"
+            }
             Self::FlowLimit => "raise flows in [limits]",
             Self::MemoryLimit => "raise memory in [limits]",
             Self::SourceShare => "raise source_flows_percent, or flows, in [limits]",
@@ -79,6 +86,10 @@ pub(crate) struct Direct {
     pub(crate) bytes_down: u64,
     accepted: End,
     opened: End,
+    /// The server's connection stands.
+    is_connected: bool,
+    /// The client's bytes from before that; what a flow holds at most.
+    waiting: Vec<Bytes>,
 }
 
 /// Whether the pair goes on.
@@ -127,6 +138,8 @@ impl Direct {
             bytes_down: 0,
             accepted: end(accepted),
             opened: end(opened),
+            is_connected: false,
+            waiting: Vec::new(),
         }
     }
 
@@ -149,10 +162,26 @@ impl Direct {
             let connection = self.accepted.connection;
             outputs.extend([Output::Admit { connection }]);
         }
-        outputs.extend(self.connections().map(|connection| Output::ReadCredit {
-            connection,
-            bytes: WINDOW,
-        }));
+        self.is_connected = true;
+        let connection = self.opened.connection;
+        let waiting = std::mem::take(&mut self.waiting);
+        outputs.extend(
+            waiting
+                .into_iter()
+                .map(|bytes| Output::Write { connection, bytes }),
+        );
+        if self.accepted.finished {
+            outputs.extend([Output::FinishWrite { connection }]);
+        }
+        // What waited comes back as credit when it is written.
+        let credits = [
+            (
+                self.accepted.connection,
+                WINDOW.saturating_sub(self.opened.queued),
+            ),
+            (self.opened.connection, WINDOW),
+        ];
+        outputs.extend(credits.map(|(connection, bytes)| Output::ReadCredit { connection, bytes }));
     }
 
     pub(crate) fn received(
@@ -169,10 +198,12 @@ impl Direct {
             &mut self.accepted
         };
         to.queued += bytes.len();
-        outputs.extend([Output::Write {
-            connection: to.connection,
-            bytes,
-        }]);
+        let connection = to.connection;
+        if self.is_connected {
+            outputs.extend([Output::Write { connection, bytes }]);
+        } else {
+            self.waiting.push(bytes);
+        }
     }
 
     pub(crate) fn written(
@@ -197,9 +228,10 @@ impl Direct {
     ) -> Life {
         let (from, to) = self.ends(from);
         from.finished = true;
-        outputs.extend([Output::FinishWrite {
-            connection: to.connection,
-        }]);
+        let connection = to.connection;
+        if self.is_connected {
+            outputs.extend([Output::FinishWrite { connection }]);
+        }
         self.over_when_done(outputs)
     }
 

@@ -54,6 +54,17 @@ pub(crate) mod message {
     pub(crate) const REPAIR_ANSWER: u8 = 2;
 }
 
+/// The client's bytes that are kept in case that they go directly: what a client sends while the link is full.
+const UNSENT_MAX: usize = 256 * 1024;
+
+/// What a client has sent to a flow that the peer never heard of.
+#[derive(Debug)]
+pub(crate) struct Unsent {
+    pub(crate) bytes: Vec<Bytes>,
+    /// It has sent its last byte.
+    pub(crate) is_finished: bool,
+}
+
 /// What a flow's stages work on, lent by the engine for one turn.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Time,
@@ -158,6 +169,11 @@ pub(crate) struct Flow {
     pub(crate) timer: Option<Time>,
     /// The decoder or the encoder waits for the disk.
     pub(crate) waits_for_disk: bool,
+    /// The peer has answered its open, or sent bytes of it.
+    is_answered: bool,
+    /// All that the client has sent, while the open has not left this node; `None` once that is not all.
+    unsent: Option<Vec<Bytes>>,
+    unsent_bytes: usize,
     stage: Stage,
     lan: Lan,
     encoder: Encoder,
@@ -231,6 +247,9 @@ impl Flow {
             accounted: 0,
             timer: None,
             waits_for_disk: false,
+            is_answered: false,
+            unsent: (birth.half == Half::Near).then(Vec::new),
+            unsent_bytes: 0,
             stage: Stage::Running((birth.accelerator.build)(
                 birth.half,
                 &birth.settings,
@@ -294,6 +313,7 @@ impl Flow {
             + self.decoder.buffered()
             + self.lan.queued
             + self.lan.waiting_bytes
+            + self.unsent_bytes
             + match &self.stage {
                 Stage::Running(accelerator) => accelerator.buffered(),
                 Stage::Released => 0,
@@ -353,6 +373,7 @@ impl Flow {
 
     pub(crate) fn received(&mut self, turn: &mut Turn<'_>, bytes: Bytes) -> Result<(), Broken> {
         self.lan.credit = self.lan.credit.saturating_sub(bytes.len());
+        self.keep_unsent(turn.session, &bytes);
         if self.sent_lan_bytes == 0 {
             self.look(&bytes);
         }
@@ -372,7 +393,49 @@ impl Flow {
         self.pump(turn)
     }
 
+    /// Keeps what the client sends as long as the peer cannot have heard of the flow.
+    fn keep_unsent(&mut self, session: &Session, bytes: &Bytes) {
+        let Some(unsent) = &mut self.unsent else {
+            return;
+        };
+        let fits = self.unsent_bytes + bytes.len() <= UNSENT_MAX;
+        if fits && !session.is_open_sent(self.id) {
+            unsent.push(bytes.clone());
+            self.unsent_bytes += bytes.len();
+        } else {
+            self.forget_unsent();
+        }
+    }
+
+    fn forget_unsent(&mut self) {
+        self.unsent = None;
+        self.unsent_bytes = 0;
+    }
+
     // What happens on the WAN side.
+
+    /// The peer has opened the server's connection.
+    pub(crate) fn answered(&mut self) {
+        self.is_answered = true;
+        self.forget_unsent();
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+
+    /// All that the client has sent, if it was told nothing and the peer cannot have heard of the flow.
+    pub(crate) fn take_unsent(&mut self, session: &Session) -> Option<Unsent> {
+        let is_untouched = !session.is_open_sent(self.id)
+            && self.received_lan_bytes == 0
+            && self.lan.finish == Finish::Open;
+        let bytes = self.unsent.take().filter(|_| is_untouched);
+        self.unsent_bytes = 0;
+        Some(Unsent {
+            bytes: bytes?,
+            is_finished: self.lan.finished,
+        })
+    }
 
     pub(crate) fn consumed(&mut self, turn: &mut Turn<'_>, offset: u64) -> Result<(), Broken> {
         self.encoder.acknowledged(offset, turn.dictionary);
@@ -504,6 +567,7 @@ impl Flow {
                         break;
                     };
                     self.received_wan_bytes += encoded.len() as u64;
+                    self.is_answered = true;
                     self.decoder.push(encoded);
                 }
                 Ok(Decoded::WaitForDisk) => {

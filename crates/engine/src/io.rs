@@ -11,7 +11,7 @@ use vocab::NodeId;
 use tunnel::DatagramAgreement;
 use tunnel::transport::{Codepoint, Keys, SuspendReason};
 use tunnel::wire::DatagramOffer;
-pub use tunnel::{ConnectFailure, LinkId};
+pub use tunnel::{ConnectFailure, LinkEnd, LinkId};
 
 use crate::{Config, Prefix, Surroundings};
 
@@ -150,6 +150,14 @@ pub enum Input {
     LinkDown {
         /// Which.
         link: LinkId,
+        /// How it ended.
+        end: LinkEnd,
+    },
+    /// The peer refused this node's identity in an authenticated handshake: it has removed this node, and holds
+    /// none of its flows any more.
+    RefusedByPeer {
+        /// Who.
+        peer: NodeId,
     },
     /// A disk request of the dictionary's ended.
     Disk(reduce::DiskCompletion),
@@ -263,6 +271,13 @@ pub enum Output {
         /// Which.
         link: LinkId,
     },
+    /// Hand these bytes to the link, whatever room it has: they are its last, and [`Output::CloseLink`] follows.
+    SendLast {
+        /// Which.
+        link: LinkId,
+        /// Whole frames.
+        bytes: Bytes,
+    },
     /// Close this link.
     CloseLink {
         /// Which.
@@ -341,6 +356,29 @@ pub enum Event {
     PeerSilent {
         /// Who.
         peer: NodeId,
+    },
+    /// Connections to servers behind a silent peer that the peer never confirmed were not left to wait.
+    UnansweredFlowsEnded {
+        /// Who.
+        peer: NodeId,
+        /// Those that went on directly, with all that their clients had sent.
+        direct: usize,
+        /// Those that were reset, because the peer may have connected to the server already.
+        reset: usize,
+    },
+    /// The peer is given up, because its process died or nothing was heard for too long. Its flows are reset.
+    PeerLost {
+        /// Who.
+        peer: NodeId,
+        /// How many flows there were.
+        flows: usize,
+    },
+    /// The peer has removed this node. Its flows are reset.
+    RefusedByPeer {
+        /// Who.
+        peer: NodeId,
+        /// How many flows there were.
+        flows: usize,
     },
     /// The peer is heard again.
     PeerHeard {

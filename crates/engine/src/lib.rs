@@ -36,6 +36,6 @@ pub use config::{
     AcceptMode, AcceptRule, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
 };
 pub use engine::Engine;
-pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkId, OnBehalf, Output, Via};
-pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};
+pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkEnd, LinkId, OnBehalf, Output, Via};
+pub use report::{DictionaryStatus, FlowReport, PeerFlows, PeerStatus, StageReport, Status, Why};
 pub use shares::source_of;

@@ -52,6 +52,10 @@ pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
     }
 }
 
+/// Why a flow was reset whose peer fell silent before it answered.
+pub(crate) const UNANSWERED: &str =
+    "the peer fell silent before it said that the server's connection stands";
+
 /// Why the peer, or the session, reset a flow.
 pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
     match reason {
@@ -62,8 +66,11 @@ pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
         ResetReason::Stopping => "the peer stopped",
         ResetReason::Limit => "a limit of the peer was reached",
         ResetReason::Policy => "the peer's policy forbids it",
-        ResetReason::PeerLost => "nothing was heard of the peer for too long",
+        ResetReason::PeerLost => {
+            "the peer died (its host closed the link and no other came), or was not heard for too long"
+        }
         ResetReason::PeerRestarted => "the peer was restarted",
+        ResetReason::PeerRemoved => "the peer has removed this node from its peers",
         ResetReason::Gone => "the peer had already forgotten the flow",
         ResetReason::Unknown(_) => "for a reason that this release does not know",
     }

@@ -7,6 +7,7 @@ mod bounds;
 mod files;
 mod shares;
 mod stalled_readers;
+mod vanished_peers;
 mod world;
 
 use std::time::Duration;
@@ -789,9 +790,9 @@ fn a_peer_that_is_killed_gets_no_new_flows_though_packets_might_have_gone_on() {
     assert!(was_down(&world, NEAR));
 }
 
-/// DESIGN: revoking an identity ends its UDP keys within 5 s.
+/// DESIGN: revoking an identity ends its UDP keys within 5 s. What the peer is told goes by the link.
 #[test]
-fn a_peer_that_is_taken_out_is_neither_heard_nor_told_anything_by_udp() {
+fn a_peer_that_is_removed_hears_it_by_the_link_and_nothing_more() {
     let answer = random_bytes(7, 4 << 20);
     for breaks in [false, true] {
         let mut world = world_with_packets(0.0, [(80, answering(&answer))]);
@@ -807,7 +808,9 @@ fn a_peer_that_is_taken_out_is_neither_heard_nor_told_anything_by_udp() {
         assert_eq!(world.wan_bytes[FAR], told);
         assert!(world.nodes[FAR].engine.status().peers.is_empty());
         assert_eq!(world.nodes[FAR].engine.status().flows, 0);
-        assert!(!world.client_host(connection).was_closed);
+        let client = world.client_host(connection);
+        assert!(!client.was_closed);
+        assert_eq!(client.was_reset, !breaks);
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{
-    Config, ConnectFailure, ConnectionId, Engine, Input, Limits, LinkId, Output, PeerConfig,
-    Policy, Via,
+    Config, ConnectFailure, ConnectionId, Engine, Input, Limits, LinkEnd, LinkId, Output,
+    PeerConfig, Policy, Via,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey};
@@ -154,8 +154,11 @@ impl World {
                 });
             }
             11 => {
-                self.peer.link_down(self.now, self.link);
-                self.give(Input::LinkDown { link: self.link });
+                self.peer.link_down(self.now, self.link, LinkEnd::Lost);
+                self.give(Input::LinkDown {
+                    link: self.link,
+                    end: LinkEnd::ClosedByPeer,
+                });
             }
             12 => self.wait(Duration::from_millis(u64::from(script.short()))),
             13 => self.accept(script),
@@ -207,8 +210,11 @@ impl World {
     }
 
     fn replace_link(&mut self) {
-        self.peer.link_down(self.now, self.link);
-        self.give(Input::LinkDown { link: self.link });
+        self.peer.link_down(self.now, self.link, LinkEnd::Lost);
+        self.give(Input::LinkDown {
+            link: self.link,
+            end: LinkEnd::Lost,
+        });
         self.link = LinkId(self.link.0 + 1);
         self.peer.link_up(self.now, self.link, true);
         self.give(Input::LinkUp {
@@ -408,8 +414,14 @@ impl World {
             }
             Output::CloseLink { link, .. } => {
                 if link == self.link {
-                    self.peer.link_down(self.now, link);
-                    self.engine.handle(self.now, Input::LinkDown { link });
+                    self.peer.link_down(self.now, link, LinkEnd::Lost);
+                    self.engine.handle(
+                        self.now,
+                        Input::LinkDown {
+                            link,
+                            end: LinkEnd::Lost,
+                        },
+                    );
                 }
             }
             Output::Avoid { server, .. } => {
@@ -426,6 +438,7 @@ impl World {
             | Output::TransmitDatagrams { .. }
             | Output::StartDatagrams { .. }
             | Output::PassBy { .. }
+            | Output::SendLast { .. }
             | Output::Intercept { .. }
             | Output::Event(_)
             | Output::Stopped => {}

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tunnel::wire::{Ack, Data, Finish, Frame, MessageAck, Seen, TotalCredit};
-use tunnel::{Answer, Config, Event, LinkId, Open, ResetReason, Session};
+use tunnel::{Answer, Config, Event, LinkEnd, LinkId, Open, ResetReason, Session};
 use vocab::{ByteCount, FlowId, NodeId, Random, Time, Writer};
 
 use crate::Script;
@@ -121,7 +121,9 @@ impl Pair {
             }
             10 => self.replace_link(),
             11 => {
-                self.sides[side].session.link_down(self.now, self.link);
+                self.sides[side]
+                    .session
+                    .link_down(self.now, self.link, LinkEnd::Lost);
                 self.sides[side].pipe.clear();
             }
             12 => self.wait(Duration::from_millis(u64::from(script.short()))),
@@ -184,7 +186,7 @@ impl Pair {
 
     fn replace_link(&mut self) {
         for side in &mut self.sides {
-            side.session.link_down(self.now, self.link);
+            side.session.link_down(self.now, self.link, LinkEnd::Lost);
             side.pipe.clear();
         }
         self.link = LinkId(self.link.0 + 1);
@@ -352,6 +354,7 @@ impl Side {
             | Event::Silent
             | Event::Heard
             | Event::PeerRestarted
+            | Event::PeerLost { .. }
             | Event::GoAway
             | Event::DatagramsAgreed { .. }
             | Event::DatagramsUp

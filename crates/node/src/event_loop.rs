@@ -17,6 +17,7 @@
 
 mod broken_links;
 mod datagrams;
+mod reloading;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -157,6 +158,9 @@ impl EventLoop {
         });
         let damaged_pins = log_damaged_pins(damaged);
         let (mut config, peers, unpaired) = engine_config(&parts.config, &parts.identity, &pins);
+        for peer in &unpaired {
+            warn_of_unpaired(peer);
+        }
         config.dictionary_key = parts.dictionary_key.clone();
         let random = Random::from_seed(parts.seed);
         let mut engine = Engine::new(config, clock.now(), random);
@@ -282,7 +286,7 @@ impl EventLoop {
         let deadline = Instant::now() + FAREWELL;
         while !self.links.is_empty() {
             match tokio::time::timeout_at(deadline, messages.recv()).await {
-                Ok(Some(Message::Input(Input::LinkDown { link }))) => {
+                Ok(Some(Message::Input(Input::LinkDown { link, .. }))) => {
                     drop(self.forget_link(link));
                 }
                 Ok(Some(_)) => {}
@@ -364,7 +368,13 @@ impl EventLoop {
                 // Whoever asked may have gone; that is no concern of the loop's.
                 let _ = answer.send(self.answer(now, question));
             }
-            Message::Reload(config) => self.reload(now, *config),
+            Message::Reload {
+                config,
+                removal,
+                answer,
+            } => {
+                let _ = answer.send(self.reload(now, *config, removal));
+            }
             Message::Stop => {
                 let grace = self.parts.config.grace;
                 self.engine.handle(now, Input::Stop { grace });
@@ -374,7 +384,7 @@ impl EventLoop {
 
     fn take_input(&mut self, now: Time, input: Input) {
         match &input {
-            Input::LinkDown { link } => return self.link_down(now, *link),
+            Input::LinkDown { link, end } => return self.link_down(now, *link, *end),
             Input::Aborted { connection }
             | Input::Connected {
                 connection,
@@ -390,6 +400,7 @@ impl EventLoop {
             | Input::Connected { result: Ok(()), .. }
             | Input::LinkUp { .. }
             | Input::LinkReceived { .. }
+            | Input::RefusedByPeer { .. }
             | Input::DatagramsReady { .. }
             | Input::Datagrams { .. }
             | Input::Disk(_)
@@ -487,6 +498,11 @@ impl EventLoop {
                 let slot = self.links.get_mut(&link);
                 if let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_mut()) {
                     datagrams.wants_transmit();
+                }
+            }
+            Output::SendLast { link, bytes } => {
+                if let Some(slot) = self.links.get(&link) {
+                    let _ = slot.commands.send(LinkCommand::Send(bytes));
                 }
             }
             Output::CloseLink { link, reason } => {
@@ -627,47 +643,6 @@ impl EventLoop {
         }
     }
 
-    fn reload(&mut self, now: Time, config: NodeConfig) {
-        // What cannot be read revokes nobody: a pin is revoked by its removal.
-        let LoadedPins { mut pins, damaged } = match self.parts.pins.load_all() {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                tracing::error!(%error, "configuration not read again; all stays as it was");
-                return;
-            }
-        };
-        for name in damaged.keys() {
-            if let Some(pin) = self.pins.get(name) {
-                pins.insert(name.clone(), pin.clone());
-            }
-        }
-        self.damaged_pins = log_damaged_pins(damaged);
-        let (engine_config, peers, unpaired) = engine_config(&config, &self.parts.identity, &pins);
-        self.pins = pins;
-        let (watch, interfaces) = (&self.parts.surroundings, config.lan_interfaces.clone());
-        let watch = watch.clone();
-        self.parts
-            .runtime
-            .spawn_blocking(move || watch.set_lan_interfaces(interfaces));
-        self.parts.config = config;
-        self.unpaired = unpaired;
-        self.set_peers(peers);
-        self.engine
-            .handle(now, Input::Configure(Box::new(engine_config)));
-        self.drain();
-        let revoked: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, slot)| !self.peers.contains_key(&slot.peer))
-            .map(|(link, _)| *link)
-            .collect();
-        for link in revoked {
-            tracing::info!(link = link.0, "closed a link whose peer was removed");
-            self.close_link(link);
-        }
-        tracing::info!("configuration read again");
-    }
-
     /// Makes the peers, their trust and their diallers what the configuration says.
     fn set_peers(&mut self, peers: BTreeMap<NodeId, String>) {
         self.parts.trust.replace(peers.clone());
@@ -799,6 +774,32 @@ impl EventLoop {
                 tracing::warn!(peer = name(peer), "peer is silent; its traffic passes by");
                 self.count_link(*peer, |links| links.silent = true);
             }
+            Event::UnansweredFlowsEnded {
+                peer,
+                direct,
+                reset,
+            } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    direct,
+                    reset,
+                    "connections that the silent peer had not confirmed went on directly, or were reset"
+                );
+            }
+            Event::PeerLost { peer, flows } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    flows,
+                    "the peer is given up: it died, or was not heard for too long; its flows are reset"
+                );
+            }
+            Event::RefusedByPeer { peer, flows } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    flows,
+                    "the peer has removed this node; its flows are reset"
+                );
+            }
             Event::PeerHeard { peer } => {
                 tracing::info!(peer = name(peer), "peer is heard again");
                 self.count_link(*peer, |links| links.silent = false);
@@ -914,6 +915,13 @@ fn log_damaged_pins(damaged: BTreeMap<String, PinError>) -> BTreeMap<String, Str
     logged.collect()
 }
 
+fn warn_of_unpaired(peer: &str) {
+    tracing::warn!(
+        peer,
+        "not paired yet; run `trunkline peer invite` on one side and `peer join` on the other"
+    );
+}
+
 /// Peers by identity, with the names of their sections.
 type PairedPeers = BTreeMap<NodeId, String>;
 
@@ -929,10 +937,6 @@ fn engine_config(
     let mut unpaired = Vec::new();
     for peer in &config.peers {
         let Some(pin) = pins.get(&peer.name) else {
-            tracing::warn!(
-                peer = peer.name,
-                "not paired yet; run `trunkline peer invite` on one side and `peer join` on the other"
-            );
             unpaired.push(peer.name.clone());
             continue;
         };

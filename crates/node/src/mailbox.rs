@@ -12,6 +12,7 @@ use vocab::NodeId;
 
 use crate::config::NodeConfig;
 use crate::lan;
+use crate::rereading::{Removal, Taken};
 use crate::wan::{Exporter, LinkAddresses, LinkCommand, Train};
 
 /// Messages that may wait for the engine; with at most 64 KiB in each, 8 MiB.
@@ -58,8 +59,13 @@ pub(crate) enum Message {
         question: Question,
         answer: oneshot::Sender<serde_json::Value>,
     },
-    /// The configuration or the pins were read again.
-    Reload(Box<NodeConfig>),
+    /// The configuration was read again, and the pins are to be.
+    Reload {
+        config: Box<NodeConfig>,
+        removal: Removal,
+        /// What became of it.
+        answer: oneshot::Sender<Result<Taken, String>>,
+    },
     /// Stop in good order.
     Stop,
 }
@@ -116,6 +122,24 @@ impl Mailbox {
             true => Err(LoopEnded),
             false => Ok(()),
         }
+    }
+
+    /// Has this configuration, and the pins as they are now, hold; or says why not.
+    pub(crate) async fn reload(
+        &self,
+        config: NodeConfig,
+        removal: Removal,
+    ) -> Result<Taken, String> {
+        let stopping = |_| "the node is stopping".to_owned();
+        let (answer, answered) = oneshot::channel();
+        let config = Box::new(config);
+        let reload = Message::Reload {
+            config,
+            removal,
+            answer,
+        };
+        self.send(reload).await.map_err(|LoopEnded| stopping(()))?;
+        answered.await.map_err(|_| stopping(()))?
     }
 
     /// Asks the engine; `None` when the loop has ended.

@@ -13,8 +13,30 @@ use crate::config::NodeConfig;
 use crate::delegated;
 use crate::run::RunError;
 
-/// Told what became of the configuration: it holds now, or why it was refused.
-pub(crate) type Asker = oneshot::Sender<Result<(), String>>;
+/// Who waits to be told what became of the configuration: it holds now, or why it was refused.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    pub(crate) told: oneshot::Sender<Result<Taken, String>>,
+    pub(crate) removal: Removal,
+}
+
+/// Whether a configuration may take away peers that have flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Not yet: it may be cut off.
+    MustBeConfirmed,
+    /// An operator has said so.
+    Confirmed,
+}
+
+/// What a configuration that holds now has changed and somebody should hear of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Paired nodes that it names no more.
+    pub(crate) removed_peers: Vec<String>,
+    /// It is the beginning of the one before, without its end.
+    pub(crate) is_beginning: bool,
+}
 
 /// See the head of this file.
 pub(crate) struct Rereading {
@@ -49,7 +71,7 @@ impl Rereading {
     /// Begins to read, or will once what is being read is there. Whoever asks may wait to be told.
     pub(crate) fn ask(&mut self, asker: Option<Asker>) {
         // However long the disk takes: those that wait no longer are not kept.
-        self.next_askers.retain(|asker| !asker.is_closed());
+        self.next_askers.retain(|asker| !asker.told.is_closed());
         self.next_askers.extend(asker);
         if self.under_way.is_some() {
             self.is_asked_again = true;
@@ -73,6 +95,17 @@ impl Rereading {
             self.ask(None);
         }
         Reread { read, askers }
+    }
+}
+
+impl Reread {
+    /// Whether one of those who asked has confirmed that peers may go.
+    pub(crate) fn removal(&self) -> Removal {
+        let is_confirmed = |asker: &Asker| asker.removal == Removal::Confirmed;
+        match self.askers.iter().any(is_confirmed) {
+            true => Removal::Confirmed,
+            false => Removal::MustBeConfirmed,
+        }
     }
 }
 
@@ -110,12 +143,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = pipe(directory.path());
         let mut rereading = Rereading::new(file.clone());
+        let asker = |told| {
+            Some(Asker {
+                told,
+                removal: Removal::MustBeConfirmed,
+            })
+        };
         let (of_first, _) = oneshot::channel();
-        rereading.ask(Some(of_first));
+        rereading.ask(asker(of_first));
         let mut first = writer(&file).await;
         let (of_second, mut told_second) = oneshot::channel();
-        rereading.ask(Some(oneshot::channel().0));
-        rereading.ask(Some(of_second));
+        rereading.ask(asker(oneshot::channel().0));
+        rereading.ask(asker(of_second));
         rereading.ask(None);
         first.write_all(b"[first]").unwrap();
         drop(first);

@@ -40,7 +40,7 @@ use crate::pairing::{Invitations, Pins};
 use crate::path_memory::PathMemory;
 use crate::private_directory::{StateDirectoryError, check_state_directory};
 use crate::proxy::{self, Protocol};
-use crate::rereading::{Asker, Reread, Rereading};
+use crate::rereading::{Asker, Removal, Reread, Rereading, Taken};
 use crate::service_manager;
 use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::surroundings;
@@ -188,8 +188,9 @@ impl Held {
             Some(Ok(new)) => {
                 tracing::info!(keys = new.keys(), "keytab read again");
                 self.config.policy.accelerators.smb.keytab = Some(new);
-                let config = Box::new(self.config.clone());
-                let _ = mailbox.send(Message::Reload(config)).await;
+                // It is the configuration that holds, with other keys.
+                let config = self.config.clone();
+                let _ = mailbox.reload(config, Removal::Confirmed).await;
             }
         }
     }
@@ -438,11 +439,13 @@ impl Node {
                     rereading.ask(None);
                     continue;
                 }
-                Reread { read, askers } = rereading.ended() => {
-                    let outcome = self.reload(read, mailbox, changes, &mut held).await;
+                reread = rereading.ended() => {
+                    let removal = reread.removal();
+                    let Reread { read, askers } = reread;
+                    let outcome = self.reload(read, removal, mailbox, changes, &mut held).await;
                     for asker in askers {
                         // Who waits no longer has been told that it was still being read.
-                        let _ = asker.send(outcome.clone());
+                        let _ = asker.told.send(outcome.clone());
                     }
                     continue;
                 }
@@ -481,32 +484,49 @@ impl Node {
         }
     }
 
-    /// Takes the configuration that was read again; a wrong one changes nothing, and is told.
+    /// Takes the configuration that was read again; a wrong one changes nothing, and is told. Pins hold in any case.
     async fn reload(
         &self,
         read: Result<NodeConfig, RunError>,
+        removal: Removal,
         mailbox: &Mailbox,
         changes: Option<&mpsc::UnboundedSender<Change>>,
         held: &mut Held,
-    ) -> Result<(), String> {
+    ) -> Result<Taken, String> {
         let mut config = match read {
             Ok(config) => config,
             Err(error) => {
                 tracing::error!(%error, "the configuration was not read again; the old one holds");
-                return Err(error.to_string());
+                // Whom `peer remove` has removed is removed all the same.
+                let old = held.config.clone();
+                let pins = mailbox.reload(old, Removal::Confirmed).await;
+                return pins.and(Err(error.to_string()));
             }
         };
+        fit_flows_to_descriptors(&mut config);
+        let taken = mailbox.reload(config.clone(), removal).await?;
         for what in self.needs_restart(&config) {
             tracing::warn!(what, "this change takes effect when the node is restarted");
         }
-        fit_flows_to_descriptors(&mut config);
         if let Some(changes) = changes {
-            let _ = changes.send(Change::Configure(Box::new(config.clone())));
+            let rules = self.rules_of(&config);
+            let _ = changes.send(Change::Configure(Box::new(rules)));
         }
-        held.replace(config.clone());
-        let _ = mailbox.send(Message::Reload(Box::new(config))).await;
+        held.replace(config);
         service_manager::notify("READY=1");
-        Ok(())
+        Ok(taken)
+    }
+
+    /// The configuration as far as interception may follow it now. Its listener and its mark are those of the start:
+    /// rules for others would hand connections to nobody.
+    fn rules_of(&self, config: &NodeConfig) -> NodeConfig {
+        let mut rules = config.clone();
+        rules.intercept = self.config.intercept.clone();
+        // Only a configuration that switches interception off, which takes a restart, may have no LAN side.
+        if rules.lan_interfaces.is_empty() {
+            rules.lan_interfaces.clone_from(&self.config.lan_interfaces);
+        }
+        rules
     }
 
     fn needs_restart(&self, new: &NodeConfig) -> Vec<&'static str> {
@@ -792,7 +812,11 @@ mod tests {
         let attending = tokio::spawn(async move {
             let paired = Notify::new();
             let (reload, mut reloads) = tokio::sync::mpsc::unbounded_channel();
-            reload.send(oneshot::channel().0).unwrap();
+            let asker = Asker {
+                told: oneshot::channel().0,
+                removal: Removal::MustBeConfirmed,
+            };
+            reload.send(asker).unwrap();
             node.attend(&mailbox, &paired, &mut reloads, None, &mut loop_ended, None)
                 .await
         });

@@ -22,6 +22,9 @@ use std::time::{Duration, Instant, SystemTime};
 use node::identity::Identity;
 use node::pairing::Pins;
 
+const RELOAD: node::admin::Request = node::admin::Request::Reload {
+    remove_peers: false,
+};
 const SERVER: &str = "198.18.2.2:8080";
 const SERVER_IPV6: &str = "[2001:2:0:2::2]:8080";
 const CLOSED: &str = "198.18.2.2:8081";
@@ -347,7 +350,7 @@ fn asymmetric_route(lab: &mut Lab) {
     // The next tests use the same networks. A configuration that is read again starts anew.
     lab.set("server", &[&["ip", "route", "del"], &route[..]].concat());
     let socket = lab.state("near").join("admin.sock");
-    node::admin::ask(&socket, node::admin::Request::Reload).unwrap();
+    node::admin::ask(&socket, RELOAD).unwrap();
     within(Duration::from_secs(3), || {
         let status = lab.status("near").unwrap();
         status["interception"]["bypassed_routes"] == serde_json::json!([])
@@ -391,7 +394,7 @@ fn client_at_its_share(lab: &mut Lab) {
     let reload = |lab: &Lab, config: &str| {
         std::fs::write(&file, config).unwrap();
         let socket = lab.state("near").join("admin.sock");
-        node::admin::ask(&socket, node::admin::Request::Reload).unwrap();
+        node::admin::ask(&socket, RELOAD).unwrap();
     };
     reload(lab, &format!("{config}[limits]\nflows = 16\n"));
     lab.wait_for_session();

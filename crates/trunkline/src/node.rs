@@ -32,7 +32,7 @@ enum Command {
     /// Says what was done with a flow, what that saved, and if nothing, why not.
     Why(Why),
     /// Tells a running node to read its configuration and its pins again.
-    Reload(Ask),
+    Reload(Reload),
     /// Empties the dictionary of a running node, in memory and on disk.
     Purge(Ask),
     /// Watches a node and takes its rules away when it cannot. Started by the node itself.
@@ -72,6 +72,15 @@ struct Ask {
 }
 
 #[derive(Debug, Args)]
+struct Reload {
+    /// Takes the configuration even if it removes peers that have flows, or seems to be cut off in front of peers.
+    #[arg(long)]
+    remove_peers: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Debug, Args)]
 struct Why {
     /// The flow's number, as `trunkline node flows` shows it.
     flow: u64,
@@ -99,8 +108,8 @@ impl Node {
             Command::Status(ask) => ask.print(Request::Status, tables::status),
             Command::Flows(ask) => ask.print(Request::Flows, tables::flows),
             Command::Why(Why { flow, ask }) => ask.print(Request::Why { flow }, tables::why),
-            Command::Reload(ask) => ask.order(Request::Reload),
-            Command::Purge(ask) => ask.order(Request::ClearDictionary),
+            Command::Reload(command) => command.run(),
+            Command::Purge(ask) => ask.order(Request::ClearDictionary).map(drop),
             Command::Watchdog(command) => command.run(),
         }
     }
@@ -200,10 +209,27 @@ impl Ask {
         Ok(())
     }
 
-    fn order(&self, request: Request) -> anyhow::Result<()> {
+    fn order(&self, request: Request) -> anyhow::Result<serde_json::Value> {
         let answer = admin::ask(&self.socket()?, request)?;
         if self.json {
             say!("{answer}");
+        }
+        Ok(answer)
+    }
+}
+
+impl Reload {
+    fn run(self) -> anyhow::Result<()> {
+        let remove_peers = self.remove_peers;
+        let answer = self.ask.order(Request::Reload { remove_peers })?;
+        let removed = answer["removed_peers"].as_array().into_iter().flatten();
+        for peer in removed.filter_map(serde_json::Value::as_str) {
+            remark!("Removed the peer {peer}: the configuration names it no more.");
+        }
+        if answer["is_beginning"] == true {
+            remark!(
+                "The configuration is the beginning of the one before. If it was cut off, put it right and reload again."
+            );
         }
         Ok(())
     }

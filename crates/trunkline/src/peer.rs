@@ -225,12 +225,27 @@ fn warn_unless_configured(config: &NodeConfig, name: &str) {
 /// Has a running node read its pins again, and asks it whether this peer is then the one that it should
 /// be: this identity, or nobody.
 fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
-    let told = admin::ask(socket, Request::Reload)
-        .and_then(|_| admin::ask(socket, Request::Status))
-        .map(|status| what_it_knows(&status, name, expected));
+    let reload = Request::Reload {
+        remove_peers: false,
+    };
+    // It reads its pins even where it refuses its configuration.
+    let refused = match admin::ask(socket, reload) {
+        Err(AskError::Refused(refused)) => Ok(Some(refused)),
+        reloaded => reloaded.map(|_| None),
+    };
+    let told = refused.and_then(|refused| {
+        let status = admin::ask(socket, Request::Status)?;
+        Ok((what_it_knows(&status, name, expected), refused))
+    });
     match told {
-        Ok(None) => remark!("The running node knows it now."),
-        Ok(Some(why_not)) => remark!("The running node does not know it: {why_not}"),
+        Ok((None, None)) => remark!("The running node knows it now."),
+        Ok((None, Some(refused))) => {
+            remark!(
+                "The running node knows it now. Its configuration is another matter: {refused}"
+            );
+        }
+        Ok((Some(_), Some(refused))) => remark!("The running node does not know it: {refused}"),
+        Ok((Some(why_not), None)) => remark!("The running node does not know it: {why_not}"),
         Err(AskError::NotRunning { .. }) => {
             remark!("No node runs here now; it will know when it is started.");
         }

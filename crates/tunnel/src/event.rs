@@ -12,6 +12,15 @@ use crate::transport::SuspendReason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
+/// How a link ended, as far as this node can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkEnd {
+    /// The peer's host ended the TCP connection (FIN or RST), as a kernel does when the node's process dies.
+    ClosedByPeer,
+    /// This node closed it, or it timed out: that says nothing of the peer's process.
+    Lost,
+}
+
 /// What the far side needs to open the server's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
@@ -75,12 +84,14 @@ pub enum ResetReason {
     Limit,
     /// The operator's or the policy's decision.
     Policy,
-    /// Nothing was heard of the peer for too long.
+    /// Nothing was heard of the peer for too long, or it closed its link and did not come back.
     PeerLost,
     /// The peer was restarted and knows nothing of the flow.
     PeerRestarted,
     /// The other side had already forgotten the flow.
     Gone,
+    /// A node has removed the other from its peers.
+    PeerRemoved,
     /// A reason that a later version has and this one does not.
     Unknown(u8),
 }
@@ -180,6 +191,11 @@ pub enum Event {
     Silent,
     /// The peer was heard again after `Silent`.
     Heard,
+    /// The peer is given up. Each of its flows gets a `Reset` as well.
+    PeerLost {
+        /// How many flows there were.
+        flows: usize,
+    },
     /// The peer is another incarnation than before. Each of its flows gets a `Reset` as well.
     PeerRestarted,
     /// The peer takes no new flows.

@@ -35,6 +35,6 @@ pub mod wire;
 
 pub use config::Config;
 pub use error::{Error, OpenError};
-pub use event::{Answer, ConnectFailure, Event, LinkId, Open, ResetReason};
+pub use event::{Answer, ConnectFailure, Event, LinkEnd, LinkId, Open, ResetReason};
 pub use session::{Carried, DatagramAgreement, Session};
 pub use statistics::{FlowStatistics, Statistics};

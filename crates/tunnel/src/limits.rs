@@ -72,6 +72,10 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// who is revoked meanwhile may not be told. Time enough to dial a few times.
 pub const PACKETS_OUTLIVE_LINK: Duration = Duration::from_secs(60);
 
+/// What comes this soon after the peer's host closed the link may have been under way: longer than packets
+/// stay in any queue that TCP shares.
+pub const LATE_PACKETS: Duration = Duration::from_secs(1);
+
 /// While the attached link is younger than this, a link dialled by the other side counts as
 /// dialled at the same time and the lower node id decides; later the newer link wins.
 pub const SIMULTANEOUS_DIAL: Duration = Duration::from_secs(3);

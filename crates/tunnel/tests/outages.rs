@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use tunnel::wire::{Frame, split_frame};
-use tunnel::{Answer, Carried, Config, Event, LinkId, Open, Session};
+use tunnel::{Answer, Carried, Config, Event, LinkEnd, LinkId, Open, Session};
 use vocab::{ByteCount, FlowId, NodeId, Random, Time, Writer};
 
 /// One direction of a flow, as one side sees its own and the other's half of it.
@@ -151,7 +151,7 @@ impl World {
         self.reports = Default::default();
         for side in [0, 1] {
             if self.random.below(2) == 0 {
-                self.sessions[side].link_down(self.now, link);
+                self.sessions[side].link_down(self.now, link, LinkEnd::Lost);
             }
         }
         self.link = None;
@@ -200,6 +200,7 @@ impl World {
                 }
                 Event::Reset { flow, reason } => panic!("flow {flow} was reset: {reason:?}"),
                 Event::PeerRestarted => panic!("nobody restarted"),
+                Event::PeerLost { .. } => panic!("nobody was given up"),
                 Event::LinkAttached { .. }
                 | Event::LinkReplaced { .. }
                 | Event::LinkLost { .. }

@@ -13,7 +13,7 @@ use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
 use crate::bounds::{Refusal, Source};
 use crate::config::AcceptMode;
 use crate::direct::{Direct, DirectReason, Life};
-use crate::flow::{Birth, ClientState, Flow, Turn};
+use crate::flow::{Birth, ClientState, Flow, Turn, Unsent};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
 use crate::peer::Peer;
 use crate::shares::{self, DIRECT_BEYOND_LIMIT, Kind, SOURCE_PASSES_FOR, source_of};
@@ -401,6 +401,81 @@ impl Engine {
                     self.misbehaved(now, node, broken.text);
                 }
             }
+        }
+    }
+
+    /// Ends the flows that a silent peer has not answered: their clients would wait for a peer that may never
+    /// come back. A flow whose open never left this node goes on directly, with all that its client has sent.
+    ///
+    /// An open that was handed to a link or put in a packet may have been executed, and the client's bytes may
+    /// have reached the server: a process that is stopped, or a path that is dark, may have taken them a moment
+    /// before, and may yet deliver them. To send them a second time by another way could order the goods twice.
+    /// Such a flow is reset, and its client, who knows what it asked for, decides whether to try again; by then
+    /// its connections go directly.
+    pub(super) fn end_unanswered_flows(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get(&node) else {
+            return;
+        };
+        let is_unanswered = |number: &u64| {
+            let flow = self.flows.get(number);
+            flow.is_some_and(|flow| flow.half == Half::Near && !flow.is_answered())
+        };
+        let unanswered: Vec<u64> = peer.flows.values().copied().filter(is_unanswered).collect();
+        let (mut direct, mut reset) = (0, 0);
+        for number in unanswered {
+            let Some(peer) = self.peers.get_mut(&node) else {
+                return;
+            };
+            let Some(flow) = self.flows.get_mut(&number) else {
+                continue;
+            };
+            let unsent = flow.take_unsent(&peer.session);
+            peer.session.reset(flow.id, ResetReason::PeerLost);
+            self.touched.insert(node);
+            match (unsent, flow.via) {
+                (Some(unsent), Some(via)) => {
+                    let caller = Caller {
+                        connection: flow.connection(),
+                        client: flow.client,
+                        server: flow.server,
+                        via,
+                        state: match flow.asks() {
+                            true => ClientState::Asks,
+                            false => ClientState::Accepted,
+                        },
+                    };
+                    self.forget_flow(now, number, "goes on directly: the peer fell silent");
+                    let reason = DirectReason::PeerSilent;
+                    self.open_direct(now, caller, reason);
+                    // At a limit of direct connections it was reset instead.
+                    match self.connections.contains_key(&caller.connection) {
+                        true => direct += 1,
+                        false => reset += 1,
+                    }
+                    self.resend_directly(now, caller.connection, unsent);
+                }
+                _ => {
+                    reset += 1;
+                    self.fail_flow(now, number, why::UNANSWERED);
+                }
+            }
+        }
+        if direct + reset > 0 {
+            self.event(Event::UnansweredFlowsEnded {
+                peer: node,
+                direct,
+                reset,
+            });
+        }
+    }
+
+    /// Gives a direct connection what its client had sent before it was one.
+    fn resend_directly(&mut self, now: Time, connection: ConnectionId, unsent: Unsent) {
+        for bytes in unsent.bytes {
+            self.received(now, connection, bytes);
+        }
+        if unsent.is_finished {
+            self.finished(now, connection);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use accelerate::Half;
 use bytes::Bytes;
 use tunnel::congestion::Remembered;
 use tunnel::{LinkId, ResetReason, Session};
@@ -12,6 +13,7 @@ use super::Engine;
 use crate::config::{Config, PeerConfig};
 use crate::io::Output;
 use crate::peer::{Peer, Reach};
+use crate::report::PeerFlows;
 
 /// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
 /// round trip in which it hears of a limit.
@@ -97,13 +99,32 @@ impl Engine {
             .filter_map(|(node, peer)| Some((*node, peer.session.datagrams_remembered()?)))
     }
 
+    /// How many flows there are with a peer.
+    #[must_use]
+    pub fn flows_of(&self, node: NodeId) -> PeerFlows {
+        let numbers = self.peers.get(&node).map(|peer| peer.flows.values());
+        let mut count = PeerFlows::default();
+        for flow in (numbers.into_iter().flatten()).filter_map(|number| self.flows.get(number)) {
+            count.all += 1;
+            count.near += usize::from(flow.half == Half::Near);
+        }
+        count
+    }
+
     pub(super) fn remove_peer(&mut self, now: Time, node: NodeId) {
-        let numbers: Vec<u64> = match self.peers.get(&node) {
-            Some(peer) => peer.flows.values().copied().collect(),
-            None => return,
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
         };
+        // The peer resets its ends of the flows when it reads this. When it cannot be told, it learns from the
+        // end of the link, or from this node's refusal when it dials the next.
+        let link = peer.link;
+        let last = peer.session.take_leave(now, ResetReason::PeerRemoved);
+        if let (Some(link), Some(bytes)) = (link, last) {
+            self.outputs.push_back(Output::SendLast { link, bytes });
+        }
+        let numbers: Vec<u64> = peer.flows.values().copied().collect();
         for number in numbers {
-            self.fail_flow(now, number, "the peer was taken out of the configuration");
+            self.fail_flow(now, number, "the peer was removed from this node's peers");
         }
         // With the session goes what could still be said of its path; the link tells of the end.
         self.peers.remove(&node);

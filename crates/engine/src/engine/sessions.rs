@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tunnel::transport::{Codepoint, Keys, Settings, SuspendReason, Transport};
 use tunnel::wire::DatagramOffer;
-use tunnel::{Answer, LinkId};
+use tunnel::{Answer, LinkEnd, LinkId, ResetReason};
 use vocab::{FlowId, NodeId, Time};
 
 use super::{Engine, PEER_FULL_FOR};
@@ -53,7 +53,7 @@ impl Engine {
                 link,
                 reason: error.to_string(),
             });
-            self.link_down(now, link);
+            self.link_down(now, link, LinkEnd::Lost);
         }
     }
 
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn link_down(&mut self, now: Time, link: LinkId) {
+    pub(super) fn link_down(&mut self, now: Time, link: LinkId, end: LinkEnd) {
         self.offers.remove(&link);
         let Some(node) = self.links.get(&link).copied() else {
             return;
@@ -75,7 +75,7 @@ impl Engine {
             return;
         };
         peer.remember_path();
-        peer.session.link_down(now, link);
+        peer.session.link_down(now, link, end);
         self.touched.insert(node);
         // Perhaps because its process died, and with it what its accelerators held for ours.
         self.tell_silent(now, node, Duration::ZERO);
@@ -97,6 +97,19 @@ impl Engine {
         let of_peer = self.flows.iter().filter(|(_, flow)| flow.peer == node);
         for number in of_peer.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.turn(now, number, |flow, turn| flow.wan_silent(turn, since));
+        }
+    }
+
+    /// The peer forgot this node's flows when it removed it, and its connections to servers are closed.
+    pub(super) fn refused_by_peer(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let flows = peer.session.flow_count();
+        peer.session.reset_all(now, ResetReason::PeerRemoved);
+        self.touched.insert(node);
+        if flows > 0 {
+            self.event(Event::RefusedByPeer { peer: node, flows });
         }
     }
 
@@ -155,6 +168,12 @@ impl Engine {
                 // Without a link its loss was told already.
                 if self.set_reach(node, Reach::Silent) {
                     self.event(Event::PeerSilent { peer: node });
+                }
+                self.end_unanswered_flows(now, node);
+            }
+            Said::PeerLost { flows } => {
+                if flows > 0 {
+                    self.event(Event::PeerLost { peer: node, flows });
                 }
             }
             Said::Heard => {
@@ -259,7 +278,7 @@ impl Engine {
                     link,
                     reason: error.to_string(),
                 });
-                return self.link_down(now, link);
+                return self.link_down(now, link, LinkEnd::Lost);
             }
         }
     }
@@ -281,9 +300,10 @@ impl Engine {
         };
         match answer {
             Answer::Connected => {
-                let Some(flow) = self.flows.get(&number) else {
+                let Some(flow) = self.flows.get_mut(&number) else {
                     return;
                 };
+                flow.answered();
                 let (server, asks, connection) = (flow.server, flow.asks(), flow.connection());
                 let hosts = (flow.client.ip(), server.ip());
                 if flow.keep_client_address && self.asymmetric_routes.succeeded(hosts.0, hosts.1) {

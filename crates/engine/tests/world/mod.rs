@@ -16,8 +16,8 @@ use std::time::Duration;
 use accelerate::smb::testing::FileServer;
 use bytes::{Bytes, BytesMut};
 use engine::{
-    Config, ConnectFailure, ConnectionId, Engine, Event, Input, Limits, LinkId, Output, PeerConfig,
-    Policy, Prefix, Route, Side, Surroundings, Via,
+    Config, ConnectFailure, ConnectionId, Engine, Event, Input, Limits, LinkEnd, LinkId, Output,
+    PeerConfig, Policy, Prefix, Route, Side, Surroundings, Via,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey, DiskCompletion};
@@ -110,6 +110,8 @@ pub(crate) struct Node {
     pub(crate) passing: Vec<Prefix>,
     pub(crate) events: Vec<Event>,
     pub(crate) stopped: bool,
+    /// Its process is stopped by a signal, or dead: it does nothing.
+    is_frozen: bool,
     pub(crate) disk: MemoryDisk,
     link: Option<LinkId>,
     /// The link whose datagrams come and go, though it may have broken.
@@ -226,6 +228,7 @@ impl World {
             passing: Vec::new(),
             events: Vec::new(),
             stopped: false,
+            is_frozen: false,
             disk: MemoryDisk::default(),
             link: None,
             path: None,
@@ -300,9 +303,14 @@ impl World {
 
     /// The link dies at both ends; what is on it is lost.
     pub(crate) fn cut(&mut self) {
+        self.end_link(LinkEnd::Lost);
+    }
+
+    /// The link ends at both ends in this way; what is on it is lost.
+    pub(crate) fn end_link(&mut self, end: LinkEnd) {
         for own in [NEAR, FAR] {
             if let Some(link) = self.nodes[own].link.take() {
-                self.input(own, Input::LinkDown { link });
+                self.input(own, Input::LinkDown { link, end });
             }
         }
         self.pipes = [self.pipe(), self.pipe()];
@@ -310,12 +318,37 @@ impl World {
 
     /// The link dies at one end, and the other hears nothing of it.
     pub(crate) fn lose_link(&mut self, own: usize) {
+        self.lose_link_by(own, LinkEnd::Lost);
+    }
+
+    fn lose_link_by(&mut self, own: usize, end: LinkEnd) {
         if let Some(link) = self.nodes[own].link.take() {
             let now = self.now;
-            self.nodes[own].engine.handle(now, Input::LinkDown { link });
+            let down = Input::LinkDown { link, end };
+            self.nodes[own].engine.handle(now, down);
         }
         self.pipes = [self.pipe(), self.pipe()];
         self.drain();
+    }
+
+    /// The node's process is stopped (SIGSTOP): the kernel takes what comes for it, and nothing answers.
+    pub(crate) fn freeze(&mut self, own: usize) {
+        self.nodes[own].is_frozen = true;
+        self.pipes[1 - own].set_blocked(true);
+    }
+
+    /// The process goes on, with what has come for it meanwhile.
+    pub(crate) fn thaw(&mut self, own: usize) {
+        self.nodes[own].is_frozen = false;
+        self.pipes[1 - own].set_blocked(false);
+        self.drain();
+    }
+
+    /// The node's process dies, and its kernel closes the link.
+    pub(crate) fn kill(&mut self, own: usize) {
+        self.nodes[own].is_frozen = true;
+        self.nodes[own].link = None;
+        self.lose_link_by(1 - own, LinkEnd::ClosedByPeer);
     }
 
     /// The path swallows everything from here on, or no longer does.
@@ -429,6 +462,10 @@ impl World {
         self.drain();
     }
 
+    pub(crate) fn id(&self, own: usize) -> NodeId {
+        self.nodes[own].id
+    }
+
     pub(crate) fn client_host(&self, connection: ConnectionId) -> &Host {
         &self.nodes[NEAR].hosts[&connection]
     }
@@ -488,10 +525,8 @@ impl World {
     }
 
     fn next_due(&self) -> Time {
-        let engines = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.engine.poll_timeout());
+        let running = self.nodes.iter().filter(|node| !node.is_frozen);
+        let engines = running.filter_map(|node| node.engine.poll_timeout());
         let pipes = self.pipes.iter().filter_map(BytePipe::poll_timeout);
         let packets = self.packets.as_ref().and_then(emulate::Link::poll_timeout);
         engines
@@ -505,6 +540,10 @@ impl World {
     fn step(&mut self, next: Time) {
         self.now = next;
         for own in [NEAR, FAR] {
+            if self.nodes[own].is_frozen {
+                while self.arrived_packet(own).is_some() {}
+                continue;
+            }
             while let Some(bytes) = self.pipes[1 - own].poll(self.now) {
                 let Some(link) = self.nodes[own].link else {
                     continue;
@@ -541,6 +580,9 @@ impl World {
         loop {
             let mut quiet = true;
             for own in [NEAR, FAR] {
+                if self.nodes[own].is_frozen {
+                    continue;
+                }
                 while let Some(output) = self.nodes[own].engine.poll_output() {
                     quiet = false;
                     self.output(own, output);
@@ -693,6 +735,12 @@ impl World {
             Output::Transmit { .. }
             | Output::TransmitDatagrams { .. }
             | Output::StartDatagrams { .. } => {}
+            Output::SendLast { link, bytes } => {
+                if node.link == Some(link) {
+                    self.wan_bytes[own] += bytes.len() as u64;
+                    self.pipes[own].send(now, bytes);
+                }
+            }
             Output::CloseLink { link, .. } => {
                 if node.link == Some(link) {
                     node.link = None;

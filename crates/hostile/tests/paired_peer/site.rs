@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{
-    Config, ConnectionId, Engine, Input, Limits, LinkId, Output, PeerConfig, Policy, Via,
+    Config, ConnectionId, Engine, Input, Limits, LinkEnd, LinkId, Output, PeerConfig, Policy, Via,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey};
@@ -439,9 +439,15 @@ impl Site {
                 let peer = self.peers.iter_mut().find(|peer| peer.link == link);
                 if let Some(peer) = peer {
                     peer.closed.push(reason);
-                    peer.session.link_down(self.now, link);
+                    peer.session.link_down(self.now, link, LinkEnd::Lost);
                 }
-                self.engine.handle(self.now, Input::LinkDown { link });
+                self.engine.handle(
+                    self.now,
+                    Input::LinkDown {
+                        link,
+                        end: LinkEnd::Lost,
+                    },
+                );
             }
             Output::Avoid { server, .. } => {
                 self.engine.handle(self.now, Input::Avoided { server });

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tunnel::packet::{ChallengeSeed, ConnectionId, KeyLimits, PathSecret, Suite};
 use tunnel::transport::{Codepoint, Keys, Settings, Status, Transport};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
-use tunnel::{Answer, Config, DatagramAgreement, Event, LinkId, Open, Session};
+use tunnel::{Answer, Config, DatagramAgreement, Event, LinkEnd, LinkId, Open, Session};
 use vocab::{Bitrate, FlowId, NodeId, Random, Time};
 
 use super::pipe::Pipe;
@@ -193,7 +193,7 @@ impl Pair {
     /// The link breaks, and what was on it is gone.
     pub(super) fn break_link(&mut self, now: Time) {
         for session in &mut self.sessions {
-            session.link_down(now, self.link);
+            session.link_down(now, self.link, LinkEnd::Lost);
         }
         self.pipes = self.new_pipes();
         self.is_stirred = true;
@@ -355,6 +355,7 @@ impl Pair {
             | Event::Silent
             | Event::Heard
             | Event::PeerRestarted
+            | Event::PeerLost { .. }
             | Event::GoAway
             | Event::LinkReplaced { .. }
             | Event::LinkLost { .. }

@@ -27,7 +27,11 @@ pub enum Request {
         flow: u64,
     },
     /// Read the configuration and the pins again.
-    Reload,
+    Reload {
+        /// Whether the configuration may take away peers that have flows, or lose them with its end.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        remove_peers: bool,
+    },
     /// Forget everything in the dictionary, in memory and on disk.
     ClearDictionary,
 }

@@ -22,7 +22,7 @@ use crate::intercept;
 use crate::mailbox::{Mailbox, Question};
 use crate::places::{Places, Sharing, Standing};
 use crate::preflight;
-use crate::rereading::Asker;
+use crate::rereading::{Asker, Removal, Taken};
 
 /// A request is one short line.
 const LONGEST_REQUEST: u64 = 4096;
@@ -123,7 +123,13 @@ impl Asked {
                 answered => answered,
             },
             Request::ClearDictionary => self.purge.run(&self.mailbox).await,
-            Request::Reload => reload(&self.reload, READING).await,
+            Request::Reload { remove_peers } => {
+                let removal = match remove_peers {
+                    true => Removal::Confirmed,
+                    false => Removal::MustBeConfirmed,
+                };
+                reload(&self.reload, removal, READING).await
+            }
         };
         answered.unwrap_or_else(|| json!({ "error": "the node is stopping" }))
     }
@@ -160,12 +166,25 @@ impl Asked {
 }
 
 /// Has the configuration read, and tells what became of it; `None` when the node is stopping.
-async fn reload(reload: &mpsc::UnboundedSender<Asker>, within: Duration) -> Option<Value> {
+async fn reload(
+    reload: &mpsc::UnboundedSender<Asker>,
+    removal: Removal,
+    within: Duration,
+) -> Option<Value> {
     let (asker, told) = oneshot::channel();
+    let asker = Asker {
+        told: asker,
+        removal,
+    };
     reload.send(asker).ok()?;
     match tokio::time::timeout(within, told).await {
         Ok(told) => Some(match told.ok()? {
-            Ok(()) => json!({}),
+            Ok(Taken {
+                removed_peers,
+                is_beginning,
+            }) => {
+                json!({ "removed_peers": removed_peers, "is_beginning": is_beginning })
+            }
             Err(error) => {
                 json!({ "error": format!("the old configuration holds, the new one is refused: {error}") })
             }
@@ -206,14 +225,15 @@ mod tests {
     async fn a_reload_is_answered_with_what_became_of_it() {
         let (ask, mut asked) = mpsc::unbounded_channel::<Asker>();
         for (outcome, said) in [
-            (Ok(()), None),
+            (Ok(Taken::default()), None),
             (
                 Err("accounts is open to others".to_owned()),
                 Some("accounts is open to others"),
             ),
         ] {
-            let reader = async { asked.recv().await.unwrap().send(outcome).unwrap() };
-            let (answer, ()) = tokio::join!(reload(&ask, Duration::MAX), reader);
+            let reader = async { asked.recv().await.unwrap().told.send(outcome).unwrap() };
+            let unconfirmed = Removal::MustBeConfirmed;
+            let (answer, ()) = tokio::join!(reload(&ask, unconfirmed, Duration::MAX), reader);
             let answer = answer.unwrap();
             match (answer["error"].as_str(), said) {
                 (None, None) => {}
@@ -224,10 +244,12 @@ mod tests {
             }
         }
         // A disk that does not answer.
-        let answer = reload(&ask, Duration::ZERO).await.unwrap();
+        let answer = reload(&ask, Removal::Confirmed, Duration::ZERO)
+            .await
+            .unwrap();
         let error = answer["error"].as_str().unwrap();
         assert!(error.contains("still being read"), "{error}");
         drop(asked);
-        assert_eq!(reload(&ask, READING).await, None);
+        assert_eq!(reload(&ask, Removal::Confirmed, READING).await, None);
     }
 }

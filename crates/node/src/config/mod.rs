@@ -44,6 +44,8 @@ const LONGEST_NAME: usize = 32;
 pub struct NodeConfig {
     /// The file it came from, for messages.
     pub file: PathBuf,
+    /// What was read of it.
+    text: String,
     /// The node's name: lower-case letters, digits and `-`, 32 at most.
     pub name: String,
     /// Where identity, pins, invitations and the dictionary are kept.
@@ -168,6 +170,13 @@ impl NodeConfig {
             toml::from_str(text).map_err(|error| located.toml_error(&error, sections::KEYS))?;
         check(sections, file, &located)
     }
+
+    /// Whether this is the beginning of `whole` and says less: a file that is being written, or was cut off.
+    #[must_use]
+    pub fn is_cut_from(&self, whole: &Self) -> bool {
+        let content = |config: &Self| toml::from_str::<toml::Table>(&config.text).ok();
+        whole.text.starts_with(self.text.trim_end()) && content(self) != content(whole)
+    }
 }
 
 fn check(
@@ -243,6 +252,7 @@ fn check(
         .unwrap_or_else(|| state_directory.join("dictionary.key"));
     Ok(NodeConfig {
         file: file.to_owned(),
+        text: located.text.to_owned(),
         admin_socket: node
             .admin_socket
             .unwrap_or_else(|| state_directory.join("admin.sock")),

@@ -149,6 +149,12 @@ impl Pins {
         Ok(loaded)
     }
 
+    /// Whether there is a directory of pins at all, be it empty.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.directory.exists()
+    }
+
     /// Whether `node` may be pinned as `name`.
     ///
     /// # Errors

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::Input;
+use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -100,6 +102,13 @@ pub(crate) async fn dial_while_needed(mut dialing: Dialing) {
                 fresh = Some(carried);
             }
             Err(error) => {
+                if is_refusal(&error) {
+                    let peer = dialing.peer;
+                    let refused = dialing.mailbox.input(Input::RefusedByPeer { peer });
+                    if refused.await.is_err() {
+                        return;
+                    }
+                }
                 let error = error.to_string();
                 // The same failure again and again is one piece of news.
                 if error == last_error {
@@ -177,16 +186,24 @@ async fn first_bytes(stream: &mut client::TlsStream<TcpStream>) -> io::Result<By
     }
 }
 
+/// The peer does not take this node's identity. It said so behind its own handshake, so it is the pinned peer.
+#[derive(Debug, Error)]
+#[error(
+    "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`"
+)]
+struct Refusal;
+
+fn is_refusal(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Refusal>())
+}
+
 /// Says what an alert after the handshake means here.
 fn explain(error: io::Error) -> io::Error {
-    let refused = error
+    let alert = error
         .get_ref()
-        .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-        .is_some_and(|inner| matches!(inner, rustls::Error::AlertReceived(_)));
-    if refused {
-        return io::Error::other(
-            "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`",
-        );
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    if matches!(alert, Some(rustls::Error::AlertReceived(_))) {
+        return io::Error::other(Refusal);
     }
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return io::Error::other("it closed the link without a word");

@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::Bytes;
-use engine::{Input, LinkId};
+use engine::{Input, LinkEnd, LinkId};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -196,28 +196,40 @@ pub(super) async fn carry(link: Link, mailbox: Mailbox) {
             })
             .await;
     }
-    let ended = tokio::select! {
+    let (end, ended) = tokio::select! {
         ended = read(number, stream.clone(), &mailbox) => ended,
         ended = write(number, stream.clone(), orders, &mailbox) => ended,
     };
     tracing::debug!(link = number.0, ended, "link closed");
-    let _ = mailbox.input(Input::LinkDown { link: number }).await;
+    let _ = mailbox.input(Input::LinkDown { link: number, end }).await;
 }
 
-async fn read(link: LinkId, mut reader: Shared, mailbox: &Mailbox) -> &'static str {
+/// How a link ended that failed with this error. A time-out, or an ICMP error that the kernel reports at one,
+/// is the path's; the others are a FIN without a goodbye, or a RST, from the peer's host.
+fn end_of(error: &io::Error) -> LinkEnd {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe => LinkEnd::ClosedByPeer,
+        _ => LinkEnd::Lost,
+    }
+}
+
+async fn read(link: LinkId, mut reader: Shared, mailbox: &Mailbox) -> (LinkEnd, &'static str) {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match reader.read(&mut buffer).await {
-            Ok(0) => return "the peer closed it",
+            Ok(0) => return (LinkEnd::ClosedByPeer, "the peer closed it"),
             Err(error) => {
                 tracing::debug!(link = link.0, %error, "reading a link failed");
-                return "reading failed";
+                return (end_of(&error), "reading failed");
             }
             Ok(length) => {
                 let bytes = Bytes::copy_from_slice(&buffer[..length]);
                 let received = Input::LinkReceived { link, bytes };
                 if mailbox.input(received).await.is_err() {
-                    return "the node stopped";
+                    return (LinkEnd::Lost, "the node stopped");
                 }
             }
         }
@@ -229,7 +241,7 @@ async fn write(
     mut writer: Shared,
     mut orders: mpsc::UnboundedReceiver<LinkCommand>,
     mailbox: &Mailbox,
-) -> &'static str {
+) -> (LinkEnd, &'static str) {
     let mut room = Room::new();
     // Pieces ordered while another was being written; the room bounds their number.
     let mut waiting = VecDeque::new();
@@ -260,12 +272,14 @@ async fn write(
                             LinkCommand::Close => closing = Some(Instant::now() + CLOSE_TIMEOUT),
                         },
                         () = tokio::time::sleep_until(closing.unwrap_or(started)),
-                            if closing.is_some() => return "closed by this node, unfinished",
+                            if closing.is_some() => {
+                                return (LinkEnd::Lost, "closed by this node, unfinished");
+                            }
                     }
                 };
                 if let Err(error) = sent {
                     tracing::debug!(link = link.0, %error, "writing a link failed");
-                    return "writing failed";
+                    return (end_of(&error), "writing failed");
                 }
                 let granted = room.taken(bytes.len(), started.elapsed());
                 if granted > 0 {
@@ -274,7 +288,7 @@ async fn write(
                         bytes: granted,
                     };
                     if mailbox.send(message).await.is_err() {
-                        return "the node stopped";
+                        return (LinkEnd::Lost, "the node stopped");
                     }
                 }
             }
@@ -282,7 +296,7 @@ async fn write(
         }
     }
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, writer.shutdown()).await;
-    "closed by this node"
+    (LinkEnd::Lost, "closed by this node")
 }
 
 /// How many bytes may stand between the engine and the socket.

@@ -14,6 +14,7 @@ mod captures;
 mod kills;
 mod operation;
 mod relay;
+mod silence;
 mod sites;
 mod turn_up;
 

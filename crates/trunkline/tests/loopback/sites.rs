@@ -36,10 +36,11 @@ pub(super) struct Sites {
     pub(super) relay: Relay,
 }
 
-/// An address of this machine that no other test takes at the same time, of eight.
+/// An address of this machine that no other test takes at the same time, of sixteen.
 fn address(test: u8, host: u8) -> Ipv4Addr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
-    let second = test << 5 & 128 | 64 | host << 4 | test << 2 & 12 | high & 3;
+    let of_test = test << 5 & 128 | !test << 3 & 64 | test << 2 & 12;
+    let second = of_test | host << 4 | high & 3;
     Ipv4Addr::new(127, second, middle, low)
 }
 
@@ -93,10 +94,7 @@ impl Sites {
             fs::set_permissions(sites.directory.path(), open).unwrap();
         }
         sites.start("far");
-        let reach = sites.reach();
-        let invite = ["peer", "invite", "--name", "near", "--address", &reach];
-        let token = sites.ask("far", &invite, "");
-        sites.ask("near", &["peer", "join", "--name", "far"], &token);
+        sites.pair();
         sites.start("near");
         sites
     }
@@ -109,6 +107,14 @@ impl Sites {
     /// Where the far node is reached, through the relay.
     pub(super) fn reach(&self) -> String {
         format!("{}:{PORT}", self.relay_address)
+    }
+
+    /// Tells the nodes of each other; the far one runs.
+    pub(super) fn pair(&self) {
+        let reach = self.reach();
+        let invite = ["peer", "invite", "--name", "near", "--address", &reach];
+        let token = self.ask("far", &invite, "");
+        self.ask("near", &["peer", "join", "--name", "far"], &token);
     }
 
     /// Where a node keeps its state.
@@ -172,6 +178,14 @@ impl Sites {
         assert!(ended.is_none(), "it ended by itself: {}", self.log(node));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Sends a signal to a node's process.
+    pub(super) fn signal(&self, node: &str, signal: &str) {
+        let (_, child) = self.nodes.iter().find(|(name, _)| *name == node).unwrap();
+        let id = child.id().to_string();
+        let kill = Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(kill.unwrap().success());
     }
 
     fn take(&mut self, node: &str) -> Child {
@@ -298,9 +312,26 @@ impl Sites {
         fs::write(file, format!("{text}{more}")).unwrap();
     }
 
+    /// A node's configuration.
+    pub(super) fn configuration(&self, node: &str) -> String {
+        fs::read_to_string(self.directory.path().join(format!("{node}.toml"))).unwrap()
+    }
+
+    /// Replaces a node's configuration.
+    pub(super) fn set_configuration(&self, node: &str, text: &str) {
+        fs::write(self.directory.path().join(format!("{node}.toml")), text).unwrap();
+    }
+
     /// Runs a command to its end; gives its exit code and its errors.
     pub(super) fn ends(&self, node: &str, words: &[&str]) -> (Option<i32>, String) {
         code_and_errors(&mut self.command(node, words))
+    }
+
+    /// The same of a command that finds the node by its administration socket, whatever its configuration is.
+    pub(super) fn ends_by_socket(&self, node: &str, words: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+        let socket = self.state(node).join("admin.sock");
+        code_and_errors(command.args(words).arg("--socket").arg(socket))
     }
 
     /// What `node check` says of a node's configuration.

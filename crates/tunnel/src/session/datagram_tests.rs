@@ -15,7 +15,7 @@ use crate::transport::{Codepoint, Keys, Settings, SuspendReason};
 use crate::wire::{
     DATAGRAM_VERSION, Data, DatagramOffer, Frame, OpenFrame, Resume, Series, split_frame,
 };
-use crate::{Error, LinkId};
+use crate::{Error, LinkEnd, LinkId};
 
 const NEAR: usize = 0;
 const FAR: usize = 1;
@@ -308,7 +308,7 @@ fn packets_go_on_when_their_link_breaks_until_there_is_another() {
     pair.sessions[FAR].write(flow, bytes(5_000));
     let link = pair.link.unwrap();
     for session in &mut pair.sessions {
-        session.link_down(pair.now, link);
+        session.link_down(pair.now, link, LinkEnd::Lost);
         assert!(session.outlives_link());
         assert_eq!(session.wants_transmit(), None);
     }
@@ -326,12 +326,47 @@ fn packets_go_on_when_their_link_breaks_until_there_is_another() {
     assert_eq!([NEAR, FAR].map(|side| lost_links(&pair, side)), [0, 0]);
 }
 
+/// Packets may be under way when the peer's process dies; later ones show that it lives.
+#[test]
+fn a_peer_whose_host_closed_the_link_is_given_up_unless_packets_keep_coming() {
+    for (heard_ms, is_lost) in [(900, true), (2_000, false)] {
+        let mut pair = Pair::in_packets(&Config::default());
+        let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
+        let link = pair.link.unwrap();
+        for session in &mut pair.sessions {
+            session.link_down(pair.now, link, LinkEnd::ClosedByPeer);
+        }
+        pair.run(Duration::from_millis(heard_ms));
+        pair.swallows = |_, _| true;
+        pair.run(Duration::from_millis(5_000 - heard_ms));
+        let lost = Event::PeerLost { flows: 1 };
+        assert_eq!(pair.events[NEAR].contains(&lost), is_lost);
+        pair.run(Duration::from_secs(30));
+        let flows = pair.sessions[NEAR].flow_statistics(flow);
+        assert_eq!(flows.is_none(), is_lost);
+    }
+}
+
+/// A link that breaks may be all that is heard of a path that goes dark.
+#[test]
+fn a_peer_that_is_not_heard_after_its_link_broke_counts_as_silent_after_five_seconds() {
+    let mut pair = Pair::in_packets(&Config::default());
+    let link = pair.link.unwrap();
+    pair.swallows = |_, _| true;
+    for session in &mut pair.sessions {
+        session.link_down(pair.now, link, LinkEnd::Lost);
+    }
+    assert!(pair.sessions[NEAR].is_silent());
+    pair.run(Duration::from_secs(5));
+    assert!(pair.events[NEAR].contains(&Event::Silent));
+}
+
 /// DESIGN: UDP outlives a lost control connection by 60 s at most.
 #[test]
 fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
     let mut pair = Pair::in_packets(&Config::default());
     let link = pair.link.unwrap();
-    pair.sessions[NEAR].link_down(pair.now, link);
+    pair.sessions[NEAR].link_down(pair.now, link, LinkEnd::Lost);
     pair.run(Duration::from_millis(59_900));
     assert!(pair.sessions[NEAR].is_in_packets());
     pair.run(Duration::from_millis(200));
@@ -353,7 +388,7 @@ fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
 fn a_broken_link_is_lost_once_packets_get_no_answer() {
     let mut pair = Pair::in_packets(&Config::default());
     let link = pair.link.unwrap();
-    pair.sessions[NEAR].link_down(pair.now, link);
+    pair.sessions[NEAR].link_down(pair.now, link, LinkEnd::Lost);
     pair.swallows = |_, _| true;
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
@@ -381,7 +416,7 @@ fn what_was_on_a_link_that_broke_goes_in_packets() {
     pair.sessions[NEAR].write(flow, bytes(7_000));
     let lost = pair.sessions[NEAR].poll_transmit(now, link, 64 << 10);
     assert!(lost.is_some_and(|bytes| bytes.len() > 7_000));
-    pair.sessions[NEAR].link_down(now, link);
+    pair.sessions[NEAR].link_down(now, link, LinkEnd::Lost);
     pair.run(Duration::from_secs(1));
     assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(7_000));
 }
@@ -511,7 +546,7 @@ fn what_a_flow_held_behind_gaps_goes_with_it() {
     assert_eq!(pair.sessions[FAR].held_pieces, 1);
     let (now, link) = (pair.now, pair.link.unwrap());
     for side in [NEAR, FAR] {
-        pair.sessions[side].link_down(now, link);
+        pair.sessions[side].link_down(now, link, LinkEnd::Lost);
     }
     pair.swallows = |_, _| true;
     pair.run(Config::default().give_up_after);

@@ -28,6 +28,8 @@ pub(super) struct Flow {
     pub(super) open: Open,
     /// Ours: the answer that came. Theirs: the answer that was given.
     pub(super) answer: Option<Answer>,
+    /// Ours: its Open was handed to a link or put in a packet, so the peer may have it.
+    pub(super) is_open_sent: bool,
     /// Ours: the peer is known to have its Open.
     pub(super) is_open_known: bool,
     pub(super) send: SendHalf,
@@ -43,6 +45,7 @@ impl Flow {
             origin,
             open,
             answer: None,
+            is_open_sent: false,
             is_open_known: false,
             send: SendHalf::new(credit),
             receive: ReceiveHalf::new(window),

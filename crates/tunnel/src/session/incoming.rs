@@ -177,7 +177,9 @@ impl Session {
             .liveness
             .heard(self.now, &self.config, &mut self.random);
         match before {
-            Presence::Silent | Presence::GivenUp => self.events.push_back(Event::Heard),
+            Presence::Doubted | Presence::Silent | Presence::GivenUp => {
+                self.events.push_back(Event::Heard)
+            }
             Presence::Unmet | Presence::Heard => {}
         }
     }

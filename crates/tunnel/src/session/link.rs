@@ -19,7 +19,7 @@ use crate::packet::CloseCode;
 use crate::wire::{
     Frame, Hello, LEAST_VERSION, POSITIONS_PER_FRAME, Position, Resume, Seen, Series, VERSION,
 };
-use crate::{Error, Event, LinkId, ResetReason};
+use crate::{Error, Event, LinkEnd, LinkId, ResetReason};
 
 /// How far a link has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,10 +110,20 @@ impl Session {
     /// travel in packets beside it they go on until there is another, 60 s at most
     /// ([`Self::outlives_link`]); [`Event::Heard`] tells that they get through, and [`Event::LinkLost`]
     /// of their end.
-    pub fn link_down(&mut self, now: Time, link: LinkId) {
+    ///
+    /// Flows wait for another link until [`crate::Config::give_up_after`]. When the peer's host closed this one
+    /// ([`LinkEnd::ClosedByPeer`]) and no sign of life comes for [`crate::Config::silent_after`], the peer's
+    /// process is dead and its flows are reset.
+    pub fn link_down(&mut self, now: Time, link: LinkId, end: LinkEnd) {
         self.advance(now);
         let current = self.link.as_ref().filter(|current| current.id == link);
-        if current.is_some_and(|current| current.broken_at.is_none()) && !self.outlive_link() {
+        if current.is_none_or(|current| current.broken_at.is_some()) {
+            return;
+        }
+        if end == LinkEnd::ClosedByPeer {
+            self.liveness.closed(self.now);
+        }
+        if !self.outlive_link() {
             self.detach(CloseCode::Finished);
         }
     }
@@ -175,7 +185,10 @@ impl Session {
             return Ok(());
         };
         match link.phase {
-            Phase::Greeting => link.phase = Phase::Resuming,
+            Phase::Greeting => {
+                link.phase = Phase::Resuming;
+                self.liveness.met();
+            }
             Phase::Resuming | Phase::Established => {
                 if self.peer_incarnation != Some(hello.incarnation) {
                     return Err(Error::PeerMisbehaved("another incarnation on one link"));

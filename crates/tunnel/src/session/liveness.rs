@@ -2,8 +2,13 @@
 //!
 //! ```text
 //!  unmet ──first hello──► heard ──nothing for 5 s──► silent ──45 s──► given up
-//!                           ▲───────any frame──────────┴─────────────────┘
+//!                          ▲ │ ──link breaks──► doubted ─┘                │
+//!                          └─────────any frame──┴────────┴────────────────┘
 //! ```
+//!
+//! A path that goes dark says nothing of the peer, so flows wait 45 s for it. A kernel that closes the link
+//! although the peer was heard a moment ago says that the peer's process is gone: then there are 5 s for the
+//! peer to say hello on another link, or to be heard in packets, before it is given up.
 //!
 //! A ping goes out only when nothing was heard for a second, with a little chance added so
 //! that the two sides do not both ask; the answer to one side's ping is the other's sign of
@@ -14,12 +19,14 @@ use std::time::Duration;
 use vocab::{Random, Time};
 
 use crate::Config;
-use crate::limits::ROUND_TRIP_REFRESH;
+use crate::limits::{LATE_PACKETS, ROUND_TRIP_REFRESH};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Unmet,
     Heard,
+    /// Its link broke, and it was not heard since. It counts as silent, and is asked at once.
+    Doubted,
     Silent,
     GivenUp,
 }
@@ -35,6 +42,8 @@ pub(super) enum Due {
 pub(super) struct Liveness {
     presence: Presence,
     last_heard: Time,
+    /// When the peer's host closed the link, while there is no sign that the peer's process lives.
+    closed_at: Option<Time>,
     /// When to ask next, while a link is established.
     ping_at: Time,
     ping_waiting: bool,
@@ -50,6 +59,7 @@ impl Liveness {
         Self {
             presence: Presence::Unmet,
             last_heard: Time::ZERO,
+            closed_at: None,
             ping_at: Time::NEVER,
             ping_waiting: false,
             ping_sent: None,
@@ -67,6 +77,8 @@ impl Liveness {
     /// A frame came; returns what the peer was before.
     pub(super) fn heard(&mut self, now: Time, config: &Config, random: &mut Random) -> Presence {
         self.last_heard = now;
+        // Packets that were under way when the peer's process died prove nothing.
+        self.closed_at = (self.closed_at).filter(|closed_at| now.since(*closed_at) < LATE_PACKETS);
         self.ping_at = now + spread(config.ping_interval, random);
         // Who only receives has no other way to learn the round-trip time.
         self.ping_waiting &= self.latest.is_none();
@@ -87,11 +99,27 @@ impl Liveness {
         self.ping_at = Time::NEVER;
     }
 
+    /// The peer said hello on another link: its process lives.
+    pub(super) fn met(&mut self) {
+        self.closed_at = None;
+    }
+
+    /// The peer's host closed the link. Of a peer that was silent before, that may be a middlebox which lost
+    /// both sides of a broken path, so it says nothing new.
+    pub(super) fn closed(&mut self, now: Time) {
+        match self.presence {
+            Presence::Heard | Presence::Doubted => {
+                self.closed_at.get_or_insert(now);
+            }
+            Presence::Unmet | Presence::Silent | Presence::GivenUp => {}
+        }
+    }
+
     /// The link broke, perhaps because the peer is dead: until it is heard in a packet it counts as
     /// silent, and it is asked at once.
     pub(super) fn doubt(&mut self) {
         if self.presence == Presence::Heard {
-            self.presence = Presence::Silent;
+            self.presence = Presence::Doubted;
         }
         self.ping_sent = None;
         self.ping_waiting = true;
@@ -142,12 +170,22 @@ impl Liveness {
     }
 
     pub(super) fn timeout(&self, config: &Config) -> Time {
+        let closed = self.closed_deadline(config);
         let presence = match self.presence {
             Presence::Unmet | Presence::GivenUp => Time::NEVER,
-            Presence::Heard => self.last_heard + config.silent_after.min(config.give_up_after),
-            Presence::Silent => self.last_heard + config.give_up_after,
+            Presence::Heard | Presence::Doubted => {
+                let silent = self.last_heard + config.silent_after.min(config.give_up_after);
+                silent.min(closed)
+            }
+            Presence::Silent => closed.min(self.last_heard + config.give_up_after),
         };
         presence.min(self.ping_at)
+    }
+
+    /// When a peer is given up whose host closed the link.
+    fn closed_deadline(&self, config: &Config) -> Time {
+        self.closed_at
+            .map_or(Time::NEVER, |closed_at| closed_at + config.silent_after)
     }
 
     /// One thing that is due; to be called until there is none.
@@ -162,16 +200,23 @@ impl Liveness {
             self.ping_waiting = true;
         }
         let quiet = now.since(self.last_heard);
+        let is_gone = now >= self.closed_deadline(config);
+        let is_silent = is_gone || quiet >= config.silent_after.min(config.give_up_after);
         match self.presence {
-            Presence::Heard if quiet >= config.silent_after.min(config.give_up_after) => {
+            Presence::Heard | Presence::Doubted if is_silent => {
                 self.presence = Presence::Silent;
                 Some(Due::Silent)
             }
-            Presence::Silent if quiet >= config.give_up_after => {
+            Presence::Silent if is_gone || quiet >= config.give_up_after => {
                 self.presence = Presence::GivenUp;
+                self.closed_at = None;
                 Some(Due::GiveUp)
             }
-            Presence::Unmet | Presence::Heard | Presence::Silent | Presence::GivenUp => None,
+            Presence::Unmet
+            | Presence::Heard
+            | Presence::Doubted
+            | Presence::Silent
+            | Presence::GivenUp => None,
         }
     }
 }

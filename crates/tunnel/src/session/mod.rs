@@ -30,12 +30,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{FlowId, NodeId, Random, Time};
+use vocab::{FlowId, NodeId, Random, Time, Writer};
 
 use crate::credit::Pool;
 use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT, MESSAGE_BACKLOG_LIMIT};
 use crate::transport::Transport;
-use crate::wire::Ack;
+use crate::wire::{Ack, Frame, Reset};
 use crate::{
     Answer, Config, Event, FlowStatistics, LinkId, Open, OpenError, ResetReason, Statistics,
 };
@@ -239,7 +239,11 @@ impl Session {
         {
             match due {
                 Due::Silent => self.events.push_back(Event::Silent),
-                Due::GiveUp => self.lose_all(ResetReason::PeerLost),
+                Due::GiveUp => {
+                    let flows = self.flows.len();
+                    self.events.push_back(Event::PeerLost { flows });
+                    self.lose_all(ResetReason::PeerLost);
+                }
             }
         }
     }
@@ -361,6 +365,35 @@ impl Session {
         self.check_drained();
     }
 
+    /// Ends all flows at once, because the peer holds none of them any more. Each gets an [`Event::Reset`].
+    pub fn reset_all(&mut self, now: Time, reason: ResetReason) {
+        self.advance(now);
+        self.lose_all(reason);
+    }
+
+    /// Whether the open of this flow of ours may have reached the peer: it was handed to a link or put in a
+    /// packet. As long as it was not, nobody else executes it, and [`Self::reset`] sees to it that nobody will.
+    #[must_use]
+    pub fn is_open_sent(&self, flow: FlowId) -> bool {
+        (self.flows.get(&flow)).is_none_or(|flow| flow.is_open_sent)
+    }
+
+    /// Ends all flows at once, for good. Gives the frames that tell the peer so on the present link, which is to
+    /// be closed behind them; `None` when there is no link that could take them. No event follows.
+    pub fn take_leave(&mut self, now: Time, reason: ResetReason) -> Option<Bytes> {
+        self.advance(now);
+        self.lose_all(reason);
+        self.events.clear();
+        if !self.is_up() {
+            return None;
+        }
+        let mut out = Writer::new();
+        for (flow, reason) in std::mem::take(&mut self.control.resets) {
+            Frame::Reset(Reset { flow, reason }).emit(&mut out);
+        }
+        Some(out.finish())
+    }
+
     /// The next received bytes, at most `max`.
     pub fn read(&mut self, flow: FlowId, max: usize) -> Option<Bytes> {
         let state = self.flows.get_mut(&flow)?;
@@ -436,7 +469,7 @@ impl Session {
     pub fn is_silent(&self) -> bool {
         match self.liveness.presence() {
             Presence::Heard => false,
-            Presence::Unmet | Presence::Silent | Presence::GivenUp => true,
+            Presence::Unmet | Presence::Doubted | Presence::Silent | Presence::GivenUp => true,
         }
     }
 

@@ -303,7 +303,8 @@ impl Session {
     }
 
     fn put_open(&mut self, id: FlowId, bundle: &mut Bundle<'_>) {
-        if let Some(flow) = self.flows.get(&id) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.is_open_sent = true;
             let open = flow.open.clone();
             self.put(&Frame::Open(OpenFrame { flow: id, open }), bundle);
             bundle.note(|| Carried::Open(id));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use vocab::ByteCount;
 
 use super::*;
-use crate::{ConnectFailure, Error, LinkId};
+use crate::{ConnectFailure, Error, LinkEnd, LinkId};
 
 /// Two sessions and a link with a delay between them.
 struct Pair {
@@ -71,9 +71,13 @@ impl Pair {
     }
 
     fn disconnect(&mut self) {
+        self.end_link(LinkEnd::Lost);
+    }
+
+    fn end_link(&mut self, end: LinkEnd) {
         if let Some(link) = self.link {
-            self.sessions[NEAR].link_down(self.now, link);
-            self.sessions[FAR].link_down(self.now, link);
+            self.sessions[NEAR].link_down(self.now, link, end);
+            self.sessions[FAR].link_down(self.now, link, end);
         }
         self.cut_wire();
     }
@@ -346,6 +350,77 @@ fn flows_are_given_up_when_the_peer_stays_away() {
     pair.connect();
     pair.run(Duration::from_millis(100));
     assert_eq!(pair.open(), FlowId(2), "ids are not used again");
+}
+
+#[test]
+fn flows_of_a_peer_whose_host_closed_the_link_wait_five_seconds_for_another() {
+    for (away_ms, survives) in [(4_900, true), (5_000, false)] {
+        let config = Config::default();
+        let mut pair = Pair::connected(&config);
+        let flow = pair.open();
+        pair.run(Duration::from_millis(15));
+        pair.end_link(LinkEnd::ClosedByPeer);
+        pair.run(Duration::from_millis(away_ms));
+        let reason = ResetReason::PeerLost;
+        for side in [NEAR, FAR] {
+            assert_eq!(pair.took(side, &Event::Reset { flow, reason }), !survives);
+            assert_eq!(pair.took(side, &Event::PeerLost { flows: 1 }), !survives);
+        }
+        pair.connect();
+        pair.run(Duration::from_secs(60));
+        assert_eq!(pair.sessions[NEAR].flow_count(), usize::from(survives));
+    }
+}
+
+/// A middlebox may reset what it has forgotten in an outage.
+#[test]
+fn a_link_that_is_closed_after_silence_says_nothing_of_the_peer() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    pair.run(Duration::from_millis(15));
+    pair.under_way = Default::default();
+    pair.delay = Duration::from_secs(3_600);
+    pair.run(Duration::from_secs(6));
+    assert!(pair.took(NEAR, &Event::Silent));
+    pair.end_link(LinkEnd::ClosedByPeer);
+    pair.run(Duration::from_secs(30));
+    assert!(pair.sessions[NEAR].flow_statistics(flow).is_some());
+}
+
+#[test]
+fn an_open_counts_as_sent_once_a_link_has_taken_it() {
+    let mut pair = Pair::connected(&Config::default());
+    let flow = pair.open();
+    assert!(!pair.sessions[NEAR].is_open_sent(flow));
+    pair.transmit(NEAR);
+    assert!(pair.sessions[NEAR].is_open_sent(flow));
+    // One that never left is never executed, whatever becomes of the link.
+    let flow = pair.open();
+    assert!(!pair.sessions[NEAR].is_open_sent(flow));
+    pair.sessions[NEAR].reset(flow, ResetReason::PeerLost);
+    pair.run(Duration::from_millis(50));
+    pair.disconnect();
+    pair.connect();
+    pair.run(Duration::from_millis(50));
+    assert!(!pair.took(FAR, &Event::Opened { flow, open: open() }));
+}
+
+#[test]
+fn a_session_that_takes_leave_has_the_peer_reset_its_flows() {
+    let mut pair = Pair::connected(&Config::default());
+    let flows = [pair.open(), pair.open()];
+    pair.run(Duration::from_millis(15));
+    let reason = ResetReason::PeerRemoved;
+    let last = pair.sessions[FAR].take_leave(pair.now, reason).unwrap();
+    let link = pair.link.unwrap();
+    pair.sessions[NEAR].handle(pair.now, link, &last).unwrap();
+    pair.run(Duration::from_millis(5));
+    for flow in flows {
+        assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
+        assert!(!pair.took(FAR, &Event::Reset { flow, reason }));
+    }
+    pair.disconnect();
+    assert_eq!(pair.sessions[FAR].take_leave(pair.now, reason), None);
 }
 
 #[test]

@@ -161,6 +161,7 @@ fn reason_from(number: u8) -> ResetReason {
         7 => ResetReason::Policy,
         8 => ResetReason::PeerLost,
         9 => ResetReason::PeerRestarted,
+        10 => ResetReason::PeerRemoved,
         other => ResetReason::Unknown(other),
     }
 }
@@ -177,6 +178,7 @@ fn reason_number(reason: ResetReason) -> u8 {
         ResetReason::Policy => 7,
         ResetReason::PeerLost => 8,
         ResetReason::PeerRestarted => 9,
+        ResetReason::PeerRemoved => 10,
         ResetReason::Unknown(other) => other,
     }
 }

@@ -1,0 +1,184 @@
+//! A configuration that was read again: what it takes away is looked at before it holds.
+//!
+//! A file that was cut off (a full disk, an editor that died, a copy that was interrupted) may be valid all the
+//! same, and have no peers. So a configuration that takes away what flows rely on now is refused as a whole, until
+//! an operator confirms it. Pins are another matter: `peer remove` is an order, and holds whatever the
+//! configuration says.
+
+use std::collections::BTreeMap;
+
+use engine::{Input, LinkId};
+use vocab::{NodeId, Time};
+
+use super::{EventLoop, PairedPeers, engine_config, log_damaged_pins};
+use crate::config::NodeConfig;
+use crate::pairing::{LoadedPins, Pin};
+use crate::rereading::{Removal, Taken};
+
+/// What a flow relies on and a new configuration does not have.
+enum Loss {
+    Section,
+    Prefixes,
+}
+
+fn in_words((name, flows, loss): (&str, usize, Loss)) -> String {
+    let what = match loss {
+        Loss::Section => "its [[peer]] section is gone",
+        Loss::Prefixes => "its prefixes are gone",
+    };
+    match flows {
+        1 => format!("{name} (1 flow; {what})"),
+        flows => format!("{name} ({flows} flows; {what})"),
+    }
+}
+
+impl EventLoop {
+    /// Makes this configuration and the pins hold.
+    ///
+    /// # Errors
+    /// When peers are in use that the configuration does not have and `removal` is not confirmed, or when the
+    /// pins cannot be read. The old configuration holds then; in the former case with the new pins.
+    pub(super) fn reload(
+        &mut self,
+        now: Time,
+        config: NodeConfig,
+        removal: Removal,
+    ) -> Result<Taken, String> {
+        // What cannot be read revokes nobody, nor does a directory that is not mounted: a pin is revoked by its
+        // removal.
+        let LoadedPins { mut pins, damaged } = match self.parts.pins.load_all() {
+            Ok(_) if !self.peers.is_empty() && !self.parts.pins.exists() => {
+                let error = "the directory of pins is gone; all peers stay as they were";
+                tracing::error!("{error}");
+                return Err(error.to_owned());
+            }
+            Ok(loaded) => loaded,
+            Err(error) => {
+                tracing::error!(%error, "configuration not read again; all stays as it was");
+                return Err(error.to_string());
+            }
+        };
+        for name in damaged.keys() {
+            if let Some(pin) = self.pins.get(name) {
+                pins.insert(name.clone(), pin.clone());
+            }
+        }
+        self.damaged_pins = log_damaged_pins(damaged);
+        let (_, peers, _) = engine_config(&config, &self.parts.identity, &pins);
+        let removed = self.unlisted(&peers, &pins);
+        if removal == Removal::MustBeConfirmed
+            && let Some(doubt) = self.doubt(&config, &peers, &removed)
+        {
+            let old = self.parts.config.clone();
+            self.take_configuration(now, old, pins);
+            tracing::warn!(
+                doubt,
+                "the configuration was read again and refused; the old one holds until \
+                 `trunkline node reload --remove-peers` confirms the new one"
+            );
+            return Err(format!(
+                "{doubt}. If that is meant, run `trunkline node reload --remove-peers`"
+            ));
+        }
+        for (name, flows) in &removed {
+            tracing::warn!(
+                peer = name,
+                flows,
+                "peer removed: its [[peer]] section is gone from the configuration"
+            );
+        }
+        let is_beginning = config.is_cut_from(&self.parts.config);
+        if is_beginning {
+            tracing::warn!("the configuration is the beginning of the one before; was it cut off?");
+        }
+        self.take_configuration(now, config, pins);
+        tracing::info!("configuration read again");
+        Ok(Taken {
+            is_beginning,
+            removed_peers: removed.into_keys().collect(),
+        })
+    }
+
+    /// Peers that are paired and that no section names any more, with their flows.
+    fn unlisted(
+        &self,
+        peers: &PairedPeers,
+        pins: &BTreeMap<String, Pin>,
+    ) -> BTreeMap<String, usize> {
+        let is_pinned = |node: &NodeId| pins.values().any(|pin| pin.node == *node);
+        let unlisted = self.peers.iter().filter(|(node, _)| {
+            // Who is not pinned any more was removed by `peer remove`.
+            !peers.contains_key(node) && is_pinned(node)
+        });
+        unlisted
+            .map(|(node, slot)| (slot.name.clone(), self.engine.flows_of(*node).all))
+            .collect()
+    }
+
+    /// Why this configuration may not be what its author meant.
+    fn doubt(
+        &self,
+        config: &NodeConfig,
+        peers: &PairedPeers,
+        removed: &BTreeMap<String, usize>,
+    ) -> Option<String> {
+        let mut losses: Vec<(&str, usize, Loss)> = removed
+            .iter()
+            .map(|(name, flows)| (name.as_str(), *flows, Loss::Section))
+            .collect();
+        for (node, slot) in &self.peers {
+            let prefixes = |config: &NodeConfig| {
+                let peer = config.peers.iter().find(|peer| peer.name == slot.name);
+                peer.map_or(0, |peer| peer.prefixes.len())
+            };
+            let had_prefixes = prefixes(&self.parts.config) > 0;
+            if peers.contains_key(node) && had_prefixes && prefixes(config) == 0 {
+                let flows = self.engine.flows_of(*node).near;
+                losses.push((&slot.name, flows, Loss::Prefixes));
+            }
+        }
+        let is_cut = config.is_cut_from(&self.parts.config);
+        let is_used = losses.iter().any(|(_, flows, _)| *flows > 0);
+        if losses.is_empty() || !is_cut && !is_used {
+            return None;
+        }
+        let losses: Vec<String> = losses.into_iter().map(in_words).collect();
+        let losses = losses.join(", ");
+        let file = config.file.display();
+        Some(match is_cut {
+            true => format!(
+                "{file} is the beginning of what it was, as if it had been cut off, and takes away peers: {losses}"
+            ),
+            false => format!("{file} takes away peers that have flows: {losses}"),
+        })
+    }
+
+    fn take_configuration(&mut self, now: Time, config: NodeConfig, pins: BTreeMap<String, Pin>) {
+        let (engine_config, peers, unpaired) = engine_config(&config, &self.parts.identity, &pins);
+        self.pins = pins;
+        let (watch, interfaces) = (&self.parts.surroundings, config.lan_interfaces.clone());
+        let watch = watch.clone();
+        self.parts
+            .runtime
+            .spawn_blocking(move || watch.set_lan_interfaces(interfaces));
+        for peer in &unpaired {
+            super::warn_of_unpaired(peer);
+        }
+        self.parts.config = config;
+        self.unpaired = unpaired;
+        self.set_peers(peers);
+        self.engine
+            .handle(now, Input::Configure(Box::new(engine_config)));
+        self.drain();
+        let revoked: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, slot)| !self.peers.contains_key(&slot.peer))
+            .map(|(link, _)| *link)
+            .collect();
+        for link in revoked {
+            tracing::info!(link = link.0, "closed a link whose peer was removed");
+            self.close_link(link);
+        }
+    }
+}
