@@ -53,6 +53,9 @@ pub struct PeerConfig {
 pub struct Limits {
     /// Flows and direct connections at the same time.
     pub flows: usize,
+    /// With so many of them interception ends and peers are told to open no more. Those that are on
+    /// their way are still served, up to `flows`. [`usize::MAX`]: as `flows`.
+    pub comfortable_flows: usize,
     /// Bytes buffered in all flows together (waiting, retained for repair, and on their way to
     /// slow readers).
     pub memory: ByteCount,
@@ -69,6 +72,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             flows: 10_000,
+            comfortable_flows: usize::MAX,
             memory: ByteCount::mebibytes(256),
             // A terminal server, or a site behind NAT, is one source: half of all flows are
             // enough for it. It leaves as many for all others.

@@ -52,6 +52,9 @@ pub(crate) mod message {
     pub(crate) const REPAIR_REQUEST: u8 = 1;
     /// The encoder answers with the bytes.
     pub(crate) const REPAIR_ANSWER: u8 = 2;
+    /// The node that was asked to open the flow has as many as it may: the peer is to open no more for
+    /// a while. The flow itself goes on. Nodes that do not know it pass over it.
+    pub(crate) const NODE_IS_FULL: u8 = 3;
 }
 
 /// The client's bytes that are kept in case that they go directly: what a client sends while the link is full.

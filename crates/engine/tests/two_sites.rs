@@ -361,6 +361,33 @@ fn a_full_peer_is_passed_by_for_a_while_and_its_servers_are_not_blamed() {
     assert!(!world.client_host(first).was_reset);
 }
 
+/// A peer that becomes full says so before it has to refuse: what is on its way is served.
+#[test]
+fn flows_on_their_way_to_a_peer_that_becomes_full_are_served() {
+    let setting = Setting {
+        far_limits: Limits {
+            flows: 10,
+            comfortable_flows: 2,
+            ..Limits::default()
+        },
+        ..Setting::default()
+    };
+    let mut world = World::new(setting);
+    world.servers.insert(83, Script::Swallow);
+    let connections: Vec<_> = (0..8).map(|_| world.accept(83)).collect();
+    world.run_until(|world| world.nodes[NEAR].intercepted.is_empty(), PATIENCE);
+    for connection in &connections {
+        world.send(*connection, b"bye", true);
+    }
+    for connection in &connections {
+        world.run_until(|world| world.client_host(*connection).was_closed, PATIENCE);
+        assert!(!world.client_host(*connection).was_reset);
+    }
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    world.run_for(Duration::from_secs(6));
+    assert_eq!(world.nodes[NEAR].intercepted.len(), 1);
+}
+
 #[test]
 fn without_a_peer_connections_go_directly_and_why_says_so() {
     let greeting = Bytes::from_static(b"direct");

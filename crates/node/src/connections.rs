@@ -3,35 +3,73 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{ConnectionId, Via};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::descriptors::{Descriptors, Taken};
 use crate::lan::{self, Asked};
 use crate::mailbox::{Mailbox, Message};
+use crate::repeats;
+
+/// When a connection cannot be accepted, the system is asked again after this.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Gives out numbers; each is used once.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections {
     next: Arc<AtomicU64>,
     engine: Handle,
+    descriptors: Descriptors,
 }
 
 impl Connections {
     /// Connections that are served by the runtime of the engine's thread.
-    pub(crate) fn new(engine: Handle) -> Self {
+    pub(crate) fn new(engine: Handle, descriptors: Descriptors) -> Self {
         let next = Arc::default();
-        Self { next, engine }
+        Self {
+            next,
+            engine,
+            descriptors,
+        }
+    }
+
+    /// Accepts a connection. It is the listener's only one that has no descriptors yet.
+    pub(crate) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+        loop {
+            match listener.accept().await {
+                Ok(accepted) => return accepted,
+                // The client has gone, or others have used up what the whole system has.
+                Err(error) => {
+                    repeats::NO_CLIENT_ACCEPTED.tell(None, || {
+                        tracing::warn!(%error, "cannot take a connection");
+                    });
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for the descriptors of a connection that was accepted. Meanwhile nothing else should be
+    /// accepted, so that the others wait in the kernel.
+    pub(crate) async fn descriptors(&self) -> Taken {
+        self.descriptors.for_client().await
+    }
+
+    /// The descriptors of a connection that is going to be accepted; `None` when there are none now.
+    pub(crate) fn descriptors_now(&self) -> Option<Taken> {
+        self.descriptors.for_client_now()
     }
 
     /// Starts a task that announces the connection and then serves it until it ends. `early` is what
     /// was read of it already.
     pub(crate) fn accepted(
         &self,
-        stream: TcpStream,
+        (stream, taken): (TcpStream, Taken),
         early: Bytes,
         client: SocketAddr,
         server: SocketAddr,
@@ -57,6 +95,7 @@ impl Connections {
             if mailbox.send(accepted).await.is_ok() {
                 lan::serve(connection, stream, early, orders, mailbox).await;
             }
+            drop(taken);
         });
     }
 

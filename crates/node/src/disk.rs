@@ -89,9 +89,13 @@ impl StateLock {
 /// When no thread can be started.
 pub(crate) fn start(
     state_directory: &Path,
+    files_max: usize,
     mailbox: Mailbox,
 ) -> io::Result<mpsc::Sender<DiskRequest>> {
-    let mut disk = SegmentFiles::new(state_directory.join("dictionary"));
+    let mut disk = SegmentFiles {
+        files_max,
+        ..SegmentFiles::new(state_directory.join("dictionary"))
+    };
     let (sender, requests) = mpsc::channel::<DiskRequest>();
     thread::Builder::new()
         .name("disk".to_owned())
@@ -139,6 +143,8 @@ impl Direct {
 pub struct SegmentFiles {
     directory: PathBuf,
     open: BTreeMap<u32, File>,
+    /// So many are kept open, at most.
+    files_max: usize,
     direct: Direct,
     /// Files were made since the directory was last synced.
     has_new: bool,
@@ -151,6 +157,7 @@ impl SegmentFiles {
         Self {
             directory,
             open: BTreeMap::new(),
+            files_max: OPEN_FILES,
             direct: Direct::Untried,
             has_new: false,
         }
@@ -303,7 +310,7 @@ impl SegmentFiles {
 
     fn file(&mut self, segment: u32, create: bool) -> io::Result<&File> {
         if !self.open.contains_key(&segment) {
-            if self.open.len() >= OPEN_FILES {
+            if self.open.len() >= self.files_max {
                 // The oldest segment is the least likely to be written or read next.
                 self.open.pop_first();
             }

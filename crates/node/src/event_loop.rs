@@ -26,7 +26,7 @@ use std::sync::{Arc, mpsc as thread_mpsc};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use engine::{ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
+use engine::{ConnectFailure, ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
 use reduce::{DictionaryKey, DiskRequest};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -36,6 +36,7 @@ use vocab::{NodeId, Random, Time};
 
 use crate::clock::{Alarm, Clock};
 use crate::config::NodeConfig;
+use crate::descriptors::Descriptors;
 use crate::identity::Identity;
 use crate::intercept;
 use crate::lan;
@@ -70,6 +71,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What the loop is made of.
 pub(crate) struct Parts {
+    /// For connections to peers' servers.
+    pub(crate) descriptors: Descriptors,
     pub(crate) config: NodeConfig,
     pub(crate) identity: Arc<Identity>,
     pub(crate) pins: Pins,
@@ -587,16 +590,30 @@ impl EventLoop {
             OnBehalf::Peer => self.parts.config.serve.clone().unwrap_or_default(),
             OnBehalf::Client => Vec::new(),
         };
+        let descriptors = self.parts.descriptors.clone();
         tokio::spawn(async move {
+            // What goes directly has the one that was taken with its client's.
+            let taken = async {
+                match on_behalf {
+                    OnBehalf::Peer => descriptors.for_server().await.map(Some),
+                    OnBehalf::Client => Some(None),
+                }
+            };
+            let opening = async {
+                let taken = taken.await.ok_or(ConnectFailure::Exhausted)?;
+                let stream = lan::open(client, server, &serve).await?;
+                Ok((stream, taken))
+            };
             // The only order before the connection stands is to give it up.
             let opened = tokio::select! {
-                opened = lan::open(client, server, &serve) => opened,
+                opened = opening => opened,
                 _ = orders.recv() => return,
             };
             let result = opened.as_ref().map(drop).map_err(|failure| *failure);
             let told = mailbox.input(Input::Connected { connection, result }).await;
-            if let (Ok(stream), Ok(())) = (opened, told) {
+            if let (Ok((stream, taken)), Ok(())) = (opened, told) {
                 lan::serve(connection, stream, Bytes::new(), orders, mailbox).await;
+                drop(taken);
             }
         });
     }

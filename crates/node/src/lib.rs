@@ -19,6 +19,7 @@ mod clock;
 pub mod config;
 mod connections;
 pub mod delegated;
+mod descriptors;
 pub mod dictionary_key;
 mod disk;
 mod event_loop;

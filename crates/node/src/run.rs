@@ -29,6 +29,7 @@ use crate::clock::Alarm;
 use crate::config::{ConfigError, InterceptMode, NodeConfig};
 use crate::connections::Connections;
 use crate::delegated::{self, DelegatedError};
+use crate::descriptors::{Budget, Descriptors};
 use crate::dictionary_key::{self, DictionaryKeyError, Origin};
 use crate::disk::{self, DiskError, StateLock};
 use crate::event_loop::{EventLoop, Parts};
@@ -49,10 +50,9 @@ use crate::tls::Trust;
 use crate::wan::{self, KnownSources, LinkNumbers, Listening};
 use crate::watchdog::{Heart, Supervision, Watched};
 
-/// Descriptors kept for everything but flows: listeners, links, files of the dictionary.
-const OTHER_DESCRIPTORS: u64 = 256;
-/// A flow has one connection at this node; one that goes directly has two.
-const DESCRIPTORS_PER_FLOW: u64 = 2;
+/// Flows that peers, and connections that clients, may have begun when interception ends for want of
+/// descriptors: a tenth of a second at 10,000 new ones a second.
+const FLOWS_ON_THEIR_WAY: usize = 1_000;
 /// Beyond its grace a node waits this long for the engine to reset what is left.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
 /// Tasks that still hold connections are given this long to end before they are dropped.
@@ -221,7 +221,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let dictionary_key = dictionary_key(&config)?;
     delegated::delegate(&mut config)?;
     let pins = Pins::new(&config.state_directory);
-    fit_flows_to_descriptors(&mut config);
+    let budget = fit_flows_to_descriptors(&mut config);
 
     let intercepts = config.intercept.mode == InterceptMode::Transparent;
     if intercepts {
@@ -252,6 +252,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
         dictionary_key,
         pins,
         heart,
+        budget,
         handle: runtime.handle().clone(),
     };
     let ended = runtime.block_on(node.live(opened, supervision, watched));
@@ -266,6 +267,7 @@ struct Node {
     dictionary_key: Option<DictionaryKey>,
     pins: Pins,
     heart: Heart,
+    budget: Budget,
     handle: Handle,
 }
 
@@ -286,9 +288,12 @@ impl Node {
         let numbers = LinkNumbers::default();
         let known = KnownSources::default();
         let paired = Arc::new(Notify::new());
-        let disk = disk::start(&self.config.state_directory, mailbox.clone())
+        let files = self.budget.disk_files;
+        let disk = disk::start(&self.config.state_directory, files, mailbox.clone())
             .map_err(step("start the disk thread"))?;
+        let descriptors = Descriptors::new(self.budget.pool);
         let parts = Parts {
+            descriptors: descriptors.clone(),
             config: self.config.clone(),
             identity: Arc::clone(&self.identity),
             pins: self.pins.clone(),
@@ -322,11 +327,12 @@ impl Node {
                 numbers,
                 known,
                 mailbox: mailbox.clone(),
+                handshakes: self.budget.handshakes,
                 paired: Arc::clone(&paired),
             };
             tokio::spawn(wan::listen(into_tokio(listener)?, listening));
         }
-        let connections = Connections::new(engine);
+        let connections = Connections::new(engine, descriptors);
         let held = intercept::HeldSyns::default();
         if let Some(hold) = opened.hold {
             let (connections, mailbox) = (connections.clone(), mailbox.clone());
@@ -689,21 +695,25 @@ fn into_tokio(listener: std::net::TcpListener) -> Result<TcpListener, RunError> 
     TcpListener::from_std(listener).map_err(step("hand a listener to the runtime"))
 }
 
-/// A flow without a descriptor would be refused; one that was never taken passes by.
-fn fit_flows_to_descriptors(config: &mut NodeConfig) {
-    let Ok(descriptors) = sys::raise_descriptor_limit() else {
-        return;
-    };
-    let flows = descriptors.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_PER_FLOW;
-    let flows = usize::try_from(flows).unwrap_or(usize::MAX).max(1);
-    if config.limits.flows > flows {
+/// Divides the descriptors, as many as the process may have, and lowers the limit of flows to what they
+/// allow: interception must end before they are used up.
+fn fit_flows_to_descriptors(config: &mut NodeConfig) -> Budget {
+    // A system that does not say has as many as most.
+    const USUAL: u64 = 1_024;
+    let descriptors = sys::raise_descriptor_limit().unwrap_or(USUAL);
+    let budget = Budget::of(descriptors, config);
+    config.limits.comfortable_flows = budget.flows;
+    if config.limits.flows > budget.flows {
         tracing::warn!(
-            flows,
+            flows = budget.flows,
             descriptors,
             "[limits] flows is lowered to what the limit of open files allows; raise that (`ulimit -Hn`, LimitNOFILE=)"
         );
-        config.limits.flows = flows;
+        // Those that are on their way when interception ends wait for descriptors.
+        let most = budget.flows + FLOWS_ON_THEIR_WAY;
+        config.limits.flows = config.limits.flows.min(most);
     }
+    budget
 }
 
 fn drop_capabilities(intercepts: bool) -> io::Result<()> {
@@ -805,6 +815,12 @@ mod tests {
             dictionary_key: None,
             pins: Pins::new(directory.path()),
             heart: Heart::default(),
+            budget: Budget {
+                pool: 64,
+                flows: 32,
+                disk_files: 4,
+                handshakes: 4,
+            },
             handle: Handle::current(),
         };
         let (mailbox, _messages) = Mailbox::new();

@@ -12,11 +12,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime};
 
 use node::identity::Identity;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         }
         ["hold", server, count] => hold(server.parse().unwrap(), count.parse().unwrap()),
         ["flood", server] => flood(server.parse().unwrap()),
+        ["crowd", server, count] => crowd(server.parse().unwrap(), count.parse().unwrap()),
         // What `cargo test` and its relatives ask of a harness.
         words if words.contains(&"--list") => {
             println!("interception: test");
@@ -145,6 +148,38 @@ fn hold(server: SocketAddr, count: usize) {
     drop(held);
 }
 
+/// Opens so many connections, all at the same time, and then asks on each; prints how they ended.
+fn crowd(server: SocketAddr, count: usize) {
+    let all_open = Arc::new(Barrier::new(count));
+    let exchange = move || {
+        let patience = Duration::from_secs(30);
+        let connected = TcpStream::connect_timeout(&server, patience);
+        all_open.wait();
+        let mut stream = connected?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(&[b'x'; 1_000])?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let clients: Vec<_> = (0..count)
+        .map(|_| {
+            let client = std::thread::Builder::new().stack_size(64 << 10);
+            client.spawn(exchange.clone()).unwrap()
+        })
+        .collect();
+    let mut ends = BTreeMap::new();
+    for client in clients {
+        let end = match client.join().unwrap() {
+            Ok(answer) => answer,
+            Err(error) => format!("{:?}", error.kind()),
+        };
+        *ends.entry(end).or_insert(0) += 1;
+    }
+    print!("{ends:?}");
+}
+
 /// Sends 100,000 datagrams that look like packets of nobody's, and prints how many were answered.
 fn flood(server: SocketAddr) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -229,6 +264,11 @@ fn run_tests() -> ExitCode {
     ] {
         test(&mut lab);
         println!("interception: {name} ... ok");
+    }
+    drop(lab);
+    for site in ["near", "far"] {
+        few_descriptors(site);
+        println!("interception: a_{site}_node_of_few_descriptors_resets_nobody ... ok");
     }
     ExitCode::SUCCESS
 }
@@ -566,6 +606,35 @@ fn stopped_beside_another(lab: &mut Lab) {
     );
 }
 
+/// 600 connections at once meet a node that may open 256 files: none is reset, all are answered, rules can
+/// still be changed, and then the node works as before.
+fn few_descriptors(site: &'static str) {
+    let mut lab = Lab::build();
+    lab.limited = Some(site);
+    lab.start_nodes();
+    assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
+    let program = std::env::current_exe().unwrap();
+    for _ in 0..2 {
+        let command = [program.to_str().unwrap(), "crowd", SERVER, "600"];
+        let ends = text(&lab.inside("client", &command));
+        assert_eq!(ends, "{\"198.18.1.2 1000\": 600}", "{}", lab.log(site));
+        // It has told, or was told, that there were too many; and then there is room again.
+        lab.wait_for_session();
+        let before = lab.flows_total("near");
+        within(Duration::from_secs(10), || {
+            lab.fetch(SERVER) == "198.18.1.2 200000" && lab.flows_total("near") > before
+        });
+    }
+    let log = lab.log(site);
+    for failure in [
+        "cannot take a connection",
+        "cannot be put in place",
+        "Too many open files",
+    ] {
+        assert!(!log.contains(failure), "{log}");
+    }
+}
+
 fn stop(lab: &Lab, site: &str) {
     signal(lab.process(site), "TERM");
     within(Duration::from_secs(15), || lab.status(site).is_none());
@@ -582,6 +651,8 @@ struct Lab {
     prefix: String,
     home: tempfile::TempDir,
     children: Vec<Child>,
+    /// The site whose node may open 256 files, if any.
+    limited: Option<&'static str>,
 }
 
 impl Lab {
@@ -590,6 +661,7 @@ impl Lab {
             prefix: format!("tln-it{}-", std::process::id()),
             home: tempfile::tempdir().unwrap(),
             children: Vec::new(),
+            limited: None,
         };
         for site in ["client", "near", "far", "server"] {
             run(&["ip", "netns", "add", &lab.namespace(site)]);
@@ -725,10 +797,20 @@ impl Lab {
         })
     }
 
+    fn log(&self, site: &str) -> String {
+        let log = self.home.path().join(format!("{site}.log"));
+        std::fs::read_to_string(log).unwrap_or_default()
+    }
+
     fn start(&mut self, site: &str, arguments: &[&str]) {
         let log = std::fs::File::create(self.home.path().join(format!("{site}.log"))).unwrap();
+        let limit: &[&str] = match self.limited == Some(site) {
+            true => &["prlimit", "--nofile=64:256"],
+            false => &[],
+        };
         let child = Command::new("ip")
             .args(["netns", "exec", &self.namespace(site)])
+            .args(limit)
             .arg(std::env::current_exe().unwrap())
             .args(arguments)
             .stdin(Stdio::null())

@@ -13,7 +13,7 @@ use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
 use crate::bounds::{Refusal, Source};
 use crate::config::AcceptMode;
 use crate::direct::{Direct, DirectReason, Life};
-use crate::flow::{Birth, ClientState, Flow, Turn, Unsent};
+use crate::flow::{Birth, ClientState, Flow, Turn, Unsent, message};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
 use crate::peer::Peer;
 use crate::shares::{self, DIRECT_BEYOND_LIMIT, Kind, SOURCE_PASSES_FOR, source_of};
@@ -204,11 +204,28 @@ impl Engine {
     pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: Open) {
         let failure = match registry::by_number(open.accelerator) {
             _ if self.is_full() || self.is_peer_full(node) => ConnectFailure::Exhausted,
-            Some(accelerator) => return self.open_far(now, (node, id), accelerator, &open),
+            Some(accelerator) => {
+                self.open_far(now, (node, id), accelerator, &open);
+                return self.tell_if_full(node, id);
+            }
             None => ConnectFailure::Other,
         };
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.session.answer(id, Answer::Failed(failure));
+        }
+    }
+
+    /// Tells the peer that opened this flow to open no more for a while, if there are many already.
+    fn tell_if_full(&mut self, node: NodeId, id: FlowId) {
+        if self.open_in_all() < self.config.limits.comfortable_flows {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(&node)
+            && peer.session.has_message_room(id)
+        {
+            peer.session
+                .send_message(id, message::NODE_IS_FULL, Bytes::new());
+            self.touched.insert(node);
         }
     }
 

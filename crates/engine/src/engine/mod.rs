@@ -29,7 +29,7 @@ use vocab::{NodeId, Random, Time};
 
 use crate::asymmetric_routes::AsymmetricRoutes;
 use crate::bounds::Bounds;
-use crate::config::{Config, Prefix};
+use crate::config::{Config, Limits, Prefix};
 use crate::direct::Direct;
 use crate::flow::Flow;
 use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
@@ -511,7 +511,13 @@ impl Engine {
 
     pub(super) fn watch_limits(&mut self) {
         let flows = self.flows.len() + self.directs.len();
-        let change = crossed(self.flow_limit_reached, flows, self.config.limits.flows);
+        let Limits {
+            flows: limit,
+            comfortable_flows,
+            ..
+        } = self.config.limits;
+        let limit = limit.min(comfortable_flows);
+        let change = crossed(self.flow_limit_reached, flows, limit);
         if let Some(reached) = change {
             self.flow_limit_reached = reached;
             self.limit_event("flows", reached);

@@ -10,7 +10,7 @@ use tunnel::{Answer, LinkEnd, LinkId, ResetReason};
 use vocab::{FlowId, NodeId, Time};
 
 use super::{Engine, PEER_FULL_FOR};
-use crate::flow::Flow;
+use crate::flow::{Flow, message};
 use crate::io::{ConnectFailure, Event, Output};
 use crate::peer::Reach;
 use crate::why;
@@ -148,6 +148,10 @@ impl Engine {
             Said::Consumed { flow, offset } => {
                 self.turn_of(now, node, flow, |flow, turn| flow.consumed(turn, offset));
             }
+            Said::Message {
+                kind: message::NODE_IS_FULL,
+                ..
+            } => self.peer_is_full(now, node),
             Said::Message { flow, kind, bytes } => {
                 self.turn_of(now, node, flow, |flow, turn| {
                     flow.message(turn, kind, bytes)
@@ -318,9 +322,7 @@ impl Engine {
             // The server is not to blame: the peer is full or stopping, and what would go to it
             // passes by until it has had time to empty.
             Answer::Failed(ConnectFailure::Exhausted) => {
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.full_until = Some(now + PEER_FULL_FOR);
-                }
+                self.peer_is_full(now, node);
                 self.end_failed(now, number, ConnectFailure::Exhausted);
             }
             Answer::Failed(failure @ ConnectFailure::AnswersElsewhere) => {
@@ -328,6 +330,13 @@ impl Engine {
                 self.server_failed(now, number, failure);
             }
             Answer::Failed(failure) => self.server_failed(now, number, failure),
+        }
+    }
+
+    /// The peer gets no new flows for a while.
+    fn peer_is_full(&mut self, now: Time, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.full_until = Some(now + PEER_FULL_FOR);
         }
     }
 

@@ -293,6 +293,7 @@ fn check(
             memory: limits.memory,
             source_flows_percent: limits.source_flows_percent,
             peer_flows_percent: limits.peer_flows_percent,
+            ..engine::Limits::default()
         },
         policy: engine::Policy {
             accept: policy.accept,

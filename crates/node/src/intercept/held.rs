@@ -331,6 +331,12 @@ fn take(
             return;
         }
     }
+    // Where there are none, it waits in the kernel's queue.
+    let Some(taken) = connections.descriptors_now() else {
+        held.release(pair);
+        warn_if_failed(packets.let_in(&syn));
+        return;
+    };
     let (packets, held, waiting) = (Arc::clone(packets), held.clone(), mailbox.clone());
     let via = Via::Transparent;
     connections.asks(pair.0, pair.1, via, mailbox, move |mut asked| async move {
@@ -353,6 +359,7 @@ fn take(
             }
             lan::Outcome::Declined(_) | lan::Outcome::Ended => held.release(pair),
         }
+        drop(taken);
     });
 }
 

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
 
 use bytes::Bytes;
 use engine::Via;
@@ -17,12 +16,11 @@ use super::held::HeldSyns;
 use crate::connections::Connections;
 use crate::lan;
 use crate::mailbox::Mailbox;
-use crate::repeats;
 
-/// Handshakes and finished connections that may wait for us; the kernel caps it at somaxconn.
+/// Handshakes and finished connections that may wait for us; the kernel caps it at somaxconn. Those that
+/// find no descriptors wait here, so it is not shorter where these are few: a SYN that finds the queue full
+/// is answered by a cookie, and its connection hangs.
 const BACKLOG: i32 = 4096;
-/// When the system has no descriptor for a new connection, it is asked again after this.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Binds the listeners, IPv4 and where there is IPv6 also that.
 ///
@@ -62,16 +60,7 @@ pub(crate) async fn accept_intercepted(
 ) {
     let own = listener.local_addr().ok();
     loop {
-        let (stream, client) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                repeats::NO_CLIENT_ACCEPTED.tell(None, || {
-                    tracing::warn!(%error, "cannot take a connection");
-                });
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let (stream, client) = Connections::accept(&listener).await;
         let Ok(server) = stream.local_addr() else {
             continue;
         };
@@ -85,7 +74,8 @@ pub(crate) async fn accept_intercepted(
         let Some(stream) = held.hand_over(pair, stream) else {
             continue;
         };
+        let taken = connections.descriptors().await;
         let (early, via) = (Bytes::new(), Via::Transparent);
-        connections.accepted(stream, early, client, server, via, &mailbox);
+        connections.accepted((stream, taken), early, client, server, via, &mailbox);
     }
 }

@@ -19,10 +19,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::Connections;
+use crate::descriptors::Taken;
 use crate::lan::{self, Outcome};
 use crate::mailbox::Mailbox;
 use crate::places::{CrowdedOut, Places, Sharing, Standing};
-use crate::repeats;
 use http_connect::{Head, Status};
 use socks5::{Host, Parsed, Refusal};
 
@@ -35,8 +35,6 @@ const SHARING: Sharing = Sharing {
     per_source: 256,
     time_to_finish: Duration::from_secs(2),
 };
-/// When the system has no descriptor for a new connection, it is asked again after this.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Which proxy protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,20 +57,12 @@ pub(crate) async fn listen(
     mailbox: Mailbox,
 ) {
     loop {
-        let (mut stream, client) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                repeats::NO_CLIENT_ACCEPTED.tell(None, || {
-                    tracing::warn!(%error, "cannot take a connection");
-                });
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let (mut stream, client) = Connections::accept(&listener).await;
         let Some(place) = places.enter(client.ip(), Standing::Unknown) else {
             tracing::debug!(%client, "too many unfinished requests; closed");
             continue;
         };
+        let taken = connections.descriptors().await;
         let (connections, mailbox) = (connections.clone(), mailbox.clone());
         tokio::spawn(async move {
             let request = async {
@@ -97,7 +87,7 @@ pub(crate) async fn listen(
                         client,
                         server,
                         early,
-                        stream,
+                        (stream, taken),
                     );
                 }
                 Err(error) => tracing::debug!(%client, %error, via = %protocol.via(), "refused"),
@@ -114,7 +104,7 @@ fn ask(
     client: SocketAddr,
     server: SocketAddr,
     early: Bytes,
-    stream: TcpStream,
+    (stream, taken): (TcpStream, Taken),
 ) {
     // A socket is waited for by the runtime that it was made in, so this one is made anew.
     let stream = stream.into_std();
@@ -134,6 +124,7 @@ fn ask(
             }
             Outcome::Ended => lan::reset(stream),
         }
+        drop(taken);
     });
 }
 

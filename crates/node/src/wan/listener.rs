@@ -53,6 +53,8 @@ pub(crate) struct Listening {
     pub(crate) numbers: LinkNumbers,
     pub(crate) known: KnownSources,
     pub(crate) mailbox: Mailbox,
+    /// There are descriptors for so many of them at a time.
+    pub(crate) handshakes: usize,
     /// Told when a pin was added here.
     pub(crate) paired: Arc<tokio::sync::Notify>,
 }
@@ -75,7 +77,11 @@ pub(crate) async fn listen(
     let acceptor = Arc::new(Acceptor {
         session: tls::session_server(&listening.identity, listening.trust.clone())?,
         pairing: tls::pairing_server(&listening.identity)?,
-        places: Places::new(SHARING),
+        places: Places::new(Sharing {
+            places: listening.handshakes.min(SHARING.places),
+            per_source: listening.handshakes.div_ceil(2).min(SHARING.per_source),
+            ..SHARING
+        }),
         listening,
     });
     if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {

@@ -37,6 +37,7 @@ impl Stand {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let listening = Listening {
+            handshakes: SHARING.places,
             identity: Arc::clone(&hub),
             trust,
             wan: config.wan,

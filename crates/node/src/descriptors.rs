@@ -1,0 +1,172 @@
+//! Who may have how many of the process's file descriptors.
+//!
+//! ```text
+//!   the limit = reserve (rules, administration, disk, links, runtime) + pool (hosts' connections)
+//!   pool: ├── flows ──────────── interception ends ──┤── connections that were accepted already ──┤
+//! ```
+//! A connection is accepted only when there are descriptors for it and for the way to its server. Until
+//! then it waits in the kernel's queue, where it costs none. So accepting, opening and the start of `nft`
+//! never fail for want of a descriptor. Interception ends well before the pool is used up
+//! ([`Budget::flows`]): new connections then go directly to their servers. Those that the kernel had
+//! taken before that are served from the rest of the pool, in their turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::NodeConfig;
+
+/// A client's connection has one here, and one to its server if it goes directly.
+const PER_CLIENT: u32 = 2;
+/// A peer's flow has one, to its server.
+const PER_SERVER: u32 = 1;
+
+/// Standard streams, the watchdog, listeners, the administration socket, timers and the polls of two
+/// runtimes; some twenty, and room for those that are closed a moment later.
+const RUNTIME: u64 = 32;
+/// `nft` or `ip` at work: three pipes while it starts, and a successor of the watchdog beside it.
+const TOOLS: u64 = 12;
+/// Clients of the administration socket and scrapers of metrics at a time.
+const QUESTIONS: u64 = 16 + 8;
+/// Links to one peer: TCP and UDP, the old ones beside the new ones.
+const PER_PEER: u64 = 4;
+/// Handshakes of strangers, where there are descriptors enough (`wan/listener.rs`).
+const HANDSHAKES: u64 = 256;
+/// Files of the dictionary that are kept open, where there are descriptors enough.
+const DISK_FILES: u64 = 64;
+/// Handshakes and disk files get this part of the limit, at most, each.
+const SHARE: u64 = 16;
+/// The fewest of each.
+const LEAST: u64 = 4;
+
+/// Connections that the kernel may have taken when interception ends, at most: a tenth of a second at
+/// 10,000 new connections a second.
+const LATE_MAX: usize = 1_000;
+/// They get this part of the places, where these are few.
+const LATE_SHARE: usize = 4;
+
+/// A peer's flow waits this long for a descriptor: as long as for a server that does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How the descriptors are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// Connections of hosts have so many descriptors together.
+    pub(crate) pool: usize,
+    /// With so many flows and direct connections interception ends, at most.
+    pub(crate) flows: usize,
+    /// Files of the dictionary that may be kept open.
+    pub(crate) disk_files: usize,
+    /// Handshakes of strangers at a time.
+    pub(crate) handshakes: usize,
+}
+
+impl Budget {
+    /// Divides this many descriptors.
+    pub(crate) fn of(descriptors: u64, config: &NodeConfig) -> Self {
+        let share = |most: u64| (descriptors / SHARE).clamp(LEAST, most);
+        let (handshakes, disk_files) = (share(HANDSHAKES), share(DISK_FILES));
+        let links = PER_PEER * config.peers.len() as u64;
+        let reserve = RUNTIME + TOOLS + QUESTIONS + links + handshakes + disk_files;
+        let pool = descriptors.saturating_sub(reserve);
+        // A node that can hold nothing at all is still a node; it says so.
+        let pool = usize::try_from(pool)
+            .unwrap_or(usize::MAX)
+            .clamp(2 * PER_CLIENT as usize, Semaphore::MAX_PERMITS);
+        let places = pool / PER_CLIENT as usize;
+        let late = (places / LATE_SHARE).clamp(1, LATE_MAX);
+        Self {
+            pool,
+            flows: (places - late).max(1),
+            disk_files: disk_files as usize,
+            handshakes: handshakes as usize,
+        }
+    }
+}
+
+/// The pool. What is taken goes back when it is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Descriptors(Arc<Semaphore>);
+
+/// Descriptors that belong to a connection.
+#[derive(Debug)]
+pub(crate) struct Taken(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
+
+impl Descriptors {
+    pub(crate) fn new(pool: usize) -> Self {
+        Self(Arc::new(Semaphore::new(pool)))
+    }
+
+    /// Waits for those of a client's connection: its own and one to its server.
+    pub(crate) async fn for_client(&self) -> Taken {
+        self.take(PER_CLIENT).await
+    }
+
+    /// The same if they are there now.
+    pub(crate) fn for_client_now(&self) -> Option<Taken> {
+        let permit = Arc::clone(&self.0).try_acquire_many_owned(PER_CLIENT);
+        permit.ok().map(Taken)
+    }
+
+    /// Waits for that of a peer's flow; `None` when there is none for too long.
+    pub(crate) async fn for_server(&self) -> Option<Taken> {
+        tokio::time::timeout(PATIENCE, self.take(PER_SERVER))
+            .await
+            .ok()
+    }
+
+    async fn take(&self, count: u32) -> Taken {
+        let permit = Arc::clone(&self.0).acquire_many_owned(count).await;
+        Taken(permit.expect("nobody closes the pool"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config() -> NodeConfig {
+        let text = "[node]\nname = \"near\"\n[intercept]\nmode = \"off\"\n\
+            [[peer]]\nname = \"far\"\naddress = \"192.0.2.1:4433\"\nprefixes = [\"203.0.113.0/24\"]\n";
+        NodeConfig::parse(Path::new("near.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn everything_has_its_descriptors_before_hosts_get_the_rest() {
+        for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20] {
+            let budget = Budget::of(descriptors, &config());
+            let reserve = descriptors as usize - budget.pool;
+            let used =
+                budget.disk_files + budget.handshakes + (RUNTIME + TOOLS + QUESTIONS) as usize;
+            assert!(
+                reserve >= used + PER_PEER as usize,
+                "{descriptors}: {budget:?}"
+            );
+            // Interception ends while there is still room for what was accepted already.
+            let room = budget.pool / 2 - budget.flows;
+            assert!(room >= 1, "{descriptors}: {budget:?}");
+        }
+        let usual = Budget::of(1 << 20, &config());
+        assert!(usual.flows > 500_000, "{usual:?}");
+        assert_eq!((usual.handshakes, usual.disk_files), (256, 64));
+        let few = Budget::of(256, &config());
+        assert!((40..100).contains(&few.flows), "{few:?}");
+        // Fewer than are needed: it begins to work all the same, as slowly as it must.
+        assert_eq!(Budget::of(32, &config()).flows, 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_goes_back_and_others_wait_for_it() {
+        let descriptors = Descriptors::new(3);
+        let first = descriptors.for_client().await;
+        let _second = descriptors.for_server().await.unwrap();
+        let mut third = std::pin::pin!(descriptors.for_client());
+        let waits = tokio::time::timeout(Duration::ZERO, &mut third).await;
+        assert!(waits.is_err());
+        drop(first);
+        third.await;
+    }
+}
