@@ -12,6 +12,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod accepting;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -29,19 +31,6 @@ const RELOAD: node::admin::Request = node::admin::Request::Reload {
 };
 const SERVER: &str = "198.18.2.2:8080";
 const SERVER_IPV6: &str = "[2001:2:0:2::2]:8080";
-const CLOSED: &str = "198.18.2.2:8081";
-const CLOSED_IPV6: &str = "[2001:2:0:2::2]:8081";
-/// A closed port whose clients are accepted at once, by the policy.
-const CLOSED_AT_ONCE: &str = "198.18.2.2:8082";
-/// Where a server is started and stopped during a test.
-const COMES_AND_GOES: &str = "198.18.2.2:8083";
-/// Where a server is whose answers take another route; the second is another port of the same host.
-const ELSEWHERE: &str = "198.18.2.2:8085";
-const ELSEWHERE_TOO: &str = "198.18.2.2:8086";
-/// A server whose clients are accepted after it, by the policy, though it was reached before.
-const AFTER_SERVER: &str = "198.18.2.2:8084";
-/// A closed port at the far node's WAN address, which lies in a prefix of the far node.
-const PEER_ITSELF: &str = "198.18.11.2:8081";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -214,32 +203,39 @@ fn run_tests() -> ExitCode {
             "both_addresses_are_kept_in_both_families",
             both_addresses as fn(&mut Lab),
         ),
-        ("a_closed_port_is_refused_from_the_first_try", closed_port),
+        (
+            "a_closed_port_is_refused_from_the_first_try",
+            accepting::closed_port,
+        ),
         (
             "clients_accepted_at_once_by_the_policy_find_a_closed_port_on_the_next_try",
-            accepted_at_once,
+            accepting::accepted_at_once,
         ),
         (
             "the_first_connection_to_a_server_is_accelerated_and_accepted_after_it",
-            first_connection,
+            accepting::first_connection,
         ),
         (
             "a_server_that_answers_while_it_is_bypassed_is_accelerated_again",
-            bypassed_server_answers,
+            accepting::bypassed_server_answers,
         ),
         (
             "held_connections_survive_strict_reverse_path_filtering",
-            strict_reverse_path,
+            accepting::strict_reverse_path,
         ),
         ("routes_are_followed", followed_routes),
         ("a_client_at_its_share_passes_by", client_at_its_share),
         (
             "a_peers_own_address_is_never_intercepted",
-            peers_own_address,
+            accepting::peers_own_address,
         ),
         (
             "an_asymmetric_route_is_found_named_and_bypassed",
-            asymmetric_route,
+            accepting::asymmetric_route,
+        ),
+        (
+            "servers_that_are_silent_or_unreachable_look_so_to_their_clients",
+            accepting::silent_and_unreachable,
         ),
         (
             "udp_is_taken_and_left_when_it_is_blocked_and_taken_again",
@@ -293,114 +289,6 @@ fn both_addresses(lab: &mut Lab) {
         before + 2,
         "they went through the session"
     );
-}
-
-fn closed_port(lab: &mut Lab) {
-    for closed in [CLOSED, CLOSED_IPV6] {
-        let before = lab.flows_total("near");
-        assert_eq!(lab.fetch(closed), "ConnectionRefused");
-        assert_eq!(lab.flows_total("near"), before + 1, "the far node asked it");
-        // It is bypassed now, and looks the same.
-        assert_eq!(lab.fetch(closed), "ConnectionRefused");
-    }
-}
-
-fn accepted_at_once(lab: &mut Lab) {
-    let first = lab.fetch(CLOSED_AT_ONCE);
-    assert!(
-        first == "ConnectionReset" || first == "BrokenPipe",
-        "{first}"
-    );
-    within(Duration::from_secs(3), || {
-        lab.fetch(CLOSED_AT_ONCE) == "ConnectionRefused"
-    });
-}
-
-fn first_connection(lab: &mut Lab) {
-    lab.serve(8084);
-    for server in [SERVER, SERVER_IPV6] {
-        // An earlier test has reached it.
-        lab.fetch(server);
-        assert!(lab.last_intercept_stage().contains("accepted at once"));
-    }
-    for _ in 0..2 {
-        let before = lab.flows_total("near");
-        assert_eq!(lab.fetch(AFTER_SERVER), "198.18.1.2 200000");
-        assert_eq!(lab.flows_total("near"), before + 1);
-        let stage = lab.last_intercept_stage();
-        assert!(stage.contains("accepted after the server"), "{stage}");
-    }
-}
-
-fn bypassed_server_answers(lab: &mut Lab) {
-    assert_eq!(lab.fetch(COMES_AND_GOES), "ConnectionRefused");
-    let is_bypassed = |lab: &Lab| {
-        let rules = lab.inside("near", &["nft", "list", "ruleset"]);
-        text(&rules).contains("198.18.2.2 . 8083")
-    };
-    within(Duration::from_secs(3), || is_bypassed(lab));
-    let server = lab.serve(8083);
-    let before = lab.flows_total("near");
-    // The server may not listen yet; whoever reaches it first does so directly.
-    within(Duration::from_secs(5), || {
-        lab.fetch(COMES_AND_GOES) == "198.18.1.2 200000"
-    });
-    assert_eq!(lab.flows_total("near"), before, "it went directly");
-    within(Duration::from_secs(3), || !is_bypassed(lab));
-    assert_eq!(lab.fetch(COMES_AND_GOES), "198.18.1.2 200000");
-    assert_eq!(lab.flows_total("near"), before + 1);
-
-    // A monitor sees a server go down after one connection at most.
-    signal(server, "KILL");
-    lab.fetch(COMES_AND_GOES);
-    within(Duration::from_secs(3), || {
-        lab.fetch(COMES_AND_GOES) == "ConnectionRefused"
-    });
-}
-
-/// The SYN that is let in comes by the loopback device, and the route back to its client does not.
-fn strict_reverse_path(lab: &mut Lab) {
-    // A SYN that is lost is sent again after a second.
-    assert_eq!(lab.fetch_within(AFTER_SERVER, "900"), "198.18.1.2 200000");
-}
-
-fn asymmetric_route(lab: &mut Lab) {
-    lab.serve(8085);
-    lab.serve(8086);
-    let route = ["198.18.1.0/24", "via", "198.18.3.1", "dev", "eth1"];
-    lab.set("server", &[&["ip", "route", "add"], &route[..]].concat());
-    let before = lab.flows_total("near");
-    // The far node finds out between the client's second SYN and its third, which goes directly.
-    assert_eq!(lab.fetch(ELSEWHERE), "198.18.1.2 200000");
-    assert_eq!(lab.flows_total("near"), before + 1);
-    let status = lab.status("near").unwrap();
-    let routes = &status["interception"]["bypassed_routes"];
-    assert_eq!(routes[0], "198.18.1.0/24 to 198.18.2.0/24");
-    let stage = lab.last_why()["stages"][0].clone();
-    let says = |field: &str| stage[field].as_str().unwrap().to_owned();
-    assert!(says("why_not").contains("asymmetric route"));
-    assert!(says("remedy").contains("through the far node"));
-
-    // Nobody else waits: neither for another port nor for a server that was reached before.
-    for server in [ELSEWHERE_TOO, SERVER] {
-        assert_eq!(lab.fetch_within(server, "900"), "198.18.1.2 200000");
-    }
-    assert_eq!(lab.flows_total("near"), before + 1);
-
-    // The next tests use the same networks. A configuration that is read again starts anew.
-    lab.set("server", &[&["ip", "route", "del"], &route[..]].concat());
-    let socket = lab.state("near").join("admin.sock");
-    node::admin::ask(&socket, RELOAD).unwrap();
-    within(Duration::from_secs(3), || {
-        let status = lab.status("near").unwrap();
-        status["interception"]["bypassed_routes"] == serde_json::json!([])
-    });
-}
-
-fn peers_own_address(lab: &mut Lab) {
-    let before = lab.flows_total("near");
-    assert_eq!(lab.fetch(PEER_ITSELF), "ConnectionRefused");
-    assert_eq!(lab.flows_total("near"), before);
 }
 
 /// Peers may go to what is routed out of the LAN interface, as soon as it is and no longer.

@@ -10,8 +10,9 @@
 //!          connected ◄───────────┤   the SYN enters the kernel again by the loopback device, marked,
 //!             │                  │   and the rules hand it to the listener of interception
 //!             ▼                  │
-//!          SYN-ACK to client     └─► refused: RST to the client; anything else: nothing, and the
-//!                                    client's next SYN finds the server bypassed
+//!          SYN-ACK to client     └─► refused: RST to the client; unreachable: ICMP to the client;
+//!                                    anything else: nothing, and the client's next SYN finds the
+//!                                    server bypassed
 //! ```
 //!
 //! The kernel answers a SYN by itself as soon as it reaches a listener, so the SYN must not reach one
@@ -192,15 +193,15 @@ impl PacketSockets {
         Ok(())
     }
 
-    /// Answers the SYN as a server does that refuses.
-    fn refuse(&self, syn: &SynPacket) -> io::Result<()> {
+    /// Sends the client of the SYN a packet.
+    fn answer(&self, syn: &SynPacket, packet: &[u8]) -> io::Result<()> {
         let socket = match syn.source.ip() {
             IpAddr::V4(_) => &self.ipv4,
             IpAddr::V6(_) => self.ipv6.as_ref().ok_or(io::ErrorKind::Unsupported)?,
         };
         // The packet has the port; raw sockets for IPv6 refuse another.
         let client = SockAddr::from(SocketAddr::new(syn.source.ip(), 0));
-        socket.send_to(&syn.refusal(), &client)?;
+        socket.send_to(packet, &client)?;
         Ok(())
     }
 }
@@ -355,7 +356,11 @@ fn take(
             }
             lan::Outcome::Declined(ConnectFailure::Refused) => {
                 held.release(pair);
-                warn_if_failed(packets.refuse(&syn));
+                warn_if_failed(packets.answer(&syn, &syn.refusal()));
+            }
+            lan::Outcome::Declined(ConnectFailure::Unreachable) => {
+                held.release(pair);
+                warn_if_failed(packets.answer(&syn, &syn.unreachable()));
             }
             lan::Outcome::Declined(_) | lan::Outcome::Ended => held.release(pair),
         }

@@ -1,5 +1,6 @@
 //! The first packet of a connection (a SYN), as it was logged on its way: who calls whom, the same packet
-//! with a valid checksum, and the refusal that the server would send.
+//! with a valid checksum, the refusal that the server would send, and what a router says that does not find
+//! the server.
 //!
 //! Parsers take any bytes. Extension headers of IPv6 before the TCP header are not followed: such a packet is
 //! not held.
@@ -9,7 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 const TCP_HEADER: usize = 20;
+const ICMP_HEADER: usize = 8;
 const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_ICMP: u8 = 1;
+const PROTOCOL_ICMPV6: u8 = 58;
 const FLAG_SYN: u8 = 0x02;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
@@ -82,11 +86,53 @@ impl SynPacket {
         segment[12] = ((TCP_HEADER / 4) as u8) << 4;
         segment[13] = FLAG_RST | FLAG_ACK;
         let (mut bytes, tcp_at) = match (self.destination.ip(), self.source.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => (ipv4_header(from, to), IPV4_HEADER),
-            (from, to) => (ipv6_header(as_ipv6(from), as_ipv6(to)), IPV6_HEADER),
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                (ipv4_header(from, to, PROTOCOL_TCP, TCP_HEADER), IPV4_HEADER)
+            }
+            (from, to) => {
+                let (from, to) = (as_ipv6(from), as_ipv6(to));
+                (ipv6_header(from, to, PROTOCOL_TCP, TCP_HEADER), IPV6_HEADER)
+            }
         };
         bytes.extend_from_slice(&segment);
         set_tcp_checksum(&mut bytes, tcp_at, self.destination.ip(), self.source.ip());
+        bytes
+    }
+}
+
+impl SynPacket {
+    /// The message of a router that does not find the server: host unreachable (RFC 792, Destination
+    /// Unreachable), or address unreachable (RFC 4443 §3.1). Its sender is the server's address, which the
+    /// client's rules expect an answer from.
+    pub(super) fn unreachable(&self) -> Vec<u8> {
+        // The header of the packet that it is about, and 8 bytes at least of what follows.
+        let quoted = &self.bytes[..self.tcp_at + 8];
+        let (mut bytes, icmp_at, kind, code, checksum_from) =
+            match (self.destination.ip(), self.source.ip()) {
+                (IpAddr::V4(from), IpAddr::V4(to)) => {
+                    let length = ICMP_HEADER + quoted.len();
+                    let header = ipv4_header(from, to, PROTOCOL_ICMP, length);
+                    (header, IPV4_HEADER, 3, 1, None)
+                }
+                (from, to) => {
+                    let (from, to) = (as_ipv6(from), as_ipv6(to));
+                    let length = ICMP_HEADER + quoted.len();
+                    let header = ipv6_header(from, to, PROTOCOL_ICMPV6, length);
+                    (header, IPV6_HEADER, 1, 3, Some((from, to)))
+                }
+            };
+        bytes.extend_from_slice(&[kind, code, 0, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(quoted);
+        let icmp = &bytes[icmp_at..];
+        let sum = match checksum_from {
+            None => checksum(&[icmp]),
+            Some((from, to)) => {
+                let length = (icmp.len() as u32).to_be_bytes();
+                let rest = [0, 0, 0, PROTOCOL_ICMPV6];
+                checksum(&[&from.octets(), &to.octets(), &length, &rest, icmp])
+            }
+        };
+        bytes[icmp_at + 2..icmp_at + 4].copy_from_slice(&sum.to_be_bytes());
         bytes
     }
 }
@@ -119,15 +165,16 @@ fn ipv6(packet: &[u8]) -> Option<Headers> {
     Some((IPV6_HEADER, IPV6_HEADER + payload, source, destination))
 }
 
-fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
-    let length = (IPV4_HEADER + TCP_HEADER) as u16;
+/// The header of a packet with a payload of this length.
+fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: usize) -> Vec<u8> {
+    let length = (IPV4_HEADER + payload) as u16;
     let mut header = vec![0; IPV4_HEADER];
     header[0] = 0x45;
     header[2..4].copy_from_slice(&length.to_be_bytes());
     // Don't fragment, as the packets of hosts have it.
     header[6] = 0x40;
     header[8] = HOPS;
-    header[9] = PROTOCOL_TCP;
+    header[9] = protocol;
     header[12..16].copy_from_slice(&from.octets());
     header[16..20].copy_from_slice(&to.octets());
     let checksum = checksum(&[&header]);
@@ -135,11 +182,12 @@ fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     header
 }
 
-fn ipv6_header(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+/// The header of a packet with a payload of this length.
+fn ipv6_header(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload: usize) -> Vec<u8> {
     let mut header = vec![0; IPV6_HEADER];
     header[0] = 0x60;
-    header[4..6].copy_from_slice(&(TCP_HEADER as u16).to_be_bytes());
-    header[6] = PROTOCOL_TCP;
+    header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+    header[6] = protocol;
     header[7] = HOPS;
     header[8..24].copy_from_slice(&from.octets());
     header[24..40].copy_from_slice(&to.octets());
@@ -215,8 +263,7 @@ mod tests {
     fn ipv6_syn() -> Vec<u8> {
         let from = "2001:2:0:1::2".parse().unwrap();
         let to = "2001:2:0:2::2".parse().unwrap();
-        let mut packet = ipv6_header(from, to);
-        packet[5] = (SYN.len() - IPV4_HEADER) as u8;
+        let mut packet = ipv6_header(from, to, PROTOCOL_TCP, SYN.len() - IPV4_HEADER);
         packet.extend_from_slice(&SYN[IPV4_HEADER..]);
         packet
     }
@@ -252,6 +299,26 @@ mod tests {
         let refusal = syn.refusal();
         assert_eq!(checksum(&[&refusal[..IPV4_HEADER]]), 0);
         assert_eq!(refusal[12..20], [198, 18, 2, 2, 198, 18, 1, 2]);
+    }
+
+    #[test]
+    fn a_router_that_does_not_find_the_server_quotes_the_syn() {
+        let syn = SynPacket::parse(SYN).unwrap();
+        let said = syn.unreachable();
+        assert_eq!(checksum(&[&said[..IPV4_HEADER]]), 0);
+        assert_eq!(said[9], PROTOCOL_ICMP);
+        assert_eq!(said[12..20], [198, 18, 2, 2, 198, 18, 1, 2]);
+        let icmp = &said[IPV4_HEADER..];
+        assert_eq!(icmp[..2], [3, 1]);
+        assert_eq!(checksum(&[icmp]), 0);
+        assert_eq!(icmp[ICMP_HEADER..], SYN[..IPV4_HEADER + 8]);
+
+        let packet = ipv6_syn();
+        let said = SynPacket::parse(&packet).unwrap().unreachable();
+        assert_eq!(said[6], PROTOCOL_ICMPV6);
+        assert_eq!(usize::from(said[5]), said.len() - IPV6_HEADER);
+        assert_eq!(said[IPV6_HEADER..IPV6_HEADER + 2], [1, 3]);
+        assert_eq!(said[IPV6_HEADER + ICMP_HEADER..], packet[..IPV6_HEADER + 8]);
     }
 
     #[test]
@@ -297,6 +364,7 @@ mod tests {
             bytes[at] = value;
             if let Some(syn) = SynPacket::parse(&bytes) {
                 let _ = syn.refusal();
+                let _ = syn.unreachable();
                 let _ = syn.with_checksum();
             }
         }

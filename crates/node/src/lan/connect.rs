@@ -22,8 +22,8 @@ use tokio::time::Instant;
 /// When a server that was called from a client's address has not answered, it is called from this node's own:
 /// after the second SYN, which the kernel sends after a second, could have been answered.
 const PROBE_AFTER: Duration = Duration::from_millis(1500);
-/// A slow server is not taken for one that answers elsewhere before this time.
-const PROBED_AT_LEAST: Duration = Duration::from_millis(2500);
+/// A server that has answered this node is given so long, and two round trips, to answer a client's address.
+const CONFIRM_AT_LEAST: Duration = Duration::from_secs(1);
 /// Such calls at a time; without a place the client's own call decides.
 static PROBES: Semaphore = Semaphore::const_new(64);
 /// A server that has not answered three SYNs (0, 1 and 3 s) by now looks dead to its client too.
@@ -60,9 +60,9 @@ pub(crate) async fn open(
     };
     let connected = tokio::select! {
         connected = attempt => connected,
-        () = answers_elsewhere(server), if client.is_some() => {
-            tracing::debug!(%server, ?client, "the server answers this node's own address only");
-            return Err(ConnectFailure::AnswersElsewhere);
+        failure = probe_for(client, server) => {
+            tracing::debug!(%server, ?client, ?failure, "no answer to the client's address");
+            return Err(failure);
         }
     };
     connected.map_err(|error| {
@@ -71,30 +71,52 @@ pub(crate) async fn open(
     })
 }
 
-/// Returns when a server is known to answer this node's own address after two SYNs from a client's address
-/// have found no answer; never otherwise. Its answers to the client take another route, or are dropped on
-/// the way.
-async fn answers_elsewhere(server: SocketAddr) {
-    let begun = Instant::now();
+/// As [`probe`], where a client's address is used; does not return otherwise.
+async fn probe_for(client: Option<SocketAddr>, server: SocketAddr) -> ConnectFailure {
+    match client {
+        Some(client) => probe(client.ip(), server).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Calls a server from this node's own address when two SYNs from a client's address have found no answer, and
+/// returns what that says of those; does not return when it says nothing. That a host is unreachable is told
+/// to whom the kernel takes for the sender, and that is not this node when it speaks from a client's address.
+async fn probe(client: IpAddr, server: SocketAddr) -> ConnectFailure {
     tokio::time::sleep(PROBE_AFTER).await;
+    let begun = Instant::now();
     let place = PROBES.try_acquire();
     if place.is_ok()
         && let Ok(probed) = tokio::time::timeout(CONNECT_TIMEOUT, connect(None, server)).await
     {
-        let has_answered = match probed {
-            Ok(stream) => {
-                // Nothing is said on it, and its end is not to look like the end of a request.
-                super::reset(stream);
-                true
-            }
-            Err(error) => failure(&error) == ConnectFailure::Refused,
-        };
-        if has_answered {
-            tokio::time::sleep_until(begun + PROBED_AT_LEAST).await;
-            return;
+        let answered = close(probed);
+        if answered == Err(ConnectFailure::Unreachable) {
+            return ConnectFailure::Unreachable;
+        }
+        if is_answer(answered) && !answers_client(client, server, begun.elapsed()).await {
+            return ConnectFailure::AnswersElsewhere;
         }
     }
     std::future::pending().await
+}
+
+/// Whether a server that answers this node's own address within `round_trip` answers a client's address as
+/// well. It may have been started, or let through, since it was last called from there.
+async fn answers_client(client: IpAddr, server: SocketAddr, round_trip: Duration) -> bool {
+    let patience = CONFIRM_AT_LEAST + 2 * round_trip;
+    let any_port = SocketAddr::new(client, 0);
+    let called = tokio::time::timeout(patience, connect(Some(any_port), server)).await;
+    // What this node could not even send has found no answer elsewhere.
+    called.is_ok_and(|called| close(called) != Err(ConnectFailure::TimedOut))
+}
+
+/// Ends a call on which nothing is to be said; its end is not to look like the end of a request.
+fn close(called: io::Result<TcpStream>) -> Result<(), ConnectFailure> {
+    called.map(super::reset).map_err(|error| failure(&error))
+}
+
+fn is_answer(called: Result<(), ConnectFailure>) -> bool {
+    matches!(called, Ok(()) | Err(ConnectFailure::Refused))
 }
 
 async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<TcpStream> {
