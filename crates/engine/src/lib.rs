@@ -37,5 +37,5 @@ pub use config::{
 };
 pub use engine::Engine;
 pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkEnd, LinkId, OnBehalf, Output, Via};
-pub use report::{DictionaryStatus, FlowReport, PeerFlows, PeerStatus, StageReport, Status, Why};
+pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};
 pub use shares::source_of;

@@ -6,15 +6,6 @@ use serde::Serialize;
 
 use crate::io::Via;
 
-/// How many flows there are with a peer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PeerFlows {
-    /// Those whose clients are beside this node.
-    pub near: usize,
-    /// All of them.
-    pub all: usize,
-}
-
 /// The state of a node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Status {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use accelerate::Half;
 use bytes::Bytes;
 use tunnel::congestion::Remembered;
 use tunnel::{LinkId, ResetReason, Session};
@@ -13,7 +12,6 @@ use super::Engine;
 use crate::config::{Config, PeerConfig};
 use crate::io::Output;
 use crate::peer::{Peer, Reach};
-use crate::report::PeerFlows;
 
 /// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
 /// round trip in which it hears of a limit.
@@ -101,14 +99,8 @@ impl Engine {
 
     /// How many flows there are with a peer.
     #[must_use]
-    pub fn flows_of(&self, node: NodeId) -> PeerFlows {
-        let numbers = self.peers.get(&node).map(|peer| peer.flows.values());
-        let mut count = PeerFlows::default();
-        for flow in (numbers.into_iter().flatten()).filter_map(|number| self.flows.get(number)) {
-            count.all += 1;
-            count.near += usize::from(flow.half == Half::Near);
-        }
-        count
+    pub fn flows_of(&self, node: NodeId) -> usize {
+        self.peers.get(&node).map_or(0, |peer| peer.flows.len())
     }
 
     pub(super) fn remove_peer(&mut self, now: Time, node: NodeId) {

@@ -52,14 +52,11 @@ fn a_refused_node_resets_the_flows_of_who_removed_it() {
 }
 
 fn unanswered(world: &World) -> Option<(usize, usize)> {
-    let ended = world.nodes[NEAR]
-        .events
-        .iter()
-        .find_map(|event| match event {
-            Event::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
-            _ => None,
-        });
-    ended
+    let mut events = world.nodes[NEAR].events.iter();
+    events.find_map(|event| match event {
+        Event::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
+        _ => None,
+    })
 }
 
 /// Their opens are in the stopped node's kernel: it may execute them when it goes on, so they are never

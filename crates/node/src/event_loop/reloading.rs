@@ -111,7 +111,7 @@ impl EventLoop {
             !peers.contains_key(node) && is_pinned(node)
         });
         unlisted
-            .map(|(node, slot)| (slot.name.clone(), self.engine.flows_of(*node).all))
+            .map(|(node, slot)| (slot.name.clone(), self.engine.flows_of(*node)))
             .collect()
     }
 
@@ -133,7 +133,7 @@ impl EventLoop {
             };
             let had_prefixes = prefixes(&self.parts.config) > 0;
             if peers.contains_key(node) && had_prefixes && prefixes(config) == 0 {
-                let flows = self.engine.flows_of(*node).near;
+                let flows = self.engine.flows_of(*node);
                 losses.push((&slot.name, flows, Loss::Prefixes));
             }
         }
