@@ -457,7 +457,8 @@ impl Decoder {
         } else {
             Fingerprint::of(chunk)
         };
-        let is_new = dictionary.length(fingerprint.key()) == 0;
+        let view = PeerView::new(dictionary, self.peer, &self.chunks);
+        let is_new = view.lacks(fingerprint.key());
         let kept = dictionary.insert(&fingerprint, chunk, self.previous, self.peer);
         if kept.is_none() {
             // Another chunk has this key, and it may be one of other peers.
@@ -466,7 +467,7 @@ impl Decoder {
         }
         if is_new {
             let anchors = anchors(chunk, self.expansion);
-            dictionary.add_anchors(fingerprint.key(), &anchors);
+            dictionary.add_anchors(fingerprint.key(), &anchors, self.peer);
         }
         self.note_chunk(dictionary, fingerprint.key(), fingerprint.check());
     }

@@ -561,7 +561,7 @@ impl Encoder {
             (Plan::Refer, Some(kept)) => draft.share(kept),
             (Plan::Refer, None) => {}
             (Plan::Pieces(edited), _) => {
-                dictionary.add_anchors(key, &edited.anchors);
+                dictionary.add_anchors(key, &edited.anchors, self.peer);
                 draft.is_new_to_peer(&chunk.fingerprint);
             }
         }

@@ -552,3 +552,30 @@ fn a_key_alone_makes_no_chunk_a_peers_own() {
         .mark_sent(fingerprint.key(), fingerprint.check() ^ 1, slot);
     node.attacker_gets_nothing("another check");
 }
+
+/// Bytes that a host sends to a peer are compressed against that peer's own chunks, and as well as before
+/// whatever another peer has sent meanwhile.
+#[test]
+fn moved_pieces_are_found_for_their_peer_whatever_others_send() {
+    let sizes = [false, true].map(|others_send| {
+        let mut node = Node::new();
+        node.receive(ATTACKER, &[&noise(1)]);
+        if others_send {
+            // The same bytes, between others, so that they are in another chunk.
+            let other = [&noise(7)[..1000], &noise(1)[..], &noise(8)[..1000]].concat();
+            node.receive(OWNER, &[&other.into()]);
+        }
+        let slot = node.dictionary.peer(ATTACKER);
+        let mut encoder = Encoder::new(EncoderConfig::default(), slot);
+        let moved = [&noise(5)[..700], &noise(1)[3000..9000], &noise(6)[..700]].concat();
+        encoder.push(Time::ZERO, vocab::Segment::payload(moved.into()));
+        encoder.finish();
+        let mut sent = 0;
+        while let Some(bytes) = encoder.poll_encoded(Time::ZERO, &mut node.dictionary, 1 << 20) {
+            sent += bytes.len();
+        }
+        sent
+    });
+    assert_eq!(sizes[0], sizes[1]);
+    assert!(sizes[0] < 2_000, "{sizes:?}");
+}

@@ -43,21 +43,23 @@ impl Anchors {
         (self.slots.len() + self.owners.len()) * size_of::<u64>()
     }
 
-    /// Takes a chunk's anchors in.
-    pub(super) fn add(&mut self, key: Key, anchors: &[Anchor]) {
+    /// Takes a chunk's anchors in; they are found with the same salt only.
+    pub(super) fn add(&mut self, key: Key, anchors: &[Anchor], salt: u64) {
         // After 2^32 chunks numbers come again; a stale slot then costs a comparison.
         self.last = self.last.wrapping_add(1).max(1);
         let owner = self.last as usize % self.owners.len();
         self.owners[owner] = key;
         for anchor in anchors {
-            let slot = self.slot(anchor.hash);
-            let tag = anchor.hash & 0xffff;
+            let hash = anchor.hash ^ salt;
+            let slot = self.slot(hash);
+            let tag = hash & 0xffff;
             self.slots[slot] = u64::from(self.last) << 32 | tag << 16 | anchor.at as u64 & 0xffff;
         }
     }
 
     /// Where these bytes may be: the chunk, and bytes from its start.
-    pub(super) fn find(&self, hash: u64) -> Option<(Key, usize)> {
+    pub(super) fn find(&self, hash: u64, salt: u64) -> Option<(Key, usize)> {
+        let hash = hash ^ salt;
         let slot = self.slots[self.slot(hash)];
         let owner = (slot >> 32) as u32;
         let age = self.last.wrapping_sub(owner) as usize;
@@ -89,19 +91,20 @@ mod tests {
         let mut table = Anchors::new(1 << 20);
         assert!(table.used() <= (1 << 20) / SHARE * 65 / 64);
         let anchor = |at, hash| Anchor { at, hash };
-        assert_eq!(table.find(77 << 51), None);
-        table.add(5, &[anchor(100, 77 << 51 | 3), anchor(65_500, 78 << 51)]);
-        assert_eq!(table.find(77 << 51 | 3), Some((5, 100)));
-        assert_eq!(table.find(77 << 51 | 4), None);
-        assert_eq!(table.find(78 << 51), Some((5, 65_500)));
-        table.add(6, &[anchor(1, 78 << 51)]);
-        assert_eq!(table.find(78 << 51), Some((6, 1)));
+        assert_eq!(table.find(77 << 51, 9), None);
+        table.add(5, &[anchor(100, 77 << 51 | 3), anchor(65_500, 78 << 51)], 9);
+        assert_eq!(table.find(77 << 51 | 3, 9), Some((5, 100)));
+        assert_eq!(table.find(77 << 51 | 4, 9), None);
+        assert_eq!(table.find(77 << 51 | 3, 8), None);
+        assert_eq!(table.find(78 << 51, 9), Some((5, 65_500)));
+        table.add(6, &[anchor(1, 78 << 51)], 9);
+        assert_eq!(table.find(78 << 51, 9), Some((6, 1)));
         for key in 7..7 + table.owners.len() as u64 {
-            table.add(key, &[]);
+            table.add(key, &[], 9);
         }
-        assert_eq!(table.find(78 << 51), None);
-        table.add(9, &[anchor(2, 78 << 51)]);
+        assert_eq!(table.find(78 << 51, 9), None);
+        table.add(9, &[anchor(2, 78 << 51)], 9);
         table.clear();
-        assert_eq!(table.find(78 << 51), None);
+        assert_eq!(table.find(78 << 51, 9), None);
     }
 }

@@ -38,6 +38,7 @@ mod traffic_tests;
 mod view;
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -126,6 +127,7 @@ pub struct Dictionary {
     config: DictionaryConfig,
     random: Random,
     generation: [u8; 16],
+    seed: Seeded,
     index: Index,
     memory: Memory,
     anchors: Anchors,
@@ -221,6 +223,7 @@ impl Dictionary {
         Self {
             config,
             generation,
+            seed,
             index: Index::new(seed),
             memory: Memory::new(seed),
             anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
@@ -479,16 +482,23 @@ impl Dictionary {
         self.memory.get(key)
     }
 
-    /// Notes by which of its bytes a chunk may be found.
-    pub(crate) fn add_anchors(&mut self, key: Key, anchors: &[Anchor]) {
+    /// Notes by which of its bytes a chunk of the peer's may be found.
+    pub(crate) fn add_anchors(&mut self, key: Key, anchors: &[Anchor], peer: PeerSlot) {
         if !anchors.is_empty() {
-            self.anchors.add(key, anchors);
+            self.anchors.add(key, anchors, self.salt(peer));
         }
     }
 
-    /// A chunk, and an offset in it, where bytes with this hash may be.
-    pub(crate) fn find_anchor(&self, hash: u64) -> Option<(Key, usize)> {
-        self.anchors.find(hash)
+    /// A chunk of the peer's, and an offset in it, where bytes with this hash may be.
+    pub(crate) fn find_anchor(&self, hash: u64, peer: PeerSlot) -> Option<(Key, usize)> {
+        self.anchors.find(hash, self.salt(peer))
+    }
+
+    /// What a peer's anchors are mixed with: another peer's anchor of the same bytes is in another
+    /// place, so that nobody can tell by what is no longer found that others have the same.
+    fn salt(&self, peer: PeerSlot) -> u64 {
+        self.seed
+            .hash_one(peer.0.map_or(0, |slot| u64::from(slot) + 1))
     }
 
     /// The chunk's bytes from wherever they are; a disk read is asked for once.

@@ -265,11 +265,11 @@ impl Cursor {
             };
             let start = anchors(&old[..old.len().min(SAMPLED)], expansion);
             let known = |anchor: &Anchor| {
-                held.dictionary.find_anchor(anchor.hash) == Some((key, anchor.at))
+                held.dictionary.find_anchor(anchor.hash, held.peer) == Some((key, anchor.at))
             };
             if !start.iter().any(known) {
                 let whole = anchors(&old, expansion);
-                held.dictionary.add_anchors(key, &whole);
+                held.dictionary.add_anchors(key, &whole, held.peer);
             }
             key = held.next(key);
         }
@@ -388,7 +388,7 @@ fn search_anchors(
         if anchor.at < at {
             continue;
         }
-        let Some((key, offset)) = held.dictionary.find_anchor(anchor.hash) else {
+        let Some((key, offset)) = held.dictionary.find_anchor(anchor.hash, held.peer) else {
             continue;
         };
         let Some(old) = held.bytes(key) else {
