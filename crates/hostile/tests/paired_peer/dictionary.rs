@@ -83,7 +83,7 @@ fn the_dictionary_of_another_peer_cannot_be_read() {
     let mut site = Site::new();
     let (shared, [secret, absent]) = (noise(1), secrets());
     upload(&mut site, HONEST, &[shared.clone(), secret.clone()]);
-    upload(&mut site, HOSTILE, &[shared.clone()]);
+    upload(&mut site, HOSTILE, std::slice::from_ref(&shared));
     for when in ["in memory", "on disk", "read from disk"] {
         if when == "on disk" {
             site.restart();
