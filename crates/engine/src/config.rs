@@ -56,8 +56,8 @@ pub struct Limits {
     /// With so many of them interception ends and peers are told to open no more. Those that are on
     /// their way are still served, up to `flows`. [`usize::MAX`]: as `flows`.
     pub comfortable_flows: usize,
-    /// Bytes buffered in all flows together (waiting, retained for repair, and on their way to
-    /// slow readers).
+    /// Bytes held for all flows together (waiting, retained for repair, on their way to slow readers,
+    /// and what the sessions keep). A quarter more, and the flows that hold most are reset.
     pub memory: ByteCount,
     /// What one client's address may have of `flows`, in per cent of what others leave; 100 is no
     /// limit of its own.

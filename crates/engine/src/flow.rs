@@ -27,12 +27,11 @@ use vocab::{FlowId, NodeId, Random, Segment, SegmentKind, Time};
 use crate::bounds::Refusal;
 use crate::io::{ConnectFailure, ConnectionId, OnBehalf, Output, Via};
 use crate::left_alone::Because;
+use crate::memory::Budget;
 
 /// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
 /// millisecond, which is more than an engine's loop takes to come round.
 const READ_AHEAD: usize = 128 * 1024;
-/// The same while the node is at its limit of memory: flows go on, but narrowly.
-const READ_AHEAD_PRESSED: usize = 16 * 1024;
 /// Read credit is given in portions of at least this size, so that a fast host costs few turns.
 const LEAST_CREDIT: usize = 16 * 1024;
 /// Bytes that may wait for a slow host before the session is read no further.
@@ -45,6 +44,15 @@ const REPAIRS_ASKED: usize = reduce::REPAIR_AHEAD_RECORDS;
 
 // A record that was begun can be sent to its end: see `tunnel::credit`.
 const _: () = assert!(reduce::MAX_RECORD_BODY as u64 + 16 <= tunnel::credit::RECORD);
+
+/// Memory of a request for a repair, about: most are some dozens of bytes.
+const REPAIR_REQUEST_MEMORY: usize = 256;
+/// Memory of a piece that waits for a host beside its bytes, about: its places in the lists of the
+/// engine and of the shell, and its buffer's own head.
+const WRITE_OVERHEAD: usize = 128;
+/// Bytes for a host that are fewer are copied, so that they do not keep the record alive that they
+/// were part of, and joined to those before them that have not left yet.
+const COPY_BELOW: usize = 4 * 1024;
 
 /// The engine's messages between the two ends of a flow, beside its bytes.
 pub(crate) mod message {
@@ -75,8 +83,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) dictionary: &'a mut Dictionary,
     pub(crate) companions: &'a mut Companions,
     pub(crate) outputs: &'a mut VecDeque<Output>,
-    /// The node is at its limit of memory.
-    pub(crate) pressed: bool,
+    /// What the node holds, and may hold.
+    pub(crate) budget: Budget,
 }
 
 /// Why a flow cannot go on.
@@ -120,6 +128,12 @@ struct Lan {
     credit: usize,
     /// Bytes given to the shell and not yet taken by the operating system.
     queued: usize,
+    /// The lengths of the pieces that they are in.
+    writes: VecDeque<usize>,
+    /// Bytes of the first of these that were taken.
+    taken: usize,
+    /// Small pieces that are about to be given to the shell together.
+    gathered: Vec<u8>,
     /// Bytes for the host from before its connection was open.
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
@@ -135,6 +149,25 @@ enum Finish {
     /// It follows when what was put out before it has gone.
     Wanted,
     Done,
+}
+
+impl Lan {
+    /// Bytes of memory that wait for the host, about.
+    fn held(&self) -> usize {
+        let pieces = self.writes.len() + self.waiting.len();
+        self.queued + self.taken + self.waiting_bytes + pieces * WRITE_OVERHEAD
+    }
+
+    fn note_written(&mut self, bytes: usize) {
+        self.queued = self.queued.saturating_sub(bytes);
+        self.taken += bytes;
+        while let Some(first) = self.writes.pop_front_if(|first| *first <= self.taken) {
+            self.taken -= first;
+        }
+        if self.writes.is_empty() {
+            (self.writes, self.taken) = (VecDeque::new(), 0);
+        }
+    }
 }
 
 /// One end of one flow.
@@ -263,6 +296,9 @@ impl Flow {
                 connected: birth.half == Half::Near && birth.client_state == ClientState::Accepted,
                 credit: 0,
                 queued: 0,
+                writes: VecDeque::new(),
+                taken: 0,
+                gathered: Vec::new(),
                 waiting: VecDeque::new(),
                 waiting_bytes: 0,
                 finished: false,
@@ -314,9 +350,11 @@ impl Flow {
         self.encoder.pending()
             + self.encoder.retained()
             + self.decoder.buffered()
-            + self.lan.queued
-            + self.lan.waiting_bytes
             + self.unsent_bytes
+            + self.encoder.pending_overhead()
+            + self.encoder.retained_overhead()
+            + self.lan.held()
+            + self.unanswered.len() * REPAIR_REQUEST_MEMORY
             + match &self.stage {
                 Stage::Running(accelerator) => accelerator.buffered(),
                 Stage::Released => 0,
@@ -371,6 +409,7 @@ impl Flow {
         for bytes in std::mem::take(&mut self.lan.waiting) {
             self.write_lan(turn, bytes);
         }
+        self.flush_lan(turn);
         self.pump(turn)
     }
 
@@ -392,7 +431,7 @@ impl Flow {
     }
 
     pub(crate) fn written(&mut self, turn: &mut Turn<'_>, bytes: usize) -> Result<(), Broken> {
-        self.lan.queued = self.lan.queued.saturating_sub(bytes);
+        self.lan.note_written(bytes);
         self.pump(turn)
     }
 
@@ -456,7 +495,9 @@ impl Flow {
         turn: &mut Turn<'_>,
         since: Duration,
     ) -> Result<(), Broken> {
-        self.accelerate(turn, Input::WanSilent(since))
+        self.accelerate(turn, Input::WanSilent(since))?;
+        self.flush_lan(turn);
+        Ok(())
     }
 
     /// Whether the flow is alone between its two hosts, or not any more.
@@ -485,7 +526,8 @@ impl Flow {
                         text: "the peer asks for more repairs than it can use".to_owned(),
                     });
                 }
-                self.unanswered.push_back(bytes);
+                // Without the packet that it came in.
+                self.unanswered.push_back(Bytes::copy_from_slice(&bytes));
                 // The encoder notes what the peer lacks at its next turn; without one, requests
                 // that come again and again would pile that up.
                 self.pump(turn)
@@ -540,6 +582,8 @@ impl Flow {
             // timer would fire for ever while the peer gives no credit.
             let room = turn.session.writable(self.id);
             self.encoder.limit_record(turn.session.record_room(self.id));
+            self.encoder
+                .limit_retained(turn.budget.share(), turn.budget.spare());
             let Some(encoded) = self.encoder.poll_encoded(turn.now, turn.dictionary, room) else {
                 break;
             };
@@ -561,7 +605,9 @@ impl Flow {
     /// WAN to LAN: decodes as much as the host takes.
     fn restore(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
         self.waits_for_disk = false;
-        while self.lan.queued + self.lan.waiting_bytes < WRITE_AHEAD {
+        let share = turn.budget.share();
+        self.decoder.limit_ahead(share);
+        while self.lan.held() < WRITE_AHEAD.min(share) {
             match self.decoder.poll(turn.dictionary) {
                 Ok(Decoded::Segment(segment)) => self.deliver(turn, segment)?,
                 Ok(Decoded::NeedMore) => {
@@ -592,6 +638,7 @@ impl Flow {
                 }
             }
         }
+        self.flush_lan(turn);
         let consumed = self.decoder.consumed();
         if consumed > self.consumed_told {
             self.consumed_told = consumed;
@@ -733,11 +780,36 @@ impl Flow {
         }
         if !self.lan.connected {
             self.lan.waiting_bytes += bytes.len();
+            let bytes = match bytes.len() < COPY_BELOW {
+                true => Bytes::copy_from_slice(&bytes),
+                false => bytes,
+            };
             self.lan.waiting.push_back(bytes);
             return;
         }
         self.received_lan_bytes += bytes.len() as u64;
         self.lan.queued += bytes.len();
+        if bytes.len() >= COPY_BELOW {
+            self.flush_lan(turn);
+            return self.put_write(turn, bytes);
+        }
+        self.lan.gathered.extend_from_slice(&bytes);
+        if self.lan.gathered.len() >= COPY_BELOW {
+            self.flush_lan(turn);
+        }
+    }
+
+    /// Gives the shell the small pieces that were gathered: before anything else is told about the
+    /// host, and at the end of a turn.
+    fn flush_lan(&mut self, turn: &mut Turn<'_>) {
+        if !self.lan.gathered.is_empty() {
+            let bytes = Bytes::from(std::mem::take(&mut self.lan.gathered));
+            self.put_write(turn, bytes);
+        }
+    }
+
+    fn put_write(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
+        self.lan.writes.push_back(bytes.len());
         turn.outputs.push_back(Output::Write {
             connection: self.lan.connection,
             bytes,
@@ -753,6 +825,7 @@ impl Flow {
 
     fn finish_lan_when_connected(&mut self, turn: &mut Turn<'_>) {
         if self.lan.connected && self.lan.finish == Finish::Wanted {
+            self.flush_lan(turn);
             self.lan.finish = Finish::Done;
             turn.outputs.push_back(Output::FinishWrite {
                 connection: self.lan.connection,
@@ -772,12 +845,9 @@ impl Flow {
         if !self.lan.connected || self.lan.finished {
             return;
         }
-        let ahead = if turn.pressed {
-            READ_AHEAD_PRESSED
-        } else {
-            READ_AHEAD
-        };
-        let room = ahead.saturating_sub(self.encoder.pending() + self.lan.credit);
+        let ahead = READ_AHEAD.min(turn.budget.share().max(LEAST_CREDIT));
+        let waiting = self.encoder.pending() + self.encoder.pending_overhead();
+        let room = ahead.saturating_sub(waiting + self.lan.credit);
         if room < LEAST_CREDIT {
             return;
         }

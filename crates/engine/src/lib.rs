@@ -23,6 +23,7 @@ mod engine;
 mod flow;
 mod io;
 mod left_alone;
+mod memory;
 mod peer;
 mod reached_servers;
 mod report;

@@ -39,7 +39,7 @@ use pending::{Attempt, Outlook, Pending, Verified};
 
 /// Pieces from this size on, in bytes, are kept as they come; smaller ones are copied together, so
 /// that none keeps a much larger buffer from being used again.
-const KEPT_PIECE: usize = 16 * 1024;
+const KEPT_PIECE: usize = 8 * 1024;
 /// Bytes at a record's start that say how long it is, at most.
 const RECORD_START: usize = 10;
 
@@ -90,6 +90,10 @@ pub struct Decoder {
     expansion: usize,
     frame: Vec<u8>,
     failed: Option<Error>,
+    /// `input` is a buffer of its own, and no part of a larger one.
+    is_input_own: bool,
+    /// Bytes that records which are looked up ahead may take, beside the limits that always hold.
+    ahead_limit: usize,
 }
 
 impl Decoder {
@@ -117,6 +121,8 @@ impl Decoder {
             expansion: 1,
             frame: Vec::new(),
             failed: None,
+            is_input_own: true,
+            ahead_limit: usize::MAX,
         }
     }
 
@@ -154,13 +160,23 @@ impl Decoder {
     #[must_use]
     pub fn buffered(&self) -> usize {
         let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
+        let repairs: usize = self.records.iter().map(Pending::extra).sum();
         self.waiting
-            + self.gathered.len()
+            + self.incoming.len() * size_of::<Bytes>()
+            + self.gathered.capacity()
             + self.input.len()
-            + self.partial.len()
-            + self.frame.len()
+            + self.partial.capacity()
+            + self.frame.capacity()
             + ready
+            + self.ready.len() * size_of::<Segment>()
             + self.ahead
+            + repairs
+    }
+
+    /// Sets how many bytes records that are looked up ahead of the first may take, as the node has
+    /// memory to give.
+    pub fn limit_ahead(&mut self, bytes: usize) {
+        self.ahead_limit = bytes;
     }
 
     /// The encoded offset up to which everything has been resolved and handed out.
@@ -203,8 +219,12 @@ impl Decoder {
                 }
                 return Ok(Decoded::Segment(segment));
             }
-            self.parse_ahead(DECODE_AHEAD_RECORDS, DECODE_AHEAD_BYTES)?;
-            self.read_ahead(dictionary, DECODE_AHEAD_RECORDS, DECODE_AHEAD_BYTES);
+            let ahead = DECODE_AHEAD_BYTES.min(self.ahead_limit);
+            self.parse_ahead(DECODE_AHEAD_RECORDS, ahead)?;
+            self.read_ahead(dictionary, DECODE_AHEAD_RECORDS, ahead);
+            if self.records.is_empty() {
+                self.let_go_of_buffers();
+            }
             let Some(front) = self.records.front_mut() else {
                 return Ok(Decoded::NeedMore);
             };
@@ -262,8 +282,9 @@ impl Decoder {
 
     /// While the front record waits for what it lacks, asks for what those behind it lack.
     fn ask_ahead(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
-        self.parse_ahead(REPAIR_AHEAD_RECORDS, REPAIR_AHEAD_BYTES)?;
-        self.read_ahead(dictionary, REPAIR_AHEAD_RECORDS, REPAIR_AHEAD_BYTES);
+        let ahead = REPAIR_AHEAD_BYTES.min(self.ahead_limit);
+        self.parse_ahead(REPAIR_AHEAD_RECORDS, ahead)?;
+        self.read_ahead(dictionary, REPAIR_AHEAD_RECORDS, ahead);
         let mut waits = Decoded::WaitForRepair;
         let mut view = PeerView::new(dictionary, self.peer, &self.chunks);
         for pending in self.records.iter_mut().skip(1) {
@@ -289,6 +310,7 @@ impl Decoder {
                 self.stop_gathering();
             }
             self.input = self.take_incoming(usize::MAX);
+            self.is_input_own = false;
             return Ok(true);
         }
         let length = length.unwrap_or(self.input.len() + RECORD_START);
@@ -303,7 +325,20 @@ impl Decoder {
             joined.extend_from_slice(&more);
         }
         self.input = joined.freeze();
+        self.is_input_own = false;
         Ok(true)
+    }
+
+    /// Nothing more can be done until more comes, which may be never: what is left of large buffers
+    /// is kept in small ones.
+    fn let_go_of_buffers(&mut self) {
+        if !self.is_input_own && self.input.len() < KEPT_PIECE {
+            self.input = Bytes::copy_from_slice(&self.input);
+            self.is_input_own = true;
+        }
+        if self.partial.is_empty() {
+            self.partial = Vec::new();
+        }
     }
 
     /// The next of what waits, `most` bytes of it at most.
@@ -323,7 +358,8 @@ impl Decoder {
     fn stop_gathering(&mut self) {
         if !self.gathered.is_empty() {
             self.waiting += self.gathered.len();
-            self.incoming.push_back(self.gathered.split().freeze());
+            self.incoming
+                .push_back(std::mem::take(&mut self.gathered).freeze());
         }
     }
 
@@ -380,6 +416,13 @@ impl Decoder {
             }
         }
         self.queue_payload(raw.slice(payload..));
+        // Where most of a record was for other ends, the little that is delivered must not keep it.
+        let delivered: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
+        if 2 * delivered < raw.len() {
+            for segment in &mut self.ready {
+                segment.bytes = Bytes::copy_from_slice(&segment.bytes);
+            }
+        }
         self.delivered = pending.end;
         if self.ready.is_empty() {
             self.consumed = pending.end;

@@ -52,6 +52,12 @@ pub use statistics::FlowReduction;
 /// Literal bytes in a record at least before `max` closes it: smaller blocks compress badly, and
 /// what does not fit waits in the encoder for the next poll.
 const LEAST_LITERALS: usize = 16 * 1024;
+/// Memory of a retained record beside its bytes and its lists, about.
+const RECORD_MEMORY: usize = 256;
+/// Memory of a chunk that ended in a record that is not acknowledged, about: in a list and in a tree.
+const ENDED_MEMORY: usize = 64;
+/// The raw bytes that a peer has acknowledged let so many times as many more be retained.
+const RETAINED_GROWTH: usize = 3;
 /// Encoded bytes of a record, at least, however short the credit is: below it the record's header
 /// would be a quarter of it.
 const LEAST_RECORD: usize = 128;
@@ -105,6 +111,14 @@ pub struct Encoder {
     encoded: u64,
     retained: VecDeque<Retained>,
     retained_bytes: usize,
+    /// What the records in `retained` take beside their raw bytes.
+    retained_overhead: usize,
+    /// Raw bytes that may be retained, beside [`EncoderConfig::retained`], for a peer that has
+    /// acknowledged nothing yet, and at most.
+    retained_start: usize,
+    retained_limit: usize,
+    /// Raw bytes that were retained and that the peer has acknowledged.
+    released: usize,
     /// Chunks that ended in records not yet acknowledged: this flow may refer to them.
     in_flight: BTreeMap<Key, u64>,
     lacking: Vec<Key>,
@@ -170,6 +184,10 @@ impl Encoder {
             encoded: 0,
             retained: VecDeque::new(),
             retained_bytes: 0,
+            retained_overhead: 0,
+            retained_start: usize::MAX,
+            retained_limit: usize::MAX,
+            released: 0,
             in_flight: BTreeMap::new(),
             lacking: Vec::new(),
             spelled: 0,
@@ -275,7 +293,7 @@ impl Encoder {
             return None;
         }
         if self.leftover.is_empty() {
-            if self.retained_bytes >= self.config.retained.as_usize() {
+            if self.retained_bytes + self.retained_overhead >= self.retained_most() {
                 return None;
             }
             self.leftover = self.encode_record(now, dictionary, max)?;
@@ -323,6 +341,9 @@ impl Encoder {
         self.forget_lacking(dictionary);
         while let Some(record) = self.retained.pop_front_if(|record| record.end <= offset) {
             self.retained_bytes -= record.own_length;
+            self.retained_overhead -= record.overhead;
+            let freed = record.own_length + record.overhead;
+            self.released = self.released.saturating_add(freed);
             for (key, check) in record.ended {
                 dictionary.mark_held(key, check, self.peer);
                 if self.in_flight.get(&key) == Some(&check) {
@@ -337,6 +358,38 @@ impl Encoder {
     pub fn retained(&self) -> usize {
         let collecting = self.collecting.as_ref();
         self.retained_bytes + collecting.map_or(0, |collecting| collecting.draft.own_length())
+    }
+
+    /// Sets how much memory the flow may hold here, as the node has it to give. Twice the share is
+    /// retained at most, and an eighth of it for a peer that has acknowledged nothing yet, because that
+    /// one may never do so; what the node has to `spare` is for either.
+    pub fn limit_retained(&mut self, share: usize, spare: usize) {
+        self.retained_start = spare.saturating_add(share / 8);
+        self.retained_limit = share.saturating_mul(2);
+    }
+
+    /// Bytes of memory that are held beside [`Self::pending`], about: many small pieces cost more than
+    /// their bytes.
+    #[must_use]
+    pub fn pending_overhead(&self) -> usize {
+        self.order.len() * size_of::<Run>()
+    }
+
+    /// Bytes of memory that are held beside [`Self::retained`], about.
+    #[must_use]
+    pub fn retained_overhead(&self) -> usize {
+        self.retained_overhead
+    }
+
+    /// Retained bytes at which encoding pauses.
+    fn retained_most(&self) -> usize {
+        let grown = self.released.saturating_mul(RETAINED_GROWTH);
+        let proven = self.retained_start.saturating_add(grown);
+        self.config
+            .retained
+            .as_usize()
+            .min(self.retained_limit)
+            .min(proven)
     }
 
     /// Answers a decoder's request from what is kept.
@@ -806,7 +859,14 @@ impl Encoder {
             false => (closed.raw_length - lent, Some(closed.pieces)),
         };
         self.retained_bytes += own_length;
+        let overhead = RECORD_MEMORY
+            + closed.ended.len() * ENDED_MEMORY
+            + (closed.sources.len() + closed.groups.len()) * size_of::<Key>()
+            + closed.references.len() * 2 * size_of::<usize>()
+            + pieces.as_ref().map_or(0, Vec::len) * size_of::<Bytes>();
+        self.retained_overhead += overhead;
         self.retained.push_back(Retained {
+            overhead,
             start,
             end: self.encoded,
             repairs: 0,

@@ -4,7 +4,7 @@ mod sides;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use reduce::{EncoderConfig, Storing};
+use reduce::{Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot, Storing};
 use sides::{Flow, Side, noise, text};
 use vocab::{ByteCount, Random, Segment, SegmentKind, Time};
 
@@ -367,4 +367,28 @@ proptest! {
             prop_assert_eq!(flow.encoder.statistics().repairs, 0);
         }
     }
+}
+
+/// A record that is longer than the credit that is left could not be sent to its end.
+#[test]
+fn a_record_is_no_longer_than_its_limit() {
+    /// What a record's head and its operations take.
+    const HEAD: usize = 256;
+    let mut dictionary = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
+    let mut encoder = Encoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);
+    let now = Time::from_nanos(1);
+    encoder.push(now, Segment::payload(noise(1, 200_000)));
+    encoder.finish();
+    let mut total = 0;
+    for limit in [4_096, 500, 64 << 10].into_iter().cycle() {
+        encoder.limit_record(limit);
+        let Some(first) = encoder.poll_encoded(now, &mut dictionary, 1_000) else {
+            break;
+        };
+        let rest = encoder.rest_of_record().unwrap_or_default();
+        let length = first.len() + rest.len();
+        assert!(length <= limit + HEAD, "{length} bytes, limit {limit}");
+        total += length;
+    }
+    assert!(total >= 200_000, "{total} bytes");
 }

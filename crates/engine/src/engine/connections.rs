@@ -386,7 +386,7 @@ impl Engine {
 
     pub(super) fn start_flow(&mut self, now: Time, birth: Birth) {
         let (number, node, id, connection) = (birth.number, birth.peer, birth.id, birth.connection);
-        let pressed = self.memory_limit_reached;
+        let budget = self.budget();
         let peer = self
             .peers
             .get_mut(&node)
@@ -397,7 +397,7 @@ impl Engine {
             dictionary: &mut self.dictionary,
             companions: &mut self.companions,
             outputs: &mut self.outputs,
-            pressed,
+            budget,
         };
         self.touched.insert(node);
         match Flow::start(birth, &mut turn) {

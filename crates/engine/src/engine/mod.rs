@@ -22,18 +22,19 @@ use std::time::Duration;
 use accelerate::companions::Companions;
 use bytes::{Bytes, BytesMut};
 use reduce::Dictionary;
-use tunnel::LinkId;
 use tunnel::transport::Transmit;
 use tunnel::wire::DatagramOffer;
+use tunnel::{LinkId, ResetReason};
 use vocab::{NodeId, Random, Time};
 
 use crate::asymmetric_routes::AsymmetricRoutes;
 use crate::bounds::Bounds;
 use crate::config::{Config, Limits, Prefix};
 use crate::direct::Direct;
-use crate::flow::Flow;
+use crate::flow::{Broken, Flow};
 use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
 use crate::left_alone::LeftAlone;
+use crate::memory::Budget;
 use crate::peer::{Peer, Reach};
 use crate::reached_servers::ReachedServers;
 use crate::report::{FlowReport, Status, Why};
@@ -102,7 +103,10 @@ pub struct Engine {
     generation_told: Option<[u8; 16]>,
     next_number: u64,
     next_opened: u64,
+    /// Bytes that the flows hold.
     buffered: usize,
+    /// Bytes that the sessions hold.
+    session_memory: usize,
     totals: Totals,
     flow_limit_reached: bool,
     memory_limit_reached: bool,
@@ -162,6 +166,7 @@ impl Engine {
             next_number: 1,
             next_opened: 1,
             buffered: 0,
+            session_memory: 0,
             totals: Totals::default(),
             flow_limit_reached: false,
             memory_limit_reached: false,
@@ -380,7 +385,7 @@ impl Engine {
             flows_total: self.totals.flows,
             direct_total: self.totals.directs,
             flows_failed_total: self.totals.failed,
-            buffered_bytes: self.buffered as u64,
+            buffered_bytes: self.budget().held as u64,
             limits_reached,
             shares_reached,
             at_share_total: self.sources.at_share_total,
@@ -474,6 +479,8 @@ impl Engine {
                 self.outputs.push_back(Output::TransmitDatagrams { link });
             }
         }
+        self.count_session_memory();
+        self.shed(now);
         self.watch_limits();
         self.watch_interception();
         if self.stop_at.is_some()
@@ -524,7 +531,7 @@ impl Engine {
         }
         self.watch_shares();
         let memory = self.config.limits.memory.as_usize();
-        if let Some(reached) = crossed(self.memory_limit_reached, self.buffered, memory) {
+        if let Some(reached) = crossed(self.memory_limit_reached, self.budget().held, memory) {
             self.memory_limit_reached = reached;
             self.limit_event("memory", reached);
         }
@@ -547,6 +554,52 @@ impl Engine {
                 false => Event::PeerBelowShare { peer: node },
             });
         }
+    }
+
+    /// What the node holds for its flows, and may hold.
+    pub(super) fn budget(&self) -> Budget {
+        Budget {
+            limit: self.config.limits.memory.as_usize(),
+            held: self.buffered + self.session_memory,
+        }
+    }
+
+    /// Beyond the hard limit of memory, resets flows until less is held: of the peer for which most is
+    /// held, those that hold most.
+    fn shed(&mut self, now: Time) {
+        if self.budget().excess() == 0 {
+            return;
+        }
+        let sessions = self.peers.iter();
+        let mut peers: BTreeMap<NodeId, usize> = sessions
+            .map(|(node, peer)| (*node, peer.session.memory()))
+            .collect();
+        for flow in self.flows.values() {
+            *peers.entry(flow.peer).or_default() += flow.accounted;
+        }
+        let order = |flow: &Flow| {
+            let session = self.peers.get(&flow.peer).map(|peer| &peer.session);
+            let own = flow.accounted + session.map_or(0, |session| session.flow_memory(flow.id));
+            (peers.get(&flow.peer).copied(), own, flow.number)
+        };
+        let mut flows: Vec<_> = self.flows.values().map(order).collect();
+        flows.sort_unstable();
+        while self.budget().excess() > 0
+            && let Some((_, _, number)) = flows.pop()
+        {
+            let broken = Broken {
+                recurs: None,
+                reset: ResetReason::Limit,
+                text: "the node's limit of memory was exceeded, and this flow held most".to_owned(),
+            };
+            self.turn(now, number, |_, _| Err(broken));
+            self.count_session_memory();
+        }
+    }
+
+    fn count_session_memory(&mut self) {
+        let sessions = self.peers.values().map(|peer| &peer.session);
+        self.session_memory = sessions.map(tunnel::Session::memory).sum();
     }
 
     pub(super) fn limit_event(&mut self, limit: &'static str, reached: bool) {

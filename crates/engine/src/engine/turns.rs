@@ -33,6 +33,7 @@ impl Engine {
         number: u64,
         work: impl FnOnce(&mut Flow, &mut Turn<'_>) -> Result<(), Broken>,
     ) {
+        let budget = self.budget();
         let Some(flow) = self.flows.get_mut(&number) else {
             return;
         };
@@ -45,7 +46,7 @@ impl Engine {
             dictionary: &mut self.dictionary,
             companions: &mut self.companions,
             outputs: &mut self.outputs,
-            pressed: self.memory_limit_reached,
+            budget,
         };
         let result = work(flow, &mut turn);
         self.touched.insert(flow.peer);

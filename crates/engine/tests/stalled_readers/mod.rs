@@ -148,7 +148,6 @@ fn bulk_time(case: Case) -> Duration {
 fn assert_share(case: Case) {
     let alone = bulk_time(Case { stalled: 0, ..case });
     let beside = bulk_time(case);
-    println!("{case:?}: alone {alone:?}, beside {beside:?}");
     assert!(
         beside * 4 <= alone * 5,
         "{case:?}: {beside:?} beside the stalled flows, {alone:?} alone"

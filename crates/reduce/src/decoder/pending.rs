@@ -29,6 +29,8 @@ pub(super) struct Pending {
     pub(super) record: Record,
     /// Bytes that it takes: its raw ones, or of the chunks that it is made from if they are more.
     pub(super) weight: usize,
+    /// What its description takes beside that.
+    fixed: usize,
     /// The record's sources, in order.
     sources: Vec<Source>,
     /// The sources of runs whose keys the encoder has told, until they are linked here as well.
@@ -127,9 +129,13 @@ impl Pending {
                 }
             }
         }
+        let fixed = record.coded.len()
+            + record.operations.capacity() * size_of::<Operation>()
+            + sources.capacity() * size_of::<Source>();
         Self {
             start,
             end,
+            fixed,
             weight: record.raw_length,
             record,
             sources,
@@ -166,6 +172,16 @@ impl Pending {
                 }
             }
         }
+    }
+
+    /// Bytes that it takes beside [`Self::weight`], about: its description, and the heads of the pieces
+    /// that came from repairs. The bytes of these are among its raw ones.
+    pub(super) fn extra(&self) -> usize {
+        let all = match &self.repair {
+            Repair::AnsweredAll(pieces) => pieces.len(),
+            Repair::None | Repair::AskedSome { .. } | Repair::AskedAll => 0,
+        };
+        self.fixed + (self.repaired.len() + all) * size_of::<Bytes>()
     }
 
     /// Tries to make the raw bytes, now that all records before this one are delivered.

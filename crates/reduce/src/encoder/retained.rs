@@ -15,6 +15,8 @@ pub(super) struct Retained {
     /// The raw bytes, a piece for each operation; `None` where nothing can be missing at the peer,
     /// because the record refers to nothing.
     pub(super) pieces: Option<Vec<Bytes>>,
+    /// Bytes of memory that it takes beside them, about.
+    pub(super) overhead: usize,
     /// How many of them count as kept here.
     pub(super) own_length: usize,
     /// For the others.

@@ -74,9 +74,10 @@ impl Session {
     }
 
     fn take_frame(&mut self, frame: &[u8]) -> Result<(), Error> {
-        if self.control.resets.len() > RESETS_WAITING {
+        let waiting = self.control.resets.len() + self.control.last_acknowledgements.len();
+        if waiting > RESETS_WAITING {
             return Err(Error::PeerMisbehaved(
-                "it does not read which of its flows were reset",
+                "it does not read which of its flows were reset or closed",
             ));
         }
         self.counters.received_frames += 1;
@@ -142,7 +143,7 @@ impl Session {
                 Standing::NeverOpened => never_opened(ack.flow),
             },
             Frame::TotalCredit(credit) => {
-                self.peer_total_window = credit.window;
+                self.peer_total_window = self.total_credit(credit.window);
                 self.release_stalled();
                 Ok(())
             }

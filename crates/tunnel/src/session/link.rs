@@ -218,7 +218,7 @@ impl Session {
         }
         self.peer_version = hello.version;
         self.peer_flow_window = hello.flow_window;
-        self.peer_total_window = hello.total_window;
+        self.peer_total_window = self.total_credit(hello.total_window);
         self.peer_blob = Some(hello.blob.clone());
         self.events.push_back(Event::Hello { blob: hello.blob });
         Ok(())

@@ -54,6 +54,9 @@ use send::Ending;
 /// Less room than this is little: `Writable` is said when there is that much again.
 const LITTLE_ROOM: u64 = 16 << 10;
 
+/// Of the total credit that a peer gives, so many times as much as this side gives is used.
+const MOST_TOTAL_CREDIT: u64 = 4;
+
 /// One peer, over all the links that come and go.
 ///
 /// After every call, drain [`Self::poll_event`] and ask [`Self::wants_transmit`] and
@@ -503,6 +506,12 @@ impl Session {
         self.flow_memory + self.messages.memory() + begun
     }
 
+    /// Of that, what is for this flow.
+    #[must_use]
+    pub fn flow_memory(&self, flow: FlowId) -> usize {
+        self.flows.get(&flow).map_or(0, |flow| flow.accounted)
+    }
+
     /// What a flow has done so far; `None` when it is not open.
     #[must_use]
     pub fn flow_statistics(&self, flow: FlowId) -> Option<FlowStatistics> {
@@ -558,6 +567,12 @@ impl Session {
         unsent
             .saturating_sub(flow.send.unsent())
             .min(self.credit(flow))
+    }
+
+    /// The total credit that is used of what the peer gives: what is sent and not acknowledged is kept
+    /// here, so a peer cannot give without end.
+    fn total_credit(&self, window: u64) -> u64 {
+        window.min(MOST_TOTAL_CREDIT * self.config.total_window.bytes())
     }
 
     /// What the flow's credit and its part of the total credit allow.
