@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::NodeConfig;
+use crate::sys;
 
 /// A client's connection has one here, and one to its server if it goes directly.
 const PER_CLIENT: u32 = 2;
@@ -49,6 +50,9 @@ const LATE_SHARE: usize = 4;
 /// A peer's flow waits this long for a descriptor: as long as for a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Flows that peers, and connections that clients, may have begun when interception ends for want of
+/// descriptors: a tenth of a second at 10,000 new ones a second.
+const FLOWS_ON_THEIR_WAY: usize = 1_000;
 /// How the descriptors are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
@@ -83,6 +87,27 @@ impl Budget {
             handshakes: handshakes as usize,
         }
     }
+}
+
+/// Divides the descriptors, as many as the process may have, and lowers the limit of flows to what they
+/// allow: interception must end before they are used up.
+pub(crate) fn fit_flows_to_descriptors(config: &mut NodeConfig) -> Budget {
+    // A system that does not say has as many as most.
+    const USUAL: u64 = 1_024;
+    let descriptors = sys::raise_descriptor_limit().unwrap_or(USUAL);
+    let budget = Budget::of(descriptors, config);
+    config.limits.comfortable_flows = budget.flows;
+    if config.limits.flows > budget.flows {
+        tracing::warn!(
+            flows = budget.flows,
+            descriptors,
+            "[limits] flows is lowered to what the limit of open files allows; raise that (`ulimit -Hn`, LimitNOFILE=)"
+        );
+        // Those that are on their way when interception ends wait for descriptors.
+        let most = budget.flows + FLOWS_ON_THEIR_WAY;
+        config.limits.flows = config.limits.flows.min(most);
+    }
+    budget
 }
 
 /// The pool. What is taken goes back when it is dropped.

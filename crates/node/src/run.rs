@@ -29,7 +29,7 @@ use crate::clock::Alarm;
 use crate::config::{ConfigError, InterceptMode, NodeConfig};
 use crate::connections::Connections;
 use crate::delegated::{self, DelegatedError};
-use crate::descriptors::{Budget, Descriptors};
+use crate::descriptors::{Budget, Descriptors, fit_flows_to_descriptors};
 use crate::dictionary_key::{self, DictionaryKeyError, Origin};
 use crate::disk::{self, DiskError, StateLock};
 use crate::event_loop::{EventLoop, Parts};
@@ -50,9 +50,6 @@ use crate::tls::Trust;
 use crate::wan::{self, KnownSources, LinkNumbers, Listening};
 use crate::watchdog::{Heart, Supervision, Watched};
 
-/// Flows that peers, and connections that clients, may have begun when interception ends for want of
-/// descriptors: a tenth of a second at 10,000 new ones a second.
-const FLOWS_ON_THEIR_WAY: usize = 1_000;
 /// Beyond its grace a node waits this long for the engine to reset what is left.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
 /// Tasks that still hold connections are given this long to end before they are dropped.
@@ -693,27 +690,6 @@ fn listener(what: &'static str, address: SocketAddr) -> Result<std::net::TcpList
 
 fn into_tokio(listener: std::net::TcpListener) -> Result<TcpListener, RunError> {
     TcpListener::from_std(listener).map_err(step("hand a listener to the runtime"))
-}
-
-/// Divides the descriptors, as many as the process may have, and lowers the limit of flows to what they
-/// allow: interception must end before they are used up.
-fn fit_flows_to_descriptors(config: &mut NodeConfig) -> Budget {
-    // A system that does not say has as many as most.
-    const USUAL: u64 = 1_024;
-    let descriptors = sys::raise_descriptor_limit().unwrap_or(USUAL);
-    let budget = Budget::of(descriptors, config);
-    config.limits.comfortable_flows = budget.flows;
-    if config.limits.flows > budget.flows {
-        tracing::warn!(
-            flows = budget.flows,
-            descriptors,
-            "[limits] flows is lowered to what the limit of open files allows; raise that (`ulimit -Hn`, LimitNOFILE=)"
-        );
-        // Those that are on their way when interception ends wait for descriptors.
-        let most = budget.flows + FLOWS_ON_THEIR_WAY;
-        config.limits.flows = config.limits.flows.min(most);
-    }
-    budget
 }
 
 fn drop_capabilities(intercepts: bool) -> io::Result<()> {
