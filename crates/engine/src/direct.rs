@@ -4,7 +4,9 @@
 //! (the peer fell silent, a limit was reached), flows that a silent peer never heard of, and clients of the explicit proxies whose
 //! destination no peer serves. Bytes are handed from one side to the other as they come, at
 //! most [`WINDOW`] of them under way in each direction, and of what was a flow the read credit
-//! that it had given out.
+//! that it had given out. When one host resets its connection, what it
+//! sent before is delivered to the other first, then the other's connection is reset; where nothing moves
+//! for [`DELIVERY_STALL_LIMIT`], at once.
 
 use std::net::SocketAddr;
 
@@ -12,7 +14,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use crate::engine::connections::Caller;
-use crate::flow::ClientState;
+use crate::flow::{ClientState, DELIVERY_STALL_LIMIT};
 use crate::io::{ConnectFailure, ConnectionId, OnBehalf, Output, Via};
 
 /// Bytes under way in one direction: enough for 1 Gbit/s over a 2 ms path.
@@ -70,6 +72,29 @@ struct End {
     queued: usize,
     /// Its host has sent its last byte.
     finished: bool,
+    state: EndState,
+}
+
+/// What has become of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndState {
+    /// The connection to the server is being opened.
+    Opening,
+    Standing,
+    /// Nothing can be written any more; what arrived before is still being read.
+    Failed,
+    /// The shell resets it once its host has acknowledged everything.
+    BeingReset,
+    Gone,
+}
+
+impl EndState {
+    fn takes_bytes(self) -> bool {
+        match self {
+            Self::Opening | Self::Standing => true,
+            Self::Failed | Self::BeingReset | Self::Gone => false,
+        }
+    }
 }
 
 /// A client's connection and the one to its server, joined.
@@ -84,19 +109,17 @@ pub(crate) struct Direct {
     pub(crate) started: Time,
     pub(crate) bytes_up: u64,
     pub(crate) bytes_down: u64,
+    /// The moment that the engine's timers hold for it.
+    pub(crate) timer: Option<Time>,
+    /// When it ends at the latest unless something moves, after a reset of either host.
+    delivery_until: Option<Time>,
     accepted: End,
     opened: End,
     /// The server's connection stands.
     is_connected: bool,
     /// The client's bytes from before that; what a flow holds at most.
     waiting: Vec<Bytes>,
-}
-
-/// Whether the pair goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    GoesOn,
-    Over,
+    end: Option<&'static str>,
 }
 
 impl Direct {
@@ -108,10 +131,11 @@ impl Direct {
         reason: DirectReason,
         outputs: &mut impl Extend<Output>,
     ) -> Self {
-        let end = |connection| End {
+        let end = |connection, state| End {
             connection,
             queued: 0,
             finished: false,
+            state,
         };
         let Caller {
             connection: accepted,
@@ -136,8 +160,11 @@ impl Direct {
             started: now,
             bytes_up: 0,
             bytes_down: 0,
-            accepted: end(accepted),
-            opened: end(opened),
+            timer: None,
+            delivery_until: None,
+            accepted: end(accepted, EndState::Standing),
+            opened: end(opened, EndState::Opening),
+            end: None,
             is_connected: false,
             waiting: Vec::new(),
         }
@@ -151,12 +178,25 @@ impl Direct {
         self.accepted.queued + self.opened.queued
     }
 
+    /// How it has ended; `None` while it goes on.
+    pub(crate) fn end(&self) -> Option<&'static str> {
+        self.end
+    }
+
+    /// When it is to be reset if nothing moves until then.
+    pub(crate) fn timeout(&self) -> Option<Time> {
+        self.delivery_until
+    }
+
     /// Whether the client waits to hear whether the server's connection stands.
     pub(crate) fn asks(&self) -> bool {
         self.client_state == ClientState::Asks
     }
 
     pub(crate) fn connected(&mut self, outputs: &mut impl Extend<Output>) {
+        if self.opened.state == EndState::Opening {
+            self.opened.state = EndState::Standing;
+        }
         if self.asks() {
             self.client_state = ClientState::Accepted;
             let connection = self.accepted.connection;
@@ -182,14 +222,17 @@ impl Direct {
             (self.opened.connection, WINDOW),
         ];
         outputs.extend(credits.map(|(connection, bytes)| Output::ReadCredit { connection, bytes }));
+        self.go_on(outputs);
     }
 
     pub(crate) fn received(
         &mut self,
+        now: Time,
         from: ConnectionId,
         bytes: Bytes,
         outputs: &mut impl Extend<Output>,
     ) {
+        self.note_progress(now);
         let to = if from == self.accepted.connection {
             self.bytes_up += bytes.len() as u64;
             &mut self.opened
@@ -197,6 +240,9 @@ impl Direct {
             self.bytes_down += bytes.len() as u64;
             &mut self.accepted
         };
+        if !to.state.takes_bytes() {
+            return;
+        }
         to.queued += bytes.len();
         let connection = to.connection;
         if self.is_connected {
@@ -208,31 +254,31 @@ impl Direct {
 
     pub(crate) fn written(
         &mut self,
+        now: Time,
         to: ConnectionId,
         bytes: usize,
         outputs: &mut impl Extend<Output>,
-    ) -> Life {
+    ) {
+        self.note_progress(now);
         let (to, from) = self.ends(to);
         to.queued = to.queued.saturating_sub(bytes);
-        outputs.extend([Output::ReadCredit {
-            connection: from.connection,
-            bytes,
-        }]);
-        self.over_when_done(outputs)
+        if bytes > 0 && from.state != EndState::Gone {
+            outputs.extend([Output::ReadCredit {
+                connection: from.connection,
+                bytes,
+            }]);
+        }
+        self.go_on(outputs);
     }
 
-    pub(crate) fn finished(
-        &mut self,
-        from: ConnectionId,
-        outputs: &mut impl Extend<Output>,
-    ) -> Life {
+    pub(crate) fn finished(&mut self, from: ConnectionId, outputs: &mut impl Extend<Output>) {
         let (from, to) = self.ends(from);
         from.finished = true;
-        let connection = to.connection;
-        if self.is_connected {
+        let (connection, takes_bytes) = (to.connection, to.state.takes_bytes());
+        if self.is_connected && takes_bytes {
             outputs.extend([Output::FinishWrite { connection }]);
         }
-        self.over_when_done(outputs)
+        self.go_on(outputs);
     }
 
     /// The server's connection could not be opened.
@@ -247,12 +293,37 @@ impl Direct {
         }]);
     }
 
-    /// One end is gone; the other is reset, so that a failure never looks like a clean end.
-    pub(crate) fn aborted(&mut self, gone: ConnectionId, outputs: &mut impl Extend<Output>) {
-        let (_, other) = self.ends(gone);
-        outputs.extend([Output::Reset {
-            connection: other.connection,
-        }]);
+    /// One end takes nothing more, and there is still something to read of it.
+    pub(crate) fn connection_failed(&mut self, now: Time, failed: ConnectionId) {
+        let (end, _) = self.ends(failed);
+        if end.state.takes_bytes() {
+            end.state = EndState::Failed;
+            end.queued = 0;
+        }
+        self.expect_delivery(now);
+    }
+
+    /// One end is gone, and all that its host sent was read. The other is reset behind that, so that a
+    /// failure never looks like a clean end.
+    pub(crate) fn aborted(
+        &mut self,
+        now: Time,
+        gone: ConnectionId,
+        outputs: &mut impl Extend<Output>,
+    ) {
+        let (gone, _) = self.ends(gone);
+        gone.state = EndState::Gone;
+        gone.queued = 0;
+        self.expect_delivery(now);
+        self.go_on(outputs);
+    }
+
+    /// Resets both ends, whatever waits for them.
+    pub(crate) fn reset_at_once(&self, outputs: &mut impl Extend<Output>) {
+        outputs.extend(
+            self.connections()
+                .map(|connection| Output::Reset { connection }),
+        );
     }
 
     fn ends(&mut self, this: ConnectionId) -> (&mut End, &mut End) {
@@ -263,15 +334,42 @@ impl Direct {
         }
     }
 
-    fn over_when_done(&self, outputs: &mut impl Extend<Output>) -> Life {
-        let done = self.accepted.finished && self.opened.finished && self.buffered() == 0;
-        if !done {
-            return Life::GoesOn;
+    fn expect_delivery(&mut self, now: Time) {
+        self.delivery_until = Some(now + DELIVERY_STALL_LIMIT);
+    }
+
+    fn note_progress(&mut self, now: Time) {
+        if self.delivery_until.is_some() {
+            self.expect_delivery(now);
         }
-        outputs.extend(
-            self.connections()
-                .map(|connection| Output::Close { connection }),
-        );
-        Life::Over
+    }
+
+    /// Does what follows from what has become of the ends.
+    fn go_on(&mut self, outputs: &mut impl Extend<Output>) {
+        let states = [self.accepted.state, self.opened.state];
+        match states {
+            [EndState::Gone, EndState::Gone] => self.end = Some("reset by a host"),
+            [EndState::Gone, EndState::Standing] => self.opened.reset_when_written(outputs),
+            [EndState::Standing, EndState::Gone] => self.accepted.reset_when_written(outputs),
+            _ if self.accepted.finished && self.opened.finished && self.buffered() == 0 => {
+                outputs.extend(
+                    self.connections()
+                        .map(|connection| Output::Close { connection }),
+                );
+                self.end = Some("closed");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl End {
+    fn reset_when_written(&mut self, outputs: &mut impl Extend<Output>) {
+        if self.queued == 0 {
+            self.state = EndState::BeingReset;
+            outputs.extend([Output::ResetWhenDelivered {
+                connection: self.connection,
+            }]);
+        }
     }
 }

@@ -10,6 +10,16 @@
 //! little waits for the encoder, and the session is read only while the host takes what was
 //! written to it. So each flow buffers a bounded number of bytes wherever it is stopped.
 //!
+//! A host that resets its connection ends its direction at the last byte that it had sent, and the reset
+//! follows those bytes over the whole chain:
+//!
+//! ```text
+//!  this host resets ─► all it sent is read and encoded ─► the peer has consumed it ─► Reset to the peer
+//!  the peer's Reset ─► all it sent is decoded and written ─► the host acknowledged it ─► RST to the host
+//! ```
+//!
+//! Where nothing moves for [`DELIVERY_STALL_LIMIT`], both connections are reset at once.
+//!
 //! It decides nothing about peers, limits or policy; `engine.rs` does.
 
 use std::collections::VecDeque;
@@ -44,6 +54,9 @@ const REPAIRS_ASKED: usize = reduce::REPAIR_AHEAD_RECORDS;
 
 // A record that was begun can be sent to its end: see `tunnel::credit`.
 const _: () = assert!(reduce::MAX_RECORD_BODY as u64 + 16 <= tunnel::credit::RECORD);
+/// How long what was sent before a reset may wait without any progress for a receiver that does not read: as
+/// long as Linux keeps a connection that its program has closed (tcp_fin_timeout, 60 s).
+pub(crate) const DELIVERY_STALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Memory of a request for a repair, about: most are some dozens of bytes.
 const REPAIR_REQUEST_MEMORY: usize = 256;
@@ -140,6 +153,29 @@ struct Lan {
     /// The host has sent its last byte.
     finished: bool,
     finish: Finish,
+    host: HostState,
+}
+
+/// How far a host's reset, or the failure of its connection, has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HostState {
+    /// The connection stands.
+    Standing,
+    /// Nothing can be written any more; what arrived before is still being read.
+    Failed,
+    /// All was read. `finished` says whether the host had ended its stream before the reset.
+    Gone { finished: bool },
+}
+
+/// How far the reset of the peer's host has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerHost {
+    /// There was none.
+    Standing,
+    /// The peer has reset the flow; what was sent before is on its way to this host.
+    Reset,
+    /// The shell resets the connection once the host has acknowledged everything.
+    ResetPassedOn,
 }
 
 /// Where the clean end of a direction stands.
@@ -224,7 +260,21 @@ pub(crate) struct Flow {
     wan_finish_told: bool,
     /// The session has forgotten the flow: both directions ended and were acknowledged.
     session_closed: bool,
+    peer_host: PeerHost,
+    /// When the flow ends at the latest unless something moves, after a reset of either host.
+    delivery_until: Option<Time>,
     consumed_told: u64,
+}
+
+/// How a flow ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlowEnd {
+    /// In good order, both ways.
+    Closed,
+    /// The host beside this node reset its connection.
+    HostReset,
+    /// The host beside the peer did.
+    PeerHostReset,
 }
 
 /// What a flow is born with.
@@ -303,6 +353,7 @@ impl Flow {
                 waiting_bytes: 0,
                 finished: false,
                 finish: Finish::Open,
+                host: HostState::Standing,
             },
             encoder: birth.encoder,
             decoder: birth.decoder,
@@ -311,6 +362,8 @@ impl Flow {
             wan_finished: false,
             wan_finish_told: false,
             session_closed: false,
+            peer_host: PeerHost::Standing,
+            delivery_until: None,
             consumed_told: 0,
         };
         match birth.left_alone {
@@ -383,18 +436,41 @@ impl Flow {
             Stage::Running(accelerator) => accelerator.poll_timeout(),
             Stage::Released => None,
         };
-        [self.encoder.poll_timeout(), accelerator]
+        let encoder = match self.peer_host {
+            PeerHost::Standing => self.encoder.poll_timeout(),
+            // Nothing is encoded any more.
+            PeerHost::Reset | PeerHost::ResetPassedOn => None,
+        };
+        [encoder, accelerator, self.delivery_until]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Both directions have ended, all is written and acknowledged.
-    pub(crate) fn is_over(&self) -> bool {
-        self.session_closed
+    /// How the flow has ended; `None` while it goes on.
+    pub(crate) fn end(&self, session: &Session) -> Option<FlowEnd> {
+        if self.is_host_gone() {
+            let is_known_to_peer = self.session_closed
+                || self.is_reset_by_peer()
+                || (self.finish_wan == Finish::Done && session.is_delivered(self.id));
+            return is_known_to_peer.then_some(match self.is_reset_by_peer() {
+                true => FlowEnd::PeerHostReset,
+                false => FlowEnd::HostReset,
+            });
+        }
+        let is_over = self.session_closed
             && self.lan.finished
             && self.lan.finish == Finish::Done
-            && self.lan.queued == 0
+            && self.lan.queued == 0;
+        is_over.then_some(FlowEnd::Closed)
+    }
+
+    fn is_host_gone(&self) -> bool {
+        matches!(self.lan.host, HostState::Gone { .. })
+    }
+
+    fn is_reset_by_peer(&self) -> bool {
+        self.peer_host != PeerHost::Standing
     }
 
     pub(crate) fn reduction(&self) -> reduce::FlowReduction {
@@ -415,7 +491,12 @@ impl Flow {
 
     pub(crate) fn received(&mut self, turn: &mut Turn<'_>, bytes: Bytes) -> Result<(), Broken> {
         self.lan.credit = self.lan.credit.saturating_sub(bytes.len());
+        if self.is_reset_by_peer() {
+            // The host that these bytes are for is gone.
+            return Ok(());
+        }
         self.keep_unsent(turn.session, &bytes);
+        self.note_progress(turn.now);
         if self.sent_lan_bytes == 0 {
             self.look(&bytes);
         }
@@ -426,12 +507,16 @@ impl Flow {
 
     pub(crate) fn lan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
         self.lan.finished = true;
+        if self.is_reset_by_peer() {
+            return Ok(());
+        }
         self.accelerate(turn, Input::LanFinished)?;
         self.pump(turn)
     }
 
     pub(crate) fn written(&mut self, turn: &mut Turn<'_>, bytes: usize) -> Result<(), Broken> {
         self.lan.note_written(bytes);
+        self.note_progress(turn.now);
         self.pump(turn)
     }
 
@@ -454,6 +539,57 @@ impl Flow {
         self.unsent_bytes = 0;
     }
 
+    /// The host's connection has failed: nothing can be written to it, and there is still something to
+    /// read of it.
+    pub(crate) fn lan_failed(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if self.lan.host == HostState::Standing {
+            self.lan.host = HostState::Failed;
+            self.drop_writes();
+            self.expect_delivery(turn.now);
+        }
+        self.pump(turn)
+    }
+
+    /// The host's connection is gone, and all that it sent was read.
+    pub(crate) fn lan_aborted(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if self.is_host_gone() {
+            return Ok(());
+        }
+        self.lan.host = HostState::Gone {
+            finished: self.lan.finished,
+        };
+        self.lan.credit = 0;
+        self.drop_writes();
+        self.expect_delivery(turn.now);
+        if self.is_reset_by_peer() {
+            return Ok(());
+        }
+        if !self.lan.finished {
+            self.lan.finished = true;
+            self.accelerate(turn, Input::LanFinished)?;
+        }
+        self.pump(turn)
+    }
+
+    fn drop_writes(&mut self) {
+        self.lan.queued = 0;
+        self.lan.taken = 0;
+        self.lan.writes = VecDeque::new();
+        self.lan.gathered = Vec::new();
+        self.lan.waiting = VecDeque::new();
+        self.lan.waiting_bytes = 0;
+    }
+
+    fn expect_delivery(&mut self, now: Time) {
+        self.delivery_until = Some(now + DELIVERY_STALL_LIMIT);
+    }
+
+    fn note_progress(&mut self, now: Time) {
+        if self.delivery_until.is_some() {
+            self.expect_delivery(now);
+        }
+    }
+
     // What happens on the WAN side.
 
     /// The peer has opened the server's connection.
@@ -470,6 +606,7 @@ impl Flow {
     pub(crate) fn take_unsent(&mut self, session: &Session) -> Option<Unsent> {
         let is_untouched = !session.is_open_sent(self.id)
             && self.received_lan_bytes == 0
+            && self.lan.host == HostState::Standing
             && self.lan.finish == Finish::Open;
         let bytes = self.unsent.take().filter(|_| is_untouched);
         self.unsent_bytes = 0;
@@ -481,6 +618,17 @@ impl Flow {
 
     pub(crate) fn consumed(&mut self, turn: &mut Turn<'_>, offset: u64) -> Result<(), Broken> {
         self.encoder.acknowledged(offset, turn.dictionary);
+        self.note_progress(turn.now);
+        self.pump(turn)
+    }
+
+    /// The peer's host has reset its connection, and the session has forgotten the flow. What arrived of
+    /// it is delivered, then this host's connection is reset.
+    pub(crate) fn wan_reset(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.peer_host = PeerHost::Reset;
+        self.wan_finished = true;
+        self.unanswered.clear();
+        self.expect_delivery(turn.now);
         self.pump(turn)
     }
 
@@ -542,6 +690,14 @@ impl Flow {
     }
 
     pub(crate) fn timer_fired(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if self.delivery_until.is_some_and(|until| until <= turn.now) {
+            return Err(Broken {
+                recurs: None,
+                // Unlike a host's reset, this one does not wait over there.
+                reset: ResetReason::Limit,
+                text: "a host was reset, and what it sent before was not taken in time".to_owned(),
+            });
+        }
         let due = match &self.stage {
             Stage::Running(accelerator) => {
                 accelerator.poll_timeout().is_some_and(|at| at <= turn.now)
@@ -577,6 +733,9 @@ impl Flow {
 
     /// LAN to WAN: encodes as much as the session can take.
     fn encode(&mut self, turn: &mut Turn<'_>) {
+        if self.is_reset_by_peer() {
+            return;
+        }
         loop {
             // Asked even without room: that a held tail is due must stop its timer, or the
             // timer would fire for ever while the peer gives no credit.
@@ -598,7 +757,10 @@ impl Flow {
         self.waits_for_disk |= self.encoder.waits_for_disk();
         if self.finish_wan == Finish::Wanted && self.encoder.pending() == 0 {
             self.finish_wan = Finish::Done;
-            turn.session.finish(self.id);
+            // A reset is no end in good order; the peer is told of it once it has consumed all bytes.
+            if self.lan.host != (HostState::Gone { finished: false }) {
+                turn.session.finish(self.id);
+            }
         }
     }
 
@@ -628,7 +790,13 @@ impl Flow {
                     turn.session
                         .send_message(self.id, message::REPAIR_REQUEST, request);
                 }
-                Ok(Decoded::WaitForRepair) => break,
+                Ok(Decoded::WaitForRepair) => {
+                    if self.is_reset_by_peer() {
+                        // No repair comes of a flow that the session has forgotten.
+                        self.end_of_wan(turn)?;
+                    }
+                    break;
+                }
                 Err(error) => {
                     return Err(Broken {
                         recurs: None,
@@ -653,7 +821,7 @@ impl Flow {
             return Ok(());
         }
         self.wan_finish_told = true;
-        if !self.decoder.is_at_boundary() {
+        if !self.decoder.is_at_boundary() && !self.is_reset_by_peer() {
             return Err(Broken {
                 recurs: None,
                 reset: ResetReason::Reduction,
@@ -707,6 +875,8 @@ impl Flow {
                 Wish::OpenServer => self.open_server(turn),
                 Wish::ToLan(bytes) => self.write_lan(turn, bytes),
                 Wish::FinishLan => self.finish_lan(turn),
+                // Nobody would take it any more.
+                Wish::ToWan(_) | Wish::FinishWan if self.peer_host != PeerHost::Standing => {}
                 Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
                 Wish::FinishWan => self.finish_wan(),
                 Wish::Between(ends) => turn.companions.between(self.number, ends),
@@ -772,7 +942,7 @@ impl Flow {
     }
 
     fn write_lan(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
-        if bytes.is_empty() {
+        if bytes.is_empty() || self.lan.host != HostState::Standing {
             return;
         }
         if self.received_lan_bytes == 0 {
@@ -820,16 +990,31 @@ impl Flow {
         if self.lan.finish == Finish::Open {
             self.lan.finish = Finish::Wanted;
         }
-        self.finish_lan_when_connected(turn);
+        self.end_lan_when_possible(turn);
     }
 
-    fn finish_lan_when_connected(&mut self, turn: &mut Turn<'_>) {
-        if self.lan.connected && self.lan.finish == Finish::Wanted {
-            self.flush_lan(turn);
-            self.lan.finish = Finish::Done;
-            turn.outputs.push_back(Output::FinishWrite {
-                connection: self.lan.connection,
-            });
+    /// Ends the stream towards the host, by a FIN or by a reset behind what was written.
+    fn end_lan_when_possible(&mut self, turn: &mut Turn<'_>) {
+        if !self.lan.connected || self.lan.host != HostState::Standing {
+            return;
+        }
+        self.flush_lan(turn);
+        let connection = self.lan.connection;
+        match self.peer_host {
+            PeerHost::Standing => {
+                if self.lan.finish == Finish::Wanted {
+                    self.lan.finish = Finish::Done;
+                    turn.outputs.push_back(Output::FinishWrite { connection });
+                }
+            }
+            PeerHost::Reset => {
+                if self.lan.finish != Finish::Open && self.lan.queued == 0 {
+                    self.peer_host = PeerHost::ResetPassedOn;
+                    turn.outputs
+                        .push_back(Output::ResetWhenDelivered { connection });
+                }
+            }
+            PeerHost::ResetPassedOn => {}
         }
     }
 
@@ -841,8 +1026,8 @@ impl Flow {
     }
 
     fn grant_read_credit(&mut self, turn: &mut Turn<'_>) {
-        self.finish_lan_when_connected(turn);
-        if !self.lan.connected || self.lan.finished {
+        self.end_lan_when_possible(turn);
+        if !self.lan.connected || self.lan.finished || self.is_reset_by_peer() {
             return;
         }
         let ahead = READ_AHEAD.min(turn.budget.share().max(LEAST_CREDIT));

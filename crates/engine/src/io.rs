@@ -84,12 +84,20 @@ pub enum Input {
         /// Whose stream ended.
         connection: ConnectionId,
     },
-    /// The connection is gone: reset by the host, or an error.
+    /// The host has reset the connection, or it failed, and not all that had arrived is read: nothing can
+    /// be written any more, the rest is read as credit allows, and [`Input::Aborted`] follows.
+    Failed {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// The connection is gone: reset by the host or failed, with nothing left to read, or reset after
+    /// [`Output::ResetWhenDelivered`].
     Aborted {
         /// Which.
         connection: ConnectionId,
     },
-    /// So many bytes of earlier [`Output::Write`]s were taken by the operating system.
+    /// So many bytes of earlier [`Output::Write`]s were taken by the operating system. None after
+    /// [`Output::ResetWhenDelivered`], when the host has acknowledged more and not yet all.
     Written {
         /// Where to.
         connection: ConnectionId,
@@ -227,6 +235,12 @@ pub enum Output {
     },
     /// Reset the connection at once. The engine has forgotten it.
     Reset {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Reset the connection once the host has acknowledged all that was written, because a reset makes the
+    /// operating system drop what it still holds for the host. Answered by [`Input::Aborted`].
+    ResetWhenDelivered {
         /// Which.
         connection: ConnectionId,
     },

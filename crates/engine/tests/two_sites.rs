@@ -5,6 +5,7 @@
 mod accepting;
 mod bounds;
 mod files;
+mod resets;
 mod shares;
 mod stalled_readers;
 mod vanished_peers;

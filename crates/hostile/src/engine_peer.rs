@@ -388,6 +388,11 @@ impl World {
             Output::FinishWrite { connection } => {
                 assert!(self.connections.contains_key(&connection));
             }
+            Output::ResetWhenDelivered { connection } => {
+                assert!(self.connections.remove(&connection).is_some());
+                self.unwritten.retain(|(waiting, _)| *waiting != connection);
+                self.engine.handle(self.now, Input::Aborted { connection });
+            }
             Output::Reset { connection }
             | Output::Decline { connection, .. }
             | Output::Close { connection } => {

@@ -93,7 +93,7 @@ impl Connections {
                 return;
             };
             if mailbox.send(accepted).await.is_ok() {
-                lan::serve(connection, stream, early, orders, mailbox).await;
+                lan::serve(connection, stream, early, None, orders, mailbox).await;
             }
             drop(taken);
         });

@@ -399,6 +399,7 @@ impl EventLoop {
             | Input::Asked { .. }
             | Input::Received { .. }
             | Input::Finished { .. }
+            | Input::Failed { .. }
             | Input::Written { .. }
             | Input::Connected { result: Ok(()), .. }
             | Input::LinkUp { .. }
@@ -480,6 +481,9 @@ impl EventLoop {
             Output::Reset { connection } => {
                 self.command(connection, lan::Command::Reset);
                 self.connections.remove(&connection);
+            }
+            Output::ResetWhenDelivered { connection } => {
+                self.command(connection, lan::Command::ResetWhenDelivered);
             }
             Output::Close { connection } => {
                 self.command(connection, lan::Command::Close);
@@ -611,8 +615,9 @@ impl EventLoop {
             };
             let result = opened.as_ref().map(drop).map_err(|failure| *failure);
             let told = mailbox.input(Input::Connected { connection, result }).await;
-            if let (Ok((stream, taken)), Ok(())) = (opened, told) {
-                lan::serve(connection, stream, Bytes::new(), orders, mailbox).await;
+            if let (Ok((opened, taken)), Ok(())) = (opened, told) {
+                let (stream, failed) = (opened.stream, opened.failed);
+                lan::serve(connection, stream, Bytes::new(), failed, orders, mailbox).await;
                 drop(taken);
             }
         });

@@ -201,6 +201,18 @@ pub(crate) fn join_netlink_group(socket: &impl AsRawFd, group: u32) -> io::Resul
     set_option(socket.as_raw_fd(), libc::SOL_NETLINK, join, group)
 }
 
+/// Bytes that the kernel has taken for a TCP connection and its host has not acknowledged; a FIN counts as one.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn unacknowledged_bytes(connection: &impl AsRawFd) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SIOCOUTQ of tcp(7) has the number of TIOCOUTQ.
+    // SAFETY: the kernel writes an int, which outlives the call.
+    check(unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(u32::try_from(bytes).unwrap_or(0))
+}
+
 /// A timer that becomes readable when it is due, to the precision of the kernel's clock; to be made
 /// inside the runtime that waits for it.
 ///

@@ -170,7 +170,8 @@ pub enum Event {
         /// The flow.
         flow: FlowId,
     },
-    /// The peer's decoder has consumed everything below this offset.
+    /// The peer's decoder has consumed everything below this offset, or the peer has seen the end of our
+    /// direction.
     Consumed {
         /// The flow.
         flow: FlowId,

@@ -12,7 +12,7 @@ use vocab::{FlowId, NodeId, Random, Time};
 use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
 use crate::bounds::{Refusal, Source};
 use crate::config::AcceptMode;
-use crate::direct::{Direct, DirectReason, Life};
+use crate::direct::{Direct, DirectReason};
 use crate::flow::{Birth, ClientState, Flow, Turn, Unsent, message};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
 use crate::peer::Peer;
@@ -522,8 +522,10 @@ impl Engine {
         let Some(number) = self.connections.get(&connection).copied() else {
             return;
         };
-        if let Some(direct) = self.directs.get_mut(&number) {
-            direct.received(connection, bytes, &mut self.outputs);
+        if self.directs.contains_key(&number) {
+            self.turn_direct(now, number, |direct, outputs| {
+                direct.received(now, connection, bytes, outputs);
+            });
             return;
         }
         self.turn(now, number, |flow, turn| flow.received(turn, bytes));
@@ -533,10 +535,10 @@ impl Engine {
         let Some(number) = self.connections.get(&connection).copied() else {
             return;
         };
-        if let Some(direct) = self.directs.get_mut(&number) {
-            if direct.finished(connection, &mut self.outputs) == Life::Over {
-                self.forget_direct(now, number, "closed");
-            }
+        if self.directs.contains_key(&number) {
+            self.turn_direct(now, number, |direct, outputs| {
+                direct.finished(connection, outputs);
+            });
             return;
         }
         self.turn(now, number, Flow::lan_finished);
@@ -546,32 +548,39 @@ impl Engine {
         let Some(number) = self.connections.get(&connection).copied() else {
             return;
         };
-        if let Some(direct) = self.directs.get_mut(&number) {
-            if direct.written(connection, bytes, &mut self.outputs) == Life::Over {
-                self.forget_direct(now, number, "closed");
-            }
+        if self.directs.contains_key(&number) {
+            self.turn_direct(now, number, |direct, outputs| {
+                direct.written(now, connection, bytes, outputs);
+            });
             return;
         }
         self.turn(now, number, |flow, turn| flow.written(turn, bytes));
+    }
+
+    pub(super) fn connection_failed(&mut self, now: Time, connection: ConnectionId) {
+        let Some(number) = self.connections.get(&connection).copied() else {
+            return;
+        };
+        if self.directs.contains_key(&number) {
+            self.turn_direct(now, number, |direct, _| {
+                direct.connection_failed(now, connection)
+            });
+            return;
+        }
+        self.turn(now, number, Flow::lan_failed);
     }
 
     pub(super) fn aborted(&mut self, now: Time, connection: ConnectionId) {
         let Some(number) = self.connections.get(&connection).copied() else {
             return;
         };
-        if let Some(direct) = self.directs.get_mut(&number) {
-            direct.aborted(connection, &mut self.outputs);
-            self.forget_direct(now, number, "reset by a host");
+        if self.directs.contains_key(&number) {
+            self.turn_direct(now, number, |direct, outputs| {
+                direct.aborted(now, connection, outputs);
+            });
             return;
         }
-        let Some(flow) = self.flows.get(&number) else {
-            return;
-        };
-        if let Some(peer) = self.peers.get_mut(&flow.peer) {
-            peer.session.reset(flow.id, ResetReason::HostReset);
-            self.touched.insert(flow.peer);
-        }
-        self.forget_flow(now, number, "reset by the host beside this node");
+        self.turn(now, number, Flow::lan_aborted);
     }
 
     pub(super) fn connected(
@@ -587,11 +596,11 @@ impl Engine {
             }
             return;
         };
-        if let Some(direct) = self.directs.get_mut(&number) {
+        if let Some(direct) = self.directs.get(&number) {
+            let server = direct.server;
             match result {
                 Ok(()) => {
-                    let server = direct.server;
-                    direct.connected(&mut self.outputs);
+                    self.turn_direct(now, number, Direct::connected);
                     self.server_succeeded(server);
                 }
                 Err(failure) => self.server_failed(now, number, failure),

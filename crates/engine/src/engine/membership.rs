@@ -170,13 +170,7 @@ impl Engine {
         }
         let directs: Vec<u64> = self.directs.keys().copied().collect();
         for number in directs {
-            if let Some(direct) = self.directs.get(&number) {
-                let resets = direct
-                    .connections()
-                    .map(|connection| Output::Reset { connection });
-                self.outputs.extend(resets);
-            }
-            self.forget_direct(now, number, "the node stopped");
+            self.fail_direct(now, number, "the node stopped");
         }
     }
 }

@@ -201,6 +201,7 @@ impl Engine {
             } => self.asked(now, connection, client, server, via),
             Input::Received { connection, bytes } => self.received(now, connection, bytes),
             Input::Finished { connection } => self.finished(now, connection),
+            Input::Failed { connection } => self.connection_failed(now, connection),
             Input::Aborted { connection } => self.aborted(now, connection),
             Input::Written { connection, bytes } => self.written(now, connection, bytes),
             Input::Connected { connection, result } => self.connected(now, connection, result),
@@ -332,6 +333,11 @@ impl Engine {
             && at <= now
         {
             self.timers.pop_first();
+            if self.directs.contains_key(&number) {
+                let reason = "a host was reset, and what it sent before was not taken in time";
+                self.fail_direct(now, number, reason);
+                continue;
+            }
             self.turn(now, number, |flow, turn| {
                 flow.timer = None;
                 flow.timer_fired(turn)

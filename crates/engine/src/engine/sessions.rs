@@ -157,6 +157,16 @@ impl Engine {
                     flow.message(turn, kind, bytes)
                 });
             }
+            // What the host sent before is delivered first. All other reasons end the flow at once.
+            Said::Reset {
+                flow,
+                reason: ResetReason::HostReset,
+            } => {
+                if let Some(number) = self.flow_number(node, flow) {
+                    self.admit(now, number);
+                    self.turn(now, number, Flow::wan_reset);
+                }
+            }
             Said::Reset { flow, reason } => {
                 if let Some(number) = self.flow_number(node, flow) {
                     self.fail_flow(now, number, why::reset_text(reason));
@@ -308,16 +318,15 @@ impl Engine {
                     return;
                 };
                 flow.answered();
-                let (server, asks, connection) = (flow.server, flow.asks(), flow.connection());
+                let server = flow.server;
                 let hosts = (flow.client.ip(), server.ip());
                 if flow.keep_client_address && self.asymmetric_routes.succeeded(hosts.0, hosts.1) {
                     self.put_out_bypassed_routes();
                 }
                 self.server_reached(now, server);
-                if asks {
-                    self.outputs.push_back(Output::Admit { connection });
-                    self.turn(now, number, Flow::connected);
-                }
+                self.admit(now, number);
+                // A reset of the host beside this node may have waited for that.
+                self.turn(now, number, Flow::pump);
             }
             // The server is not to blame: the peer is full or stopping, and what would go to it
             // passes by until it has had time to empty.
@@ -337,6 +346,15 @@ impl Engine {
     fn peer_is_full(&mut self, now: Time, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.full_until = Some(now + PEER_FULL_FOR);
+        }
+    }
+
+    /// Tells a client that asks that the server's connection stands.
+    fn admit(&mut self, now: Time, number: u64) {
+        let flow = self.flows.get(&number).filter(|flow| flow.asks());
+        if let Some(connection) = flow.map(Flow::connection) {
+            self.outputs.push_back(Output::Admit { connection });
+            self.turn(now, number, Flow::connected);
         }
     }
 

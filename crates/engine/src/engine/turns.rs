@@ -1,9 +1,13 @@
 //! One turn of one flow, and what follows from it: accounts, timers, the end.
 
+use tunnel::ResetReason;
 use vocab::{FlowId, NodeId, Time};
 
+use std::collections::VecDeque;
+
 use super::{CLOSED_KEPT, Engine};
-use crate::flow::{Broken, Flow, Turn};
+use crate::direct::Direct;
+use crate::flow::{Broken, Flow, FlowEnd, Turn};
 use crate::io::{Event, Output};
 use crate::report::Why;
 use crate::shares::Kind;
@@ -51,12 +55,21 @@ impl Engine {
         let result = work(flow, &mut turn);
         self.touched.insert(flow.peer);
         match result {
-            Ok(()) if flow.is_over() => {
-                let connection = flow.connection();
-                self.outputs.push_back(Output::Close { connection });
-                self.forget_flow(now, number, "closed");
-            }
-            Ok(()) => self.account(number),
+            Ok(()) => match flow.end(&peer.session) {
+                None => self.account(number),
+                Some(FlowEnd::Closed) => {
+                    let connection = flow.connection();
+                    self.outputs.push_back(Output::Close { connection });
+                    self.forget_flow(now, number, "closed");
+                }
+                Some(FlowEnd::HostReset) => {
+                    peer.session.reset(flow.id, ResetReason::HostReset);
+                    self.forget_flow(now, number, "reset by the host beside this node");
+                }
+                Some(FlowEnd::PeerHostReset) => {
+                    self.forget_failed_flow(now, number, why::reset_text(ResetReason::HostReset));
+                }
+            },
             Err(broken) => {
                 peer.session.reset(flow.id, broken.reset);
                 let (node, is_peers_fault) = (flow.peer, broken.is_peers_fault());
@@ -134,11 +147,48 @@ impl Engine {
         }
     }
 
+    /// Runs `work` on a direct connection, and forgets it when it is over.
+    pub(super) fn turn_direct(
+        &mut self,
+        now: Time,
+        number: u64,
+        work: impl FnOnce(&mut Direct, &mut VecDeque<Output>),
+    ) {
+        let Some(direct) = self.directs.get_mut(&number) else {
+            return;
+        };
+        work(direct, &mut self.outputs);
+        if let Some(end) = direct.end() {
+            return self.forget_direct(now, number, end);
+        }
+        let timeout = direct.timeout();
+        if direct.timer != timeout {
+            if let Some(at) = direct.timer {
+                self.timers.remove(&(at, number));
+            }
+            if let Some(at) = timeout {
+                self.timers.insert((at, number));
+            }
+            direct.timer = timeout;
+        }
+    }
+
+    /// Resets what is left of a direct connection at once, and forgets it.
+    pub(super) fn fail_direct(&mut self, now: Time, number: u64, reason: &str) {
+        if let Some(direct) = self.directs.get(&number) {
+            direct.reset_at_once(&mut self.outputs);
+            self.forget_direct(now, number, reason);
+        }
+    }
+
     pub(super) fn forget_direct(&mut self, now: Time, number: u64, state: &str) {
         let Some(direct) = self.directs.remove(&number) else {
             return;
         };
         self.sources.closed(direct.client.ip(), Kind::Direct);
+        if let Some(at) = direct.timer {
+            self.timers.remove(&(at, number));
+        }
         for connection in direct.connections() {
             self.connections.remove(&connection);
         }

@@ -57,6 +57,9 @@ pub(crate) enum Script {
     AnswerElsewhere,
     /// Accepts and then resets after `after` bytes.
     ResetAfter { after: usize },
+    /// Answers this after `after` bytes of request and then resets, as a server does that closes with unread
+    /// data.
+    AnswerAndReset { after: usize, answer: Bytes },
     /// Accepts and reads nothing.
     Stall,
     /// Sends bytes that never repeat, without end, and reads nothing.
@@ -86,6 +89,9 @@ pub(crate) struct Host {
     to_send: VecDeque<Bytes>,
     finish_after: bool,
     finish_sent: bool,
+    /// A reset follows what is to be sent, and a FIN where one is to follow as well.
+    reset_after: bool,
+    failure_told: bool,
     script: Option<Script>,
     script_done: bool,
     /// It reads so many bytes and then no more.
@@ -475,6 +481,21 @@ impl World {
         self.nodes[FAR].hosts.values()
     }
 
+    /// The client sends these bytes and resets its connection behind them.
+    pub(crate) fn send_and_reset(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
+        host.reset_after = true;
+        self.send(connection, bytes, false);
+    }
+
+    /// A client that reads no more takes this much of what waits for it.
+    pub(crate) fn take(&mut self, connection: ConnectionId, bytes: usize) {
+        let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
+        let bytes = bytes.min(host.unread);
+        host.unread -= bytes;
+        self.input(NEAR, Input::Written { connection, bytes });
+    }
+
     /// The client resets its connection.
     pub(crate) fn abort(&mut self, connection: ConnectionId) {
         self.input(NEAR, Input::Aborted { connection });
@@ -714,7 +735,17 @@ impl World {
             Output::Reset { connection } => {
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.was_reset = true;
+                    // The system drops what the host has not taken.
+                    let taken = host.received.len().saturating_sub(host.unread);
+                    host.received.truncate(taken);
                 }
+            }
+            Output::ResetWhenDelivered { connection } => {
+                let host = node.hosts.get_mut(&connection);
+                let host = host.expect("the engine waits for the answer of the host's connection");
+                assert_eq!(host.unread, 0, "the engine waits until all is written");
+                host.was_reset = true;
+                node.engine.handle(now, Input::Aborted { connection });
             }
             Output::Close { connection } => {
                 if let Some(host) = node.hosts.get_mut(&connection) {
@@ -844,6 +875,12 @@ impl World {
                 });
                 continue;
             }
+            if host.reset_after && !host.failure_told && !host.to_send.is_empty() {
+                host.failure_told = true;
+                inputs.push(Input::Failed {
+                    connection: *connection,
+                });
+            }
             while host.credit > 0
                 && let Some(mut bytes) = host.to_send.pop_front()
             {
@@ -859,6 +896,12 @@ impl World {
             if host.finish_after && !host.finish_sent && host.to_send.is_empty() {
                 host.finish_sent = true;
                 inputs.push(Input::Finished {
+                    connection: *connection,
+                });
+            }
+            if host.reset_after && host.to_send.is_empty() {
+                host.was_reset = true;
+                inputs.push(Input::Aborted {
                     connection: *connection,
                 });
             }
@@ -889,6 +932,15 @@ impl Host {
                         self.to_send.push_back(Bytes::copy_from_slice(piece));
                     }
                     self.finish_after = true;
+                }
+            }
+            Some(Script::AnswerAndReset { after, answer }) => {
+                if !self.script_done && self.received.len() >= *after {
+                    self.script_done = true;
+                    for piece in answer.chunks(16 * 1024) {
+                        self.to_send.push_back(Bytes::copy_from_slice(piece));
+                    }
+                    self.reset_after = true;
                 }
             }
             Some(Script::GreetAndEcho { .. }) => {

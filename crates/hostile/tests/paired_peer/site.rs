@@ -414,6 +414,11 @@ impl Site {
                     self.engine.handle(self.now, written);
                 }
             }
+            Output::ResetWhenDelivered { connection } => {
+                self.connections.remove(&connection);
+                let aborted = Input::Aborted { connection };
+                self.engine.handle(self.now, aborted);
+            }
             Output::Reset { connection } | Output::Close { connection } => {
                 self.connections.remove(&connection);
             }

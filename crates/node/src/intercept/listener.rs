@@ -45,6 +45,8 @@ fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
         socket.set_ip_transparent_v6(true)?;
     }
     socket.set_reuse_address(true)?;
+    // Accepted connections inherit it: an urgent byte that a client sends at once is read in its place.
+    socket.set_out_of_band_inline(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

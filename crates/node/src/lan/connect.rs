@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use engine::{ConnectFailure, Prefix};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -29,6 +29,29 @@ static PROBES: Semaphore = Semaphore::const_new(64);
 /// A server that has not answered three SYNs (0, 1 and 3 s) by now looks dead to its client too.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A connection to a server.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) stream: TcpStream,
+    /// The server has reset the connection since it was established.
+    pub(crate) failed: Option<Failed>,
+}
+
+/// How a connection failed whose error the operating system has told: it tells it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// Whether a FIN came before.
+    pub(crate) finished: bool,
+}
+
+impl Failed {
+    /// Linux says EPIPE where a FIN came before the RST, and else ECONNRESET (`tcp_reset`).
+    pub(crate) fn by(error: &io::Error) -> Self {
+        let finished = error.raw_os_error() == Some(libc::EPIPE);
+        Self { finished }
+    }
+}
+
 /// Connects to `server`, bound to `client` if there is one. This machine itself is connected to
 /// only where `serve` names its address, or nothing but loopback addresses.
 ///
@@ -38,7 +61,7 @@ pub(crate) async fn open(
     client: Option<SocketAddr>,
     server: SocketAddr,
     serve: &[Prefix],
-) -> Result<TcpStream, ConnectFailure> {
+) -> Result<Opened, ConnectFailure> {
     if is_this_machine(server) && !is_named(server, serve) {
         tracing::debug!(%server, "refused to connect to this machine");
         return Err(ConnectFailure::NotPermitted);
@@ -111,18 +134,22 @@ async fn answers_client(client: IpAddr, server: SocketAddr, round_trip: Duration
 }
 
 /// Ends a call on which nothing is to be said; its end is not to look like the end of a request.
-fn close(called: io::Result<TcpStream>) -> Result<(), ConnectFailure> {
-    called.map(super::reset).map_err(|error| failure(&error))
+fn close(called: io::Result<Opened>) -> Result<(), ConnectFailure> {
+    called
+        .map(|opened| super::reset(opened.stream))
+        .map_err(|error| failure(&error))
 }
 
 fn is_answer(called: Result<(), ConnectFailure>) -> bool {
     matches!(called, Ok(()) | Err(ConnectFailure::Refused))
 }
 
-async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<TcpStream> {
+async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<Opened> {
     let domain = Domain::for_address(server);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
+    // Before the first byte can come: a server may begin with an urgent one.
+    socket.set_out_of_band_inline(true)?;
     if let Some(client) = client {
         let transparent = match domain {
             Domain::IPV4 => socket.set_ip_transparent_v4(true),
@@ -141,9 +168,32 @@ async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<T
         socket.set_reuse_address(true)?;
         socket.bind(&client.into())?;
     }
-    TcpSocket::from_std_stream(socket.into())
-        .connect(server)
-        .await
+    match socket.connect(&server.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        None => Ok(Opened {
+            stream,
+            failed: None,
+        }),
+        // Before the connection is established the kernel says ECONNREFUSED. What the server sent before
+        // this reset can still be read.
+        Some(error) if is_reset(&error) => Ok(Opened {
+            failed: Some(Failed::by(&error)),
+            stream,
+        }),
+        Some(error) => Err(error),
+    }
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 fn is_taken(error: &io::Error) -> bool {
@@ -157,9 +207,7 @@ fn is_taken(error: &io::Error) -> bool {
 
 fn failure(error: &io::Error) -> ConnectFailure {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
-            ConnectFailure::Refused
-        }
+        io::ErrorKind::ConnectionRefused => ConnectFailure::Refused,
         io::ErrorKind::TimedOut => ConnectFailure::TimedOut,
         io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable
@@ -229,6 +277,27 @@ mod tests {
         drop(listener);
         let refused = open(None, server, &prefixes(&["127.0.0.0/8"])).await;
         assert_eq!(refused.unwrap_err(), ConnectFailure::Refused);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_resets_at_once_was_connected_and_is_still_read() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        socket.bind(&any_port.into()).unwrap();
+        socket.listen(1).unwrap();
+        let server = socket.local_addr().unwrap().as_socket().unwrap();
+        // In one thread: all of this happens before `open` looks at its connection again.
+        let serve = async {
+            let (accepted, _) = socket.accept().unwrap();
+            accepted.send(b"an answer").unwrap();
+            accepted.set_linger(Some(Duration::ZERO)).unwrap();
+        };
+        let local = prefixes(&["127.0.0.1"]);
+        let (opened, ()) = tokio::join!(open(None, server, &local), serve);
+        let opened = opened.unwrap();
+        assert_eq!(opened.failed, Some(Failed { finished: false }));
+        let mut buffer = [0; 16];
+        assert_eq!(opened.stream.try_read(&mut buffer).unwrap(), 9);
     }
 
     #[test]

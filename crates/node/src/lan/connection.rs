@@ -7,10 +7,16 @@
 //!
 //! The queue has no limit of its own: the engine counts what it has written and what was taken,
 //! and stops at its own limits. A reset is seen even while there is no read credit.
+//!
+//! A reset, or a failed write, ends the writing side alone: Linux keeps what arrived before a RST in the
+//! receive queue (`tcp_reset`), and it is read before the end is told. In the other direction the RST waits
+//! until the host has acknowledged everything, because a close with a linger time of zero drops what the
+//! send queue still holds.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -20,7 +26,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
+use crate::lan::Failed;
 use crate::mailbox::{LoopEnded, Mailbox};
+use crate::sys;
 
 /// Bytes read at once; larger reads gain nothing measurable and hold up other connections.
 const READ_BYTES: usize = 64 * 1024;
@@ -38,6 +46,11 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
+/// How often the send queue is looked at before a reset: the kernel tells of room, but not of the last
+/// acknowledgement. From the round trip of a LAN on, doubled up to a delay that no person notices.
+const FIRST_LOOK_AFTER: Duration = Duration::from_micros(500);
+const LOOK_AFTER_MOST: Duration = Duration::from_millis(100);
+
 /// What the engine wants of a connection; see the [`engine::Output`]s of the same names.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -47,6 +60,7 @@ pub(crate) enum Command {
     Write(Bytes),
     FinishWrite,
     Reset,
+    ResetWhenDelivered,
     Close,
     ReadCredit(usize),
 }
@@ -61,6 +75,23 @@ enum Sending {
     Finished,
     /// The socket is closed after the queue.
     Closing,
+    /// The connection is reset once the host has acknowledged the queue. `unacknowledged` is what the
+    /// operating system last held for the host, in bytes.
+    Resetting {
+        unacknowledged: u32,
+    },
+}
+
+/// How far the host's direction has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receiving {
+    Open,
+    /// A FIN was read.
+    Finished,
+    /// The connection has failed; what had arrived is still read. `how` is what the operating system has told.
+    Rest {
+        how: Option<Failed>,
+    },
 }
 
 /// How the task ends.
@@ -69,7 +100,7 @@ enum End {
     Quiet,
     /// By the engine's reset.
     Reset,
-    /// By the host's reset or an error.
+    /// By the host's reset or an error, with nothing left to read, or by a reset that the engine waits for.
     Aborted,
 }
 
@@ -88,15 +119,18 @@ struct Connection {
     credit: usize,
     /// Read before the connection was announced; handed on as credit allows.
     early: Bytes,
-    reading: bool,
+    receiving: Receiving,
     sending: Sending,
+    /// When the send queue is looked at next.
+    look_after: Duration,
 }
 
-/// Serves a connection until it ends. `early` is what was read of it already.
+/// Serves a connection until it ends. `early` is what was read of it already; `failed` how it failed since.
 pub(crate) async fn serve(
     id: ConnectionId,
     stream: TcpStream,
     early: Bytes,
+    failed: Option<Failed>,
     commands: mpsc::UnboundedReceiver<Command>,
     mailbox: Mailbox,
 ) {
@@ -108,10 +142,11 @@ pub(crate) async fn serve(
         queue: VecDeque::new(),
         credit: 0,
         early,
-        reading: true,
+        receiving: Receiving::Open,
         sending: Sending::Open,
+        look_after: FIRST_LOOK_AFTER,
     };
-    match connection.run(commands).await {
+    match connection.run(failed, commands).await {
         End::Quiet => {
             let _ = SockRef::from(&connection.stream).set_linger(None);
         }
@@ -133,6 +168,8 @@ pub(crate) fn reset(stream: TcpStream) {
 
 fn prepare(stream: &TcpStream) {
     // Each of these only makes the connection better; a system that lacks one is no failure.
+    // An urgent byte is read in its place: without this, a read would skip it (tcp(7)).
+    let _ = SockRef::from(stream).set_out_of_band_inline(true);
     let _ = stream.set_nodelay(true);
     // Until a direction has ended in good order, a close is a reset: when this process dies, the
     // kernel closes its sockets, and half a file must not look like a whole one.
@@ -145,71 +182,127 @@ fn prepare(stream: &TcpStream) {
 }
 
 impl Connection {
-    async fn run(&mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> End {
+    async fn run(
+        &mut self,
+        failed: Option<Failed>,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+    ) -> End {
+        if failed.is_some()
+            && let Err(end) = self.failed(failed).await
+        {
+            return end;
+        }
         loop {
-            if self.queue.is_empty() {
-                match self.sending {
-                    Sending::Finishing => {
-                        if SockRef::from(&self.stream)
-                            .shutdown(std::net::Shutdown::Write)
-                            .is_err()
-                        {
-                            return End::Aborted;
-                        }
-                        let _ = SockRef::from(&self.stream).set_linger(None);
-                        self.sending = Sending::Finished;
-                    }
-                    Sending::Closing => return End::Quiet,
-                    Sending::Open | Sending::Finished => {}
-                }
-            }
-            if self.credit > 0 && !self.early.is_empty() {
-                if let Err(end) = self.hand_on_early().await {
-                    return end;
-                }
-                continue;
-            }
-            tokio::select! {
-                biased;
-                command = commands.recv() => {
-                    if let Err(end) = self.obey(command) {
-                        return end;
-                    }
-                }
-                ready = self.stream.ready(self.interest()) => {
-                    let Ok(ready) = ready else { return End::Aborted };
-                    if ready.is_error() {
-                        return End::Aborted;
-                    }
-                    let done = self.advance(ready).await;
-                    if let Err(end) = done {
-                        return end;
-                    }
-                }
+            let step = match self.finish_sending().await {
+                Ok(()) => self.step(&mut commands).await,
+                ended => ended,
+            };
+            if let Err(end) = step {
+                return end;
             }
         }
     }
 
-    fn interest(&self) -> Interest {
-        let mut interest = Interest::ERROR;
-        if self.reading && self.credit > 0 {
-            interest |= Interest::READABLE;
-        }
+    /// Does what follows the last byte of the queue.
+    async fn finish_sending(&mut self) -> Result<(), End> {
         if !self.queue.is_empty() {
-            interest |= Interest::WRITABLE;
+            return Ok(());
         }
-        interest
+        match self.sending {
+            Sending::Open | Sending::Finished => Ok(()),
+            Sending::Finishing => {
+                self.sending = Sending::Finished;
+                let socket = SockRef::from(&self.stream);
+                if socket.shutdown(std::net::Shutdown::Write).is_ok() {
+                    let _ = socket.set_linger(None);
+                    return Ok(());
+                }
+                self.failed(None).await
+            }
+            Sending::Closing => Err(End::Quiet),
+            Sending::Resetting { unacknowledged } => {
+                let left = sys::unacknowledged_bytes(&self.stream).unwrap_or(0);
+                if left == 0 {
+                    return Err(End::Aborted);
+                }
+                if left < unacknowledged {
+                    self.look_after = FIRST_LOOK_AFTER;
+                    let connection = self.id;
+                    // The host reads: the engine goes on waiting for it.
+                    let progress = Input::Written {
+                        connection,
+                        bytes: 0,
+                    };
+                    self.mailbox.input(progress).await?;
+                }
+                self.sending = Sending::Resetting {
+                    unacknowledged: left,
+                };
+                Ok(())
+            }
+        }
+    }
+
+    async fn step(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) -> Result<(), End> {
+        if self.credit > 0 && !self.early.is_empty() {
+            return self.hand_on_early().await;
+        }
+        let (stream, interest) = (&self.stream, self.interest());
+        let ready = async {
+            match interest {
+                Some(interest) => stream.ready(interest).await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_resetting = matches!(self.sending, Sending::Resetting { .. });
+        let look_after = self.look_after;
+        tokio::select! {
+            biased;
+            command = commands.recv() => self.obey(command),
+            ready = ready => {
+                // The runtime is going away.
+                let Ok(ready) = ready else { return Err(End::Reset) };
+                if ready.is_error() && !matches!(self.receiving, Receiving::Rest { .. }) {
+                    return self.failed(None).await;
+                }
+                self.advance(ready).await
+            }
+            () = async { tokio::time::sleep(look_after).await }, if is_resetting => {
+                self.look_after = (self.look_after * 2).min(LOOK_AFTER_MOST);
+                Ok(())
+            }
+        }
+    }
+
+    fn interest(&self) -> Option<Interest> {
+        let is_reading = self.credit > 0 && self.receiving != Receiving::Finished;
+        let wishes = [
+            (!matches!(self.receiving, Receiving::Rest { .. })).then_some(Interest::ERROR),
+            is_reading.then_some(Interest::READABLE),
+            (!self.queue.is_empty()).then_some(Interest::WRITABLE),
+        ];
+        wishes.into_iter().flatten().reduce(Interest::add)
     }
 
     fn obey(&mut self, command: Option<Command>) -> Result<(), End> {
         match command {
-            Some(Command::Write(bytes)) => self.queue.push_back(bytes),
+            // What is written to a failed connection is lost, as the engine knows.
+            Some(Command::Write(bytes)) => {
+                if !matches!(self.receiving, Receiving::Rest { .. }) {
+                    self.queue.push_back(bytes);
+                }
+            }
             Some(Command::ReadCredit(bytes)) => self.credit += bytes,
             Some(Command::FinishWrite) if self.sending == Sending::Open => {
                 self.sending = Sending::Finishing;
             }
             Some(Command::FinishWrite | Command::Admit) => {}
             Some(Command::Close) => self.sending = Sending::Closing,
+            Some(Command::ResetWhenDelivered) => {
+                self.sending = Sending::Resetting {
+                    unacknowledged: u32::MAX,
+                };
+            }
             Some(Command::Reset | Command::Decline(_)) | None => return Err(End::Reset),
         }
         Ok(())
@@ -219,7 +312,7 @@ impl Connection {
         if ready.is_writable() && !self.queue.is_empty() {
             self.write().await?;
         }
-        if ready.is_readable() && self.reading && self.credit > 0 {
+        if ready.is_readable() && self.credit > 0 && self.receiving != Receiving::Finished {
             self.read().await?;
         }
         Ok(())
@@ -238,7 +331,7 @@ impl Connection {
         let bytes = match written {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(_) => return Err(End::Aborted),
+            Err(error) => return self.failed(Some(Failed::by(&error))).await,
         };
         self.take_from_queue(bytes);
         let connection = self.id;
@@ -249,6 +342,44 @@ impl Connection {
                 .await?;
         }
         Ok(())
+    }
+
+    /// The connection takes nothing more. What had arrived is still read. `how` is what the operating system
+    /// has told; if it has told nothing yet, the last read will.
+    async fn failed(&mut self, how: Option<Failed>) -> Result<(), End> {
+        self.queue.clear();
+        match self.sending {
+            // The engine has forgotten the connection, or has read all that it wants.
+            Sending::Closing => return Err(End::Quiet),
+            Sending::Resetting { .. } => return Err(End::Aborted),
+            Sending::Open | Sending::Finishing | Sending::Finished => {}
+        }
+        if self.receiving != Receiving::Open {
+            return Err(End::Aborted);
+        }
+        self.sending = Sending::Finished;
+        let left = if self.early.is_empty() {
+            SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()])
+        } else {
+            Ok(1)
+        };
+        if !matches!(left, Ok(1..)) {
+            let finished = how.map_or(left.is_ok(), |how| how.finished);
+            return self.end_of_rest(finished).await;
+        }
+        self.receiving = Receiving::Rest { how };
+        let connection = self.id;
+        self.mailbox.input(Input::Failed { connection }).await?;
+        Ok(())
+    }
+
+    /// Nothing is left to read of a connection that failed.
+    async fn end_of_rest(&mut self, finished: bool) -> Result<(), End> {
+        let connection = self.id;
+        if finished {
+            self.mailbox.input(Input::Finished { connection }).await?;
+        }
+        Err(End::Aborted)
     }
 
     fn take_from_queue(&mut self, mut bytes: usize) {
@@ -279,19 +410,24 @@ impl Connection {
             Ok::<_, io::Error>(Bytes::copy_from_slice(&scratch[..read]))
         });
         let connection = self.id;
-        match read {
-            Ok(bytes) if bytes.is_empty() => {
-                self.reading = false;
-                self.mailbox.input(Input::Finished { connection }).await?;
-            }
-            Ok(bytes) => {
+        match (read, self.receiving) {
+            (Ok(bytes), _) if !bytes.is_empty() => {
                 self.credit -= bytes.len();
                 self.mailbox
                     .input(Input::Received { connection, bytes })
                     .await?;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return Err(End::Aborted),
+            // After an error was told the kernel says 0, with a FIN before it or without.
+            (Ok(_), Receiving::Rest { how }) => {
+                let finished = how.is_none_or(|how| how.finished);
+                return self.end_of_rest(finished).await;
+            }
+            (Ok(_), Receiving::Open | Receiving::Finished) => {
+                self.receiving = Receiving::Finished;
+                self.mailbox.input(Input::Finished { connection }).await?;
+            }
+            (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => {}
+            (Err(_), _) => return Err(End::Aborted),
         }
         Ok(())
     }

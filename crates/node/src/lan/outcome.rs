@@ -35,6 +35,7 @@ impl Asked {
             // Nothing else is said to a client that was not admitted.
             Some(
                 Command::Reset
+                | Command::ResetWhenDelivered
                 | Command::Close
                 | Command::Write(_)
                 | Command::FinishWrite
@@ -46,7 +47,7 @@ impl Asked {
 
     /// Serves the connection of a client that was admitted. `early` is what was read of it already.
     pub(crate) async fn serve(self, stream: TcpStream, early: Bytes, mailbox: Mailbox) {
-        serve(self.connection, stream, early, self.orders, mailbox).await;
+        serve(self.connection, stream, early, None, self.orders, mailbox).await;
     }
 
     /// The client that was admitted is gone.

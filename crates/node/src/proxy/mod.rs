@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use engine::{ConnectFailure, Via};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -56,6 +57,8 @@ pub(crate) async fn listen(
     connections: Connections,
     mailbox: Mailbox,
 ) {
+    // Accepted connections inherit it: an urgent byte behind the request is read in its place.
+    let _ = SockRef::from(&listener).set_out_of_band_inline(true);
     loop {
         let (mut stream, client) = Connections::accept(&listener).await;
         let Some(place) = places.enter(client.ip(), Standing::Unknown) else {

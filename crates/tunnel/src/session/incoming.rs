@@ -444,7 +444,9 @@ impl Session {
         if let Some(link) = &mut self.link {
             link.datagrams.choice.delivered(progress.delivered);
         }
+        let mut is_news = progress.consumed > 0;
         if ack.finish == Seen::Seen {
+            is_news |= flow.send.ending != Ending::Acknowledged;
             flow.send
                 .acknowledge_finish(ack.received)
                 .ok_or_else(|| claim("it has an end that was never sent"))?;
@@ -454,11 +456,11 @@ impl Session {
         self.freed += progress.consumed;
         let pool = Pool::new(self.peer_total_window, self.committed);
         flow.send.note_consumed(&pool, progress.consumed);
+        if is_news {
+            let offset = flow.send.consumed();
+            self.events.push_back(Event::Consumed { flow: id, offset });
+        }
         if progress.consumed > 0 {
-            self.events.push_back(Event::Consumed {
-                flow: id,
-                offset: ack.consumed,
-            });
             self.release_stalled();
         }
         self.account(id);

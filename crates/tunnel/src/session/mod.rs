@@ -356,6 +356,21 @@ impl Session {
         }
     }
 
+    /// Whether the peer knows of the flow, has consumed all that was written and has seen the end of our
+    /// direction, if it was ended. [`Event::Answered`] and [`Event::Consumed`] tell of changes. Also true of
+    /// a flow that is not open or was answered with [`Answer::Failed`].
+    #[must_use]
+    pub fn is_delivered(&self, flow: FlowId) -> bool {
+        self.flows.get(&flow).is_none_or(|state| {
+            let is_ended = match state.send.ending {
+                Ending::Open | Ending::Acknowledged => true,
+                Ending::Wanted | Ending::Sent => false,
+            };
+            state.is_failed()
+                || is_ended && !state.needs_open() && state.send.consumed() == state.send.written()
+        })
+    }
+
     /// Ends both directions at once; no event follows. A flow that was answered with
     /// [`Answer::Failed`] is left to end by that.
     pub fn reset(&mut self, flow: FlowId, reason: ResetReason) {

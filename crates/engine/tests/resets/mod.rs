@@ -1,0 +1,235 @@
+//! A reset follows the bytes that were sent before it: in all four directions, by TLS and by UDP, with an
+//! accelerator and without one, and in connections that go directly.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::{Event, Input};
+
+use crate::world::{NEAR, Script, World};
+use crate::{PATIENCE, REQUEST, random_bytes, world_with, world_with_packets};
+
+/// A port of no accelerator, and that of the SMB accelerator.
+const PORTS: [u16; 2] = [80, 445];
+
+/// Longer than all windows and queues between two hosts.
+const LONG: usize = 700_000;
+
+/// The head of an SMB 2 message that says 4,096 bytes and ends after 64.
+fn incomplete_smb_message() -> Bytes {
+    let mut bytes = vec![0, 0, 0x10, 0, 0xfe, b'S', b'M', b'B'];
+    bytes.resize(64, 0);
+    bytes.into()
+}
+
+fn contents() -> [Bytes; 4] {
+    [
+        Bytes::from_static(b"HTTP/1.1 413 Too Large\r\n\r\n"),
+        incomplete_smb_message(),
+        random_bytes(1, 100_000),
+        random_bytes(2, LONG),
+    ]
+}
+
+/// By TLS, and by UDP with a loss of 2 %.
+fn worlds() -> [World; 2] {
+    [world_with([]), world_with_packets(0.02, [])]
+}
+
+fn failed_flows(world: &World, node: usize) -> usize {
+    let events = world.nodes[node].events.iter();
+    events
+        .filter(|event| matches!(event, Event::FlowFailed { .. }))
+        .count()
+}
+
+fn flows_left(world: &World) -> usize {
+    let status = world.nodes.each_ref().map(|node| node.engine.status());
+    status
+        .iter()
+        .map(|status| status.flows + status.direct)
+        .sum()
+}
+
+#[test]
+fn what_a_server_sent_before_its_reset_reaches_the_client_first() {
+    for mut world in worlds() {
+        for port in PORTS {
+            for answer in contents() {
+                let script = Script::AnswerAndReset {
+                    after: 5,
+                    answer: answer.clone(),
+                };
+                world.servers.insert(port, script);
+                let connection = world.accept(port);
+                world.send(connection, &random_bytes(3, LONG), false);
+                world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+                let host = world.client_host(connection);
+                assert!(host.received == answer, "{} bytes", host.received.len());
+                assert!(!host.peer_finished, "a failure is never a clean end");
+                world.run_until(|world| flows_left(world) == 0, PATIENCE);
+            }
+        }
+        assert_eq!(failed_flows(&world, NEAR), 8);
+    }
+}
+
+#[test]
+fn what_a_client_sent_before_its_reset_reaches_the_server_first() {
+    for mut world in worlds() {
+        for port in PORTS {
+            for request in contents() {
+                world.servers.insert(port, Script::Swallow);
+                let connection = world.accept(port);
+                world.send_and_reset(connection, &request);
+                let is_reset = |world: &World| {
+                    world
+                        .server_hosts()
+                        .last()
+                        .is_some_and(|host| host.was_reset)
+                };
+                let flows = world.server_hosts().count();
+                world.run_until(|world| world.server_hosts().count() > flows, PATIENCE);
+                world.run_until(is_reset, PATIENCE);
+                let host = world.server_hosts().last().unwrap();
+                assert!(host.received == request, "{} bytes", host.received.len());
+                assert!(!host.peer_finished, "a failure is never a clean end");
+                world.run_until(|world| flows_left(world) == 0, PATIENCE);
+            }
+        }
+    }
+}
+
+#[test]
+fn direct_connections_deliver_before_a_reset_too() {
+    let answer = random_bytes(4, LONG);
+    let script = Script::AnswerAndReset {
+        after: 5,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script), (81, Script::Swallow)]);
+    world.forget_peers(NEAR);
+    let connection = world.accept(80);
+    world.send(connection, REQUEST, false);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert!(world.client_host(connection).received == answer);
+    assert!(!world.client_host(connection).peer_finished);
+
+    let connection = world.accept(81);
+    world.send_and_reset(connection, &answer);
+    let is_reset = |world: &World| world.nodes[NEAR].hosts.values().last().unwrap().was_reset;
+    world.run_until(is_reset, PATIENCE);
+    let server = world.nodes[NEAR].hosts.values().last().unwrap();
+    assert!(server.received == answer && !server.peer_finished);
+    assert_eq!(flows_left(&world), 0);
+}
+
+/// The reset of a host whose bytes wait for a client that does not read.
+#[test]
+fn a_reset_waits_for_a_client_that_reads_slowly() {
+    let answer = random_bytes(5, 100_000);
+    let script = Script::AnswerAndReset {
+        after: 5,
+        answer: answer.clone(),
+    };
+    for direct in [false, true] {
+        let mut world = world_with([(80, script.clone())]);
+        if direct {
+            world.forget_peers(NEAR);
+        }
+        let connection = world.accept(80);
+        world.read_at_most(connection, 0);
+        world.send(connection, REQUEST, false);
+        for _ in 0..9 {
+            world.run_for(Duration::from_secs(50));
+            assert!(!world.client_host(connection).was_reset);
+            world.take(connection, 10_000);
+        }
+        world.run_for(Duration::from_secs(50));
+        world.take(connection, 10_000);
+        world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+        assert!(world.client_host(connection).received == answer);
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_holds_a_dead_flow_for_a_minute() {
+    for (direct, length) in [(false, 1_000), (false, LONG), (true, 1_000), (true, LONG)] {
+        let script = Script::AnswerAndReset {
+            after: 5,
+            answer: random_bytes(6, length),
+        };
+        let mut world = world_with([(80, script)]);
+        if direct {
+            world.forget_peers(NEAR);
+        }
+        let connection = world.accept(80);
+        world.read_at_most(connection, 0);
+        world.send(connection, REQUEST, false);
+        world.run_for(Duration::from_secs(55));
+        assert!(flows_left(&world) > 0);
+        world.run_for(Duration::from_secs(10));
+        assert_eq!(flows_left(&world), 0, "{direct} {length}");
+        assert!(world.client_host(connection).was_reset);
+        let buffered = |node: &crate::world::Node| node.engine.status().buffered_bytes;
+        assert_eq!(world.nodes.each_ref().map(buffered), [0, 0]);
+    }
+}
+
+#[test]
+fn a_clean_end_comes_before_a_reset_that_follows_it() {
+    let script = Script::AnswerAndReset {
+        after: usize::MAX,
+        answer: Bytes::new(),
+    };
+    let mut world = world_with([(80, script)]);
+    let connection = world.accept(80);
+    world.send(connection, b"the whole request", true);
+    world.input(NEAR, Input::Failed { connection });
+    world.abort(connection);
+    let is_reset = |world: &World| world.server_hosts().any(|host| host.was_reset);
+    world.run_until(is_reset, PATIENCE);
+    let host = world.server_hosts().next().unwrap();
+    assert!(host.peer_finished, "the client had ended its stream");
+    assert_eq!(host.received, b"the whole request"[..]);
+    world.run_until(|world| flows_left(world) == 0, PATIENCE);
+}
+
+#[test]
+fn resets_of_both_hosts_cross_each_other() {
+    let both = random_bytes(7, 50_000);
+    let script = Script::AnswerAndReset {
+        after: 0,
+        answer: both.clone(),
+    };
+    for mut world in worlds() {
+        world.servers.insert(80, script.clone());
+        let connection = world.accept(80);
+        world.send_and_reset(connection, &both);
+        world.run_until(
+            |world| world.server_hosts().count() == 1 && flows_left(world) == 0,
+            PATIENCE,
+        );
+    }
+}
+
+#[test]
+fn a_reset_is_still_ordered_when_the_link_breaks_before_it() {
+    let answer = random_bytes(8, 500_000);
+    let script = Script::AnswerAndReset {
+        after: 5,
+        answer: answer.clone(),
+    };
+    let mut world = world_with([(80, script)]);
+    let connection = world.accept(80);
+    world.send(connection, REQUEST, false);
+    world.run_until(
+        |world| world.client_host(connection).received.len() > 100_000,
+        PATIENCE,
+    );
+    world.cut();
+    world.run_for(Duration::from_secs(3));
+    world.connect();
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert!(world.client_host(connection).received == answer);
+}
