@@ -11,6 +11,7 @@
 mod bent_ends;
 mod broken_pipes;
 mod captures;
+mod closes;
 mod kills;
 mod operation;
 mod relay;
@@ -168,4 +169,23 @@ fn kills_lose_nothing(points: u32) {
     println!("{seen:?}");
     assert!(seen.whole > 0 && seen.cut_off > 0, "{seen:?}");
     assert!(seen.again_wan_bytes < seen.again_bytes / 20, "{seen:?}");
+}
+
+/// Some scripts by UDP; the next test runs a thousand, by UDP and by TLS.
+#[test]
+fn sockets_see_through_two_nodes_what_they_see_directly() {
+    let sites = Sites::new(13, "400Mbit");
+    sites.wait_for("near", |path| path["carries"] == "udp");
+    closes::compare(&sites, 0..60);
+}
+
+/// `cargo test -p trunkline --test loopback -- --ignored --nocapture five_hundred`
+#[test]
+#[ignore = "long: two minutes"]
+fn five_hundred_scripts_of_sockets_see_through_two_nodes_what_they_see_directly() {
+    let sites = Sites::with_wan(14, "udp = \"auto\"");
+    sites.wait_for("near", |path| path["carries"] == "udp");
+    closes::compare(&sites, 1_000..1_500);
+    let sites = Sites::with_wan(15, "udp = \"off\"");
+    closes::compare(&sites, 2_000..2_500);
 }

@@ -50,8 +50,17 @@ impl Sites {
         Self::of_user(test, rate, None)
     }
 
+    /// The same, with these lines about the WAN in the far node's configuration.
+    pub(super) fn with_wan(test: u8, wan: &str) -> Self {
+        Self::with(test, wan, None)
+    }
+
     /// The same with nodes that run as this user; all else is done as this test's own, root.
     pub(super) fn of_user(test: u8, rate: &str, user: Option<u32>) -> Self {
+        Self::with(test, &format!("rate_max = \"{rate}\""), user)
+    }
+
+    fn with(test: u8, wan: &str, user: Option<u32>) -> Self {
         let [near, far, relay] = [0, 1, 2].map(|host| address(test, host));
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().display().to_string();
@@ -71,7 +80,7 @@ impl Sites {
         config(
             "far",
             &format!(
-                "[wan]\nlisten = \"{far}:{PORT}\"\nrate_max = \"{rate}\"\n\
+                "[wan]\nlisten = \"{far}:{PORT}\"\n{wan}\n\
                  [policy]\nserve = [\"{far}/32\"]\n\
                  [[peer]]\nname = \"near\"\n"
             ),
@@ -381,9 +390,10 @@ fn code_and_errors(command: &mut Command) -> (Option<i32>, String) {
 }
 
 /// A connection to a server through a SOCKS proxy: RFC 1928 §3 and §4, no authentication, CONNECT to
-/// an IPv4 address.
+/// an IPv4 address. Urgent bytes are read in their place.
 pub(super) fn connect(socks: SocketAddr, server: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(socks)?;
+    socket2::SockRef::from(&stream).set_out_of_band_inline(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(&[5, 1, 0])?;
     let mut answer = [0; 2];
