@@ -26,6 +26,7 @@ pub(crate) enum DirectReason {
     NoPeerServes,
     PeerNotUp,
     PeerSilent,
+    PeerFiltered,
     FlowLimit,
     MemoryLimit,
     SourceShare,
@@ -41,6 +42,7 @@ impl DirectReason {
             Self::PeerSilent => {
                 "the peer that serves it fell silent before it was asked to connect"
             }
+            Self::PeerFiltered => "the packet filter of the peer's machine drops such connections",
             Self::FlowLimit => "the limit of flows was reached",
             Self::MemoryLimit => "the limit of buffered bytes was reached",
             Self::SourceShare => "the client's address had its share of the flows",
@@ -54,6 +56,9 @@ impl DirectReason {
             Self::NoPeerServes => "add its prefix to the [[peer]] in front of it",
             Self::PeerNotUp | Self::PeerSilent => {
                 "see `trunkline node status` for why the peer is down"
+            }
+            Self::PeerFiltered => {
+                "let them through on the peer's machine; `trunkline node check` there says how"
             }
             Self::FlowLimit => "raise flows in [limits]",
             Self::MemoryLimit => "raise memory in [limits]",

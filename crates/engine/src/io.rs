@@ -404,6 +404,12 @@ pub enum Event {
         /// Who.
         peer: NodeId,
     },
+    /// The packet filter of the peer's machine drops connections with a client's address; they pass
+    /// by for a while.
+    PeerFiltered {
+        /// Whose.
+        peer: NodeId,
+    },
     /// The link to the peer broke, and its flows go on in packets if those are answered.
     LinkBroken {
         /// Which.

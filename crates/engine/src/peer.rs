@@ -43,6 +43,8 @@ pub(crate) struct Peer {
     pub(crate) link: Option<LinkId>,
     /// The peer answered that it is at a limit: it is left alone until then.
     pub(crate) full_until: Option<Time>,
+    /// What is known of the packet filter of its machine.
+    pub(crate) filter: PeerFilter,
     /// Whether it was told, over the present link, where this node takes packets.
     pub(crate) is_offered: bool,
     /// How often flows had to go back from packets to a link.
@@ -63,6 +65,46 @@ pub(crate) struct Peer {
     pub(crate) refusals_tellable_at: Option<Time>,
     /// Engine numbers of the flows, by what the session calls them.
     pub(crate) flows: BTreeMap<FlowId, u64>,
+}
+
+/// How long intercepted connections pass by a peer whose machine drops them. Each trial costs a
+/// client about three seconds, so the pause doubles up to the greatest.
+const FILTERED_MIN: Duration = Duration::from_secs(60);
+const FILTERED_MAX: Duration = Duration::from_secs(3600);
+
+/// Whether the packet filter of a peer's machine lets connections with a client's address through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PeerFilter {
+    /// It does not; intercepted connections pass the peer by until then.
+    pub(crate) blocked_until: Option<Time>,
+    /// The last pause.
+    pause: Option<Duration>,
+}
+
+impl PeerFilter {
+    /// The peer's machine dropped a connection. True when that is news.
+    pub(crate) fn dropped(&mut self, now: Time) -> bool {
+        // Connections that were opened together fail together.
+        if self.blocked_until.is_some() {
+            return false;
+        }
+        let pause = self
+            .pause
+            .map_or(FILTERED_MIN, |pause| (pause * 2).min(FILTERED_MAX));
+        self.pause = Some(pause);
+        self.blocked_until = Some(now + pause);
+        true
+    }
+
+    /// A connection got through.
+    pub(crate) fn passed(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Time has passed.
+    pub(crate) fn expire(&mut self, now: Time) {
+        self.blocked_until = self.blocked_until.filter(|until| *until > now);
+    }
 }
 
 impl Peer {
@@ -86,6 +128,11 @@ impl Peer {
         self.reach == Reach::Up && self.full_until.is_none()
     }
 
+    /// Whether new connections to it may be intercepted.
+    pub(crate) fn takes_intercepted(&self) -> bool {
+        self.takes_flows() && self.filter.blocked_until.is_none()
+    }
+
     pub(crate) fn status(&self, intercepted: &[NodeId]) -> PeerStatus {
         let statistics = self.session.statistics();
         let milliseconds = |span: std::time::Duration| span.as_secs_f64() * 1e3;
@@ -94,6 +141,7 @@ impl Peer {
             node: self.config.node.to_string(),
             state: self.reach.text().to_owned(),
             intercepted: intercepted.contains(&self.config.node),
+            filtered: self.filter.blocked_until.is_some(),
             prefixes: self.config.prefixes.iter().map(Prefix::to_string).collect(),
             flows: self.flows.len(),
             refused_at_share_total: self.refused_at_share,
@@ -234,5 +282,32 @@ fn udp_status(status: &tunnel::transport::Status) -> UdpStatus {
         in_flight_bytes: status.in_flight_bytes,
         mtu_bytes: status.mtu_bytes,
         refused_packets: status.refused_packets,
+    }
+}
+
+#[cfg(test)]
+mod filter_tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_while_a_peer_drops_connections_and_begin_anew_when_one_passes() {
+        let mut filter = PeerFilter::default();
+        let mut now = Time::ZERO;
+        let mut pause = FILTERED_MIN;
+        for _ in 0..10 {
+            assert!(filter.dropped(now));
+            assert!(!filter.dropped(now), "told once");
+            now = now + pause - Duration::from_millis(1);
+            filter.expire(now);
+            assert!(filter.blocked_until.is_some());
+            now = now + Duration::from_millis(1);
+            filter.expire(now);
+            assert_eq!(filter.blocked_until, None);
+            pause = (pause * 2).min(FILTERED_MAX);
+        }
+        filter.passed();
+        filter.dropped(now);
+        filter.expire(now + FILTERED_MIN);
+        assert_eq!(filter.blocked_until, None);
     }
 }

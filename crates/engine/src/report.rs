@@ -52,6 +52,8 @@ pub struct PeerStatus {
     pub state: String,
     /// Whether its prefixes are intercepted.
     pub intercepted: bool,
+    /// Whether they are not because the packet filter of its machine drops the connections.
+    pub filtered: bool,
     /// The prefixes behind it.
     pub prefixes: Vec<String>,
     /// Flows to and from it now.

@@ -25,6 +25,9 @@ pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
         ConnectFailure::AnswersElsewhere => {
             "the server answers the far node's own address and not the client's: its answers to the client take another route (asymmetric route)"
         }
+        ConnectFailure::Filtered => {
+            "the packet filter of the far node's machine drops the connection (`trunkline node check` there says how to let it through)"
+        }
         ConnectFailure::Other => "the far node could not connect",
     }
 }

@@ -84,6 +84,8 @@ pub(crate) struct Parts {
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
     pub(crate) surroundings: surroundings::Watch,
+    /// Until when connections with a client's address are known not to get out of here.
+    pub(crate) spoofed_blocked: watch::Receiver<intercept::SpoofedBlocked>,
     /// At the WAN address, for the links that are accepted there.
     pub(crate) udp: Option<std::net::UdpSocket>,
     /// For what need not be on the loop's thread.
@@ -595,7 +597,14 @@ impl EventLoop {
             OnBehalf::Client => Vec::new(),
         };
         let descriptors = self.parts.descriptors.clone();
+        let spoofed_blocked = self.parts.spoofed_blocked.clone();
         tokio::spawn(async move {
+            let filtered = async {
+                match client {
+                    Some(client) => intercept::until_blocked(spoofed_blocked, client).await,
+                    None => std::future::pending().await,
+                }
+            };
             // What goes directly has the one that was taken with its client's.
             let taken = async {
                 match on_behalf {
@@ -611,6 +620,7 @@ impl EventLoop {
             // The only order before the connection stands is to give it up.
             let opened = tokio::select! {
                 opened = opening => opened,
+                () = filtered => Err(ConnectFailure::Filtered),
                 _ = orders.recv() => return,
             };
             let result = opened.as_ref().map(drop).map_err(|failure| *failure);
@@ -820,6 +830,13 @@ impl EventLoop {
                     peer = name(peer),
                     flows,
                     "the peer has removed this node; its flows are reset"
+                );
+            }
+            Event::PeerFiltered { peer } => {
+                tracing::warn!(
+                    peer = name(peer),
+                    "the packet filter of the peer's machine drops intercepted connections; they \
+                     pass by. `trunkline node check` there says how to let them through"
                 );
             }
             Event::PeerHeard { peer } => {

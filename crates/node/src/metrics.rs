@@ -73,6 +73,24 @@ const NODE: &[Metric] = &[
         "/interception/avoided",
     ),
     (
+        "trunkline_interception_withdrawn",
+        "gauge",
+        "1 while a family is not intercepted because this machine's packet filter drops it.",
+        "/interception/withdrawn",
+    ),
+    (
+        "trunkline_intercepted_syns_total",
+        "counter",
+        "SYNs intercepted since the rules were last put in place.",
+        "/interception/syns_taken",
+    ),
+    (
+        "trunkline_intercepted_syns_lost_total",
+        "counter",
+        "Intercepted SYNs that this machine's packet filter dropped and that came again.",
+        "/interception/syns_lost",
+    ),
+    (
         "trunkline_lan_bytes_total",
         "counter",
         "Bytes of hosts in flows through sessions.",
@@ -145,6 +163,13 @@ const NODE: &[Metric] = &[
         "/dictionary/disk_faults_total",
     ),
 ];
+
+const RULE_SYNS: Metric = (
+    "trunkline_intercept_rule_syns_total",
+    "counter",
+    "SYNs that an [[intercept.rule]] decided about since the rules were last put in place.",
+    "",
+);
 
 const PEER: &[Metric] = &[
     (
@@ -293,6 +318,13 @@ fn exposition(status: &Value) -> String {
         describe(&mut text, metric);
         sample(&mut text, metric.0, "", status.pointer(metric.3));
     }
+    describe(&mut text, &RULE_SYNS);
+    let rules = status["interception"]["rules"].as_array();
+    for rule in rules.into_iter().flatten() {
+        let action = rule["action"].as_str().unwrap_or("");
+        let labels = format!("{{rule=\"{}\",action=\"{action}\"}}", rule["rule"]);
+        sample(&mut text, RULE_SYNS.0, &labels, rule.get("syns"));
+    }
     let peers = status["peers"].as_array().map_or(&[][..], Vec::as_slice);
     describe(
         &mut text,
@@ -339,12 +371,17 @@ mod tests {
     #[test]
     fn every_sample_is_described_and_has_a_number() {
         let status = json!({
-            "flows": 3, "lan_bytes": 20_000_000, "interception": { "avoided": 1 },
+            "flows": 3, "lan_bytes": 20_000_000, "interception": {
+                "avoided": 1, "withdrawn": 1, "rules": [{ "rule": 1, "action": "bypass", "syns": 7 }],
+            },
             "peers": [{ "name": "far", "state": "up", "rtt_ms": 30.5, "flows": 3 }],
         });
         let text = exposition(&status);
         assert!(text.contains("# TYPE trunkline_flows gauge\ntrunkline_flows 3\n"));
         assert!(text.contains("trunkline_avoided_servers 1\n"));
+        assert!(text.contains("trunkline_interception_withdrawn 1\n"));
+        let rule = "trunkline_intercept_rule_syns_total{rule=\"1\",action=\"bypass\"} 7\n";
+        assert!(text.contains(rule));
         assert!(text.contains("trunkline_peer_up{peer=\"far\"} 1\n"));
         assert!(text.contains("trunkline_peer_rtt_milliseconds{peer=\"far\"} 30.5\n"));
         for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -415,12 +415,23 @@ fn look_at_interception(
         }
     }
     for interface in &config.lan_interfaces {
-        let file = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
-        if fs::read_to_string(&file).is_ok_and(|value| value.trim() == "1") {
+        // The kernel takes the greater of the interface's value and that of all.
+        let value = |name: &str| {
+            let file = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
+            let text = fs::read_to_string(file).unwrap_or_default();
+            text.trim().parse::<u8>().unwrap_or(0)
+        };
+        if value(interface).max(value("all")) == 1 {
             problems.push(format!(
-                "strict reverse path filtering on `{interface}` drops packets whose way back is another interface; write 2 to {file} if routes are asymmetric"
+                "strict reverse path filtering on `{interface}` drops packets whose way back is another interface; write 2 to /proc/sys/net/ipv4/conf/{interface}/rp_filter if routes are asymmetric"
             ));
         }
+    }
+    let can_probe = [sys::CAP_NET_ADMIN, sys::CAP_NET_RAW]
+        .into_iter()
+        .all(sys::has_capability);
+    if can_probe && intercept::missing_tools().is_empty() {
+        problems.extend(intercept::examine(config));
     }
 }
 

@@ -278,7 +278,8 @@ impl Node {
         let (mailbox, messages) = Mailbox::new();
         let (report, reported) = watch::channel(intercept::Report::off());
         let hold = opened.hold.as_ref().map(|hold| hold.ports);
-        let changes = self.start_interception(hold, report, mailbox.clone());
+        let (spoofed_blocked, blocked) = watch::channel(intercept::SpoofedBlocked::default());
+        let changes = self.start_interception(hold, report, spoofed_blocked, mailbox.clone());
         tokio::spawn(supervision.attend(watched, self.heart.clone(), changes.clone()));
 
         let trust = Trust::default();
@@ -305,6 +306,7 @@ impl Node {
                 self.config.lan_interfaces.clone(),
                 mailbox.clone(),
             ),
+            spoofed_blocked: blocked,
             udp: opened.udp,
             runtime: self.handle.clone(),
             heart: self.heart.clone(),
@@ -566,6 +568,7 @@ impl Node {
         &self,
         hold: Option<intercept::HoldPorts>,
         report: watch::Sender<intercept::Report>,
+        spoofed_blocked: watch::Sender<intercept::SpoofedBlocked>,
         mailbox: Mailbox,
     ) -> Option<mpsc::UnboundedSender<Change>> {
         if self.config.intercept.mode == InterceptMode::Off {
@@ -577,6 +580,7 @@ impl Node {
             hold,
             wanted,
             report,
+            spoofed_blocked,
             mailbox,
         ));
         Some(changes)

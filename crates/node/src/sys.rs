@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -268,6 +268,55 @@ pub(crate) fn silence_timer(timer: &OwnedFd) {
     let mut times = [0_u8; 8];
     // SAFETY: the kernel writes eight bytes at most into `times`. That it was silent is no error.
     unsafe { libc::read(timer.as_raw_fd(), times.as_mut_ptr().cast(), times.len()) };
+}
+
+/// Sends one Ethernet frame on a device, past the packet filter.
+///
+/// # Errors
+/// When there is no such device, or what the kernel says. Needs CAP_NET_RAW.
+pub(crate) fn send_frame(device: &str, frame: &[u8]) -> io::Result<()> {
+    let name = CString::new(device)?;
+    // SAFETY: the name ends in a zero and lives through the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    let index = libc::c_int::try_from(index).unwrap_or(0);
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: socket takes numbers only. Protocol 0: nothing is ever received.
+    let descriptor =
+        unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made just now and belongs to nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    // The kernel takes the protocol from here, as the frame has it behind its two addresses.
+    let protocol = frame.get(12..14).and_then(|bytes| bytes.first_chunk());
+    let protocol = u16::from_ne_bytes(*protocol.unwrap_or(&[0; 2]));
+    let to = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as libc::sa_family_t,
+        sll_protocol: protocol,
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: the kernel reads the frame and the address, whose sizes are given and which outlive the call.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const to).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// The number of the user that this process acts as.

@@ -26,6 +26,9 @@ use std::time::{Duration, Instant, SystemTime};
 use node::identity::Identity;
 use node::pairing::Pins;
 
+#[path = "interception/firewall.rs"]
+mod firewall;
+
 const RELOAD: node::admin::Request = node::admin::Request::Reload {
     remove_peers: false,
 };
@@ -44,6 +47,11 @@ fn main() -> ExitCode {
             return fetch(server.parse().unwrap(), patience);
         }
         ["hold", server, count] => hold(server.parse().unwrap(), count.parse().unwrap()),
+        ["check", config] => {
+            let config = node::config::NodeConfig::load(Path::new(config)).unwrap();
+            let found = node::preflight::look(&config);
+            println!("{}", found.warnings.join("\n"));
+        }
         ["flood", server] => flood(server.parse().unwrap()),
         ["crowd", server, count] => crowd(server.parse().unwrap(), count.parse().unwrap()),
         // What `cargo test` and its relatives ask of a harness.
@@ -251,6 +259,34 @@ fn run_tests() -> ExitCode {
             killed_node,
         ),
         ("a_silent_peer_is_passed_by", silent_peer),
+        (
+            "what_input_rules_of_the_near_gateway_drop_is_found_and_passes_by",
+            firewall::near_input,
+        ),
+        (
+            "one_family_alone_is_withdrawn_when_the_other_passes",
+            firewall::one_family,
+        ),
+        (
+            "input_rules_that_drop_one_port_cost_one_repeated_syn",
+            firewall::one_port,
+        ),
+        (
+            "answers_that_output_rules_drop_are_found",
+            firewall::near_output,
+        ),
+        (
+            "what_input_rules_of_the_far_gateway_drop_is_told_to_the_near_node",
+            firewall::far_input,
+        ),
+        (
+            "rules_of_the_configuration_keep_a_forward_policy",
+            firewall::forward_policy,
+        ),
+        (
+            "only_connections_that_the_operator_marked_are_intercepted",
+            firewall::only_marked,
+        ),
         ("rules_that_somebody_removed_come_back", removed_rules),
         ("a_stopped_node_leaves_nothing_behind", stopped_node),
         (

@@ -54,6 +54,8 @@ pub enum ConnectFailure {
     /// The server answers the far node's own address and not the client's: its answers to the client take
     /// another route.
     AnswersElsewhere,
+    /// The packet filter of the far node's own machine drops the connection.
+    Filtered,
     /// Anything else.
     Other,
 }

@@ -81,7 +81,7 @@ impl Engine {
 
     fn connect_caller(&mut self, now: Time, caller: Caller) {
         let client = caller.client.ip();
-        match self.choose_peer(client, caller.server.ip()) {
+        match self.choose_peer(client, caller.server.ip(), caller.via) {
             Ok(node) => self.open_flow(now, node, caller),
             Err(reason) => {
                 if reason == DirectReason::SourceShare {
@@ -132,6 +132,7 @@ impl Engine {
         &self,
         client: IpAddr,
         server: IpAddr,
+        via: Via,
     ) -> Result<NodeId, DirectReason> {
         let (_, peer) = self
             .peers
@@ -144,6 +145,10 @@ impl Engine {
         }
         if !peer.takes_flows() {
             return Err(DirectReason::PeerNotUp);
+        }
+        // Who comes by a proxy is not spoken for with its own address.
+        if via == Via::Transparent && !peer.takes_intercepted() {
+            return Err(DirectReason::PeerFiltered);
         }
         let (limits, open) = (&self.config.limits, self.open_in_all());
         if open >= limits.flows {

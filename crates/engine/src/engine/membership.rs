@@ -11,7 +11,7 @@ use vocab::{FlowId, NodeId, Random, Time};
 use super::Engine;
 use crate::config::{Config, PeerConfig};
 use crate::io::Output;
-use crate::peer::{Peer, Reach};
+use crate::peer::{Peer, PeerFilter, Reach};
 
 /// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
 /// round trip in which it hears of a limit.
@@ -37,6 +37,10 @@ impl Engine {
         // The dictionary's sizes are fixed at the start; the rest holds from here on.
         self.config = config;
         self.left_alone.forget();
+        // Whoever changes this may have changed the peer's packet filter, too.
+        for peer in self.peers.values_mut() {
+            peer.filter.passed();
+        }
         // Prefixes that have changed may overlap those that are bypassed.
         if self.asymmetric_routes.clear() {
             self.put_out_bypassed_routes();
@@ -69,6 +73,7 @@ impl Engine {
                 reach: Reach::Down,
                 link: None,
                 full_until: None,
+                filter: PeerFilter::default(),
                 is_offered: false,
                 fallbacks: 0,
                 violations: crate::violations::Violations::default(),

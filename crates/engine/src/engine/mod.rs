@@ -301,10 +301,13 @@ impl Engine {
         let flow = self.timers.first().map(|(at, _)| *at);
         let unreachable = self.unreachable.first().map(|(at, _)| *at);
         let full = self.peers.values().filter_map(|peer| peer.full_until);
+        let filtered = self.peers.values();
+        let filtered = filtered.filter_map(|peer| peer.filter.blocked_until);
         sessions
             .chain(flow)
             .chain(unreachable)
             .chain(full)
+            .chain(filtered)
             .chain(self.dictionary.poll_timeout())
             .chain(self.asymmetric_routes.poll_timeout())
             .chain(self.stop_at)
@@ -324,6 +327,7 @@ impl Engine {
         }
         for peer in self.peers.values_mut() {
             peer.full_until = peer.full_until.filter(|until| *until > now);
+            peer.filter.expire(now);
         }
         self.dictionary.handle_timeout(now);
         if self.asymmetric_routes.handle_timeout(now) {
@@ -623,7 +627,7 @@ impl Engine {
         let wanted: Vec<NodeId> = self
             .peers
             .values()
-            .filter(|peer| !none && peer.takes_flows() && !peer.is_at_share)
+            .filter(|peer| !none && peer.takes_intercepted() && !peer.is_at_share)
             .map(|peer| peer.config.node)
             .collect();
         if self.intercepted.as_ref() != Some(&wanted) {

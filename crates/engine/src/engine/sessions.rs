@@ -11,7 +11,7 @@ use vocab::{FlowId, NodeId, Time};
 
 use super::{Engine, PEER_FULL_FOR};
 use crate::flow::{Flow, message};
-use crate::io::{ConnectFailure, Event, Output};
+use crate::io::{ConnectFailure, Event, Output, Via};
 use crate::peer::Reach;
 use crate::why;
 
@@ -327,6 +327,21 @@ impl Engine {
                 self.admit(now, number);
                 // A reset of the host beside this node may have waited for that.
                 self.turn(now, number, Flow::pump);
+                let flow = self.flows.get(&number);
+                if flow.is_some_and(|flow| flow.via == Some(Via::Transparent))
+                    && let Some(peer) = self.peers.get_mut(&node)
+                {
+                    peer.filter.passed();
+                }
+            }
+            // No server is to blame, and all others would fail alike.
+            Answer::Failed(ConnectFailure::Filtered) => {
+                if let Some(peer) = self.peers.get_mut(&node)
+                    && peer.filter.dropped(now)
+                {
+                    self.event(Event::PeerFiltered { peer: node });
+                }
+                self.server_failed(now, number, ConnectFailure::Filtered);
             }
             // The server is not to blame: the peer is full or stopping, and what would go to it
             // passes by until it has had time to empty.

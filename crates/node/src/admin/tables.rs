@@ -41,6 +41,40 @@ pub fn status(status: &Value) -> String {
     line("destinations", list(&interception["destinations"]));
     line("serves", list(&status["serves"]));
     line("at share", list(&status["shares_reached"]));
+    for blocked in interception["blocked"].as_array().into_iter().flatten() {
+        line(
+            "dropped here",
+            format!(
+                "{} ({}): rules of this machine at hook {} drop them: {}. One of these lets them through:",
+                string(&blocked["what"]),
+                string(&blocked["family"]),
+                string(&blocked["hook"]),
+                list(&blocked["chains"])
+            ),
+        );
+        for cure in blocked["cures"].as_array().into_iter().flatten() {
+            line("", string(cure));
+        }
+    }
+    let partly = list(&interception["partly_dropped"]);
+    if partly != "none" {
+        line(
+            "dropped here",
+            format!(
+                "connections of some clients ({partly}), by rules of this machine; these pass by"
+            ),
+        );
+    }
+    for rule in interception["rules"].as_array().into_iter().flatten() {
+        line(
+            &format!("rule {}", number(&rule["rule"])),
+            format!(
+                "{}, {} SYNs",
+                string(&rule["action"]),
+                number(&rule["syns"])
+            ),
+        );
+    }
     line(
         "flows",
         format!(

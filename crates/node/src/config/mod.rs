@@ -8,6 +8,7 @@
 //! What it does not do: look at the machine (privileges, ports, tools). That is
 //! [`crate::preflight`]'s, because the same file may be checked on another machine.
 
+mod interception;
 mod located;
 mod sections;
 
@@ -23,11 +24,12 @@ use tunnel::congestion::Algorithm;
 use tunnel::fec;
 use vocab::ByteCount;
 
+pub use interception::{InterceptRule, MarkMatch, PortRange, RuleAction};
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
-    AcceptRuleSection, FecMode, File, PeerSection, PolicySection, Ports, SmbChannels, SmbPolicy,
-    UdpCongestionControl, UdpMode, WanSection,
+    AcceptRuleSection, FecMode, File, PeerSection, PolicySection, Ports, RuleSection, SmbChannels,
+    SmbPolicy, UdpCongestionControl, UdpMode, WanSection,
 };
 
 /// For how long licences are used without word from the far node.
@@ -113,6 +115,11 @@ pub struct Intercept {
     pub mark: u8,
     /// The routing table that delivers marked packets locally.
     pub route_table: u32,
+    /// Only connections whose SYN carries this mark are intercepted; all when `None`.
+    pub only_marked: Option<MarkMatch>,
+    /// What is intercepted and what is not; the first rule that matches decides, and what none
+    /// matches is intercepted.
+    pub rules: Vec<InterceptRule>,
 }
 
 /// The explicit proxies.
@@ -224,6 +231,7 @@ fn check(
             "interception needs to know the LAN side; write lan_interfaces = [\"eth1\"] under [node], or mode = \"off\" under [intercept] for explicit proxies alone",
         ));
     }
+    let rules = check_rules(intercept.rule, located)?;
     let peers = check_peers(peers, wan.listen, located)?;
     if limits.flows == 0 {
         return Err(ConfigError::Whole {
@@ -277,6 +285,8 @@ fn check(
             port: intercept.port.get(),
             mark: intercept.mark.get(),
             route_table: intercept.route_table,
+            only_marked: intercept.only_marked,
+            rules,
         },
         proxy: Proxy {
             socks5: proxy.socks5,
@@ -445,6 +455,70 @@ fn check_interface(
         interface.span(),
         "this is not an interface's name; write one that `ip link` shows, such as \"eth1\"",
     ))
+}
+
+fn check_rules(
+    sections: Vec<Spanned<RuleSection>>,
+    located: &located::Locator<'_>,
+) -> Result<Vec<InterceptRule>, ConfigError> {
+    let mut rules: Vec<InterceptRule> = Vec::with_capacity(sections.len());
+    for section in sections {
+        let span = section.span();
+        let section = section.into_inner();
+        if rules.len() == interception::RULES_MAX {
+            return Err(located.at(
+                span,
+                &format!(
+                    "there are more than {} rules; let one rule list several prefixes and ports, or set a packet mark in your own ruleset and name it in only_marked",
+                    interception::RULES_MAX
+                ),
+            ));
+        }
+        let matches_all = |rule: &InterceptRule| {
+            rule.clients.is_empty() && rule.servers.is_empty() && rule.ports.is_empty()
+        };
+        if let Some(earlier) = rules.iter().position(matches_all) {
+            return Err(located.at(
+                span,
+                &format!(
+                    "this rule is never reached: rule {} above matches everything, and the first rule that matches decides; move that one to the end",
+                    earlier + 1
+                ),
+            ));
+        }
+        for (key, list) in [("clients", &section.clients), ("servers", &section.servers)] {
+            if let Some(list) = list.as_ref().filter(|list| list.get_ref().is_empty()) {
+                return Err(located.at(
+                    list.span(),
+                    &format!(
+                        "an empty list matches no connection; leave {key} out to match all of them"
+                    ),
+                ));
+            }
+        }
+        if let Some(list) = section
+            .ports
+            .as_ref()
+            .filter(|list| list.get_ref().is_empty())
+        {
+            return Err(located.at(
+                list.span(),
+                "an empty list matches no connection; leave ports out to match all of them",
+            ));
+        }
+        let prefixes = |list: Option<Spanned<Vec<Prefix>>>| {
+            list.map_or(Vec::new(), |list| interception::widest(list.get_ref()))
+        };
+        rules.push(InterceptRule {
+            clients: prefixes(section.clients),
+            servers: prefixes(section.servers),
+            ports: section
+                .ports
+                .map_or(Vec::new(), |list| interception::merged(list.into_inner())),
+            action: section.action,
+        });
+    }
+    Ok(rules)
 }
 
 fn check_peers(

@@ -15,6 +15,8 @@ use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 use vocab::{Bitrate, ByteCount};
 
+use super::interception::{MarkMatch, PortRange, RuleAction};
+
 /// Every key and section name, for suggestions.
 pub(super) const KEYS: &[&str] = &[
     "node",
@@ -42,6 +44,12 @@ pub(super) const KEYS: &[&str] = &[
     "port",
     "mark",
     "route_table",
+    "only_marked",
+    "rule",
+    "clients",
+    "servers",
+    "ports",
+    "action",
     "socks5",
     "http_connect",
     "address",
@@ -206,6 +214,18 @@ pub(super) struct InterceptSection {
     pub(super) port: NonZeroU16,
     pub(super) mark: NonZeroU8,
     pub(super) route_table: u32,
+    pub(super) only_marked: Option<MarkMatch>,
+    pub(super) rule: Vec<Spanned<RuleSection>>,
+}
+
+/// One `[[intercept.rule]]`; a list that is left out matches everything.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleSection {
+    pub(super) clients: Option<Spanned<Vec<Prefix>>>,
+    pub(super) servers: Option<Spanned<Vec<Prefix>>>,
+    pub(super) ports: Option<Spanned<Vec<PortRange>>>,
+    pub(super) action: RuleAction,
 }
 
 impl Default for InterceptSection {
@@ -217,6 +237,8 @@ impl Default for InterceptSection {
             mark: NonZeroU8::new(0x74).expect("0x74 is not zero"),
             // Above the tables 0-255 that administrators number by hand.
             route_table: 7443,
+            only_marked: None,
+            rule: Vec::new(),
         }
     }
 }

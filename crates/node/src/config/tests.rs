@@ -208,3 +208,82 @@ fn a_wrong_accept_rule_is_told_at_its_place() {
     let text = rule("ports = [443]");
     assert!(text.contains("accept"), "{text}");
 }
+
+/// SMALL with this behind the mode of `[intercept]`, whose first line is the file's 13th.
+fn with_interception(lines: &str) -> String {
+    SMALL.replace(
+        "mode = \"transparent\"\n",
+        &format!("mode = \"transparent\"\n{lines}"),
+    )
+}
+
+#[test]
+fn rules_about_interception_are_read_in_order() {
+    let config = parse(&with_interception(
+        "only_marked = \"0x1/0x1\"\n[[intercept.rule]]\nclients = [\"10.1.0.0/16\", \"10.0.0.0/8\"]\nports = [\"90-99\", 80, 100]\naction = \"bypass\"\n[[intercept.rule]]\naction = \"accept\"\n",
+    ))
+    .unwrap();
+    let mark = config.intercept.only_marked.unwrap();
+    assert_eq!((mark.value, mark.mask), (1, 1));
+    let [first, last] = config.intercept.rules.as_slice() else {
+        panic!("{:?}", config.intercept.rules);
+    };
+    assert_eq!(first.clients, ["10.0.0.0/8".parse().unwrap()]);
+    let ports: Vec<String> = first.ports.iter().map(PortRange::to_string).collect();
+    assert_eq!(ports, ["80", "90-100"]);
+    assert_eq!(first.action, RuleAction::Bypass);
+    assert_eq!(last.action, RuleAction::Accept);
+    assert!(last.clients.is_empty() && last.servers.is_empty() && last.ports.is_empty());
+}
+
+#[test]
+fn wrong_rules_about_interception_are_refused_at_their_line() {
+    for (lines, place, said) in [
+        (
+            "[[intercept.rule]]\naction = \"drop\"\n",
+            ":13:10:",
+            "`bypass`",
+        ),
+        (
+            "[[intercept.rule]]\nports = [80]\n",
+            ":12:1:",
+            "`action` is missing",
+        ),
+        (
+            "[[intercept.rule]]\naction = \"bypass\"\nports = [\"90-80\"]\n",
+            ":14:10:",
+            "neither a port nor a range",
+        ),
+        (
+            "[[intercept.rule]]\naction = \"bypass\"\nclients = []\n",
+            ":14:11:",
+            "leave clients out",
+        ),
+        (
+            "[[intercept.rule]]\naction = \"bypass\"\nclient = [\"10.0.0.0/8\"]\n",
+            ":14:1:",
+            "did you mean `clients`?",
+        ),
+        (
+            "[[intercept.rule]]\naction = \"bypass\"\nservers = [\"10.0.0.1/8\"]\n",
+            ":14:12:",
+            "did you mean `10.0.0.0/8`?",
+        ),
+        (
+            "[[intercept.rule]]\naction = \"bypass\"\n[[intercept.rule]]\naction = \"accept\"\n",
+            ":14:1:",
+            "rule 1 above matches everything",
+        ),
+        (
+            "only_marked = \"0x01000000/0xff000000\"\n",
+            ":12:15:",
+            "top byte",
+        ),
+    ] {
+        let error = error(&with_interception(lines));
+        assert!(
+            error.contains(place) && error.contains(said),
+            "{lines}{error}"
+        );
+    }
+}

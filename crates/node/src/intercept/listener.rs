@@ -35,7 +35,8 @@ pub(crate) fn bind(port: u16) -> io::Result<Vec<std::net::TcpListener>> {
     Ok(listeners)
 }
 
-fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+/// Binds one listener that takes connections whatever address they are meant for.
+pub(super) fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     if domain == Domain::IPV4 {

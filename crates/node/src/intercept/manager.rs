@@ -2,25 +2,41 @@
 //!
 //! Changes that wait are made together. When nft refuses one (someone flushed the ruleset, or
 //! the watchdog took it away), the whole table is put in place again.
+//!
+//! It also looks at the table's counters twice a second. When the packet filter of this machine
+//! drops what was intercepted, the family concerned is taken out of the rules until a probe gets
+//! through ([`super::withdrawal`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use engine::{Input, Prefix};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior};
 
+use super::counters::{CounterReader, Counts};
+use super::firewall_watch::{Family, FirewallWatch, Way};
 use super::held::HoldPorts;
+use super::operator_rules::DroppingChain;
+use super::probe::{self, Finding, Plan};
 use super::routes::Delivery;
-use super::rules::{Contents, MARK_MASK, Ruleset};
-use super::{remove_table, run_nft, table_name, tables_in_place};
+use super::rules::{Contents, FILTERED_FOR, Ruleset, rule_counter};
+use super::withdrawal::{Decision, Withdrawals};
+use super::{operator_rules, remedy, remove_table, run_nft, table_name, tables_in_place};
 use crate::config::NodeConfig;
 use crate::mailbox::Mailbox;
 
 /// Rules that are missing are put in place again this often: after a failure, or when somebody
 /// else flushed them.
 const RETRY: Duration = Duration::from_secs(5);
+/// How often the counters are looked at: a quarter of what [`super::firewall_watch`] waits.
+const LOOK: Duration = Duration::from_millis(500);
+/// So long new connections with a client's address are not tried after they were found to be
+/// dropped here; their peers are told at once.
+const UNTRIED_FOR: Duration = Duration::from_secs(30);
 
 /// What is to be different.
 #[derive(Debug)]
@@ -66,6 +82,52 @@ pub(crate) struct Report {
     pub(crate) avoided: usize,
     /// Networks between which connections are bypassed, because the servers' answers take another route.
     pub(crate) bypassed_routes: Vec<String>,
+    /// What the packet filter of this machine drops now.
+    pub(crate) blocked: Vec<Blocked>,
+    /// Whether a family is not intercepted because of that: 1 or 0.
+    pub(crate) withdrawn: u8,
+    /// Families of which the packet filter has dropped the connections of some clients within the
+    /// last minutes.
+    pub(crate) partly_dropped: Vec<&'static str>,
+    /// Connections handed to the listener since the rules were last put in place.
+    pub(crate) syns_taken: u64,
+    /// Those of them that the packet filter dropped and whose client asked again.
+    pub(crate) syns_lost: u64,
+    /// The operator's rules, in order.
+    pub(crate) rules: Vec<RuleReport>,
+}
+
+/// Something that the packet filter of this machine drops.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Blocked {
+    /// `IPv4` or `IPv6`.
+    pub(crate) family: &'static str,
+    /// `input` or `output`.
+    pub(crate) hook: &'static str,
+    /// What does not get through.
+    pub(crate) what: &'static str,
+    /// The chains there that drop or reject.
+    pub(crate) chains: Vec<String>,
+    /// Commands of which one would let it through.
+    pub(crate) cures: Vec<String>,
+}
+
+/// One `[[intercept.rule]]`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct RuleReport {
+    /// As in the configuration, counted from 1.
+    pub(crate) rule: usize,
+    /// `accept` or `bypass`.
+    pub(crate) action: &'static str,
+    /// SYNs that it decided about since the rules were last put in place.
+    pub(crate) syns: u64,
+}
+
+/// Until when connections with a client's address are known to be dropped here, by family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpoofedBlocked {
+    pub(crate) ipv4: Option<Instant>,
+    pub(crate) ipv6: Option<Instant>,
 }
 
 impl Report {
@@ -75,6 +137,25 @@ impl Report {
             state: "off".to_owned(),
             ..Self::default()
         }
+    }
+}
+
+/// Returns when connections that are opened with this client's address are dropped here.
+pub(crate) async fn until_blocked(
+    mut blocked: watch::Receiver<SpoofedBlocked>,
+    client: SocketAddr,
+) {
+    let now = Instant::now();
+    let is_blocked = |blocked: &SpoofedBlocked| {
+        let until = match client.ip().to_canonical() {
+            IpAddr::V4(_) => blocked.ipv4,
+            IpAddr::V6(_) => blocked.ipv6,
+        };
+        until.is_some_and(|until| now < until)
+    };
+    if blocked.wait_for(is_blocked).await.is_err() {
+        // Nobody looks any more, so nobody says that they are.
+        std::future::pending().await
     }
 }
 
@@ -89,8 +170,33 @@ struct Manager {
     reached: BTreeMap<SocketAddr, Instant>,
     hold: Option<HoldPorts>,
     in_place: bool,
+    /// What was last said about the rules.
+    state: String,
     report: watch::Sender<Report>,
+    plan: Plan,
+    counters: Option<CounterReader>,
+    counts: Counts,
+    firewall: FirewallWatch,
+    withdrawals: Withdrawals,
+    /// Ways of connections that this node opens with a client's address.
+    blocked_opens: BTreeSet<(Family, Way)>,
+    /// What is said about ways that are blocked.
+    advice: BTreeMap<(Family, Way), Advice>,
+    /// When connections of some clients were last found to be dropped.
+    partly_dropped: BTreeMap<Family, Instant>,
+    spoofed_blocked: watch::Sender<SpoofedBlocked>,
+    probing: Option<Probing>,
 }
+
+/// Where packets are dropped and what would cure it.
+#[derive(Clone, Debug, Default)]
+struct Advice {
+    chains: Vec<String>,
+    cures: Vec<String>,
+}
+
+/// A probe under way.
+type Probing = JoinHandle<std::io::Result<Vec<Finding>>>;
 
 /// Keeps the rules as they should be until they are removed or nobody can change them.
 pub(crate) async fn manage(
@@ -98,34 +204,29 @@ pub(crate) async fn manage(
     hold: Option<HoldPorts>,
     mut changes: mpsc::UnboundedReceiver<Change>,
     report: watch::Sender<Report>,
+    spoofed_blocked: watch::Sender<SpoofedBlocked>,
     mailbox: Mailbox,
 ) {
-    let ruleset = Ruleset::new(&config, hold);
-    let mut manager = Manager {
-        delivery: Delivery {
-            mark: ruleset.mark(),
-            mask: MARK_MASK,
-            table: config.intercept.route_table,
-        },
-        node: config.name,
-        ruleset,
-        destinations: Vec::new(),
-        bypassed_routes: Vec::new(),
-        peer_addresses: BTreeSet::new(),
-        avoided: BTreeMap::new(),
-        reached: BTreeMap::new(),
-        hold,
-        in_place: false,
-        report,
-    };
+    let mut manager = Manager::new(config, hold, report, spoofed_blocked);
     manager.install().await;
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looked_at_rules = Instant::now();
     loop {
-        let change = match tokio::time::timeout(RETRY, changes.recv()).await {
-            Ok(change) => change,
-            Err(_) => {
-                if !manager.is_complete().await {
-                    manager.install().await;
+        let change = tokio::select! {
+            change = changes.recv() => change,
+            findings = probed(&mut manager.probing) => {
+                manager.judge(&findings).await;
+                continue;
+            }
+            _ = look.tick() => {
+                if looked_at_rules.elapsed() >= RETRY {
+                    looked_at_rules = Instant::now();
+                    if !manager.is_complete().await {
+                        manager.install().await;
+                    }
                 }
+                manager.look().await;
                 continue;
             }
         };
@@ -149,6 +250,18 @@ pub(crate) async fn manage(
     manager.remove().await;
 }
 
+/// Waits for the probe under way, for ever where there is none.
+async fn probed(probing: &mut Option<Probing>) -> std::io::Result<Vec<Finding>> {
+    let Some(task) = probing else {
+        return std::future::pending().await;
+    };
+    let findings = task
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    *probing = None;
+    findings
+}
+
 fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
     let server = |change: &Change| match change {
         Change::Avoid { server, .. } => Some(*server),
@@ -167,6 +280,42 @@ fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
 }
 
 impl Manager {
+    fn new(
+        config: NodeConfig,
+        hold: Option<HoldPorts>,
+        report: watch::Sender<Report>,
+        spoofed_blocked: watch::Sender<SpoofedBlocked>,
+    ) -> Self {
+        let ruleset = Ruleset::new(&config, hold);
+        let delivery = Delivery::new(&config);
+        Self {
+            delivery,
+            plan: Plan::new(&config),
+            node: config.name,
+            ruleset,
+            destinations: Vec::new(),
+            bypassed_routes: Vec::new(),
+            peer_addresses: BTreeSet::new(),
+            avoided: BTreeMap::new(),
+            reached: BTreeMap::new(),
+            hold,
+            in_place: false,
+            state: "starting".to_owned(),
+            report,
+            counters: CounterReader::open()
+                .inspect_err(|error| tracing::warn!(%error, "counters of rules cannot be read"))
+                .ok(),
+            counts: Counts::new(),
+            firewall: FirewallWatch::default(),
+            withdrawals: Withdrawals::default(),
+            blocked_opens: BTreeSet::new(),
+            advice: BTreeMap::new(),
+            partly_dropped: BTreeMap::new(),
+            spoofed_blocked,
+            probing: None,
+        }
+    }
+
     /// Makes the changes; returns who waits for the removal, if that is among them.
     async fn apply(&mut self, changes: Vec<Change>) -> Option<oneshot::Sender<()>> {
         let mut script = String::new();
@@ -175,8 +324,8 @@ impl Manager {
             match change {
                 Change::Destinations(destinations) => {
                     if destinations != self.destinations {
-                        script.push_str(&self.ruleset.set_destinations(&destinations));
                         self.destinations = destinations;
+                        script.push_str(&self.ruleset.set_destinations(&self.effective()));
                     }
                 }
                 Change::Avoid { server, lasting } => {
@@ -219,6 +368,10 @@ impl Manager {
                     let ruleset = Ruleset::new(&config, self.hold);
                     whole |= ruleset != self.ruleset;
                     self.ruleset = ruleset;
+                    self.plan = Plan::new(&config);
+                    self.withdrawals.try_now(Instant::now());
+                    script.push_str(&self.ruleset.forget_filtered());
+                    self.spoofed_blocked.send_replace(SpoofedBlocked::default());
                 }
                 Change::Reinstall => whole = true,
                 Change::Remove(done) => return Some(done),
@@ -272,7 +425,7 @@ impl Manager {
             servers.collect::<BTreeMap<_, _>>()
         };
         let script = self.ruleset.install(&Contents {
-            destinations: &self.destinations,
+            destinations: &self.effective(),
             bypassed_routes: &self.bypassed_routes,
             peer_addresses: self.peer_addresses.clone(),
             avoided: remaining(&self.avoided),
@@ -318,17 +471,240 @@ impl Manager {
         self.say("removed".to_owned());
     }
 
-    fn say(&self, state: String) {
-        self.report.send_replace(Report {
+    /// The destinations without those of a family that is withdrawn.
+    fn effective(&self) -> Vec<Prefix> {
+        let is_taken = |prefix: &&Prefix| {
+            let family = match prefix.address().is_ipv4() {
+                true => Family::Ipv4,
+                false => Family::Ipv6,
+            };
+            self.withdrawals.withdrawn(family).is_none()
+        };
+        self.destinations.iter().filter(is_taken).copied().collect()
+    }
+
+    /// Looks at what the kernel has counted.
+    async fn look(&mut self) {
+        let now = Instant::now();
+        let table = table_name(&self.node);
+        if self.in_place
+            && let Some(counters) = &mut self.counters
+        {
+            match counters.read(&table) {
+                Ok(counts) => self.counts = counts,
+                Err(error) => tracing::debug!(%error, "counters of rules could not be read"),
+            }
+        }
+        let observation = self.firewall.observe(now, &self.counts);
+        for (family, way) in observation.blocked {
+            match way {
+                Way::ClientToNode | Way::NodeToClient => {
+                    let decision = self.withdrawals.blocked(family, way);
+                    self.decided(family, decision).await;
+                }
+                Way::NodeToServer | Way::ServerToNode => self.opens_blocked(now, family, way).await,
+            }
+        }
+        for way in observation.passing {
+            if self.blocked_opens.remove(&way) {
+                tracing::info!(
+                    family = way.0.name(),
+                    "connections with a client's address get through the packet filter again"
+                );
+            }
+        }
+        for family in Family::ALL {
+            let decision = self.withdrawals.tick(now, family);
+            self.decided(family, decision).await;
+        }
+        self.tell();
+    }
+
+    async fn judge(&mut self, findings: &std::io::Result<Vec<Finding>>) {
+        if let Err(error) = findings {
+            tracing::debug!(%error, "no probe could be sent through the packet filter");
+        }
+        // A probe is for both families, whichever asked for it.
+        for family in Family::ALL {
+            let decision = self.withdrawals.probed(Instant::now(), family, findings);
+            self.decided(family, decision).await;
+        }
+        self.tell();
+    }
+
+    async fn decided(&mut self, family: Family, decision: Decision) {
+        match decision {
+            Decision::Nothing => {}
+            Decision::Probe => {
+                if self.probing.is_none() {
+                    let plan = self.plan.clone();
+                    self.probing = Some(tokio::task::spawn_blocking(move || probe::probe(&plan)));
+                }
+            }
+            Decision::Withdraw(way) => {
+                self.firewall.forget(family, way);
+                self.set_destinations().await;
+                self.complain(
+                    family,
+                    way,
+                    "the packet filter of this machine drops intercepted connections; they are not intercepted until it lets them through",
+                )
+                .await;
+            }
+            Decision::Restore => {
+                for way in [Way::ClientToNode, Way::NodeToClient] {
+                    self.firewall.forget(family, way);
+                }
+                self.set_destinations().await;
+                tracing::info!(
+                    family = family.name(),
+                    "the packet filter lets intercepted connections through; they are intercepted again"
+                );
+            }
+            Decision::Partial(way) => {
+                self.partly_dropped.insert(family, Instant::now());
+                self.firewall.forget(family, way);
+                tracing::warn!(
+                    family = family.name(),
+                    hook = way.hook(),
+                    "the packet filter of this machine drops intercepted connections of some clients; these are not intercepted for five minutes"
+                );
+            }
+        }
+    }
+
+    /// Connections that this node opens with a client's address are dropped.
+    async fn opens_blocked(&mut self, now: Instant, family: Family, way: Way) {
+        self.firewall.forget(family, way);
+        let until = Some(now + UNTRIED_FOR);
+        self.spoofed_blocked.send_modify(|blocked| match family {
+            Family::Ipv4 => blocked.ipv4 = until,
+            Family::Ipv6 => blocked.ipv6 = until,
+        });
+        if self.blocked_opens.insert((family, way)) {
+            self.complain(
+                family,
+                way,
+                "the packet filter of this machine drops connections that are opened with a client's address; peers are told that they fail",
+            )
+            .await;
+        }
+    }
+
+    /// Says what is dropped, where, and what to write.
+    async fn complain(&mut self, family: Family, way: Way, what: &'static str) {
+        let chains = blocking(move || Ok(operator_rules::dropping_chains(way.hook())))
+            .await
+            .unwrap_or_default();
+        let names: Vec<String> = chains.iter().map(ToString::to_string).collect();
+        tracing::error!(
+            family = family.name(),
+            hook = way.hook(),
+            chains = names.join(", "),
+            "{what}"
+        );
+        let places: Vec<String> = chains.iter().filter_map(DroppingChain::nft_place).collect();
+        let destinations = &self.plan.destinations;
+        let commands = remedy::commands(way, family, self.ruleset.mark(), destinations, &places);
+        for command in &commands {
+            tracing::error!(family = family.name(), command, "this would cure it");
+        }
+        let advice = Advice {
+            chains: names,
+            cures: commands,
+        };
+        self.advice.insert((family, way), advice);
+    }
+
+    async fn set_destinations(&mut self) {
+        let mut script = self.ruleset.set_destinations(&self.effective());
+        script.push_str(&self.ruleset.forget_filtered());
+        if self.in_place && nft(script).await.is_err() {
+            self.install().await;
+        }
+    }
+
+    fn say(&mut self, state: String) {
+        self.state = state;
+        self.tell();
+    }
+
+    /// Shows what there is to `status`.
+    fn tell(&self) {
+        let report = self.reported();
+        self.report.send_if_modified(|shown| {
+            let is_news = *shown != report;
+            *shown = report;
+            is_news
+        });
+    }
+
+    fn reported(&self) -> Report {
+        let mut blocked = Vec::new();
+        let mut withdrawn = 0;
+        let mut state = self.state.clone();
+        for family in Family::ALL {
+            if let Some(way) = self.withdrawals.withdrawn(family) {
+                blocked.push((family, way));
+                withdrawn = 1;
+                if state == "in place" {
+                    state = "withdrawn".to_owned();
+                }
+                let _ = write!(
+                    state,
+                    "; {} is dropped at hook {}",
+                    family.name(),
+                    way.hook()
+                );
+            }
+        }
+        blocked.extend(self.blocked_opens.iter().copied());
+        let count = |name: &str| self.counts.get(name).copied().unwrap_or(0);
+        let both = |name: &str| count(&format!("{name}4")) + count(&format!("{name}6"));
+        Report {
             state,
-            destinations: self.destinations.iter().map(ToString::to_string).collect(),
+            destinations: self.effective().iter().map(ToString::to_string).collect(),
             avoided: self.avoided.len(),
             bypassed_routes: self
                 .bypassed_routes
                 .iter()
                 .map(|(clients, servers)| format!("{clients} to {servers}"))
                 .collect(),
-        });
+            blocked: blocked
+                .into_iter()
+                .map(|(family, way)| {
+                    let advice = self.advice.get(&(family, way)).cloned();
+                    let Advice { chains, cures } = advice.unwrap_or_default();
+                    Blocked {
+                        family: family.name(),
+                        hook: way.hook(),
+                        what: way.what(),
+                        chains,
+                        cures,
+                    }
+                })
+                .collect(),
+            withdrawn,
+            partly_dropped: self
+                .partly_dropped
+                .iter()
+                .filter(|(_, seen)| seen.elapsed() < FILTERED_FOR)
+                .map(|(family, _)| family.name())
+                .collect(),
+            syns_taken: both("syns_taken"),
+            syns_lost: both("syns_lost"),
+            rules: self
+                .ruleset
+                .rules()
+                .iter()
+                .enumerate()
+                .map(|(index, rule)| RuleReport {
+                    rule: index + 1,
+                    action: rule.action.name(),
+                    syns: count(&rule_counter(index + 1)),
+                })
+                .collect(),
+        }
     }
 }
 

@@ -13,18 +13,27 @@
 //! them when it stops, the watchdog when it hangs or dies, and without a listener the kernel's
 //! tproxy does not match anyway. One task makes all changes, each one atomic.
 
+mod counters;
+mod examine;
+mod firewall_watch;
+mod frame;
 mod held;
 mod listener;
 mod manager;
+mod operator_rules;
 mod packet_log;
+mod probe;
+mod remedy;
 mod routes;
 mod rules;
 mod syn_packet;
+mod withdrawal;
 
+pub(crate) use examine::examine;
 pub use held::HoldPorts;
 pub(crate) use held::{HeldSyns, Hold, attend};
 pub(crate) use listener::{accept_intercepted, bind};
-pub(crate) use manager::{Change, Report, manage};
+pub(crate) use manager::{Change, Report, SpoofedBlocked, manage, until_blocked};
 pub use rules::{Contents, Ruleset, table_name};
 
 use std::io::{self, Write};
@@ -95,10 +104,10 @@ fn tool(name: &str) -> Command {
 
 fn explain_missing(tool: &str, error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound {
-        let package = if tool == "nft" {
-            "nftables"
-        } else {
-            "iproute2"
+        let package = match tool {
+            "nft" => "nftables",
+            "iptables-legacy" => "iptables",
+            _ => "iproute2",
         };
         return io::Error::new(
             error.kind(),

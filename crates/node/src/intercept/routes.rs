@@ -6,7 +6,9 @@
 
 use std::io;
 
+use super::rules::MARK_MASK;
 use super::{explain_missing, tool};
+use crate::config::NodeConfig;
 
 /// A policy rule and its table.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,15 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
+    /// That of this configuration.
+    pub(super) fn new(config: &NodeConfig) -> Self {
+        Self {
+            mark: u32::from(config.intercept.mark) << 24,
+            mask: MARK_MASK,
+            table: config.intercept.route_table,
+        }
+    }
+
     /// Sets rules and routes.
     ///
     /// # Errors

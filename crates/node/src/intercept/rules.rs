@@ -1,18 +1,27 @@
 //! The ruleset as text for `nft -f`: a table, its sets and chains.
 //!
 //! ```text
-//!   SYN from the LAN ─► begin: accept rules of the policy ─┬─► take: to the listener, which accepts
-//!                                                          ├─► learn: server @reached ? take : hold
-//!                                                          └─► hold: logged, to the mute listener
+//!   SYN from the LAN ─► choose: only_marked, [[intercept.rule]] ─► begin
+//!   begin: accept rules of the policy ─┬─► take: to the listener, which accepts
+//!                                      ├─► learn: server @reached ? take : hold
+//!                                      └─► hold: logged, to the mute listener
 //!   held SYN that is let in (loopback, marked) ─► take
+//!   packet of a socket of ours ─► own: mark, deliver locally
+//!   input, last: taken SYN ─► arrived     (it passed the rules of this machine)
+//!   output, first and last: SYN-ACK to a client, SYN to a server ─► made, left
 //! ```
 //!
 //! Only SYNs are handed to the listener, so that connections which began before the rules came,
 //! or which pass by, are never touched in the middle. What belongs to a connection that was
 //! taken is recognised by its socket. The one exception is a listener that answers with SYN
-//! cookies, which has no socket until the handshake is over: for these, the four-tuples of taken
-//! SYNs are remembered for some seconds. When that set is full, as in a SYN flood, a SYN is not
-//! taken and passes by.
+//! cookies, which has no socket until the handshake is over: for these, the four-tuples of
+//! SYNs that reached the listener are remembered for some seconds. When the set of SYNs is full,
+//! as in a SYN flood, a SYN is not taken and passes by.
+//!
+//! A packet filter of this machine may drop what was taken. A client then sends its SYN again. A
+//! SYN that was taken before and has not passed the input hook is therefore not taken again: it
+//! passes by, and so do later SYNs of the same client to the same server for some minutes. The
+//! counters tell the node how many there were ([`super::firewall_watch`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,12 +31,22 @@ use std::time::Duration;
 use engine::{AcceptMode, AcceptRule, Prefix};
 
 use super::held::HoldPorts;
-use crate::config::NodeConfig;
+use crate::config::{InterceptRule, MarkMatch, NodeConfig, PortRange, RuleAction};
 
 /// SYNs remembered for [`OPENING_SECONDS`]; at 6,500 new connections a second it is full.
 const OPENING_SIZE: usize = 65_535;
 /// A handshake over a slow LAN with two lost packets ends within it.
 const OPENING_SECONDS: u64 = 10;
+/// SYNs that passed the input hook. Twice [`OPENING_SIZE`], because the kernel frees expired
+/// elements late; a SYN that is missing here counts as dropped.
+const ARRIVED_SIZE: usize = 131_070;
+/// Clients and servers between which a SYN was dropped by this machine.
+const FILTERED_SIZE: usize = 65_535;
+/// Each of these pairs costs one repeated SYN (1 s) when its time is over; a person who mends the
+/// packet filter waits no longer than this.
+pub(super) const FILTERED_FOR: Duration = Duration::from_secs(300);
+/// SYNs that wait for the node: [`HELD_EACH_SECOND`] for [`OPENING_SECONDS`], and room for expired ones.
+const HELD_SIZE: usize = 16_384;
 /// Servers bypassed at a time: four times as many as the engine keeps, whose ends are a moment early.
 const AVOIDED_SIZE: usize = 65_535;
 /// Clients left alone at a time, twice as many as the engine asks for within their time.
@@ -54,6 +73,33 @@ pub(super) const ANSWERED_PREFIX: &[u8] = b"answered";
 /// A SYN, and a server's answer to one.
 const SYN: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 const SYN_ACK: &str = "tcp flags & (fin | syn | rst | ack) == (syn | ack)";
+
+/// After the chains of other rulesets, which end at 300 (conntrack helpers), and before the
+/// probe's chains (one more) and the kernel's own confirmation of connections.
+pub(super) const PRIORITY_LAST: i64 = i32::MAX as i64 - 2;
+/// Before all others.
+pub(super) const PRIORITY_FIRST: i64 = i32::MIN as i64;
+/// After rules of others at `mangle` (-150), which may set or restore packet marks, and before
+/// destination NAT (-100).
+pub(super) const PRIORITY_TAKE: i64 = -140;
+
+/// What the counters of one family count; the name in the table ends in the family's number.
+pub(super) const FAMILY_COUNTERS: [&str; 9] = [
+    "syns_taken",
+    "syns_arrived",
+    "syns_lost",
+    "answers_made",
+    "answers_left",
+    "opens_made",
+    "opens_left",
+    "replies_came",
+    "replies_arrived",
+];
+
+/// The name of the counter of a rule, counted from 1.
+pub(super) fn rule_counter(number: usize) -> String {
+    format!("rule_{number}")
+}
 
 /// nft's names of the address families, and the numbers that our names end in.
 const FAMILIES: [(&str, u8); 2] = [("ip", 4), ("ip6", 6)];
@@ -90,6 +136,8 @@ pub struct Ruleset {
     port: u16,
     mark: u32,
     bypass_ports: Vec<u16>,
+    only_marked: Option<MarkMatch>,
+    rules: Vec<InterceptRule>,
     accept: AcceptMode,
     accept_rules: Vec<AcceptRule>,
     /// Where held SYNs go; `None` where they cannot be held, and all clients are accepted at once.
@@ -109,6 +157,8 @@ impl Ruleset {
             port: config.intercept.port,
             mark: u32::from(config.intercept.mark) << 24,
             bypass_ports: config.bypass_ports.clone(),
+            only_marked: config.intercept.only_marked,
+            rules: config.intercept.rules.clone(),
             accept: config.policy.accept,
             accept_rules: config.policy.accept_rules.clone(),
             hold,
@@ -118,6 +168,11 @@ impl Ruleset {
     /// The value of the mark within [`MARK_MASK`].
     pub(super) fn mark(&self) -> u32 {
         self.mark
+    }
+
+    /// What the operator decided, in the configuration's order.
+    pub(super) fn rules(&self) -> &[InterceptRule] {
+        &self.rules
     }
 
     /// Puts the whole table in place, instead of one that may be there.
@@ -130,12 +185,12 @@ impl Ruleset {
         let (routes4, routes6) = routes_by_family(contents.bypassed_routes);
         let (peers4, peers6) = addresses_by_family(&contents.peer_addresses);
         let interfaces = quoted(&self.lan_interfaces);
-        let mark = self.set_mark();
+        let mark = set_mark(self.mark);
         let mut text = removal(table);
         let _ = write!(
             text,
             r"table inet {table} {{
-  set destinations4 {{ type ipv4_addr; flags interval; {v4} }}
+{counters}  set destinations4 {{ type ipv4_addr; flags interval; {v4} }}
   set destinations6 {{ type ipv6_addr; flags interval; {v6} }}
   set bypassed_routes4 {{ type ipv4_addr . ipv4_addr; flags interval; {routes4} }}
   set bypassed_routes6 {{ type ipv6_addr . ipv6_addr; flags interval; {routes6} }}
@@ -151,13 +206,20 @@ impl Ruleset {
   set passing6 {{ type ipv6_addr; flags interval,timeout; size {PASSING_SIZE}; }}
   set opening4 {{ type ipv4_addr . inet_service . ipv4_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
   set opening6 {{ type ipv6_addr . inet_service . ipv6_addr . inet_service; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {OPENING_SIZE}; }}
-{chains}  chain prerouting {{
-    type filter hook prerouting priority mangle; policy accept;
+{chains}  chain own {{
+    tcp flags & syn == 0 {mark} accept
+    meta nfproto ipv4 {SYN_ACK} counter name replies_came4
+    meta nfproto ipv6 {SYN_ACK} counter name replies_came6
+    {mark} accept
+  }}
+  chain prerouting {{
+    type filter hook prerouting priority {PRIORITY_TAKE}; policy accept;
     meta l4proto != tcp return
-    socket transparent 1 socket wildcard 0 {mark} accept
+    socket transparent 1 socket wildcard 0 goto own
 {held}    iifname != {{ {interfaces} }} return
     fib daddr type local return
 ",
+            counters = self.counters(),
             chains = self.chains(),
             held = self.rules_for_held(&interfaces),
         );
@@ -174,12 +236,16 @@ impl Ruleset {
     {family} saddr . {family} daddr @bypassed_routes{version} return
     {family} daddr . tcp dport @avoided{version} return
     {family} saddr @passing{version} {SYN} return
-    {family} daddr @destinations{version} {SYN} goto begin{version}
-    {tuple} @opening{version} {tproxy} accept
-"
+    {SYN} {pair} @filtered{version} return
+    {family} daddr @destinations{version} {SYN} goto choose{version}
+    {tuple} @arrived{version} {tproxy} accept
+",
+                pair = pair(family),
             );
         }
-        text.push_str("  }\n}\n");
+        text.push_str("  }\n");
+        text.push_str(&self.watching_chains());
+        text.push_str("}\n");
         text
     }
 
@@ -191,7 +257,22 @@ impl Ruleset {
             let take = self.tproxy(version, self.port);
             let _ = write!(
                 text,
-                "  chain take{version} {{\n    update @opening{version} {{ {tuple} }} {take} accept\n  }}\n"
+                r#"  set arrived{version} {{ type {of_tuple}; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {ARRIVED_SIZE}; }}
+  set filtered{version} {{ type {of_pair}; flags dynamic,timeout; timeout {filtered_seconds}s; size {FILTERED_SIZE}; }}
+  chain take{version} {{
+    {tuple} @opening{version} {tuple} != @arrived{version} counter name syns_lost{version} update @filtered{version} {{ {pair} }}
+    {pair} @filtered{version} iifname "lo" drop
+    {pair} @filtered{version} return
+    iifname "lo" update @opening{version} {{ {tuple} }} {take} accept
+    update @opening{version} {{ {tuple} }} counter name syns_taken{version} {take} accept
+  }}
+"#,
+                of_tuple = format_args!(
+                    "ipv{version}_addr . inet_service . ipv{version}_addr . inet_service"
+                ),
+                of_pair = format_args!("ipv{version}_addr . ipv{version}_addr . inet_service"),
+                filtered_seconds = FILTERED_FOR.as_secs(),
+                pair = pair(family),
             );
             let hold = self.hold_port(version).zip(self.hold);
             if let Some((port, HoldPorts { ipv4: group, .. })) = hold {
@@ -203,28 +284,36 @@ impl Ruleset {
                 };
                 let _ = write!(
                     text,
-                    r"  chain hold{version} {{
+                    r"  set held{version} {{ type {of_tuple}; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {HELD_SIZE}; }}
+  chain hold{version} {{
     {tuple} @opening{version} goto take{version}
     update @holders{version} {{ {family} saddr{network} limit rate over {HELD_EACH_SECOND_PER_CLIENT}/second burst {HELD_AT_ONCE_PER_CLIENT} packets }} return
     limit rate over {HELD_EACH_SECOND}/second burst {HELD_EACH_SECOND} packets return
-    meta l4proto tcp {log} {hold} accept
+    update @held{version} {{ {tuple} }} {log} {hold} accept
   }}
   chain learn{version} {{
     {family} daddr . tcp dport @reached{version} goto take{version}
     goto hold{version}
   }}
-"
+",
+                    of_tuple = format_args!(
+                        "ipv{version}_addr . inet_service . ipv{version}_addr . inet_service"
+                    ),
                 );
             }
             let _ = writeln!(text, "  chain begin{version} {{");
             for rule in &self.accept_rules {
-                if let Some(matches) = rule_matches(rule, family, version) {
+                let ports = rule.ports.iter();
+                let ports = ports.map(|ports| format!("{}-{}", ports.start(), ports.end()));
+                let hosts = (&*rule.clients, &*rule.servers);
+                if let Some(matches) = rule_matches(hosts, ports.collect(), family, version) {
                     let chain = self.chain(rule.mode, version);
                     let _ = writeln!(text, "    {matches}goto {chain}");
                 }
             }
             let chain = self.chain(self.accept, version);
             let _ = writeln!(text, "    goto {chain}\n  }}");
+            text.push_str(&self.choose(family, version));
         }
         if self.hold.is_some() {
             text.push_str(&self.input_chain());
@@ -240,8 +329,13 @@ impl Ruleset {
             self.mark
         );
         for (family, version) in FAMILIES {
-            let tuple = tuple(family);
-            let _ = writeln!(text, "    {SYN} {tuple} != @opening{version} drop");
+            if self.hold_port(version).is_some() {
+                let tuple = tuple(family);
+                let _ = writeln!(
+                    text,
+                    "    {SYN} {tuple} @held{version} {tuple} != @opening{version} drop"
+                );
+            }
         }
         text.push_str("  }\n");
         text
@@ -287,18 +381,90 @@ impl Ruleset {
 
     /// Hands a packet to the listener on this port.
     fn tproxy(&self, version: u8, port: u16) -> String {
-        let mark = self.set_mark();
+        let mark = set_mark(self.mark);
         match version {
             4 => format!("tproxy ip to 127.0.0.1:{port} {mark}"),
             _ => format!("tproxy ip6 to [::1]:{port} {mark}"),
         }
     }
 
-    fn set_mark(&self) -> String {
-        format!(
-            "meta mark set meta mark and {:#010x} or {:#010x}",
-            !MARK_MASK, self.mark
-        )
+    fn counters(&self) -> String {
+        let mut text = String::new();
+        for (_, version) in FAMILIES {
+            for name in FAMILY_COUNTERS {
+                let _ = writeln!(text, "  counter {name}{version} {{ }}");
+            }
+        }
+        for number in 1..=self.rules.len() {
+            let _ = writeln!(text, "  counter {} {{ }}", rule_counter(number));
+        }
+        text
+    }
+
+    /// What the operator decided about which connections are taken at all.
+    fn choose(&self, family: &str, version: u8) -> String {
+        let mut text = format!("  chain choose{version} {{\n");
+        if let Some(only) = &self.only_marked {
+            let _ = writeln!(
+                text,
+                "    meta mark & {:#010x} != {:#010x} return",
+                only.mask, only.value
+            );
+        }
+        for (index, rule) in self.rules.iter().enumerate() {
+            let ports = rule.ports.iter().map(PortRange::to_string).collect();
+            let hosts = (&*rule.clients, &*rule.servers);
+            if let Some(matches) = rule_matches(hosts, ports, family, version) {
+                let verdict = match rule.action {
+                    RuleAction::Accept => format!("goto begin{version}"),
+                    RuleAction::Bypass => "return".to_owned(),
+                };
+                let counter = rule_counter(index + 1);
+                let _ = writeln!(text, "    {matches}counter name {counter} {verdict}");
+            }
+        }
+        let _ = writeln!(text, "    goto begin{version}\n  }}");
+        text
+    }
+
+    /// The chains that only look at what passes: whether what was taken, answered and opened gets
+    /// through the rules of this machine.
+    fn watching_chains(&self) -> String {
+        let mut text = format!(
+            "  chain input {{\n    type filter hook input priority {PRIORITY_LAST}; policy accept;\n    meta l4proto != tcp return\n    meta mark & {MARK_MASK:#010x} != {:#010x} return\n    tcp flags & syn == 0 return\n",
+            self.mark
+        );
+        for (family, version) in FAMILIES {
+            let tuple = tuple(family);
+            let _ = write!(
+                text,
+                r#"    {SYN} {tuple} @opening{version} iifname != "lo" counter name syns_arrived{version}
+    {SYN} {tuple} @opening{version} update @arrived{version} {{ {tuple} }}
+    meta nfproto ipv{version} {SYN_ACK} counter name replies_arrived{version}
+"#
+            );
+        }
+        text.push_str("  }\n");
+        for (chain, priority, suffix) in [
+            ("output_first", PRIORITY_FIRST, "made"),
+            ("output_last", PRIORITY_LAST, "left"),
+        ] {
+            let _ = write!(
+                text,
+                "  chain {chain} {{\n    type filter hook output priority {priority}; policy accept;\n    meta l4proto != tcp return\n    tcp flags & syn == 0 return\n"
+            );
+            for (family, version) in FAMILIES {
+                let reverse = format!("{family} daddr . tcp dport . {family} saddr . tcp sport");
+                let _ = write!(
+                    text,
+                    r"    {SYN_ACK} {reverse} @arrived{version} counter name answers_{suffix}{version}
+    meta nfproto ipv{version} {SYN} socket transparent 1 counter name opens_{suffix}{version}
+"
+                );
+            }
+            text.push_str("  }\n");
+        }
+        text
     }
 
     /// Changes which destinations are taken.
@@ -315,6 +481,19 @@ impl Ruleset {
                 text,
                 "add element inet {table} destinations{version} {{ {prefix} }}"
             );
+        }
+        text
+    }
+
+    /// Intercepts again between clients and servers where packets were dropped before.
+    #[must_use]
+    pub(super) fn forget_filtered(&self) -> String {
+        let table = &self.table;
+        let mut text = String::new();
+        for (_, version) in FAMILIES {
+            for set in ["opening", "filtered"] {
+                let _ = writeln!(text, "flush set inet {table} {set}{version}");
+            }
         }
         text
     }
@@ -423,10 +602,28 @@ fn log(prefix: &[u8], group: u16) -> String {
     format!("log prefix \"{prefix}\" group {group} queue-threshold 1")
 }
 
+/// The statement that sets our bits of the packet mark and leaves the others.
+pub(super) fn set_mark(mark: u32) -> String {
+    format!(
+        "meta mark set meta mark and {:#010x} or {mark:#010x}",
+        !MARK_MASK
+    )
+}
+
+/// A client and a server with its port.
+fn pair(family: &str) -> String {
+    format!("{family} saddr . {family} daddr . tcp dport")
+}
+
 /// What a packet of this family must have for a rule to match; `None` when none can.
-fn rule_matches(rule: &AcceptRule, family: &str, version: u8) -> Option<String> {
+fn rule_matches(
+    (clients, servers): (&[Prefix], &[Prefix]),
+    ports: Vec<String>,
+    family: &str,
+    version: u8,
+) -> Option<String> {
     let mut text = String::new();
-    for (field, prefixes) in [("saddr", &rule.clients), ("daddr", &rule.servers)] {
+    for (field, prefixes) in [("saddr", clients), ("daddr", servers)] {
         if prefixes.is_empty() {
             continue;
         }
@@ -443,11 +640,7 @@ fn rule_matches(rule: &AcceptRule, family: &str, version: u8) -> Option<String> 
             let _ = write!(text, "{family} {field} {{ {} }} ", of_family.join(", "));
         }
     }
-    if !rule.ports.is_empty() {
-        let ports = rule.ports.iter();
-        let ports: Vec<String> = ports
-            .map(|ports| format!("{}-{}", ports.start(), ports.end()))
-            .collect();
+    if !ports.is_empty() {
         let _ = write!(text, "tcp dport {{ {} }} ", ports.join(", "));
     }
     Some(text)
@@ -525,6 +718,8 @@ mod tests {
             port: 4434,
             mark: 0x7400_0000,
             bypass_ports: vec![22, 179],
+            only_marked: None,
+            rules: Vec::new(),
             accept: AcceptMode::Learned,
             accept_rules: Vec::new(),
             hold: Some(HoldPorts {
@@ -542,6 +737,57 @@ mod tests {
     }
 
     #[test]
+    fn rules_decide_before_a_syn_is_taken_and_only_in_their_family() {
+        let rule = |clients: &[&str], servers: &[&str], ports: &[&str], action| InterceptRule {
+            clients: clients.iter().map(|text| text.parse().unwrap()).collect(),
+            servers: servers.iter().map(|text| text.parse().unwrap()).collect(),
+            ports: ports.iter().map(|text| text.parse().unwrap()).collect(),
+            action,
+        };
+        let ruleset = Ruleset {
+            only_marked: Some("0x1/0x1".parse().unwrap()),
+            rules: vec![
+                rule(
+                    &["10.0.0.0/8"],
+                    &[],
+                    &["80", "8000-8099"],
+                    RuleAction::Accept,
+                ),
+                rule(&[], &["2001:db8::/32"], &[], RuleAction::Bypass),
+                rule(&["0.0.0.0/0"], &[], &[], RuleAction::Bypass),
+            ],
+            ..ruleset()
+        };
+        let contents = Contents {
+            destinations: &prefixes(),
+            ..Contents::default()
+        };
+        let text = ruleset.install(&contents);
+        let chain = |name: &str| {
+            let (_, rest) = text.split_once(&format!("  chain {name} {{\n")).unwrap();
+            let (body, _) = rest.split_once("  }").unwrap();
+            body.lines().map(str::trim).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            chain("choose4"),
+            [
+                "meta mark & 0x00000001 != 0x00000001 return",
+                "ip saddr { 10.0.0.0/8 } tcp dport { 80, 8000-8099 } counter name rule_1 goto begin4",
+                "counter name rule_3 return",
+                "goto begin4",
+            ]
+        );
+        assert_eq!(
+            chain("choose6"),
+            [
+                "meta mark & 0x00000001 != 0x00000001 return",
+                "ip6 daddr { 2001:db8::/32 } counter name rule_2 return",
+                "goto begin6",
+            ]
+        );
+    }
+
+    #[test]
     fn own_sockets_come_first_and_the_wan_side_is_never_taken() {
         let contents = Contents {
             destinations: &prefixes(),
@@ -552,10 +798,10 @@ mod tests {
         let text = &text[text.find("chain prerouting").unwrap()..];
         let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part}"));
         assert!(place("socket transparent 1") < place("iifname != { \"lan0\", \"lan1\" } return"));
-        assert!(place("fib daddr type local return") < place("goto begin4"));
-        assert!(place("tcp dport { 22, 179 } return") < place("goto begin4"));
-        assert!(place("ip daddr @peers4 return") < place("goto begin4"));
-        assert!(place("@avoided6 return") < place("goto begin6"));
+        assert!(place("fib daddr type local return") < place("goto choose4"));
+        assert!(place("tcp dport { 22, 179 } return") < place("goto choose4"));
+        assert!(place("ip daddr @peers4 return") < place("goto choose4"));
+        assert!(place("@avoided6 return") < place("goto choose6"));
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl AnswerFrame {
             3 => Answer::Failed(ConnectFailure::Unreachable),
             4 => Answer::Failed(ConnectFailure::NotPermitted),
             5 => Answer::Failed(ConnectFailure::Exhausted),
+            6 => Answer::Failed(ConnectFailure::Filtered),
             7 => Answer::Failed(ConnectFailure::AnswersElsewhere),
             _ => Answer::Failed(ConnectFailure::Other),
         };
@@ -117,6 +118,7 @@ impl AnswerFrame {
             Answer::Failed(ConnectFailure::Unreachable) => 3,
             Answer::Failed(ConnectFailure::NotPermitted) => 4,
             Answer::Failed(ConnectFailure::Exhausted) => 5,
+            Answer::Failed(ConnectFailure::Filtered) => 6,
             Answer::Failed(ConnectFailure::AnswersElsewhere) => 7,
             Answer::Failed(ConnectFailure::Other) => 255,
         });

@@ -102,6 +102,7 @@ fn answer() -> impl Strategy<Value = Answer> {
         Just(Answer::Failed(ConnectFailure::Unreachable)),
         Just(Answer::Failed(ConnectFailure::NotPermitted)),
         Just(Answer::Failed(ConnectFailure::Exhausted)),
+        Just(Answer::Failed(ConnectFailure::Filtered)),
         Just(Answer::Failed(ConnectFailure::AnswersElsewhere)),
         Just(Answer::Failed(ConnectFailure::Other)),
     ]

@@ -1,0 +1,94 @@
+//! What `trunkline node check` says about the packet filter of this machine: whether intercepted
+//! connections get through it, and what of it they would skip.
+
+use std::collections::BTreeMap;
+
+use super::firewall_watch::{Family, Way};
+use super::operator_rules::{DroppingChain, dropping_chains};
+use super::probe::{Finding, Outcome, Plan, probe};
+use super::remedy;
+use crate::config::NodeConfig;
+
+/// Looks at the packet filter, with a probe; each problem with what to do about it.
+pub(crate) fn examine(config: &NodeConfig) -> Vec<String> {
+    let mut problems = Vec::new();
+    let plan = Plan::new(config);
+    if !plan.destinations.is_empty() {
+        match probe(&plan) {
+            Ok(findings) => problems.extend(losses(&plan, &findings)),
+            Err(error) => problems.push(format!(
+                "no probe could be sent through the packet filter, so it is not known whether it lets intercepted connections through ({error}); needed are `nft`, `ip` and `tc`, veth devices, and the kernel's sch_ingress, cls_u32 and act_mirred"
+            )),
+        }
+    }
+    if config.intercept.only_marked.is_none() && config.intercept.rules.is_empty() {
+        problems.extend(skipped(&dropping_chains("forward")));
+    }
+    problems
+}
+
+/// One problem for each interface, family and place where SYNs were lost.
+fn losses(plan: &Plan, findings: &[Finding]) -> Vec<String> {
+    let mut lost: BTreeMap<(&str, Family, Option<Way>), Vec<&Finding>> = BTreeMap::new();
+    for finding in findings {
+        let way = match finding.outcome {
+            Outcome::Passed => continue,
+            Outcome::NotTaken => None,
+            Outcome::Lost(way) => Some(way),
+        };
+        let family = match finding.server.is_ipv4() {
+            true => Family::Ipv4,
+            false => Family::Ipv6,
+        };
+        let key = (finding.interface.as_str(), family, way);
+        lost.entry(key).or_default().push(finding);
+    }
+    lost.into_iter()
+        .map(|((interface, family, way), findings)| {
+            let (client, server) = (findings[0].client, findings[0].server);
+            let probe = format!("a SYN from {client} at `{interface}` to {server}");
+            let more = match findings.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            match way {
+                None => format!(
+                    "{probe}{more} is lost before it can be intercepted: the interface is down, or a rule at hook prerouting or ingress drops it (`nft list ruleset`, `iptables-legacy -t raw -S`)"
+                ),
+                Some(way) => blocked(plan, &format!("{probe}{more}"), family, way),
+            }
+        })
+        .collect()
+}
+
+fn blocked(plan: &Plan, probe: &str, family: Family, way: Way) -> String {
+    let chains = dropping_chains(way.hook());
+    let suspects = match listed(&chains) {
+        None if way.hook() == "input" => "no chain there drops, so look at strict reverse path filtering (rp_filter = 1) and at `ip rule`".to_owned(),
+        None => "no chain there drops".to_owned(),
+        Some(list) => format!("drop there: {list}"),
+    };
+    let places: Vec<String> = chains.iter().filter_map(DroppingChain::nft_place).collect();
+    let commands = remedy::commands(way, family, plan.delivery.mark, &plan.destinations, &places);
+    format!(
+        "{probe}: {} ({}), because this machine drops the packets at hook {}; {suspects}. A running node would stop intercepting {}. One of these lets them through:\n    {}",
+        way.what(),
+        family.name(),
+        way.hook(),
+        family.name(),
+        commands.join("\n    ")
+    )
+}
+
+/// Intercepted connections are delivered to this machine and never forwarded.
+fn skipped(chains: &[DroppingChain]) -> Option<String> {
+    let list = listed(chains)?;
+    Some(format!(
+        "intercepted connections are not forwarded, so the rules at hook forward do not hold for them: {list}; say with [[intercept.rule]] what is not to be intercepted, or have your own rules mark what may be and name the mark in [intercept] only_marked (docs/guides/node.md, \"Behind a packet filter\")"
+    ))
+}
+
+fn listed(chains: &[DroppingChain]) -> Option<String> {
+    let texts: Vec<String> = chains.iter().map(ToString::to_string).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}

@@ -1,0 +1,281 @@
+//! When interception of a family is withdrawn because this machine's packet filter drops it, and
+//! when it is tried again.
+//!
+//! ```text
+//!   Intercepting ── blocked ──► Confirming ── probe passes ──► Intercepting (some hosts are dropped)
+//!        ▲                          │ probe is lost, or cannot be sent
+//!        │                          ▼
+//!        └──── probe passes ──── Withdrawn { until }: a probe at `until`, then twice as long
+//! ```
+//!
+//! It decides and does nothing itself: [`super::manager`] sends the probes and changes the rules.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::firewall_watch::{Family, Way};
+use super::probe::{Finding, Outcome};
+
+/// Before the first new trial: an operator who has just cured the packet filter waits no longer.
+const PAUSE_MIN: Duration = Duration::from_secs(10);
+/// A trial by probe costs some system calls and nobody's connection.
+const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// Where no probe can be sent, a trial costs a client a repeated SYN.
+const PAUSE_UNPROBED: Duration = Duration::from_secs(60);
+/// A family that was blocked again this soon goes on with its longer pause.
+const RELAPSE_WITHIN: Duration = Duration::from_secs(600);
+
+/// One family.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum State {
+    #[default]
+    Intercepting,
+    Confirming(Way),
+    Withdrawn {
+        way: Way,
+        until: Instant,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Nothing,
+    /// Send a probe and tell [`Withdrawals::probed`].
+    Probe,
+    /// Take the family out of the rules.
+    Withdraw(Way),
+    /// Put it into them again.
+    Restore,
+    /// The rules of this machine drop some connections and not all.
+    Partial(Way),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    state: State,
+    pause: Option<Duration>,
+    restored: Option<Instant>,
+}
+
+/// Both families.
+#[derive(Debug, Default)]
+pub(super) struct Withdrawals {
+    slots: [Slot; 2],
+}
+
+impl Withdrawals {
+    fn slot(&mut self, family: Family) -> &mut Slot {
+        match family {
+            Family::Ipv4 => &mut self.slots[0],
+            Family::Ipv6 => &mut self.slots[1],
+        }
+    }
+
+    /// The way on which a family is blocked, while it is withdrawn for that.
+    pub(super) fn withdrawn(&self, family: Family) -> Option<Way> {
+        let slot = match family {
+            Family::Ipv4 => &self.slots[0],
+            Family::Ipv6 => &self.slots[1],
+        };
+        match slot.state {
+            State::Withdrawn { way, .. } => Some(way),
+            State::Intercepting | State::Confirming(_) => None,
+        }
+    }
+
+    /// The counters say that nothing passes.
+    pub(super) fn blocked(&mut self, family: Family, way: Way) -> Decision {
+        let slot = self.slot(family);
+        match slot.state {
+            State::Intercepting => {
+                slot.state = State::Confirming(way);
+                Decision::Probe
+            }
+            State::Confirming(_) | State::Withdrawn { .. } => Decision::Nothing,
+        }
+    }
+
+    /// Whether it is time to try again.
+    pub(super) fn tick(&mut self, now: Instant, family: Family) -> Decision {
+        match self.slot(family).state {
+            State::Withdrawn { until, .. } if until <= now => Decision::Probe,
+            State::Withdrawn { .. } | State::Intercepting | State::Confirming(_) => {
+                Decision::Nothing
+            }
+        }
+    }
+
+    /// The operator may have cured the cause.
+    pub(super) fn try_now(&mut self, now: Instant) {
+        for slot in &mut self.slots {
+            if let State::Withdrawn { until, .. } = &mut slot.state {
+                *until = now;
+                slot.pause = None;
+            }
+        }
+    }
+
+    /// What a probe found.
+    pub(super) fn probed(
+        &mut self,
+        now: Instant,
+        family: Family,
+        findings: &io::Result<Vec<Finding>>,
+    ) -> Decision {
+        let passed = findings.as_ref().ok().and_then(|all| passed(family, all));
+        let slot = self.slot(family);
+        match (slot.state, passed) {
+            (State::Intercepting, _) => Decision::Nothing,
+            (State::Confirming(way), Some(true)) => {
+                slot.state = State::Intercepting;
+                Decision::Partial(way)
+            }
+            (State::Confirming(way), Some(false) | None) => {
+                let relapsed = slot
+                    .restored
+                    .is_some_and(|then| now.duration_since(then) < RELAPSE_WITHIN);
+                let first = match passed {
+                    Some(_) => PAUSE_MIN,
+                    None => PAUSE_UNPROBED,
+                };
+                let pause = match slot.pause {
+                    Some(pause) if relapsed => (pause * 2).clamp(first, PAUSE_MAX),
+                    Some(_) | None => first,
+                };
+                slot.withdraw(now, way, pause);
+                Decision::Withdraw(way)
+            }
+            (State::Withdrawn { until, .. }, Some(false) | None) if now < until => {
+                Decision::Nothing
+            }
+            (State::Withdrawn { way, .. }, Some(false)) => {
+                let pause = slot
+                    .pause
+                    .map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
+                slot.withdraw(now, way, pause);
+                Decision::Nothing
+            }
+            // Where there is no probe, connections are the trial: a SYN that is dropped passes by
+            // when it is repeated.
+            (State::Withdrawn { .. }, Some(true) | None) => {
+                slot.state = State::Intercepting;
+                slot.restored = Some(now);
+                Decision::Restore
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn withdraw(&mut self, now: Instant, way: Way, pause: Duration) {
+        self.pause = Some(pause);
+        self.state = State::Withdrawn {
+            way,
+            until: now + pause,
+        };
+    }
+}
+
+/// Whether all SYNs of a family passed; `None` when none was sent.
+fn passed(family: Family, findings: &[Finding]) -> Option<bool> {
+    let mut of_family = findings
+        .iter()
+        .filter(|finding| finding.server.is_ipv4() == (family == Family::Ipv4))
+        .peekable();
+    of_family.peek()?;
+    Some(of_family.all(|finding| finding.outcome == Outcome::Passed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYNS: Way = Way::ClientToNode;
+    const V4: Family = Family::Ipv4;
+
+    fn findings(outcome: Outcome) -> io::Result<Vec<Finding>> {
+        Ok(vec![Finding {
+            interface: "lan0".to_owned(),
+            client: "198.18.1.254".parse().unwrap(),
+            server: "198.18.2.1:445".parse().unwrap(),
+            outcome,
+        }])
+    }
+
+    fn no_probe() -> io::Result<Vec<Finding>> {
+        Err(io::Error::other("tc is not installed"))
+    }
+
+    #[test]
+    fn a_family_is_withdrawn_when_the_probe_is_lost_and_restored_when_it_passes() {
+        let mut withdrawals = Withdrawals::default();
+        let start = Instant::now();
+        assert_eq!(withdrawals.blocked(V4, SYNS), Decision::Probe);
+        assert_eq!(withdrawals.blocked(V4, SYNS), Decision::Nothing);
+        let lost = findings(Outcome::Lost(SYNS));
+        assert_eq!(
+            withdrawals.probed(start, V4, &lost),
+            Decision::Withdraw(SYNS)
+        );
+        assert_eq!(withdrawals.withdrawn(V4), Some(SYNS));
+        assert_eq!(withdrawals.withdrawn(Family::Ipv6), None);
+        assert_eq!(withdrawals.tick(start, V4), Decision::Nothing);
+        let trial = start + PAUSE_MIN;
+        assert_eq!(withdrawals.tick(trial, V4), Decision::Probe);
+        let passed = findings(Outcome::Passed);
+        assert_eq!(withdrawals.probed(trial, V4, &passed), Decision::Restore);
+        assert_eq!(withdrawals.withdrawn(V4), None);
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_greatest_and_a_reload_tries_at_once() {
+        let mut withdrawals = Withdrawals::default();
+        let mut now = Instant::now();
+        let lost = findings(Outcome::Lost(SYNS));
+        withdrawals.blocked(V4, SYNS);
+        withdrawals.probed(now, V4, &lost);
+        let mut pause = PAUSE_MIN;
+        for _ in 0..10 {
+            now += pause - Duration::from_millis(1);
+            assert_eq!(withdrawals.tick(now, V4), Decision::Nothing);
+            now += Duration::from_millis(1);
+            assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+            withdrawals.probed(now, V4, &lost);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        withdrawals.try_now(now);
+        assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+    }
+
+    #[test]
+    fn rules_that_drop_some_hosts_withdraw_nothing() {
+        let mut withdrawals = Withdrawals::default();
+        withdrawals.blocked(V4, SYNS);
+        let passed = findings(Outcome::Passed);
+        assert_eq!(
+            withdrawals.probed(Instant::now(), V4, &passed),
+            Decision::Partial(SYNS)
+        );
+        assert_eq!(withdrawals.withdrawn(V4), None);
+    }
+
+    #[test]
+    fn without_a_probe_connections_are_the_trial_and_a_relapse_waits_longer() {
+        let mut withdrawals = Withdrawals::default();
+        let mut now = Instant::now();
+        withdrawals.blocked(V4, SYNS);
+        withdrawals.probed(now, V4, &no_probe());
+        now += PAUSE_UNPROBED;
+        assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+        assert_eq!(withdrawals.probed(now, V4, &no_probe()), Decision::Restore);
+        withdrawals.blocked(V4, SYNS);
+        withdrawals.probed(now, V4, &no_probe());
+        now += PAUSE_UNPROBED * 2 - Duration::from_millis(1);
+        assert_eq!(withdrawals.tick(now, V4), Decision::Nothing);
+        now += Duration::from_millis(1);
+        assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+    }
+}

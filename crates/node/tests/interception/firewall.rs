@@ -1,0 +1,263 @@
+//! Gateways with a packet filter of their own, by real nftables rules.
+//!
+//! `input` sees what was intercepted, `output` the answers, and `forward` sees it only when it
+//! passes by.
+
+use std::time::{Duration, Instant};
+
+use super::{Lab, SERVER, SERVER_IPV6, text, within};
+
+const IPV4: &str = "198.18.1.2 200000";
+const IPV6: &str = "2001:2:0:1::2 200000";
+/// In which everything works directly after a packet filter has begun to drop.
+const DIRECT_WITHIN: Duration = Duration::from_secs(5);
+/// Shorter than a client waits before it repeats a SYN (1 s).
+const NO_REPEATED_SYN: &str = "700";
+
+/// The rules of issue 25, which many gateways have.
+const INPUT_DROP: &str = "table inet fw { chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname lo accept; meta l4proto ipv6-icmp accept; }; }";
+const ACCEPT_MARK: &str = "meta mark and 0xff000000 == 0x74000000 accept";
+
+pub(super) fn near_input(lab: &mut Lab) {
+    assert_eq!(problems_of(lab, "near"), "", "before there is a filter");
+    lab.set("near", &["nft", INPUT_DROP]);
+    let started = Instant::now();
+    let found = problems_of(lab, "near");
+    for part in [
+        "198.18.2.1:445",
+        "[2001:2:0:2::1]:445",
+        "inet fw input (policy drop)",
+        "nft insert rule inet fw input meta mark and 0xff000000 == 0x74000000 accept",
+        "iptables -I INPUT -m mark --mark 0x74000000/0xff000000 -j ACCEPT",
+        "--add-rich-rule='rule family=\"ipv4\" destination address=\"198.18.2.0/24\"",
+        "-A ufw6-before-input -m mark",
+    ] {
+        assert!(found.contains(part), "no {part} in {found}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(9), "{found}");
+
+    let before = lab.flows_total("near");
+    let started = Instant::now();
+    assert_eq!(lab.fetch(SERVER), IPV4, "its second SYN passes by");
+    assert_eq!(lab.fetch(SERVER_IPV6), IPV6);
+    within(DIRECT_WITHIN, || {
+        blocked(lab, "near") == ["IPv4 input", "IPv6 input"]
+    });
+    assert!(started.elapsed() < DIRECT_WITHIN);
+    assert_eq!(lab.fetch_within(SERVER, NO_REPEATED_SYN), IPV4);
+    assert_eq!(lab.fetch_within(SERVER_IPV6, NO_REPEATED_SYN), IPV6);
+    assert_eq!(lab.flows_total("near"), before, "they went directly");
+    let status = lab.status("near").unwrap();
+    assert_eq!(status["interception"]["withdrawn"], 1);
+    assert!(status["interception"]["syns_lost"].as_u64().unwrap() >= 2);
+    let shown = node::admin::tables::status(&status);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cure = "nft insert rule inet fw input meta mark and 0xff000000 == 0x74000000 accept";
+    assert!(shown.contains(cure), "{shown}");
+
+    let rule = format!("insert rule inet fw input {ACCEPT_MARK}");
+    lab.set("near", &["nft", &rule]);
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER, SERVER_IPV6]);
+    assert_eq!(problems_of(lab, "near"), "");
+    lab.set("near", &["nft", "delete table inet fw"]);
+}
+
+pub(super) fn one_family(lab: &mut Lab) {
+    // The names that iptables-nft gives.
+    let rules = "table ip filter { chain INPUT { type filter hook input priority filter; policy drop; ct state established,related accept; iifname lo accept; }; }";
+    lab.set("near", &["nft", rules]);
+    let found = problems_of(lab, "near");
+    assert!(found.contains("ip filter INPUT (policy drop)"), "{found}");
+    assert!(!found.contains("IPv6"), "{found}");
+    assert_eq!(lab.fetch(SERVER), IPV4);
+    within(DIRECT_WITHIN, || blocked(lab, "near") == ["IPv4 input"]);
+    let before = lab.flows_total("near");
+    assert_eq!(lab.fetch_within(SERVER, NO_REPEATED_SYN), IPV4);
+    assert_eq!(lab.flows_total("near"), before);
+    assert_eq!(lab.fetch_within(SERVER_IPV6, NO_REPEATED_SYN), IPV6);
+    assert_eq!(lab.flows_total("near"), before + 1, "IPv6 is intercepted");
+    lab.set("near", &["nft", "delete table ip filter"]);
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER]);
+}
+
+pub(super) fn one_port(lab: &mut Lab) {
+    let rules = "table inet fw { chain input { type filter hook input priority 0; iifname lan0 tcp dport 8080 drop; }; }";
+    lab.set("near", &["nft", rules]);
+    let before = lab.flows_total("near");
+    assert_eq!(lab.fetch(SERVER), IPV4);
+    // Between this client and this server there is no second trial.
+    assert_eq!(lab.fetch_within(SERVER, NO_REPEATED_SYN), IPV4);
+    assert_eq!(lab.flows_total("near"), before);
+    within(DIRECT_WITHIN, || {
+        let status = lab.status("near").unwrap();
+        status["interception"]["partly_dropped"] == serde_json::json!(["IPv4"])
+    });
+    assert_eq!(blocked(lab, "near"), [""; 0], "the way is not to blame");
+    lab.set("near", &["nft", "delete table inet fw"]);
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER]);
+}
+
+pub(super) fn near_output(lab: &mut Lab) {
+    let rules = "table inet fw { chain output { type filter hook output priority 0; oifname lan0 meta l4proto tcp drop; }; }";
+    lab.set("near", &["nft", rules]);
+    let found = problems_of(lab, "near");
+    assert!(
+        found.contains("the node's answers do not reach the clients (IPv4)"),
+        "{found}"
+    );
+    let _ = lab.fetch_within(SERVER, "2500");
+    within(DIRECT_WITHIN, || blocked(lab, "near") == ["IPv4 output"]);
+    assert_eq!(lab.fetch_within(SERVER, NO_REPEATED_SYN), IPV4);
+    lab.set("near", &["nft", "delete table inet fw"]);
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER]);
+}
+
+pub(super) fn far_input(lab: &mut Lab) {
+    let rules = "table inet fw { chain input { type filter hook input priority 0; policy drop; iifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; }; }";
+    lab.set("far", &["nft", rules]);
+    let found = problems_of(lab, "far");
+    assert!(found.contains("inet fw input (policy drop)"), "{found}");
+    // A server of its own, because one whose connection failed is left alone for a while.
+    lab.set(
+        "server",
+        &["ip", "addr", "add", "198.18.2.3/24", "dev", "eth0"],
+    );
+    let server = "198.18.2.3:8080";
+    let started = Instant::now();
+    let first = lab.fetch(server);
+    assert!(
+        ["ConnectionReset", "BrokenPipe"].contains(&&*first),
+        "{first}"
+    );
+    assert_eq!(lab.fetch_within(server, NO_REPEATED_SYN), IPV4);
+    assert!(started.elapsed() < DIRECT_WITHIN, "{:?}", started.elapsed());
+    // Not this server alone passes by, but all that lies behind the peer.
+    let status = lab.status("near").unwrap();
+    assert_eq!(status["peers"][0]["filtered"], true);
+    assert_eq!(
+        status["interception"]["destinations"],
+        serde_json::json!([])
+    );
+    assert_eq!(blocked(lab, "far"), ["IPv4 input"]);
+    let flows = node::admin::ask(
+        &lab.state("near").join("admin.sock"),
+        node::admin::Request::Flows,
+    );
+    let flows = flows.unwrap().to_string();
+    assert!(
+        flows.contains("packet filter of the far node's machine"),
+        "{flows}"
+    );
+
+    lab.set(
+        "far",
+        &["nft", &format!("insert rule inet fw input {ACCEPT_MARK}")],
+    );
+    reload(lab, "far");
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER, SERVER_IPV6]);
+    within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
+    lab.set("far", &["nft", "delete table inet fw"]);
+}
+
+pub(super) fn forward_policy(lab: &mut Lab) {
+    let rules = "table inet fw { chain forward { type filter hook forward priority 0; ct state invalid drop; tcp dport 8080 drop; }; }";
+    lab.set("near", &["nft", rules]);
+    let found = problems_of(lab, "near");
+    assert!(
+        found.contains("do not hold for them: inet fw forward (1 rule drops or rejects)"),
+        "{found}"
+    );
+    assert_eq!(lab.fetch(SERVER), IPV4, "interception skips the rule");
+    let rules = "[[intercept.rule]]\nclients = [\"198.18.1.3\", \"0.0.0.0/0\", \"::/0\"]\nservers = [\"198.18.2.0/24\", \"198.18.2.2\"]\nports = [8080, \"8000-8099\", \"8099-9000\"]\naction = \"bypass\"\n[[intercept.rule]]\nports = [8080]\naction = \"accept\"\n[[intercept.rule]]\naction = \"bypass\"\n";
+    with_intercept(lab, "near", rules);
+    assert_eq!(problems_of(lab, "near"), "");
+    let before = lab.flows_total("near");
+    assert_eq!(lab.fetch_within(SERVER, "600"), "TimedOut");
+    assert_eq!(lab.flows_total("near"), before);
+    assert_eq!(lab.fetch(SERVER_IPV6), IPV6, "the second rule accepts it");
+    assert_eq!(lab.flows_total("near"), before + 1);
+    within(DIRECT_WITHIN, || {
+        let status = lab.status("near").unwrap();
+        let rules = &status["interception"]["rules"];
+        rules[0]["action"] == "bypass"
+            && rules[0]["syns"].as_u64() >= Some(1)
+            && rules[1]["syns"].as_u64() == Some(1)
+            && rules[2]["syns"] == 0
+    });
+    lab.set("near", &["nft", "delete table inet fw"]);
+    with_intercept(lab, "near", "");
+    intercepted_again(lab, &[SERVER]);
+}
+
+pub(super) fn only_marked(lab: &mut Lab) {
+    with_intercept(lab, "near", "only_marked = \"0x1/0x1\"\n");
+    let before = lab.flows_total("near");
+    assert_eq!(lab.fetch(SERVER), IPV4);
+    assert_eq!(lab.flows_total("near"), before, "nobody marked it");
+    let rules = "table inet fw { chain prerouting { type filter hook prerouting priority mangle; iifname lan0 tcp dport 8080 meta mark set meta mark or 0x1; }; }";
+    lab.set("near", &["nft", rules]);
+    assert_eq!(lab.fetch(SERVER), IPV4);
+    assert_eq!(lab.fetch(SERVER_IPV6), IPV6);
+    assert_eq!(lab.flows_total("near"), before + 2);
+    lab.set("near", &["nft", "delete table inet fw"]);
+    with_intercept(lab, "near", "");
+    intercepted_again(lab, &[SERVER]);
+}
+
+/// What `trunkline node check` says about the packet filter of a site.
+fn problems_of(lab: &Lab, site: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    let config = lab.config(site);
+    let command = [program.to_str().unwrap(), "check", config.to_str().unwrap()];
+    let problems = text(&lab.inside(site, &command));
+    let about_filter = |problem: &&str| {
+        problem.starts_with(' ')
+            || ["probe", "SYN", "hook"]
+                .iter()
+                .any(|word| problem.contains(word))
+    };
+    let lines: Vec<&str> = problems.lines().filter(about_filter).collect();
+    lines.join("\n")
+}
+
+/// Families and hooks at which a node says that its machine drops connections.
+fn blocked(lab: &Lab, site: &str) -> Vec<String> {
+    let status = lab.status(site).unwrap_or_default();
+    let blocked = status["interception"]["blocked"].as_array().cloned();
+    let word = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
+    blocked
+        .unwrap_or_default()
+        .iter()
+        .map(|one| format!("{} {}", word(&one["family"]), word(&one["hook"])))
+        .collect()
+}
+
+fn reload(lab: &Lab, site: &str) {
+    let socket = lab.state(site).join("admin.sock");
+    node::admin::ask(&socket, super::RELOAD).unwrap();
+}
+
+/// Writes this into `[intercept]` of a site, instead of what is there beside the mode.
+fn with_intercept(lab: &Lab, site: &str, lines: &str) {
+    let text = std::fs::read_to_string(lab.config(site)).unwrap();
+    let mode = "mode = \"transparent\"\n";
+    let (before, rest) = text.split_once(mode).unwrap();
+    let (_, after) = rest.split_once("[dictionary]").unwrap();
+    let text = format!("{before}{mode}{lines}[dictionary]{after}");
+    std::fs::write(lab.config(site), text).unwrap();
+    reload(lab, site);
+}
+
+fn intercepted_again(lab: &Lab, servers: &[&str]) {
+    for server in servers {
+        within(Duration::from_secs(10), || {
+            let before = lab.flows_total("near");
+            !lab.fetch_within(server, "1500").contains("T") && lab.flows_total("near") > before
+        });
+    }
+}
