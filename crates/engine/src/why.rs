@@ -51,6 +51,7 @@ pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
         | ConnectFailure::NotPermitted
         | ConnectFailure::Exhausted
         | ConnectFailure::AnswersElsewhere
+        | ConnectFailure::Filtered
         | ConnectFailure::Other => failure_text(failure),
     }
 }

@@ -266,7 +266,7 @@ fn wrong_rules_about_interception_are_refused_at_their_line() {
         ),
         (
             "[[intercept.rule]]\naction = \"bypass\"\nservers = [\"10.0.0.1/8\"]\n",
-            ":14:12:",
+            ":14:11:",
             "did you mean `10.0.0.0/8`?",
         ),
         (

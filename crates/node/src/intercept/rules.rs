@@ -849,7 +849,7 @@ mod tests {
         );
         let held = chain(&text, "hold6").pop().unwrap();
         assert!(
-            held.starts_with("meta l4proto tcp log prefix \"held\" group 5001"),
+            held.starts_with("update @held6 ") && held.contains(" log prefix \"held\" group 5001 "),
             "{held}"
         );
         assert!(held.contains("tproxy ip6 to [::1]:5002"), "{held}");

@@ -69,7 +69,7 @@ pub fn failure(failure: ConnectFailure) -> Vec<u8> {
     let (line, why) = match failure {
         ConnectFailure::Refused => ("502 Bad Gateway", "the server refused the connection"),
         ConnectFailure::Unreachable => ("502 Bad Gateway", "there is no route to the server"),
-        ConnectFailure::TimedOut | ConnectFailure::AnswersElsewhere => {
+        ConnectFailure::TimedOut | ConnectFailure::AnswersElsewhere | ConnectFailure::Filtered => {
             ("504 Gateway Timeout", "the server did not answer")
         }
         ConnectFailure::NotPermitted => (

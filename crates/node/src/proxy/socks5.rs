@@ -78,7 +78,8 @@ pub fn failure(failure: ConnectFailure) -> Vec<u8> {
         // Host unreachable; there is no reply for a server that does not answer.
         ConnectFailure::Unreachable
         | ConnectFailure::TimedOut
-        | ConnectFailure::AnswersElsewhere => 4,
+        | ConnectFailure::AnswersElsewhere
+        | ConnectFailure::Filtered => 4,
         // Connection refused.
         ConnectFailure::Refused => 5,
         // General SOCKS server failure.
