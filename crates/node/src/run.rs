@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::admin;
 use crate::clock::Alarm;
-use crate::config::{ConfigError, InterceptMode, NodeConfig};
+use crate::config::{ConfigError, Intercept, InterceptMode, NodeConfig};
 use crate::connections::Connections;
 use crate::delegated::{self, DelegatedError};
 use crate::descriptors::{Budget, Descriptors, fit_flows_to_descriptors};
@@ -526,7 +526,11 @@ impl Node {
     /// rules for others would hand connections to nobody.
     fn rules_of(&self, config: &NodeConfig) -> NodeConfig {
         let mut rules = config.clone();
-        rules.intercept = self.config.intercept.clone();
+        rules.intercept = Intercept {
+            only_marked: config.intercept.only_marked,
+            rules: config.intercept.rules.clone(),
+            ..self.config.intercept.clone()
+        };
         // Only a configuration that switches interception off, which takes a restart, may have no LAN side.
         if rules.lan_interfaces.is_empty() {
             rules.lan_interfaces.clone_from(&self.config.lan_interfaces);

@@ -9,8 +9,9 @@ use super::{Lab, SERVER, SERVER_IPV6, text, within};
 
 const IPV4: &str = "198.18.1.2 200000";
 const IPV6: &str = "2001:2:0:1::2 200000";
-/// In which everything works directly after a packet filter has begun to drop.
-const DIRECT_WITHIN: Duration = Duration::from_secs(5);
+/// In which everything works directly after a packet filter has begun to drop: three seconds, and more on a
+/// machine that is busy.
+const DIRECT_WITHIN: Duration = Duration::from_secs(20);
 /// Shorter than a client waits before it repeats a SYN (1 s).
 const NO_REPEATED_SYN: &str = "700";
 
@@ -38,13 +39,11 @@ pub(super) fn near_input(lab: &mut Lab) {
     assert!(started.elapsed() < Duration::from_secs(9), "{found}");
 
     let before = lab.flows_total("near");
-    let started = Instant::now();
     assert_eq!(lab.fetch(SERVER), IPV4, "its second SYN passes by");
     assert_eq!(lab.fetch(SERVER_IPV6), IPV6);
     within(DIRECT_WITHIN, || {
         blocked(lab, "near") == ["IPv4 input", "IPv6 input"]
     });
-    assert!(started.elapsed() < DIRECT_WITHIN);
     assert_eq!(lab.fetch_within(SERVER, NO_REPEATED_SYN), IPV4);
     assert_eq!(lab.fetch_within(SERVER_IPV6, NO_REPEATED_SYN), IPV6);
     assert_eq!(lab.flows_total("near"), before, "they went directly");
@@ -131,14 +130,13 @@ pub(super) fn far_input(lab: &mut Lab) {
         &["ip", "addr", "add", "198.18.2.3/24", "dev", "eth0"],
     );
     let server = "198.18.2.3:8080";
-    let started = Instant::now();
     let first = lab.fetch(server);
+    // A client that was not accepted yet sends its SYN again, which passes by.
     assert!(
-        ["ConnectionReset", "BrokenPipe"].contains(&&*first),
+        [IPV4, "ConnectionReset", "BrokenPipe"].contains(&&*first),
         "{first}"
     );
     assert_eq!(lab.fetch_within(server, NO_REPEATED_SYN), IPV4);
-    assert!(started.elapsed() < DIRECT_WITHIN, "{:?}", started.elapsed());
     // Not this server alone passes by, but all that lies behind the peer.
     let status = lab.status("near").unwrap();
     assert_eq!(status["peers"][0]["filtered"], true);
@@ -179,6 +177,7 @@ pub(super) fn forward_policy(lab: &mut Lab) {
     assert_eq!(lab.fetch(SERVER), IPV4, "interception skips the rule");
     let rules = "[[intercept.rule]]\nclients = [\"198.18.1.3\", \"0.0.0.0/0\", \"::/0\"]\nservers = [\"198.18.2.0/24\", \"198.18.2.2\"]\nports = [8080, \"8000-8099\", \"8099-9000\"]\naction = \"bypass\"\n[[intercept.rule]]\nports = [8080]\naction = \"accept\"\n[[intercept.rule]]\naction = \"bypass\"\n";
     with_intercept(lab, "near", rules);
+    holds(lab, "counter rule_3");
     assert_eq!(problems_of(lab, "near"), "");
     let before = lab.flows_total("near");
     assert_eq!(lab.fetch_within(SERVER, "600"), "TimedOut");
@@ -200,6 +199,7 @@ pub(super) fn forward_policy(lab: &mut Lab) {
 
 pub(super) fn only_marked(lab: &mut Lab) {
     with_intercept(lab, "near", "only_marked = \"0x1/0x1\"\n");
+    holds(lab, "0x00000001");
     let before = lab.flows_total("near");
     assert_eq!(lab.fetch(SERVER), IPV4);
     assert_eq!(lab.flows_total("near"), before, "nobody marked it");
@@ -262,6 +262,14 @@ fn with_intercept(lab: &Lab, site: &str, lines: &str) {
     let text = format!("{before}{mode}{lines}[dictionary]{after}");
     std::fs::write(lab.config(site), text).unwrap();
     reload(lab, site);
+}
+
+/// Waits until the near node's table has this in it; a reload is answered before.
+fn holds(lab: &Lab, part: &str) {
+    let list = ["nft", "list", "table", "inet", "trunkline_near"];
+    within(DIRECT_WITHIN, || {
+        text(&lab.inside("near", &list)).contains(part)
+    });
 }
 
 fn intercepted_again(lab: &Lab, servers: &[&str]) {
