@@ -137,12 +137,12 @@ fn edited(file: &Bytes, every: usize, seed: u8) -> Bytes {
 /// node now and then, or not. The repairs that it took.
 fn exchange_versions(restarts: bool) -> usize {
     let mut sites = Sites::new();
-    let original = noise(1, 2_000_000);
+    let original = noise(1, 700_000);
     let versions = [
         original.clone(),
-        edited(&original, 64 * 1024, 1),
-        edited(&original, 256 * 1024, 2),
-        original.slice(700_000..1_900_000),
+        edited(&original, 32 * 1024, 1),
+        edited(&original, 128 * 1024, 2),
+        original.slice(250_000..650_000),
     ];
     let mut repairs = 0;
     for (round, version) in versions.iter().cycle().take(12).enumerate() {
