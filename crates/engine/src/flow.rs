@@ -246,6 +246,8 @@ pub(crate) struct Flow {
     /// All that the client has sent, while the open has not left this node; `None` once that is not all.
     unsent: Option<Vec<Bytes>>,
     unsent_bytes: usize,
+    /// The engine is to open the server's connection.
+    wants_server: bool,
     stage: Stage,
     lan: Lan,
     encoder: Encoder,
@@ -336,6 +338,7 @@ impl Flow {
             is_answered: false,
             unsent: (birth.half == Half::Near).then(Vec::new),
             unsent_bytes: 0,
+            wants_server: false,
             stage: Stage::Running((birth.accelerator.build)(
                 birth.half,
                 &birth.settings,
@@ -377,7 +380,7 @@ impl Flow {
     /// Lets go before anything has passed.
     fn leave_alone(&mut self, turn: &mut Turn<'_>, because: &Because) -> Result<(), Broken> {
         if self.half == Half::Far {
-            self.open_server(turn);
+            self.wants_server = true;
         }
         self.letting_go_note = Some(because.text());
         let reason = because.reason;
@@ -872,7 +875,7 @@ impl Flow {
                 break;
             };
             match wish {
-                Wish::OpenServer => self.open_server(turn),
+                Wish::OpenServer => self.wants_server = true,
                 Wish::ToLan(bytes) => self.write_lan(turn, bytes),
                 Wish::FinishLan => self.finish_lan(turn),
                 // Nobody would take it any more.
@@ -928,17 +931,19 @@ impl Flow {
         }
     }
 
-    fn open_server(&mut self, turn: &mut Turn<'_>) {
-        // The engine answers in the time that a server out of reach would have taken.
-        if self.refusal.is_some() {
-            return;
-        }
-        turn.outputs.push_back(Output::Connect {
+    /// Whether an accelerator has asked for the server's connection since this was last called.
+    pub(crate) fn take_wish_for_server(&mut self) -> bool {
+        std::mem::take(&mut self.wants_server)
+    }
+
+    /// What opens the server's connection.
+    pub(crate) fn connect(&self) -> Output {
+        Output::Connect {
             connection: self.lan.connection,
             client: self.keep_client_address.then_some(self.client),
             server: self.server,
             on_behalf: OnBehalf::Peer,
-        });
+        }
     }
 
     fn write_lan(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {

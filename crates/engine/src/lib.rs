@@ -17,6 +17,7 @@
 mod asymmetric_routes;
 mod bounds;
 mod config;
+mod connecting;
 mod direct;
 mod engine;
 

@@ -43,6 +43,12 @@ const NODE: &[Metric] = &[
         "/flows",
     ),
     (
+        "trunkline_at_share_total",
+        "counter",
+        "Connections of clients that had their share of the flows.",
+        "/at_share_total",
+    ),
+    (
         "trunkline_flows_total",
         "counter",
         "Flows through sessions.",
@@ -177,6 +183,18 @@ const PEER: &[Metric] = &[
         "gauge",
         "Flows to and from the peer now.",
         "/flows",
+    ),
+    (
+        "trunkline_peer_refused_by_policy_total",
+        "counter",
+        "Flows that the peer opened and that serve, or its prefixes, forbid.",
+        "/refused_by_policy_total",
+    ),
+    (
+        "trunkline_peer_refused_at_share_total",
+        "counter",
+        "Flows that the peer opened beyond its share of the flows.",
+        "/refused_at_share_total",
     ),
     (
         "trunkline_peer_rtt_milliseconds",

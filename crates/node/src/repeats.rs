@@ -31,6 +31,8 @@ pub(crate) static NO_LINK_ACCEPTED: Repeats = Repeats::new("cannot take a link")
 pub(crate) static NO_CLIENT_ACCEPTED: Repeats = Repeats::new("cannot take a connection");
 /// A handshake had to make room for another.
 pub(crate) static CROWDED_OUT: Repeats = Repeats::new("too many unfinished handshakes");
+/// A client whose SYN was held could not be told of its server.
+pub(crate) static HELD_UNTOLD: Repeats = Repeats::new("a held client cannot be told of its server");
 /// A socket option of a link could not be set.
 pub(crate) static NO_OPTION: Repeats = Repeats::new("a link's socket option could not be set");
 /// A paired node has no section.

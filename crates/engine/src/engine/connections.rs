@@ -12,6 +12,7 @@ use vocab::{FlowId, NodeId, Random, Time};
 use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
 use crate::bounds::{Refusal, Source};
 use crate::config::AcceptMode;
+use crate::connecting::{Attempt, WAIT_MAX};
 use crate::direct::{Direct, DirectReason};
 use crate::flow::{Birth, ClientState, Flow, Turn, Unsent, message};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
@@ -323,12 +324,42 @@ impl Engine {
             let Some(flow) = self.flows.get(&number) else {
                 continue;
             };
-            let unreachable = ConnectFailure::Unreachable;
+            let failure = match self.connecting.state(flow.server.ip(), number) {
+                _ if flow.is_connected() => continue,
+                Attempt::UnderWay => continue,
+                Attempt::Waiting => ConnectFailure::TimedOut,
+                Attempt::None => ConnectFailure::Unreachable,
+            };
             let reason = match flow.refusal {
                 Some(refusal) => refusal.text(),
-                None => why::failure_text(unreachable),
+                None => why::failure_text(failure),
             };
-            self.fail_connect(now, number, unreachable, reason);
+            self.fail_connect(now, number, failure, reason);
+        }
+    }
+
+    /// Opens the connection to a peer's flow's server, or has the flow wait for its turn.
+    pub(super) fn open_server(&mut self, now: Time, number: u64) {
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        // The peer is answered in the time that a server out of reach would have taken.
+        if flow.refusal.is_some() {
+            return;
+        }
+        match self.connecting.begin(flow.server.ip(), number) {
+            Attempt::UnderWay => self.outputs.push_back(flow.connect()),
+            Attempt::Waiting | Attempt::None => {
+                self.unreachable.insert((now + WAIT_MAX, number));
+            }
+        }
+    }
+
+    /// The flow connects no longer; the next one may.
+    pub(super) fn attempt_ended(&mut self, server: IpAddr, number: u64) {
+        let next = self.connecting.end(server, number);
+        if let Some(flow) = next.and_then(|next| self.flows.get(&next)) {
+            self.outputs.push_back(flow.connect());
         }
     }
 
@@ -406,15 +437,19 @@ impl Engine {
         };
         self.touched.insert(node);
         match Flow::start(birth, &mut turn) {
-            Ok(flow) => {
+            Ok(mut flow) => {
                 self.totals.flows += 1;
                 if flow.via.is_some() {
                     self.sources.opened(flow.client.ip(), Kind::Flow);
                 }
                 peer.flows.insert(id, number);
                 self.connections.insert(connection, number);
+                let wants_server = flow.take_wish_for_server();
                 self.flows.insert(number, flow);
                 self.account(number);
+                if wants_server {
+                    self.open_server(now, number);
+                }
             }
             Err(broken) => {
                 peer.session.reset(id, broken.reset);
@@ -612,6 +647,10 @@ impl Engine {
             }
             return;
         }
+        let Some(server) = self.flows.get(&number).map(|flow| flow.server) else {
+            return;
+        };
+        self.attempt_ended(server.ip(), number);
         let Some(flow) = self.flows.get(&number) else {
             return;
         };

@@ -30,6 +30,7 @@ use vocab::{NodeId, Random, Time};
 use crate::asymmetric_routes::AsymmetricRoutes;
 use crate::bounds::Bounds;
 use crate::config::{Config, Limits, Prefix};
+use crate::connecting::Connecting;
 use crate::direct::Direct;
 use crate::flow::{Broken, Flow};
 use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
@@ -84,7 +85,10 @@ pub struct Engine {
     left_alone: LeftAlone,
     /// Where peers may go, and as whom.
     bounds: Bounds,
-    /// Flows whose servers are out of reach, or are to look so, and when their peers are told.
+    /// The connections that are being opened for peers.
+    connecting: Connecting,
+    /// When flows of peers fail that have no connection by then: their servers are out of reach, or
+    /// are to look so, or they wait for their turn to connect.
     unreachable: BTreeSet<(Time, u64)>,
     /// What each client has open here.
     sources: Sources,
@@ -153,6 +157,7 @@ impl Engine {
             waiting_for_bypass: BTreeMap::new(),
             left_alone: LeftAlone::default(),
             bounds: Bounds::default(),
+            connecting: Connecting::default(),
             unreachable: BTreeSet::new(),
             sources: Sources::default(),
             passing: BTreeMap::new(),

@@ -53,10 +53,16 @@ impl Engine {
             budget,
         };
         let result = work(flow, &mut turn);
+        let wants_server = flow.take_wish_for_server();
         self.touched.insert(flow.peer);
         match result {
             Ok(()) => match flow.end(&peer.session) {
-                None => self.account(number),
+                None => {
+                    self.account(number);
+                    if wants_server {
+                        self.open_server(now, number);
+                    }
+                }
                 Some(FlowEnd::Closed) => {
                     let connection = flow.connection();
                     self.outputs.push_back(Output::Close { connection });
@@ -130,6 +136,7 @@ impl Engine {
             return;
         };
         self.companions.ended(number);
+        self.attempt_ended(flow.server.ip(), number);
         if flow.via.is_some() {
             self.sources.closed(flow.client.ip(), Kind::Flow);
         }

@@ -1,8 +1,9 @@
 //! What one client, and one peer, may have of a node's flows.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use engine::{ConnectionId, Event, Limits, Via};
+use engine::{ConnectFailure, ConnectionId, Event, Input, Limits, Via};
 
 use super::PATIENCE;
 use super::world::{FAR, NEAR, Script, Setting, World, client, server};
@@ -200,4 +201,55 @@ fn the_only_peer_gets_all_flows() {
         open(&mut world, &client().ip().to_string(), Via::Transparent);
     }
     assert_eq!(counts(&world, &client().ip().to_string()), (20, 0));
+}
+
+/// A peer opens thousands of flows to a server that never answers.
+#[test]
+fn a_dead_server_keeps_few_sockets_and_its_flows_end_in_time() {
+    let mut world = world(Setting::default());
+    world.servers.insert(PORT + 1, Script::Dead);
+    let begun = world.now;
+    let dead = SocketAddr::new(server(PORT).ip(), PORT + 1);
+    for _ in 0..1_000 {
+        world.accept_between(client(), dead, Via::Transparent);
+    }
+    world.run_until(|world| world.nodes[FAR].attempts.len() == 256, PATIENCE);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.nodes[FAR].attempts.len(), 256);
+    // Another server is reached meanwhile.
+    let another = world.accept_between(
+        client(),
+        "198.18.2.3:9000".parse().unwrap(),
+        Via::Transparent,
+    );
+    world.send(another, b"!", true);
+    world.run_until(|world| world.client_host(another).was_closed, PATIENCE);
+    // Who still waits for its turn fails after ten seconds, like an attempt.
+    let flows = |world: &World| world.nodes[FAR].engine.status().flows;
+    world.run_until(|world| flows(world) == 256, Duration::from_secs(6));
+    for connection in std::mem::take(&mut world.nodes[FAR].attempts) {
+        let result = Err(ConnectFailure::TimedOut);
+        world.input(FAR, Input::Connected { connection, result });
+    }
+    assert_eq!(flows(&world), 0);
+    assert_eq!(world.nodes[FAR].attempts, []);
+    assert!(world.now.since(begun) < Duration::from_secs(12));
+}
+
+#[test]
+fn flows_that_wait_for_a_busy_server_have_their_turn() {
+    let mut world = world(Setting::default());
+    world.servers.insert(PORT + 1, Script::Dead);
+    let slow = SocketAddr::new(server(PORT).ip(), PORT + 1);
+    for _ in 0..300 {
+        world.accept_between(client(), slow, Via::Transparent);
+    }
+    let flows = |world: &World| world.nodes[FAR].engine.status().flows;
+    world.run_until(|world| flows(world) == 300, PATIENCE);
+    assert_eq!(world.nodes[FAR].attempts.len(), 256);
+    for connection in std::mem::take(&mut world.nodes[FAR].attempts) {
+        let result = Err(ConnectFailure::Refused);
+        world.input(FAR, Input::Connected { connection, result });
+    }
+    assert_eq!(world.nodes[FAR].attempts.len(), 44);
 }

@@ -66,6 +66,8 @@ pub(crate) enum Script {
     Pour,
     /// Is out of reach, as the kernel says at once.
     Unreachable,
+    /// Never answers: the attempt fails when the test says so.
+    Dead,
     /// Serves files.
     Files(Rc<RefCell<FileServer>>),
 }
@@ -112,6 +114,8 @@ pub(crate) struct Node {
     pub(crate) bypassed_routes: Vec<String>,
     /// Servers whose clients the rules accept at once.
     pub(crate) accepted_at_once: BTreeSet<SocketAddr>,
+    /// Connections to dead servers that are being opened.
+    pub(crate) attempts: Vec<ConnectionId>,
     /// Clients that are to pass by.
     pub(crate) passing: Vec<Prefix>,
     pub(crate) events: Vec<Event>,
@@ -231,6 +235,7 @@ impl World {
             avoided: BTreeMap::new(),
             bypassed_routes: Vec::new(),
             accepted_at_once: BTreeSet::new(),
+            attempts: Vec::new(),
             passing: Vec::new(),
             events: Vec::new(),
             stopped: false,
@@ -832,6 +837,7 @@ impl World {
             None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
             Some(Script::AnswerElsewhere) => Err(ConnectFailure::AnswersElsewhere),
             Some(Script::Unreachable) => Err(ConnectFailure::Unreachable),
+            Some(Script::Dead) => return node.attempts.push(connection),
             Some(script) => {
                 let mut host = Host {
                     seen_client: client,
@@ -963,6 +969,7 @@ impl Host {
                 Script::Refuse
                 | Script::AnswerElsewhere
                 | Script::Unreachable
+                | Script::Dead
                 | Script::ResetAfter { .. }
                 | Script::Stall
                 | Script::Pour,

@@ -42,6 +42,7 @@ use crate::config::Intercept;
 use crate::connections::Connections;
 use crate::lan;
 use crate::mailbox::Mailbox;
+use crate::repeats;
 use crate::sys;
 
 /// SYNs that are held at a time; each costs about 1 kB here and a flow in the engine.
@@ -370,7 +371,9 @@ fn take(
 
 fn warn_if_failed(sent: io::Result<()>) {
     if let Err(error) = sent {
-        tracing::warn!(%error, "a held client cannot be told of its server");
+        repeats::HELD_UNTOLD.tell(None, || {
+            tracing::warn!(%error, "a held client cannot be told of its server");
+        });
     }
 }
 
