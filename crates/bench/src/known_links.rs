@@ -24,11 +24,11 @@ use serde::Serialize;
 use serde_json::Value;
 use vocab::{Bitrate, ByteCount};
 
-use crate::calibrate::system::{bound_to, processors};
 use crate::peers::{LostOutside, Room, Side};
-use crate::process::Process;
-use crate::topology::HOST_CONGESTION_CONTROL;
-use crate::{Environment, command};
+use host::process::Process;
+use host::stamped_sockets::{bound_to, processors};
+use host::{Environment, command};
+use lab::topology::HOST_CONGESTION_CONTROL;
 
 /// How long a program may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use bench::sessions::{Datagrams, Passage, Plan, Work, World};
 use emulate::{
     DirectionConfig, Distribution, GilbertElliott, Jitter, Line, LinkConfig, Loss, Order,
     Reordering, TokenBucket,
 };
-use lab::sessions::{Datagrams, Passage, Plan, Work, World};
 use tunnel::Config;
 use tunnel::congestion::Algorithm;
 use tunnel::fec::Mode;

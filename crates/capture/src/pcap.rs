@@ -57,9 +57,9 @@ pub enum Transport {
 }
 
 /// The SYN flag.
-pub(super) const SYN: u8 = 0x02;
+pub const SYN: u8 = 0x02;
 /// The ACK flag: the acknowledgement number means something.
-pub(super) const ACK: u8 = 0x10;
+pub const ACK: u8 = 0x10;
 
 impl Packet {
     /// Whether it opens a connection (SYN without ACK).

@@ -16,9 +16,9 @@ use bytes::Bytes;
 
 use super::files::{self, Input, Skipped};
 use super::pair::{Pair, Side, Stream, Tally};
-use crate::capture::{self, Connection, Counts, Direction, Event, Frames, Packet, Streams};
-use crate::kernel::{self, Interruptible};
-use crate::progress::Progress;
+use capture::{self, Connection, Counts, Direction, Event, Frames, Packet, Streams};
+use host::kernel::{self, Interruptible};
+use host::progress::Progress;
 
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
@@ -86,7 +86,7 @@ impl Estimate {
 /// Sends everything under `inputs` through `pair`; `excluded` is a directory to leave alone.
 ///
 /// # Errors
-/// When an input is not there ([`crate::link::Refused`]; nothing was begun), when something else comes
+/// When an input is not there ([`host::refused::Refused`]; nothing was begun), when something else comes
 /// out at the other end, or on Ctrl-C. What cannot be read is no error but named in the result.
 pub fn estimate(
     pair: &mut Pair,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::link::Refused;
+use host::refused::Refused;
 
 /// What is to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ use tunnel::wire::{
 use tunnel::{Answer, Open};
 use vocab::{ByteCount, FlowId, NodeId, Random, Segment, Time, Writer};
 
-use crate::kernel;
+use host::kernel;
 
 /// What keeps a dictionary.
 pub struct Disk {
@@ -47,13 +47,13 @@ pub const FRAMING: &str = "frames of the session with their lengths, types and n
     directions: opens, data, acknowledgements, repairs, ends; without TLS, packets and their headers";
 
 /// What an engine lets wait for the encoder before it asks the host for no more.
-pub(super) const READ_AHEAD: usize = 128 * 1024;
+pub const READ_AHEAD: usize = 128 * 1024;
 /// Virtual time that a byte takes to arrive, as at 5 Gbit/s.
-pub(super) const BYTE_TIME: Duration = Duration::from_nanos(2);
+pub const BYTE_TIME: Duration = Duration::from_nanos(2);
 /// Virtual time between two flows, longer than an encoder holds anything back.
 const FLOW_GAP: Duration = Duration::from_millis(10);
 /// The progress that a session tells of at once while flows have their first window.
-pub(super) const ACKNOWLEDGED_AT_ONCE: u64 = 64 * 1024;
+pub const ACKNOWLEDGED_AT_ONCE: u64 = 64 * 1024;
 /// Virtual time in which a dictionary syncs and writes down all it knows when nothing more comes.
 const SETTLING: Duration = Duration::from_secs(5);
 
@@ -181,16 +181,17 @@ pub struct Pair {
 }
 
 /// One end: a dictionary and its disk.
-pub(super) struct End {
-    pub(super) dictionary: Dictionary,
+pub struct End {
+    /// The dictionary that its encoders and decoders share.
+    pub dictionary: Dictionary,
     disk: Option<Disk>,
     /// The other end, as this dictionary knows it.
-    pub(super) peer: PeerSlot,
+    pub peer: PeerSlot,
 }
 
 impl End {
     /// A dictionary that has read what its disk holds.
-    pub(super) fn open(config: &PairConfig, side: Side, disk: Option<Disk>) -> Result<Self> {
+    pub fn open(config: &PairConfig, side: Side, disk: Option<Disk>) -> Result<Self> {
         let nodes = [NodeId([1; 32]), NodeId([2; 32])];
         let random = |seed| Random::for_stream(seed, side as u64);
         let mut dictionary = match &disk {
@@ -215,7 +216,7 @@ impl End {
     }
 
     /// What an encoder has to send now, its disk work done.
-    pub(super) fn encode(&mut self, now: Time, encoder: &mut Encoder) -> Option<Bytes> {
+    pub fn encode(&mut self, now: Time, encoder: &mut Encoder) -> Option<Bytes> {
         let unsent = tunnel::Config::default().unsent_limit.as_usize();
         loop {
             let encoded = encoder.poll_encoded(now, &mut self.dictionary, unsent);
@@ -228,7 +229,7 @@ impl End {
     }
 
     /// Lets the dictionary write down what it has not yet, as it does when time passes.
-    pub(super) fn settle(&mut self, now: &mut Time) {
+    pub fn settle(&mut self, now: &mut Time) {
         // A sync may be what writes the rest down, and that has to be synced in turn.
         for _ in 0..3 {
             *now += SETTLING;
@@ -238,7 +239,7 @@ impl End {
     }
 
     /// Lets the dictionary write down the chunks that it gathers, as it does within some milliseconds.
-    pub(super) fn write_down(&mut self, now: &mut Time) {
+    pub fn write_down(&mut self, now: &mut Time) {
         // A disk that is broken keeps it waiting for ever.
         for _ in 0..WRITES_DOWN {
             let waits = self.dictionary.statistics().waiting_bytes > 0;
@@ -252,7 +253,7 @@ impl End {
     }
 
     /// Executes disk work until the dictionary asks for none; says how many requests that were.
-    pub(super) fn serve(&mut self) -> usize {
+    pub fn serve(&mut self) -> usize {
         let mut requests = 0;
         if let Some(disk) = &mut self.disk {
             while let Some(request) = self.dictionary.poll_disk() {
@@ -585,7 +586,7 @@ fn compare(expected: &mut VecDeque<Bytes>, mut bytes: &[u8]) -> Result<()> {
 }
 
 /// What a receiver says of its progress.
-pub(super) fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> Frame {
+pub fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> Frame {
     Frame::Ack(Ack {
         flow,
         received,
@@ -596,7 +597,7 @@ pub(super) fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> Fra
 }
 
 /// What carries a repair's request or answer; its kind is one byte, whichever it is.
-pub(super) fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> Frame {
+pub fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> Frame {
     Frame::Message(Message {
         flow,
         kind: 1,
@@ -607,7 +608,7 @@ pub(super) fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> Frame {
 }
 
 /// The frame's length on a link. Data are not copied for it.
-pub(super) fn length_of(frame: &Frame) -> u64 {
+pub fn length_of(frame: &Frame) -> u64 {
     let mut out = Writer::new();
     match frame {
         Frame::Data(data) => {

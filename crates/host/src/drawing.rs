@@ -5,20 +5,26 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 /// Where a chart is drawn.
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Why it could not be.
-pub(crate) type Failure = DrawingAreaErrorKind<std::io::Error>;
+pub type Failure = DrawingAreaErrorKind<std::io::Error>;
 
 // Colours that differ in lightness too, for those who do not see hues.
-pub(crate) const GREY: RGBColor = RGBColor(148, 163, 184);
-pub(crate) const BLUE: RGBColor = RGBColor(37, 99, 235);
-pub(crate) const GREEN: RGBColor = RGBColor(22, 163, 74);
-pub(crate) const AMBER: RGBColor = RGBColor(217, 119, 6);
-pub(crate) const ROSE: RGBColor = RGBColor(190, 24, 93);
-pub(crate) const CYAN: RGBColor = RGBColor(8, 145, 178);
+/// Grey of grids and reference lines.
+pub const GREY: RGBColor = RGBColor(148, 163, 184);
+/// Blue of the first series.
+pub const BLUE: RGBColor = RGBColor(37, 99, 235);
+/// Green of the second series.
+pub const GREEN: RGBColor = RGBColor(22, 163, 74);
+/// Amber of the third series.
+pub const AMBER: RGBColor = RGBColor(217, 119, 6);
+/// Rose of the fourth series.
+pub const ROSE: RGBColor = RGBColor(190, 24, 93);
+/// Cyan of the fifth series.
+pub const CYAN: RGBColor = RGBColor(8, 145, 178);
 
 /// Stands in the drawing where the page's text colour belongs.
-pub(crate) const TEXT: RGBColor = RGBColor(1, 2, 3);
+pub const TEXT: RGBColor = RGBColor(1, 2, 3);
 /// How plotters writes [`TEXT`].
 const TEXT_WRITTEN: &str = "#010203";
 
@@ -26,7 +32,7 @@ const TEXT_WRITTEN: &str = "#010203";
 ///
 /// # Errors
 /// When the drawing fails.
-pub(crate) fn svg(
+pub fn svg(
     size: (u32, u32),
     draw: impl FnOnce(&Area<'_>) -> Result<(), Failure>,
 ) -> Result<String> {

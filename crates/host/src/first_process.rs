@@ -21,7 +21,7 @@ use std::time::Duration;
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 /// Whether a namespace belongs to this process's user namespace or to one below it.
-pub(super) fn is_owner(namespace: &File) -> io::Result<bool> {
+pub fn is_owner(namespace: &File) -> io::Result<bool> {
     // SAFETY: this ioctl takes no argument and returns a new descriptor, which is ours alone.
     let owner = checked(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) });
     match owner {
@@ -38,7 +38,7 @@ pub(super) fn is_owner(namespace: &File) -> io::Result<bool> {
 
 /// What a process may be given of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unshare {
+pub enum Unshare {
     /// A network namespace.
     Network,
     /// A user namespace; only while the process has a single thread.
@@ -48,7 +48,7 @@ pub(super) enum Unshare {
 }
 
 /// Puts the calling thread into a namespace of its own.
-pub(super) fn unshare(what: Unshare) -> io::Result<()> {
+pub fn unshare(what: Unshare) -> io::Result<()> {
     let flags = match what {
         Unshare::Network => libc::CLONE_NEWNET,
         Unshare::User => libc::CLONE_NEWUSER,
@@ -59,20 +59,20 @@ pub(super) fn unshare(what: Unshare) -> io::Result<()> {
 }
 
 /// The kernel's number of the calling thread, under which /proc knows it.
-pub(super) fn thread_id() -> u32 {
+pub fn thread_id() -> u32 {
     // SAFETY: gettid(2) takes nothing and cannot fail.
     unsafe { libc::gettid() }.unsigned_abs()
 }
 
 /// The user and group that this process really is.
-pub(super) fn user_and_group() -> (u32, u32) {
+pub fn user_and_group() -> (u32, u32) {
     // SAFETY: getuid(2) and getgid(2) take nothing and cannot fail.
     unsafe { (libc::getuid(), libc::getgid()) }
 }
 
 /// How a mount is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mount<'a> {
+pub enum Mount<'a> {
     /// What is mounted later in this mount namespace stays in it.
     KeepToOurselves,
     /// An empty file system in memory.
@@ -82,7 +82,7 @@ pub(super) enum Mount<'a> {
 }
 
 /// Mounts on `target` in the calling thread's mount namespace.
-pub(super) fn mount(how: Mount<'_>, target: &OsStr) -> io::Result<()> {
+pub fn mount(how: Mount<'_>, target: &OsStr) -> io::Result<()> {
     let (source, kind, flags) = match how {
         Mount::KeepToOurselves => (OsStr::new("none"), None, libc::MS_REC | libc::MS_SLAVE),
         Mount::Memory => (OsStr::new("tmpfs"), Some(c"tmpfs"), 0),
@@ -104,7 +104,7 @@ pub(super) fn mount(how: Mount<'_>, target: &OsStr) -> io::Result<()> {
 }
 
 /// Takes away what is mounted on `target`; files in use stay until they are closed.
-pub(super) fn unmount(target: &OsStr) -> io::Result<()> {
+pub fn unmount(target: &OsStr) -> io::Result<()> {
     let target = CString::new(target.as_bytes())?;
     // SAFETY: the string ends in zero and lives through the call.
     checked(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) }).map(drop)
@@ -112,7 +112,7 @@ pub(super) fn unmount(target: &OsStr) -> io::Result<()> {
 
 /// Lets others of the same user look at this process under /proc again, which entering a user
 /// namespace has forbidden them.
-pub(super) fn stay_visible() -> io::Result<()> {
+pub fn stay_visible() -> io::Result<()> {
     // SAFETY: prctl(2) with integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }).map(drop)
 }
@@ -136,13 +136,13 @@ struct CapabilityData {
 /// `_LINUX_CAPABILITY_VERSION_3`: two words of each set.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// `CAP_NET_ADMIN`.
-pub(super) const CAP_NET_ADMIN: u32 = 12;
+pub const CAP_NET_ADMIN: u32 = 12;
 /// `CAP_SYS_ADMIN`.
-pub(super) const CAP_SYS_ADMIN: u32 = 21;
+pub const CAP_SYS_ADMIN: u32 = 21;
 
 /// Lets the programs that this process starts from now on configure networks too. Without it only
 /// a process of user 0 keeps its capabilities over execve.
-pub(super) fn pass_on_net_admin() -> io::Result<()> {
+pub fn pass_on_net_admin() -> io::Result<()> {
     change_inheritable(|set| set | 1 << CAP_NET_ADMIN)?;
     // SAFETY: prctl(2) with integers only.
     unsafe {
@@ -188,7 +188,7 @@ fn change_inheritable(change: impl Fn(u32) -> u32) -> io::Result<()> {
 
 /// What programs inherit beside what is theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PassedOn {
+pub enum PassedOn {
     /// What this process was started with.
     AsFound,
     /// What [`pass_on_net_admin`] has added.
@@ -196,7 +196,7 @@ pub(super) enum PassedOn {
 }
 
 /// Whether this process has a capability in effect.
-pub(super) fn has_capability(number: u32) -> bool {
+pub fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     status
         .lines()
@@ -217,7 +217,7 @@ const PASSED_ON: [libc::c_int; 6] = [
 
 /// Blocks the signals that [`wait_for_signal`] fetches, in this thread and in those that it
 /// starts later.
-pub(super) fn block_signals() -> io::Result<()> {
+pub fn block_signals() -> io::Result<()> {
     // SAFETY: the set and the action are plain data that lives through the calls. A parent may
     // have left SIGCHLD ignored, which would make ends of children unknowable.
     unsafe {
@@ -247,7 +247,7 @@ fn fetched() -> libc::sigset_t {
 
 /// What [`wait_for_signal`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrived {
+pub enum Arrived {
     /// Nothing within the time.
     Nothing,
     /// A child has ended or stopped.
@@ -259,7 +259,7 @@ pub(super) enum Arrived {
 }
 
 /// Waits up to `span` for one of the blocked signals.
-pub(super) fn wait_for_signal(span: Duration) -> Arrived {
+pub fn wait_for_signal(span: Duration) -> Arrived {
     let set = fetched();
     let timeout = libc::timespec {
         tv_sec: libc::time_t::try_from(span.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -281,7 +281,7 @@ pub(super) fn wait_for_signal(span: Duration) -> Arrived {
 }
 
 /// Sends a signal to the first process of the command's process namespace, which passes it on.
-pub(super) fn pass_on_signal(first: u32, signal: libc::c_int) -> io::Result<()> {
+pub fn pass_on_signal(first: u32, signal: libc::c_int) -> io::Result<()> {
     let first = pid(first)?;
     let value = libc::sigval {
         sival_ptr: ptr::null_mut(),
@@ -291,12 +291,12 @@ pub(super) fn pass_on_signal(first: u32, signal: libc::c_int) -> io::Result<()> 
 }
 
 /// A descriptor that becomes readable when this process has ended.
-pub(super) fn watch_self() -> io::Result<OwnedFd> {
+pub fn watch_self() -> io::Result<OwnedFd> {
     watch(std::process::id())
 }
 
 /// A descriptor that becomes readable when the process has ended.
-pub(super) fn watch(process: u32) -> io::Result<OwnedFd> {
+pub fn watch(process: u32) -> io::Result<OwnedFd> {
     let process = pid(process)?;
     // SAFETY: pidfd_open(2) takes two integers; the new descriptor is ours alone.
     unsafe {
@@ -306,7 +306,7 @@ pub(super) fn watch(process: u32) -> io::Result<OwnedFd> {
 }
 
 /// Waits until one of the files can be read, or its other end is gone; says which.
-pub(super) fn wait_readable<const N: usize>(
+pub fn wait_readable<const N: usize>(
     files: [BorrowedFd<'_>; N],
     span: Option<Duration>,
 ) -> io::Result<[bool; N]> {
@@ -330,11 +330,7 @@ pub(super) fn wait_readable<const N: usize>(
 /// what [`pass_on_signal`] sends, ends with the command's exit code (128 and the signal's number
 /// if one ended it), and the kernel then ends all that is left. A command cannot be the first
 /// process itself, because that one is deaf to every signal it has no handler for.
-pub(super) fn start_behind_first_process(
-    command: &mut Command,
-    starter: OwnedFd,
-    passed_on: PassedOn,
-) {
+pub fn start_behind_first_process(command: &mut Command, starter: OwnedFd, passed_on: PassedOn) {
     let before_program = move || {
         // SAFETY: prctl, poll, mount, sigprocmask and fork are system calls that may be made
         // between fork and exec, and what they are given lives through them.
@@ -427,7 +423,7 @@ fn exit_code(status: libc::c_int) -> libc::c_int {
 
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forked {
+pub enum Forked {
     /// The one that called; the new process has this number.
     Parent(u32),
     /// The new process.
@@ -435,7 +431,7 @@ pub(super) enum Forked {
 }
 
 /// Makes a second process of this one, which must have a single thread.
-pub(super) fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<Forked> {
     // SAFETY: with a single thread no lock can be held by another one in the copy.
     match checked(unsafe { libc::fork() })? {
         0 => Ok(Forked::Child),
@@ -444,13 +440,13 @@ pub(super) fn fork() -> io::Result<Forked> {
 }
 
 /// Ends this process at once, without running what its parent has registered for its own end.
-pub(super) fn exit_now(code: i32) -> ! {
+pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit(2) takes an integer and does not return.
     unsafe { libc::_exit(code) }
 }
 
 /// Whether the child has ended; it is gone for good then.
-pub(super) fn has_ended(child: u32) -> bool {
+pub fn has_ended(child: u32) -> bool {
     let Ok(child) = pid(child) else { return true };
     let mut status = 0;
     // SAFETY: the status lives through the call.
@@ -458,7 +454,7 @@ pub(super) fn has_ended(child: u32) -> bool {
 }
 
 /// Waits for the end of a child.
-pub(super) fn wait_for_end(child: u32) {
+pub fn wait_for_end(child: u32) {
     let Ok(child) = pid(child) else { return };
     let mut status = 0;
     // SAFETY: the status lives through the call.
@@ -468,7 +464,7 @@ pub(super) fn wait_for_end(child: u32) {
 }
 
 /// A file in memory, without a name.
-pub(super) fn memory_file() -> io::Result<File> {
+pub fn memory_file() -> io::Result<File> {
     // SAFETY: the name ends in zero; the new descriptor is ours alone.
     unsafe {
         let descriptor = checked(libc::memfd_create(c"gateway".as_ptr(), libc::MFD_CLOEXEC))?;
@@ -477,14 +473,14 @@ pub(super) fn memory_file() -> io::Result<File> {
 }
 
 /// The process group in the foreground of a terminal.
-pub(super) fn foreground(terminal: &File) -> Option<libc::pid_t> {
+pub fn foreground(terminal: &File) -> Option<libc::pid_t> {
     // SAFETY: tcgetpgrp(3) takes a descriptor that is open through the call.
     let group = unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) };
     (group > 0).then_some(group)
 }
 
 /// Puts a process group into the foreground of a terminal.
-pub(super) fn set_foreground(terminal: &File, group: libc::pid_t) {
+pub fn set_foreground(terminal: &File, group: libc::pid_t) {
     // SAFETY: the set and the mask are plain data that lives through the calls; the descriptor is
     // open. SIGTTOU, which would stop a caller in the background, is blocked meanwhile.
     unsafe {

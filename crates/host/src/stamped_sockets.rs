@@ -9,13 +9,17 @@
 
 use std::io;
 use std::mem;
-use std::net::{TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
+
+use crate::wait;
+
 /// Datagrams in one system call.
-pub(super) const BATCH: usize = 64;
+pub const BATCH: usize = 64;
 
 /// Room for the ancillary data of one datagram: three stamps, an error description, a length.
 const CONTROL_BYTES: usize = 256;
@@ -39,7 +43,7 @@ fn checked(result: libc::c_int) -> io::Result<usize> {
 }
 
 /// Sets an option of a socket that nothing safer knows.
-pub(crate) fn set_option<T>(
+pub fn set_option<T>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
@@ -60,7 +64,7 @@ pub(crate) fn set_option<T>(
 
 /// Which packets of a socket the kernel stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stamps {
+pub enum Stamps {
     /// Those it receives.
     Received,
     /// Those it hands to the device; they come back through [`ReceiveBatch::sent_stamps`].
@@ -68,7 +72,7 @@ pub(crate) enum Stamps {
 }
 
 /// Asks for stamps.
-pub(crate) fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
+pub fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
     let flags = match stamps {
         Stamps::Received => libc::SOF_TIMESTAMPING_RX_SOFTWARE,
         // Numbered, and without the packet itself.
@@ -89,13 +93,13 @@ pub(crate) fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
 
 /// Makes room for what waits to be read and written: `bytes` where the kernel lets us, else the
 /// most that it gives an ordinary user.
-pub(crate) fn enlarge_buffers(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
+pub fn enlarge_buffers(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
     enlarge_receive_buffer(socket, bytes)?;
     enlarge(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
 }
 
 /// The same, for what waits to be read alone.
-pub(crate) fn enlarge_receive_buffer(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
+pub fn enlarge_receive_buffer(socket: &UdpSocket, bytes: i32) -> io::Result<()> {
     enlarge(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
 }
 
@@ -114,7 +118,7 @@ fn enlarge(
 
 /// Lets the kernel cut what is sent at once into datagrams of `bytes` (generic segmentation
 /// offload).
-pub(super) fn segment(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
+pub fn segment(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
     set_option(
         socket.as_fd(),
         libc::SOL_UDP,
@@ -124,12 +128,12 @@ pub(super) fn segment(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
 }
 
 /// Lets the kernel hand over datagrams that follow each other as one (generic receive offload).
-pub(super) fn coalesce(socket: &UdpSocket) -> io::Result<()> {
+pub fn coalesce(socket: &UdpSocket) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1_i32)
 }
 
 /// Makes closing a connection give up what is unsent, at once and without a word more than a reset.
-pub(crate) fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
+pub fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
     let at_once = libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -143,7 +147,7 @@ pub(crate) fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
 }
 
 /// Datagrams that the socket had no room for, since it was opened and modulo 2^32.
-pub(crate) fn receive_drops(socket: &UdpSocket) -> io::Result<u32> {
+pub fn receive_drops(socket: &UdpSocket) -> io::Result<u32> {
     let mut words = [0_u32; MEMINFO_WORDS];
     let mut length = mem::size_of_val(&words) as libc::socklen_t;
     // SAFETY: the kernel writes at most the length it is given.
@@ -161,7 +165,7 @@ pub(crate) fn receive_drops(socket: &UdpSocket) -> io::Result<u32> {
 
 /// Lets the kernel wake the calling thread at the nanosecond it asks for (prctl(2),
 /// PR_SET_TIMERSLACK).
-pub(crate) fn sharpen_timers() {
+pub fn sharpen_timers() {
     // SAFETY: integers only; it cannot fail for the calling thread.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64);
@@ -169,7 +173,7 @@ pub(crate) fn sharpen_timers() {
 }
 
 /// The processors that the calling thread, and what it starts from now on, may run on.
-pub(crate) fn processors() -> io::Result<Vec<usize>> {
+pub fn processors() -> io::Result<Vec<usize>> {
     // SAFETY: the set is plain data; the kernel writes no more than its size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
@@ -200,7 +204,7 @@ fn bind_to(processors: &[usize]) -> io::Result<()> {
 }
 
 /// Does something on these processors only; threads and processes that it starts stay on them.
-pub(crate) fn bound_to<T>(processors: &[usize], what: impl FnOnce() -> T) -> io::Result<T> {
+pub fn bound_to<T>(processors: &[usize], what: impl FnOnce() -> T) -> io::Result<T> {
     let before = self::processors()?;
     bind_to(processors)?;
     let done = what();
@@ -210,7 +214,7 @@ pub(crate) fn bound_to<T>(processors: &[usize], what: impl FnOnce() -> T) -> io:
 
 /// A clock of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
+pub enum Clock {
     /// The one that stamps are of.
     Real,
     /// Raw hardware time, which nobody steers.
@@ -220,7 +224,7 @@ pub(crate) enum Clock {
 }
 
 /// Nanoseconds on a clock.
-pub(crate) fn clock_ns(clock: Clock) -> i128 {
+pub fn clock_ns(clock: Clock) -> i128 {
     let number = match clock {
         Clock::Real => libc::CLOCK_REALTIME,
         Clock::Raw => libc::CLOCK_MONOTONIC_RAW,
@@ -236,7 +240,7 @@ pub(crate) fn clock_ns(clock: Clock) -> i128 {
 }
 
 /// Numbered datagrams of one length, ready to be sent.
-pub(super) struct SendBatch {
+pub struct SendBatch {
     /// [`BATCH`] messages of `segments` datagrams of `length` bytes.
     payload: Vec<u8>,
     length: usize,
@@ -246,7 +250,7 @@ pub(super) struct SendBatch {
 impl SendBatch {
     /// Datagrams with `length` bytes of payload; with `segments` above one the socket must be set
     /// to [`segment`] by `length`.
-    pub(super) fn new(length: usize, segments: usize) -> Self {
+    pub fn new(length: usize, segments: usize) -> Self {
         let length = length.max(NUMBER_BYTES);
         Self {
             payload: vec![0; BATCH * segments * length],
@@ -256,14 +260,14 @@ impl SendBatch {
     }
 
     /// The most datagrams of one call.
-    pub(super) fn datagrams_max(&self) -> u64 {
+    pub fn datagrams_max(&self) -> u64 {
         (BATCH * self.segments) as u64
     }
 
     /// Sends `count` datagrams numbered from `first`; says how many the kernel took.
     ///
     /// A socket's buffer that is full makes it wait.
-    pub(super) fn send(&mut self, socket: &UdpSocket, first: u64, count: u64) -> io::Result<u64> {
+    pub fn send(&mut self, socket: &UdpSocket, first: u64, count: u64) -> io::Result<u64> {
         let count = count.min(self.datagrams_max()) as usize;
         for (at, datagram) in self
             .payload
@@ -307,17 +311,17 @@ impl SendBatch {
 
 /// A datagram that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Received {
+pub struct Received {
     /// The number that its sender gave it.
-    pub(super) number: u64,
+    pub number: u64,
     /// Bytes of payload.
-    pub(super) length: u32,
+    pub length: u32,
     /// When the kernel received it; zero when it does not say.
-    pub(super) stamp_ns: u64,
+    pub stamp_ns: u64,
 }
 
 /// Room for datagrams that come in.
-pub(super) struct ReceiveBatch {
+pub struct ReceiveBatch {
     payload: Vec<u8>,
     room: usize,
     controls: Vec<Control>,
@@ -325,7 +329,7 @@ pub(super) struct ReceiveBatch {
 
 impl ReceiveBatch {
     /// For datagrams of up to `room` bytes; coalesced ones take 64 KiB.
-    pub(super) fn new(room: usize) -> Self {
+    pub fn new(room: usize) -> Self {
         Self {
             payload: vec![0; BATCH * room],
             room,
@@ -335,7 +339,7 @@ impl ReceiveBatch {
 
     /// Waits for a datagram up to the socket's read timeout, takes those that are there, and
     /// hands each to `each`; says how many there were.
-    pub(super) fn receive(
+    pub fn receive(
         &mut self,
         socket: &UdpSocket,
         mut each: impl FnMut(Received),
@@ -364,7 +368,7 @@ impl ReceiveBatch {
 
     /// Takes the stamps of sent datagrams that have come back so far: each one's place in the
     /// order of sending on this socket (modulo 2^32) and its moment.
-    pub(super) fn sent_stamps(
+    pub fn sent_stamps(
         &mut self,
         socket: &UdpSocket,
         mut each: impl FnMut(u32, u64),
@@ -477,6 +481,34 @@ impl Ancillary {
     }
 }
 
+/// Returns a socket that asks for stamps, once the kernel gives them: it stamps what arrives only
+/// while some socket wants it, and takes its time to begin.
+///
+/// # Errors
+/// When it does not begin.
+pub fn begin_stamping() -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.connect(socket.local_addr()?)?;
+    socket.set_read_timeout(Some(STAMP_WAIT))?;
+    stamp(&socket, Stamps::Received).context("asking for stamps of received packets")?;
+    let mut sending = SendBatch::new(8, 1);
+    let mut receiving = ReceiveBatch::new(64);
+    wait::until(STAMPING_LIMIT, "the kernel to stamp packets", || {
+        sending.send(&socket, 0, 1)?;
+        let mut stamped = None;
+        receiving.receive(&socket, |one| {
+            stamped = (one.stamp_ns > 0).then_some(());
+        })?;
+        Ok(stamped)
+    })?;
+    Ok(socket)
+}
+
+/// A socket that gets no packet is asked again after this.
+const STAMP_WAIT: Duration = Duration::from_millis(20);
+/// The kernel begins within milliseconds.
+const STAMPING_LIMIT: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -493,7 +525,7 @@ mod tests {
 
     #[test]
     fn numbered_datagrams_arrive_with_stamps_of_both_ends() {
-        let _stamping = super::super::traffic::begin_stamping().unwrap();
+        let _stamping = begin_stamping().unwrap();
         let (sender, receiver) = pair();
         stamp(&sender, Stamps::Sent).unwrap();
         stamp(&receiver, Stamps::Received).unwrap();

@@ -5,7 +5,7 @@ pub const WIDTH: usize = 80;
 
 /// Appends `text` as lines of at most [`WIDTH`], broken between words; a longer word has a line to
 /// itself.
-pub(crate) fn write_wrapped(out: &mut String, text: &str) {
+pub fn write_wrapped(out: &mut String, text: &str) {
     write_hanging(out, "", 0, text.split_whitespace());
 }
 

@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 use measure::tcp_info::{LENGTH_MAX, TcpInfo};
 use vocab::Time;
 
-use super::conversation::SILENCE_MAX;
-use crate::calibrate::system::{self, set_option};
-use crate::link::beside;
-use crate::peers::udp_counter;
+use crate::kernel::udp_counter;
+use crate::packets::device::beside;
+use crate::stamped_sockets::{self as system, set_option};
 
 /// Datagrams in one system call.
 const BATCH: usize = 32;
@@ -30,8 +29,9 @@ const CONTROL_BYTES: usize = 128;
 /// MTU is heeded.
 const PROBE: libc::c_int = 3;
 /// A stamp that is older than this is of a clock that was set meanwhile: nothing waits longer in [`RECEIVE_BUFFER`] of
-/// a stream that is fast enough to fill it, and an end that says nothing for as long has its test ended.
-const STAMP_AGE_MAX: Duration = SILENCE_MAX;
+/// a stream that is fast enough to fill it, and a tester ends its test with an end that
+/// says nothing for as long.
+const STAMP_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Room for what arrives while nobody reads, in bytes: on a host that others keep busy, half a second at 500 Mbit/s.
 /// Memory is taken for what waits, and not before.
@@ -40,28 +40,28 @@ const RECEIVE_BUFFER: i32 = 32 << 20;
 const SEND_BUFFER: i32 = 8 << 20;
 
 /// Gives the socket of probes and streams as much room as the kernel lets us.
-pub(super) fn make_room(socket: &UdpSocket) -> io::Result<()> {
+pub fn make_room(socket: &UdpSocket) -> io::Result<()> {
     system::enlarge_buffers(socket, SEND_BUFFER)?;
     system::enlarge_receive_buffer(socket, RECEIVE_BUFFER)
 }
 
 /// What finds no room in a socket from some moment on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NoRoom {
+pub struct NoRoom {
     /// The kernel's counts at that moment; [`None`] where it does not tell (before Linux 4.12).
     before: Option<Dropped>,
 }
 
 impl NoRoom {
     /// Counts from now on.
-    pub(super) fn begin(socket: &UdpSocket) -> Self {
+    pub fn begin(socket: &UdpSocket) -> Self {
         Self {
             before: Dropped::now(socket),
         }
     }
 
     /// Datagrams until now.
-    pub(super) fn until_now(self, socket: &UdpSocket) -> u64 {
+    pub fn until_now(self, socket: &UdpSocket) -> u64 {
         let both = self.before.zip(Dropped::now(socket));
         both.map_or(0, |(before, now)| {
             let dropped = u64::from(now.by_socket.wrapping_sub(before.by_socket));
@@ -101,20 +101,25 @@ impl Dropped {
 
 /// The clock of one end of a test.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub struct Clock {
     began: Instant,
 }
 
 impl Clock {
     /// A clock that begins now.
-    pub(super) fn new() -> Self {
+    #[expect(
+        clippy::new_without_default,
+        reason = "a default value must not depend on when it is made"
+    )]
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             began: Instant::now(),
         }
     }
 
     /// What time it is.
-    pub(super) fn now(self) -> Time {
+    pub fn now(self) -> Time {
         Time::from_epoch(self.began.elapsed())
     }
 
@@ -154,7 +159,7 @@ impl Stamps {
 ///
 /// # Errors
 /// When the kernel refuses, or is older than what is needed (Linux 4.19).
-pub(super) fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
+pub fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
     let (bytes, length) = raw_tcp_info(connection)?;
     TcpInfo::parse(&bytes[..length]).ok_or_else(|| {
         io::Error::other("this kernel does not count retransmitted bytes; Linux 4.19 does")
@@ -162,7 +167,7 @@ pub(super) fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
 }
 
 /// Bytes of the full IP packets that a connection sends, as its two ends and the routes at both allow.
-pub(super) fn full_packet(connection: &TcpStream, headers: u64) -> io::Result<u16> {
+pub fn full_packet(connection: &TcpStream, headers: u64) -> io::Result<u16> {
     /// In `struct tcp_info` of linux/tcp.h: where the options stand, and TCPI_OPT_TIMESTAMPS; where the
     /// segment's size does.
     const OPTIONS: usize = 5;
@@ -200,7 +205,7 @@ fn raw_tcp_info(connection: &TcpStream) -> io::Result<([u8; LENGTH_MAX], usize)>
 }
 
 /// Bounds the window that a socket offers.
-pub(super) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
+pub fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(
         socket.as_fd(),
@@ -211,7 +216,7 @@ pub(super) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
 }
 
 /// Makes room for `bytes` in the buffer that `name` says, beyond the system's limit where we may.
-pub(super) fn set_buffer(socket: &impl AsFd, side: Buffer, bytes: u64) -> io::Result<()> {
+pub fn set_buffer(socket: &impl AsFd, side: Buffer, bytes: u64) -> io::Result<()> {
     let (forced, ordinary) = match side {
         Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
         Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
@@ -226,7 +231,7 @@ pub(super) fn set_buffer(socket: &impl AsFd, side: Buffer, bytes: u64) -> io::Re
 
 /// A socket's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Buffer {
+pub enum Buffer {
     /// For what came in.
     Receive,
     /// For what is to go out.
@@ -234,7 +239,7 @@ pub(super) enum Buffer {
 }
 
 /// Sends datagrams whole or not at all, whatever ICMP says of the path.
-pub(super) fn never_cut_up(socket: &UdpSocket) -> io::Result<()> {
+pub fn never_cut_up(socket: &UdpSocket) -> io::Result<()> {
     let descriptor = socket.as_fd();
     let six = set_option(
         descriptor,
@@ -247,7 +252,7 @@ pub(super) fn never_cut_up(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Marks what a socket sends with a DSCP; zero takes an earlier mark away.
-pub(super) fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
+pub fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
     let class = libc::c_int::from(dscp) << 2;
     let descriptor = socket.as_fd();
     let six = set_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
@@ -255,7 +260,7 @@ pub(super) fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
 }
 
 /// The MTU of the route that a connected socket sends by.
-pub(super) fn route_mtu(socket: &UdpSocket) -> io::Result<u16> {
+pub fn route_mtu(socket: &UdpSocket) -> io::Result<u16> {
     let (level, name) = match socket.peer_addr()? {
         SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
         SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
@@ -284,15 +289,21 @@ pub(super) fn route_mtu(socket: &UdpSocket) -> io::Result<u16> {
 struct Control([u8; CONTROL_BYTES]);
 
 /// Room for datagrams that come in.
-pub(super) struct Incoming {
+pub struct Incoming {
     payload: Vec<u8>,
     controls: Vec<Control>,
     names: Vec<libc::sockaddr_storage>,
 }
 
+impl Default for Incoming {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Incoming {
     /// Room for a batch.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         // SAFETY: all zeros is an address of no family.
         let name: libc::sockaddr_storage = unsafe { mem::zeroed() };
         Self {
@@ -304,7 +315,7 @@ impl Incoming {
 
     /// Waits for a datagram up to the socket's read timeout, takes those that are there, and hands each
     /// to `each` with the moment and the address it came at; says how many there were.
-    pub(super) fn receive(
+    pub fn receive(
         &mut self,
         socket: &UdpSocket,
         clock: Clock,
@@ -370,7 +381,7 @@ fn is_nothing(error: &io::Error) -> bool {
 /// What the kernel makes of an ICMP message about an earlier datagram (icmp_err_convert, icmpv6_err_convert):
 /// nobody listens, there is no way, a firewall forbids it. The datagram is lost like any other, and nothing is
 /// wrong with the socket.
-pub(super) fn is_word_of_path(error: &io::Error) -> bool {
+pub fn is_word_of_path(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(

@@ -1,7 +1,7 @@
 //! Entry of `measure` for somebody's capture: whatever the file says, each transfer in it gets an answer,
 //! and its numbers are numbers.
 
-use lab::capture::Frames;
+use capture::Frames;
 use measure::diagnosis::{Segment, diagnose_capture};
 use vocab::Time;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use emulate::{DeliveryTrace, Direction, DirectionConfig, Line, Schedule};
-use lab::link::replay::rewritten;
+use emulator::link::replay::rewritten;
 use vocab::{Bitrate, Time};
 
 use crate::seed::{Seed, seed};

@@ -3,7 +3,7 @@
 //!
 //! What is written for the packets in it is itself such a message, with the same packets in it.
 
-use lab::link::offload::pass;
+use emulator::link::offload::pass;
 
 use crate::seed::{Seed, seed};
 

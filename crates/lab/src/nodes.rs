@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::kernel::{self, Signal};
-use crate::process::{Launch, Process};
-use crate::run::{self, Run};
 use crate::topology::{Site, Topology};
-use crate::{command, wait};
+use host::kernel::{self, Signal};
+use host::process::{Launch, Process};
+use host::run::{self, Run};
+use host::{command, wait};
 
 /// The port on which nodes wait for each other.
 pub const WAN_PORT: u16 = 4433;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
-use crate::rootless::{self, Privileges};
 use crate::servers::Kind;
-use crate::{command, kernel};
+use host::rootless::{self, Privileges};
+use host::{command, kernel};
 
 /// What the lab is going to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

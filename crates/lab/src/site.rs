@@ -9,13 +9,13 @@ use anyhow::Result;
 use crate::campaign::Link;
 use crate::nodes::Nodes;
 use crate::preflight::{self, Captures, Interception, Needs};
-use crate::process::Process;
-use crate::progress::Progress;
-use crate::rootless::Inside;
-use crate::run::Run;
 use crate::servers::{Kind, SMB_SHARE, Servers};
 use crate::topology::{Site, Topology};
-use crate::{Environment, kernel, rootless};
+use host::process::Process;
+use host::progress::Progress;
+use host::rootless::Inside;
+use host::run::Run;
+use host::{Environment, kernel, rootless};
 
 /// How often the standing lab looks whether it should end or something in it has.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

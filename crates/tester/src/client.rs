@@ -28,12 +28,12 @@ use vocab::{Bitrate, ByteCount, Time};
 
 use super::conversation::{ALIVE_EVERY, Line, Writer, listen, speak};
 use super::greeting::{connect, greet, open_udp, resolve};
-use super::host;
+use super::local_limits;
 use super::observation::{found_no_room, interrupted};
 use super::plausible;
 use super::streams::Sender;
-use super::system::{self, Clock, Incoming, NoRoom};
-use crate::progress::Progress;
+use host::progress::Progress;
+use host::tester_sockets::{self as system, Clock, Incoming, NoRoom};
 
 /// How long a connection may take to come about.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -215,7 +215,7 @@ impl<'a> Test<'a> {
         }
         let udp = open_udp(options, server, local.ip())?;
         let interface_mtu = system::route_mtu(&udp).unwrap_or(1_500);
-        let mut hosts = host::remarks();
+        let mut hosts = local_limits::remarks();
         hosts
             .iter_mut()
             .for_each(|remark| remark.insert_str(0, "this host: "));

@@ -81,7 +81,7 @@ impl Writer {
             .stream
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        super::system::mark(&*stream, dscp)
+        host::tester_sockets::mark(&*stream, dscp)
     }
 
     /// Says something.

@@ -10,9 +10,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::client::{CONNECT_MAX, GREETING_MAX, RunOptions, unexpected};
 use super::conversation::{Reader, Writer, random};
-use super::host;
-use super::system;
-use crate::calibrate::system::{Stamps, stamp};
+use super::local_limits;
+use host::stamped_sockets::{Stamps, stamp};
+use host::tester_sockets as system;
 
 /// The largest segment of the control connection, both ways: the default of RFC 9293 §3.7.1 (Maximum Segment
 /// Size Option), which is of the packets that every path carries. A test finds black holes; what it says of them
@@ -59,7 +59,7 @@ pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStr
         IpAddr::V6(_) => SEGMENT_IPV6,
     })?;
     // One that is not to be had is told before anything is sent.
-    host::set_congestion_control(&socket, &options.congestion_control)?;
+    local_limits::set_congestion_control(&socket, &options.congestion_control)?;
     let connected = socket.connect_timeout(&server.into(), CONNECT_MAX);
     connected.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => anyhow!(

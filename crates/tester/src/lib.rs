@@ -9,10 +9,12 @@
 //! came of it. `one_ended` does the same against an iperf3 server. `report` writes down what was found. Nothing here decides what is measured or what a
 //! figure means.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod client;
 mod conversation;
 mod greeting;
-mod host;
+mod local_limits;
 mod observation;
 mod one_ended;
 mod plausible;
@@ -20,7 +22,6 @@ mod report;
 mod server;
 mod steps;
 mod streams;
-mod system;
 mod transfers;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -31,12 +31,12 @@ use super::client::{
 };
 use super::conversation::random;
 use super::greeting::resolve;
-use super::host;
+use super::local_limits;
 use super::observation::found_no_room;
-use super::system::{self, Clock};
 use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender};
-use crate::kernel;
-use crate::progress::Progress;
+use host::kernel;
+use host::progress::Progress;
+use host::tester_sockets::{self as system, Clock};
 
 /// Between two looks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -114,7 +114,7 @@ impl<'a> Test<'a> {
         progress.step(0.0, "connecting");
         let server = resolve(options)?;
         profile.tcp_headers = super::tcp_headers(server.ip());
-        let hosts: Vec<String> = host::remarks()
+        let hosts: Vec<String> = local_limits::remarks()
             .into_iter()
             .map(|remark| format!("this host: {remark}"))
             .collect();
@@ -293,7 +293,7 @@ impl<'a> Test<'a> {
             .transpose()?
             .unwrap_or_default();
         control.wait_for(&Output::Start, &|| self.check())?;
-        let busy = host::Busy::begin();
+        let busy = local_limits::Busy::begin();
         let began = Instant::now();
         // The server sends until it is told to stop, and is told only when the reading here has ended.
         let is_over = || (self.interrupted)() || began.elapsed() >= plan.duration;
@@ -431,7 +431,7 @@ impl<'a> Test<'a> {
         match direction {
             Direction::Up => {
                 prepare_sender(&socket, window);
-                host::set_congestion_control(&socket, &self.options.congestion_control)?;
+                local_limits::set_congestion_control(&socket, &self.options.congestion_control)?;
             }
             Direction::Down => prepare_receiver(&socket, window),
         }

@@ -29,12 +29,12 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::{Bitrate, ByteCount};
 
 use super::conversation::{ALIVE_EVERY, Heard, Reader, SILENCE_MAX, Writer, random};
-use super::host;
+use super::local_limits;
 use super::streams::Sender;
-use super::system::{self, Clock, Incoming, NoRoom};
 use super::transfers::{Transferred, scaled};
-use crate::calibrate::system::{Stamps, stamp};
-use crate::kernel;
+use host::kernel;
+use host::stamped_sockets::{Stamps, stamp};
+use host::tester_sockets::{self as system, Clock, Incoming, NoRoom};
 
 /// How long a stranger may take to show who it is.
 const GREETING_MAX: Duration = Duration::from_secs(5);
@@ -485,7 +485,7 @@ impl Shared<'_> {
             proof,
             session: session.id,
             limits: self.server.limits,
-            remarks: host::remarks().join("; "),
+            remarks: local_limits::remarks().join("; "),
         })?;
         let mut said = Instant::now();
         loop {
@@ -637,7 +637,7 @@ impl Shared<'_> {
         session
             .writer
             .send(&Message::Ready { order: order.order })?;
-        let busy = host::Busy::begin();
+        let busy = local_limits::Busy::begin();
         let is_over = || session.is_given_up(order.order);
         let Transferred { samples, .. } = transfers.run(&is_over, &mut |_| ());
         for some in samples.chunks(SAMPLES_EACH) {
@@ -701,7 +701,7 @@ pub fn default_limits() -> Limits {
 /// The largest window that a receiver on this host can be given, for remarks.
 #[must_use]
 pub fn window_max() -> Option<ByteCount> {
-    host::window_max()
+    local_limits::window_max()
 }
 
 #[cfg(test)]

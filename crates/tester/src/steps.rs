@@ -14,7 +14,7 @@ use vocab::Bitrate;
 
 use super::client::{RunOptions, Test, Unmeasured};
 use super::observation::without_room;
-use crate::progress::Progress;
+use host::progress::Progress;
 
 /// Before each stream: queues empty.
 const REST: Duration = Duration::from_millis(200);

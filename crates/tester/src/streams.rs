@@ -7,8 +7,8 @@ use std::time::Duration;
 use measure::procedure::{Departures, StreamPlan};
 use measure::wire::{Datagram, Kind, Role, SessionKey};
 
-use super::system::{Clock, is_word_of_path};
-use crate::calibrate::system::sharpen_timers;
+use host::stamped_sockets::sharpen_timers;
+use host::tester_sockets::{Clock, is_word_of_path};
 
 /// Between two looks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

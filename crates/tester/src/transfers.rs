@@ -21,8 +21,8 @@ use measure::wire::RunSample;
 use socket2::SockRef;
 use vocab::ByteCount;
 
-use super::system::{Buffer, clamp_window, set_buffer, tcp_info};
-use crate::calibrate::system::leave_without_farewell;
+use host::stamped_sockets::leave_without_farewell;
+use host::tester_sockets::{Buffer, clamp_window, set_buffer, tcp_info};
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);

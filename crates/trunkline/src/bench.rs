@@ -9,8 +9,8 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use lab::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search};
-use lab::{kernel, rootless};
+use emulator::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search};
+use host::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
 use crate::bench_diagnosis::BenchDiagnosis;

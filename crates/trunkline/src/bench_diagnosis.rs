@@ -1,7 +1,7 @@
 //! `trunkline bench diagnosis`: how often the diagnosis is right on the kernel's policers and shapers.
 //!
 //! Results are kept in a file, a line of JSON for each case, as soon as it is over; a run that was
-//! interrupted goes on where it was. What a case is, lab::labelled says.
+//! interrupted goes on where it was. What a case is, bench::labelled says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use std::sync::Mutex;
 
 use ::measure::diagnosis::{Score, Share};
 use anyhow::{Context, Result, bail, ensure};
+use bench::labelled::{self, CAPTURE_LOSSES_MIN, Case, Outcome};
 use clap::Args;
-use lab::host::Machine;
-use lab::labelled::{self, CAPTURE_LOSSES_MIN, Case, Outcome};
+use host::machine::Machine;
+use host::progress::Progress;
+use host::{kernel, rootless};
 use lab::preflight::{self, Captures, Interception, Needs};
-use lab::progress::Progress;
-use lab::{kernel, rootless};
 use serde_json::{Value, json};
 
 use crate::lab::{environment, progress};
@@ -155,7 +155,7 @@ impl BenchDiagnosis {
     }
 
     /// Judges kept captures again. What two ends found stays as it was measured.
-    fn judge_again(&self, environment: &lab::Environment) -> Result<()> {
+    fn judge_again(&self, environment: &host::Environment) -> Result<()> {
         let (Some(results), Some(keep)) = (&self.results, &self.keep) else {
             bail!("--again needs the results and the captures of a run: --results FILE --keep DIR");
         };
@@ -229,7 +229,7 @@ fn next(missing: &Mutex<VecDeque<u32>>) -> Option<u32> {
     missing.pop_front()
 }
 
-fn measured(environment: &lab::Environment, case: &Case, keep: Option<&Path>) -> Result<Outcome> {
+fn measured(environment: &host::Environment, case: &Case, keep: Option<&Path>) -> Result<Outcome> {
     let mut attempt = 1;
     loop {
         match labelled::measure(environment, case, keep) {

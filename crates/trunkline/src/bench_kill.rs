@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use bench::reduction::{self, KillPlan, KillReport};
 use clap::Args;
-use lab::kernel;
-use lab::reduction::{self, KillPlan, KillReport};
+use host::kernel;
 use serde_json::{Value, json};
 
 use crate::bench_reduction::process;

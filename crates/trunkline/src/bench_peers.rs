@@ -1,15 +1,15 @@
 //! `trunkline bench emulator-peers`: the emulator's policer and shaper beside the kernel's.
 //!
 //! The same packets go through `nft limit` and `--police`, through tbf and `--shaper`, and each
-//! row holds what came out of both. Which way the packets take, lab::peers says.
+//! row holds what came out of both. Which way the packets take, bench::peers says.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use bench::peers::{self, NotCompared, PeersReport, Row};
 use clap::Args;
-use lab::peers::{self, NotCompared, PeersReport, Row};
-use lab::{kernel, rootless};
+use host::{kernel, rootless};
 use serde_json::{Value, json};
 
 use crate::lab::{environment, progress};
@@ -127,7 +127,7 @@ mod tests {
                 reason: "not in this kernel".to_owned(),
             }],
             date: "today".to_owned(),
-            machine: lab::host::Machine::default(),
+            machine: host::machine::Machine::default(),
         }
     }
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use ::estimate::{Disk, FRAMING};
 use anyhow::{Context, Result, ensure};
+use bench::reduction::{self, EndTask, Part, Plan, Report, Role};
 use clap::Args;
-use lab::host::Machine;
-use lab::kernel;
-use lab::reduction::{self, Disk, EndTask, FRAMING, Part, Plan, Report, Role};
+use host::kernel;
+use host::machine::Machine;
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
@@ -321,7 +322,7 @@ fn table(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lab::reduction::Figures;
+    use bench::reduction::Figures;
 
     use super::*;
 

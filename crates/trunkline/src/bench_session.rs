@@ -12,14 +12,14 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
-use clap::Args;
-use lab::host::Machine;
-use lab::kernel;
-use lab::link::Refused;
-use lab::sessions::{
+use bench::sessions::{
     self, CellResult, Choice, Cost, Exchanges, FirstByte, Measurement, NotMeasured, Report, Rival,
     SmallFlow,
 };
+use clap::Args;
+use emulator::link::Refused;
+use host::kernel;
+use host::machine::Machine;
 use serde_json::{Value, json};
 use tunnel::fec::Mode;
 
@@ -467,8 +467,8 @@ fn not_measured(text: &mut String, all: &[NotMeasured]) {
 
 #[cfg(test)]
 mod tests {
-    use lab::progress::Silent;
-    use lab::sessions::{Latencies, Together, all_cells};
+    use bench::sessions::{Latencies, Together, all_cells};
+    use host::progress::Silent;
 
     use super::*;
 

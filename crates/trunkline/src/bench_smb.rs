@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use bench::smb::{self, Cell, CellResult, Choice, Clients, DocumentTimes, LinkKind, Mode, Report};
 use clap::Args;
-use lab::host::Machine;
-use lab::smb::{self, Cell, CellResult, Choice, Clients, DocumentTimes, LinkKind, Mode, Report};
+use host::machine::Machine;
 use serde_json::{Value, json};
 
 use crate::lab::{environment, progress};
@@ -48,7 +48,7 @@ impl BenchSmb {
     /// # Errors
     /// When nothing is chosen, a program is missing, or the result cannot be written.
     pub(crate) fn run(self) -> Result<()> {
-        lab::kernel::catch_interruptions();
+        host::kernel::catch_interruptions();
         let choice = self.choice();
         ensure!(
             !choice.cells.is_empty() || !choice.document_modes.is_empty(),

@@ -1,19 +1,19 @@
 //! `trunkline bench turn-up`: what the turn-up tester says of links whose figures are known, beside them.
 //!
-//! What the links are, lab::known_links says.
+//! What the links are, bench::known_links says.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use bench::known_links::{self, BufferFound, RateFound, RoundTripFound, StreamFound, WindowsFound};
 use clap::{Args, ValueEnum};
-use lab::host::Machine;
-use lab::known_links::{self, BufferFound, RateFound, RoundTripFound, StreamFound, WindowsFound};
+use host::machine::Machine;
+use host::progress::Progress;
+use host::terminal::write_hanging;
+use host::{Environment, kernel, rootless};
 use lab::preflight::{self, Captures, Interception, Needs};
-use lab::progress::Progress;
-use lab::terminal::write_hanging;
-use lab::{Environment, kernel, rootless};
 use serde_json::json;
 use vocab::{Bitrate, ByteCount, parse_duration};
 
@@ -332,7 +332,7 @@ fn write_all(out: &mut String, found: &Found) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use lab::peers::LostOutside;
+    use bench::peers::LostOutside;
 
     use super::*;
 

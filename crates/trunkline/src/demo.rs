@@ -103,7 +103,7 @@ impl Demo {
 
 /// Runs a plan and puts its results where they are wanted.
 pub(crate) fn measure(plan: &Plan, seed: Option<u64>, output: &Output) -> Result<()> {
-    lab::kernel::catch_interruptions();
+    host::kernel::catch_interruptions();
     let clock = clock();
     let seeds = Seeds {
         files: seed.unwrap_or(clock),

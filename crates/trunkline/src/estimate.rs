@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lab::kernel;
-use lab::reduction::{
+use estimate::{
     self, CaptureNotes, Disk, Estimate as Outcome, FRAMING, Input, Item, Pair, PairConfig,
     Recognition, Side, Skipped, Tally,
 };
+use host::kernel;
 use node::{SegmentFiles, StateLock, dictionary_key};
 use serde_json::{Value, json};
 use vocab::ByteCount;
@@ -75,7 +75,7 @@ impl Estimate {
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let inputs: Vec<Input> = self.inputs.iter().map(|path| Input::named(path)).collect();
-        reduction::check(&inputs)?;
+        estimate::check(&inputs)?;
         let (disks, _lock) = match &self.dictionary {
             Some(directory) => {
                 let (disks, lock) = disks(directory)?;
@@ -95,7 +95,7 @@ impl Estimate {
         };
         let display = progress();
         let excluded = self.dictionary.as_deref();
-        let outcome = reduction::estimate(&mut pair, &inputs, recognition, excluded, &display);
+        let outcome = estimate::estimate(&mut pair, &inputs, recognition, excluded, &display);
         display.finish();
         let outcome = outcome?;
         let unwritten: u64 = [Side::Near, Side::Far]
@@ -343,11 +343,11 @@ mod tests {
         };
         outcome.captures.push(CaptureNotes {
             path: "a.pcap".to_owned(),
-            counts: lab::capture::Counts {
+            counts: capture::Counts {
                 gaps: 1_000_000,
                 missing_bytes: 1_000_000_000,
                 cut_bytes: 1_000_000_000,
-                ..lab::capture::Counts::default()
+                ..capture::Counts::default()
             },
         });
         let text = table(&outcome, false);

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use host::Environment;
+use host::progress::Progress;
+use host::rootless::{INSIDE_VARIABLE, Inside};
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::Environment;
 use lab::campaign::{Link, Plan, Results};
-use lab::progress::Progress;
-use lab::rootless::{INSIDE_VARIABLE, Inside};
 
 use crate::demo::{self, Output};
 
@@ -90,7 +90,7 @@ impl Lab {
 
 impl Up {
     fn run(self) -> Result<()> {
-        lab::kernel::catch_interruptions();
+        host::kernel::catch_interruptions();
         let progress = progress();
         let with = match self.without_nodes {
             true => lab::site::WithNodes::No,

@@ -13,8 +13,8 @@ use ::measure::turn_up::{Profile, Thresholds, Verdict};
 use ::measure::wire::Direction;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use lab::kernel;
-use lab::turnup::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, default_limits};
+use host::kernel;
+use tester::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, default_limits};
 use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::lab::progress;
@@ -319,21 +319,21 @@ impl Run {
         let page = self.html.as_deref().map(PageFile::open).transpose()?;
         let display = progress();
         let test = match self.iperf3 {
-            Some(_) => turnup::run_against_iperf3,
-            None => turnup::run,
+            Some(_) => tester::run_against_iperf3,
+            None => tester::run,
         };
         let finished = test(&options, profile, &kernel::interrupted, &display);
         display.finish();
         let finished = finished?;
         let mut out = Output::new();
         match self.json {
-            true => writeln!(out, "{}", turnup::json(&finished))?,
-            false => write!(out, "{}", turnup::text(&finished))?,
+            true => writeln!(out, "{}", tester::json(&finished))?,
+            false => write!(out, "{}", tester::text(&finished))?,
         }
         out.flush()?;
         // Behind the report: a disk that is full must not take the result with it.
         if let Some(page) = page {
-            page.write(&turnup::html(&finished)?)?;
+            page.write(&tester::html(&finished)?)?;
         }
         Ok(match finished.turn_up.verdict() {
             Verdict::Passed(_) => 0,

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use ::measure::diagnosis::{Finding, Segment, Transfer, diagnose_capture};
 use anyhow::{Context, Result, anyhow, bail};
+use capture::{Damage, Frames};
 use clap::Args;
-use lab::capture::{Damage, Frames};
-use lab::link::Refused;
-use lab::turnup;
+use emulator::link::Refused;
 use serde_json::{Value, json};
 use vocab::Time;
 
@@ -77,7 +76,7 @@ impl Diagnose {
         if self.json {
             writeln!(output, "{}", document(&name, &held, &transfers))?;
         } else {
-            write!(output, "{}", turnup::transfers_text(&transfers, self.all))?;
+            write!(output, "{}", tester::transfers_text(&transfers, self.all))?;
         }
         output.flush()?;
         if let Some(cut) = &held.cut {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use ::measure::steps::{Criteria, FRAME_MIN, Goal, ServicePlan, ThroughputPlan, Verdict};
 use anyhow::{Result, ensure};
 use clap::Args;
-use lab::kernel;
-use lab::turnup::{self, PORT, RunOptions};
+use host::kernel;
+use tester::{self, PORT, RunOptions};
 use vocab::{Bitrate, Probability, parse_duration};
 
 use crate::lab::progress;
@@ -160,16 +160,16 @@ impl ServiceTest {
         kernel::catch_interruptions();
         let page = self.way.page()?;
         let display = progress();
-        let stepped = turnup::service(&options, plan, &kernel::interrupted, &display);
+        let stepped = tester::service(&options, plan, &kernel::interrupted, &display);
         display.finish();
         let stepped = stepped?;
         print(match self.way.json {
-            true => format!("{}\n", turnup::service_json(&stepped)),
-            false => turnup::service_text(&stepped),
+            true => format!("{}\n", tester::service_json(&stepped)),
+            false => tester::service_text(&stepped),
         })?;
         // Behind the report: a disk that is full must not take the result with it.
         if let Some(page) = page {
-            page.write(&turnup::service_html(&stepped)?)?;
+            page.write(&tester::service_html(&stepped)?)?;
         }
         Ok(match stepped.found.verdict() {
             Verdict::Passed(_) => 0,
@@ -257,16 +257,16 @@ impl ThroughputTest {
         kernel::catch_interruptions();
         let page = self.way.page()?;
         let display = progress();
-        let stepped = turnup::throughput(&options, plan, &kernel::interrupted, &display);
+        let stepped = tester::throughput(&options, plan, &kernel::interrupted, &display);
         display.finish();
         let stepped = stepped?;
         print(match self.way.json {
-            true => format!("{}\n", turnup::throughput_json(&stepped)),
-            false => turnup::throughput_text(&stepped),
+            true => format!("{}\n", tester::throughput_json(&stepped)),
+            false => tester::throughput_text(&stepped),
         })?;
         // Behind the report: a disk that is full must not take the result with it.
         if let Some(page) = page {
-            page.write(&turnup::throughput_html(&stepped)?)?;
+            page.write(&tester::throughput_html(&stepped)?)?;
         }
         let test = &stepped.found;
         let is_found = test.done().iter().all(|(_, size)| size.lower.is_some());

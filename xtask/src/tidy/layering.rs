@@ -1,7 +1,8 @@
 //! Who may depend on whom, read from the crates' Cargo.toml.
 //!
 //! ```text
-//! vocab ◄─ emulate, reduce, tunnel, accelerate, measure ◄─ engine ◄─ node, lab ◄─ trunkline
+//! vocab ◄─ emulate, reduce, tunnel, accelerate, measure ◄─ engine ◄─ node ─┐
+//!   host, capture ◄─ estimate, emulator, tester ◄─ lab ◄─ bench ◄─ trunkline
 //!            ▲        ▲      ▲                                  ▲
 //!            │     simd      └─ simd, path            hostile (fuzzing only)
 //!            └─ testkit (tests only)
@@ -27,7 +28,7 @@ const CORES: [&str; 9] = [
 ];
 
 /// Each crate and the crates of this workspace that it may use outside of tests.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 20] = [
     ("vocab", &[]),
     ("simd", &[]),
     ("path", &["vocab"]),
@@ -38,20 +39,24 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("measure", &["vocab", "path"]),
     ("engine", &["vocab", "reduce", "tunnel", "accelerate"]),
     ("testkit", &["vocab", "emulate"]),
+    ("host", &["vocab", "emulate", "measure"]),
+    ("capture", &["vocab"]),
+    (
+        "estimate",
+        &["vocab", "reduce", "tunnel", "host", "capture"],
+    ),
     (
         "node",
         &["vocab", "reduce", "tunnel", "accelerate", "engine"],
     ),
+    ("emulator", &["vocab", "emulate", "host", "capture"]),
+    ("tester", &["vocab", "measure", "host"]),
+    ("lab", &["vocab", "emulate", "host", "capture", "emulator"]),
     (
-        "lab",
+        "bench",
         &[
-            "vocab",
-            "emulate",
-            "reduce",
-            "tunnel",
-            "accelerate",
-            "measure",
-            "engine",
+            "vocab", "emulate", "reduce", "tunnel", "measure", "host", "capture", "estimate",
+            "emulator", "lab",
         ],
     ),
     (
@@ -64,14 +69,16 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "accelerate",
             "measure",
             "engine",
+            "capture",
             "node",
-            "lab",
+            "emulator",
         ],
     ),
     (
         "trunkline",
         &[
-            "vocab", "emulate", "tunnel", "measure", "engine", "node", "lab",
+            "vocab", "tunnel", "measure", "host", "capture", "estimate", "node", "emulator",
+            "tester", "lab", "bench",
         ],
     ),
 ];

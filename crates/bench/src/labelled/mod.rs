@@ -24,7 +24,7 @@ use measure::diagnosis::{Answer, Cause, Truth};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Environment;
+use host::Environment;
 
 pub use case::{Case, Device};
 

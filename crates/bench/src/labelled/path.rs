@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::case::Case;
-use crate::kernel::{self, Signal};
-use crate::process::{Launch, Process};
-use crate::run::Run;
-use crate::topology::{HOST_CONGESTION_CONTROL, LinkArguments, Site, Topology};
-use crate::{Environment, command};
+use host::kernel::{self, Signal};
+use host::process::{Launch, Process};
+use host::run::Run;
+use host::{Environment, command};
+use lab::topology::{HOST_CONGESTION_CONTROL, LinkArguments, Site, Topology};
 
 /// How long a program may take to start.
 const START_LIMIT: Duration = Duration::from_secs(20);

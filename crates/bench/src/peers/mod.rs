@@ -23,14 +23,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::Environment;
-use crate::host::Machine;
-use crate::progress::Progress;
-use crate::wait;
+use host::Environment;
+use host::machine::Machine;
+use host::progress::Progress;
+use host::wait;
 
 pub use policer::{Policing, burst_passed};
+pub(crate) use room::Room;
 pub use room::{LostOutside, Side};
-pub(crate) use room::{Room, udp_counter};
 
 /// One quantity of one setting, of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -174,7 +174,7 @@ fn disciplines(environment: &Environment) -> Result<Vec<NotCompared>> {
         .collect())
 }
 
-/// What a failed program itself said, out of [`command::run`](crate::command::run)'s message.
+/// What a failed program itself said, out of [`command::run`](host::command::run)'s message.
 fn cause(message: &str) -> &str {
     let line = message.trim().lines().last().unwrap_or_default();
     line.split_once("): ").map_or(line, |(_, said)| said)

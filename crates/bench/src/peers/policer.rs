@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use super::room::{Room, Side};
 use super::traffic::{self, Load, Outcome};
 use super::{Raw, Row};
-use crate::Environment;
+use host::Environment;
 
 const PEER: &str = "nft limit";
 

@@ -12,12 +12,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::traffic;
-use crate::calibrate::lost_by_the_host;
-use crate::capture::{self, Packet};
-use crate::kernel::{self, Signal};
-use crate::process::{Launch, Process};
-use crate::run::{Run, namespace_path};
-use crate::{Environment, command, wait};
+use capture::{self, Packet};
+use emulator::calibrate::lost_by_the_host;
+use host::kernel::udp_counter;
+use host::kernel::{self, Signal};
+use host::process::{Launch, Process};
+use host::run::{Run, namespace_path};
+use host::{Environment, command, wait};
 
 /// The ends' addresses, from the range for benchmarks (RFC 2544 appendix C.2.2), and between them
 /// those of the kernel that forwards.
@@ -369,14 +370,6 @@ fn dropped_by_devices(text: &str) -> u64 {
     text.lines().filter_map(of_device).sum()
 }
 
-/// A number from the two lines of UDP in /proc/net/snmp.
-pub(crate) fn udp_counter(text: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let place = names.split(' ').position(|word| word == name)?;
-    values.split(' ').nth(place)?.parse().ok()
-}
-
 /// A capture that runs.
 pub(super) struct Capture {
     process: Process,
@@ -435,7 +428,7 @@ fn arrivals(packets: &[Packet], ip_length: usize) -> Vec<Arrival> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::Transport;
+    use capture::Transport;
 
     #[test]
     fn datagrams_that_came_as_one_are_several() {
@@ -465,13 +458,5 @@ mod tests {
                     lo:  10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n   \
                     end: 99 3 0 7 0 0 0 0 5151 35 0 12 0 0 0 0\n";
         assert_eq!(dropped_by_devices(text), 12);
-    }
-
-    #[test]
-    fn a_counter_is_found_by_its_name() {
-        let text = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams RcvbufErrors MemErrors\nUdp: 70 12 0\n";
-        assert_eq!(udp_counter(text, "RcvbufErrors"), Some(12));
-        assert_eq!(udp_counter(text, "SndbufErrors"), None);
-        assert_eq!(udp_counter("", "RcvbufErrors"), None);
     }
 }

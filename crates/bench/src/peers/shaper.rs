@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 use super::room::{Room, Side};
 use super::traffic::{self, Load};
 use super::{Raw, Row};
-use crate::Environment;
+use host::Environment;
 
 const PEER: &str = "tbf";
 

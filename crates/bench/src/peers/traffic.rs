@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::wait;
+use host::wait;
 
 /// An IPv4 header without options and a UDP header.
 pub(super) const HEADERS: usize = 28;

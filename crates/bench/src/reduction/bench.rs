@@ -23,12 +23,12 @@ use vocab::{ByteCount, Segment, Time};
 
 use super::data::{Noise, edited, source};
 use super::ends::{EndResult, EndTask, Role};
-use super::pair::{Disk, End, Pair, PairConfig, Side, Tally};
-use crate::kernel::{self, Signal};
-use crate::median::median;
-use crate::progress::Progress;
 use crate::sessions::captured_bytes;
-use crate::wait;
+use estimate::pair::{Disk, End, Pair, PairConfig, Side, Tally};
+use host::kernel::{self, Signal};
+use host::median::median;
+use host::progress::Progress;
+use host::wait;
 
 /// Bytes of the small data.
 const SMALL: usize = 16 << 20;

@@ -6,7 +6,7 @@
 //!         ◄─ Ack, Repair, Done ──   again and compares. One message at a time: each Data is answered
 //!         ── Answer ─►              with all that it gives rise to, and then with Done.
 //! ```
-//! What is counted as bytes on the wire are the same frames as in a [`super::Pair`].
+//! What is counted as bytes on the wire are the same frames as in a [`estimate::Pair`].
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -21,11 +21,11 @@ use tunnel::wire::{Data, Frame, MessageAck};
 use vocab::{ByteCount, FlowId, Segment, Time};
 
 use super::data::{Blocks, Noise};
-use super::pair::{
+use estimate::pair::{
     ACKNOWLEDGED_AT_ONCE, BYTE_TIME, Disk, End, PairConfig, READ_AHEAD, Side, acknowledgement,
     length_of, message,
 };
-use crate::kernel;
+use host::kernel;
 
 /// Bytes made and pushed at once.
 const PIECE: usize = 64 * 1024;

@@ -30,10 +30,10 @@ use vocab::{ByteCount, Random, Segment, Time};
 use super::bench::Starter;
 use super::data::{BLOCK, Blocks};
 use super::ends::{EndTask, Role, kind};
-use super::pair::{BYTE_TIME, End, PairConfig, READ_AHEAD, Side};
-use crate::kernel;
-use crate::median::median;
-use crate::progress::Progress;
+use estimate::pair::{BYTE_TIME, End, PairConfig, READ_AHEAD, Side};
+use host::kernel;
+use host::median::median;
+use host::progress::Progress;
 
 /// Bytes pushed at once.
 const PIECE: usize = 64 * 1024;

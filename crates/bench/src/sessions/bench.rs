@@ -20,9 +20,9 @@ use super::real::{self, Cost};
 use super::series::Together;
 use super::shares::{self, QUEUES, Rival, Shares};
 use super::transfers::{CellResult, run_cell};
-use crate::kernel;
-use crate::median::median;
-use crate::progress::Progress;
+use host::kernel;
+use host::median::median;
+use host::progress::Progress;
 
 /// The loss of the path on which exchanges are measured, each way.
 pub(super) const EXCHANGE_LOSS: f64 = 0.01;
@@ -441,7 +441,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Silent;
+    use host::progress::Silent;
 
     fn exchanges(fec: &'static str, loss: f64, median_ms: f64, p99_ms: f64) -> Exchanges {
         Exchanges {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tunnel::transport::Status;
 
-use crate::median::median;
+use host::median::median;
 
 /// How long a step is.
 pub(super) const STEP: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use super::series::{FlowStep, STEP, Together};
 use super::work::Work;
 use super::world::World;
 use super::{FAR, NEAR};
-use crate::median::median;
+use host::median::median;
 
 /// Between the starts of two flows.
 const STAGGER: Duration = Duration::from_millis(100);

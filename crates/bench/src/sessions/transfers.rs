@@ -14,7 +14,7 @@ use super::pair::Datagrams;
 use super::work::Work;
 use super::world::{HEADERS, Plan, World};
 use super::{FAR, NEAR, mode_name, quantile};
-use crate::median::median;
+use host::median::median;
 
 /// What was measured on one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::server::{PASSWORD, SHARE, USER};
-use crate::topology::{Site, Topology};
-use crate::{command, kernel, wait};
+use host::{command, kernel, wait};
+use lab::topology::{Site, Topology};
 
 const SCRIPT: &str = include_str!("clients.py");
 

@@ -19,12 +19,12 @@ use anyhow::{Context, Result};
 use vocab::Random;
 
 use super::stand::{WhyAccelerated, newest_why};
-use crate::nodes::{Extras, Nodes};
-use crate::process::{Launch, Process};
-use crate::run::Run;
-use crate::servers::{SMB_PORT, smbd};
-use crate::topology::{LinkArguments, Offloads, Site, Topology};
-use crate::{Environment, command, kernel, wait};
+use host::process::{Launch, Process};
+use host::run::Run;
+use host::{Environment, command, kernel, wait};
+use lab::nodes::{Extras, Nodes};
+use lab::servers::{SMB_PORT, smbd};
+use lab::topology::{LinkArguments, Offloads, Site, Topology};
 
 /// The realm, and the server's name in it.
 const REALM: &str = "LAB.TEST";

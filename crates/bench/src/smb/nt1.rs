@@ -23,8 +23,8 @@ use super::cells::Mode;
 use super::server::{PASSWORD, SHARE, USER};
 use super::stand::{Lane, WhyAccelerated};
 use super::torture::LINK;
-use crate::topology::Site;
-use crate::{Environment, wait};
+use host::{Environment, wait};
+use lab::topology::Site;
 
 /// Some fifty READs.
 const FILE_BYTES: u64 = 3_000_000;

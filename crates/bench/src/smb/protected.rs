@@ -20,8 +20,8 @@ use super::clients::Clients;
 use super::server::{ENCRYPTED_SHARE, PASSWORD, SHARE, USER};
 use super::stand::{CellResult, Lane, WhyAccelerated};
 use super::torture::LINK;
-use crate::topology::Site;
-use crate::{Environment, wait};
+use host::{Environment, wait};
+use lab::topology::Site;
 
 /// A few READs ahead, and small beside what debug builds encrypt in a second.
 const FILE_BYTES: u64 = 3_000_000;

@@ -19,9 +19,9 @@ use super::cells::{Cell, Client, LinkKind, Mode, Protection, SMALL_FILES, SMALL_
 use super::clients::Clients;
 use super::published;
 use super::stand::{CellResult, Document, DocumentTimes, Lane};
-use crate::preflight::{self, Captures, Interception, Needs};
-use crate::progress::Progress;
-use crate::{Environment, kernel, rootless};
+use host::progress::Progress;
+use host::{Environment, kernel, rootless};
+use lab::preflight::{self, Captures, Interception, Needs};
 
 /// How many light lanes run at once: six T1 take a twentieth of one processor's time.
 const LIGHT_LANES: usize = 6;
@@ -123,7 +123,7 @@ pub fn measure(
     let privileges = rootless::obtain(environment)?;
     progress.note(privileges.explain());
     let needs = Needs {
-        servers: vec![crate::servers::Kind::Smb],
+        servers: vec![lab::servers::Kind::Smb],
         clients: programs(&choice.cells),
         interception: Interception::Transparent,
         captures: Captures::None,

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::process::{Launch, Process};
-use crate::run::Run;
-use crate::servers::{SMB_PORT, smbd};
-use crate::topology::{Site, Topology};
-use crate::{command, kernel, wait};
+use host::process::{Launch, Process};
+use host::run::Run;
+use host::{command, kernel, wait};
+use lab::servers::{SMB_PORT, smbd};
+use lab::topology::{Site, Topology};
 
 /// The account that clients use.
 pub(super) const USER: &str = "alice";

@@ -26,14 +26,14 @@ use super::cells::{
 use super::clients::{Clients, Place, SecondClient};
 use super::freshness::Freshness;
 use super::server::{PASSWORD, Server, USER, torture_shares};
-use crate::host::ProcessorTime;
-use crate::kernel::Signal;
-use crate::nodes::{Extras, Nodes};
-use crate::process::Process;
-use crate::run::Run;
-use crate::servers::SMB_PORT;
-use crate::topology::{LinkArguments, Offloads, Site, Topology};
-use crate::{Environment, command, kernel};
+use host::kernel::Signal;
+use host::machine::ProcessorTime;
+use host::process::Process;
+use host::run::Run;
+use host::{Environment, command, kernel};
+use lab::nodes::{Extras, Nodes};
+use lab::servers::SMB_PORT;
+use lab::topology::{LinkArguments, Offloads, Site, Topology};
 
 /// One READ or WRITE of the serial clients: what Windows XP's Explorer asks for at once.
 const SERIAL_BLOCK: usize = 61_440;

@@ -19,8 +19,8 @@ use std::time::Duration;
 use super::cells::{Mode, Protection};
 use super::server::{PASSWORD, TORTURE_LANES, USER};
 use super::stand::{Lane, WhyAccelerated};
-use crate::{Environment, wait};
 use anyhow::{Context, Result};
+use host::{Environment, wait};
 
 /// The suites of `smb2` that take half a minute together on a LAN.
 pub const QUICK: [&str; 15] = [

@@ -17,7 +17,6 @@
 //! then stay of a link made as root, until the next one starts, is told in `nat.rs`.
 
 mod addresses;
-mod kernel;
 mod nat;
 mod resolver;
 mod room;
@@ -36,14 +35,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use addresses::Addresses;
-use kernel::{Arrived, Mount, PassedOn, Unshare};
+use host::first_process::{self as kernel, Arrived, Mount, PassedOn, Unshare};
 use nat::{Nat, Services, Turn};
 use resolver::{Forwarder, Resolvers};
 use room::Room;
 use user_gateway::UserGateway;
 
-use crate::command;
 use crate::link::Endpoint;
+use host::command;
 
 /// How the command's packets get from the link into the host's network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

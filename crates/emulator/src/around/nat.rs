@@ -22,7 +22,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow};
 
 use super::addresses::Addresses;
-use crate::command;
+use host::command;
 
 /// What the names of all tables begin with; the device's name follows.
 const TABLE: &str = "trunkline_emulate_";

@@ -9,8 +9,8 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::kernel::{self, Unshare};
 use crate::link::Namespace;
+use host::first_process::{self as kernel, Unshare};
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::kernel::{self, Forked};
 use super::room::Room;
-use crate::{command, rootless, wait};
+use host::first_process::{self as kernel, Forked};
+use host::{command, rootless, wait};
 
 /// How long the program may take to configure its device; it takes some milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -175,7 +175,7 @@ fn find(search_path: Option<&OsString>) -> Result<(Kind, PathBuf)> {
     // Started by the host's root, pasta becomes nobody, who may not enter root's namespaces. The
     // root of a user namespace, which maps part of all users only, stays who it is.
     let is_root =
-        crate::kernel::effective_user() == 0 && rootless::mapped_user_ids() >= u64::from(u32::MAX);
+        host::kernel::effective_user() == 0 && rootless::mapped_user_ids() >= u64::from(u32::MAX);
     let candidates: &[Kind] = if is_root {
         &[Kind::Slirp4netns]
     } else {

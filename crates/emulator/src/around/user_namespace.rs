@@ -9,7 +9,7 @@ use std::io;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::kernel::{self, CAP_NET_ADMIN, CAP_SYS_ADMIN, Unshare};
+use host::first_process::{self as kernel, CAP_NET_ADMIN, CAP_SYS_ADMIN, Unshare};
 
 /// Whether this process can make namespaces, and configure the network that it is in.
 pub(super) fn is_privileged() -> bool {

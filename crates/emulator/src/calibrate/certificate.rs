@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::family::Verdict;
-use super::host::Host;
+use super::measuring_host::Host;
 use super::stand::{Device, Protocol};
 use super::statistics::{CONFIDENCE, Interval};
 

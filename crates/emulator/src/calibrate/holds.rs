@@ -35,8 +35,8 @@ use vocab::{Bitrate, ByteCount, Time};
 
 use super::stand::{Device, Protocol, Stand};
 use super::{capacity, now};
-use crate::Environment;
 use crate::link::settings::Way;
+use host::Environment;
 pub use memory::{Held, Overfull};
 use nearest::Asked;
 use notes::{Known, Notes, Refused};

@@ -16,12 +16,11 @@ mod cells;
 mod certificate;
 mod family;
 pub mod holds;
-mod host;
+mod measuring_host;
 mod published;
 mod raw;
 mod stand;
 mod statistics;
-pub(crate) mod system;
 mod table;
 mod tcp;
 mod traffic;
@@ -36,21 +35,22 @@ use serde::Serialize;
 use vocab::{Bitrate, Probability, Random};
 
 pub use capacity::{LimitedBy, Search, Trial};
-pub(crate) use cells::lost_by_the_host;
+pub use cells::lost_by_the_host;
 pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
 pub use family::Verdict;
-pub use host::{Host, Lateness};
+pub use measuring_host::{Host, Lateness};
 pub use stand::{Device, Protocol};
 pub use table::table;
 
-use crate::progress::Progress;
-use crate::rootless::Privileges;
-use crate::{Environment, wait};
 use cells::{
     Bench, Beside, DelayCell, JitterCell, LossCell, Pattern, QueueCell, QueueUnit, RateCell,
     SeedsCell, Shape, Task,
 };
-use host::Watch;
+use host::progress::Progress;
+use host::rootless::Privileges;
+use host::stamped_sockets as system;
+use host::{Environment, wait};
+use measuring_host::Watch;
 use raw::Raw;
 use stand::Stand;
 use traffic::Sending;

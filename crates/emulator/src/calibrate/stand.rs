@@ -21,13 +21,12 @@ use emulate::LinkConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::system::{self, Stamps};
-use super::traffic;
-use crate::kernel::{self, Signal};
 use crate::link::{BridgeEnd, BridgeIo, Devices, Endpoint, LinkHandle, Namespace, Offloads};
-use crate::process::{Launch, Process};
-use crate::run::{Run, namespace_path};
-use crate::{Environment, command, wait};
+use host::kernel::{self, Signal};
+use host::process::{Launch, Process};
+use host::run::{Run, namespace_path};
+use host::stamped_sockets::{self as system, Stamps};
+use host::{Environment, command, wait};
 
 /// The ends' addresses, from the ranges for benchmarks (RFC 2544 appendix C.2.2, RFC 5180 §8).
 const ENDS_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 21, 1), Ipv4Addr::new(198, 18, 21, 2)];
@@ -191,7 +190,7 @@ impl Stand {
         }
         // The caller's own loopback device may be down.
         let stamping = kernel::in_network_namespace(&namespace_path(&sending), || {
-            traffic::begin_stamping().map_err(io::Error::other)
+            system::begin_stamping().map_err(io::Error::other)
         })?;
         let stand = Self {
             emulator: None,

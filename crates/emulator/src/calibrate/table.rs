@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::certificate::{Cell, Certificate, Quantity};
 use super::published;
-use crate::terminal::{WIDTH, write_wrapped};
+use host::terminal::{WIDTH, write_wrapped};
 
 /// The whole certificate as text of at most 80 columns.
 #[must_use]

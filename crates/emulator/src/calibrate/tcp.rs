@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::stand::{Stand, Way};
-use super::system;
+use host::stamped_sockets as system;
 
 /// One write, and the room of one read.
 const BLOCK_BYTES: usize = 256 << 10;

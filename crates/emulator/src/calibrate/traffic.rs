@@ -9,15 +9,15 @@
 //! but the model can lose a packet. Nothing here asks the emulator anything.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::system::{self, Clock, ReceiveBatch, Received, SendBatch};
-use crate::wait;
+use host::stamped_sockets::{self as system, Clock, ReceiveBatch, Received, SendBatch};
+use host::wait;
 
 /// A UDP header, behind an IPv4 header without options, and behind an IPv6 header without any
 /// others.
@@ -182,32 +182,6 @@ impl Numbers {
         runs
     }
 }
-
-/// Returns a socket that asks for stamps, once the kernel gives them: it stamps what arrives only
-/// while some socket wants it, and takes its time to begin.
-///
-/// # Errors
-/// When it does not begin.
-pub(super) fn begin_stamping() -> Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    socket.connect(socket.local_addr()?)?;
-    socket.set_read_timeout(Some(LOOK_AGAIN_AFTER))?;
-    system::stamp(&socket, system::Stamps::Received).context("stamping what arrives")?;
-    let mut sending = SendBatch::new(8, 1);
-    let mut receiving = ReceiveBatch::new(64);
-    wait::until(STAMPING_LIMIT, "the kernel to stamp packets", || {
-        sending.send(&socket, 0, 1)?;
-        let mut stamped = None;
-        receiving.receive(&socket, |one| {
-            stamped = (one.stamp_ns > 0).then_some(());
-        })?;
-        Ok(stamped)
-    })?;
-    Ok(socket)
-}
-
-/// The kernel begins within milliseconds.
-const STAMPING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Prepares both ends for a load.
 ///
@@ -534,7 +508,7 @@ mod tests {
     }
 
     fn stamps_both_ends((sender, receiver): (UdpSocket, UdpSocket)) {
-        let _stamping = begin_stamping().unwrap();
+        let _stamping = system::begin_stamping().unwrap();
         system::stamp(&sender, system::Stamps::Sent).unwrap();
         system::stamp(&receiver, system::Stamps::Received).unwrap();
         let pace = Pace::Even {

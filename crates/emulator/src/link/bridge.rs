@@ -13,13 +13,13 @@
 
 use anyhow::{Result, anyhow, bail};
 
-use super::device::Device;
-use super::interface::Interface;
-use super::interface_system::Feature;
-use super::namespace::Namespace;
-use super::packet_socket::PacketSocket;
-use super::refused::Refused;
-use super::xdp::XdpSocket;
+use host::packets::device::Device;
+use host::packets::interface::Interface;
+use host::packets::interface_system::Feature;
+use host::packets::namespace::Namespace;
+use host::packets::packet_socket::PacketSocket;
+use host::packets::xdp::XdpSocket;
+use host::refused::Refused;
 
 /// One end of a bridge: an interface that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]

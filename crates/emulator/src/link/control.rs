@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::packet_log::{LogFiles, LogHead, LogReports, PacketLog};
-use super::refused::Refused;
 use super::report::LinkReport;
 use super::settings::{Settings, Way};
 use super::{Devices, LinkHandle};
 use crate::calibrate::holds::Refusal;
+use host::refused::Refused;
 pub use socket::{ControlSocket, Found, ask, look_for_links, name_at, socket_in};
 
 /// What can be asked of a running link.

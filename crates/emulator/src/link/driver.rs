@@ -23,13 +23,13 @@ use anyhow::{Context, Result};
 use emulate::{Direction, Link, LinkConfig};
 use vocab::Time;
 
-use super::device::{Device, Received};
 use super::pace::{GATHER, Pace, Priority};
 use super::processor::Processor;
 use super::record::{Heading, LinkRecord, RecordSink};
 use super::report::{DirectionReport, Lateness, LinkReport};
-use super::system::{self, Waker};
 use super::watch::{Observed, Watch};
+use host::packets::device::{Device, Received};
+use host::packets::system::{self, Waker};
 
 /// Packets read from one device, or written to one, before the other side has its turn: some
 /// 0.1 ms of system calls.

@@ -26,36 +26,21 @@
 //! is worth nothing. Where that goes so far that the link is not what it was set to, it is said at
 //! once (`watch.rs`).
 
-mod bpf;
 mod bridge;
 pub mod control;
-mod device;
 mod driver;
-mod frame;
-mod interface;
-mod interface_system;
-mod interface_use;
 pub mod metrics;
-mod namespace;
-pub mod offload;
 mod pace;
 pub mod packet_log;
-mod packet_socket;
-mod packet_system;
 mod pcapng;
 pub mod presets;
 mod processor;
 mod record;
-mod refused;
 pub mod replay;
 mod report;
 pub mod settings;
 mod signals;
-mod system;
-mod tun;
 mod watch;
-mod xdp;
-mod xdp_system;
 
 use std::sync::mpsc;
 use std::thread;
@@ -63,38 +48,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 pub use emulate::{DirectionConfig, Line, LinkConfig, Loss};
+use host::packets::device::Device;
+pub use host::packets::namespace::Namespace;
+pub use host::packets::offload;
+use host::packets::system::{self, Waker};
+use host::packets::tun::Tun;
+pub use host::packets::{Endpoint, Offloads};
+pub use host::refused::Refused;
 
 pub use bridge::{BridgeEnd, BridgeIo};
-use device::Device;
-pub(crate) use device::beside;
 use driver::{Command, Driver};
-pub use namespace::Namespace;
 pub use record::{Heading, LinkRecord, RecordSink};
-pub use refused::Refused;
 pub use report::{DirectionReport, LinkReport};
 pub use signals::StopSignals;
-use system::Waker;
-use tun::Tun;
-
-/// One end of the link: a device that the link creates.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// The device's name, 1 to 15 bytes.
-    pub device: String,
-    /// Where to create it; `None` is the namespace of the calling thread.
-    pub namespace: Option<Namespace>,
-}
-
-impl Endpoint {
-    /// A device in the namespace of the calling thread.
-    #[must_use]
-    pub fn here(device: impl Into<String>) -> Self {
-        Self {
-            device: device.into(),
-            namespace: None,
-        }
-    }
-}
 
 /// What a link carries packets between.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,18 +83,6 @@ pub enum Devices {
         /// How frames come and go.
         io: BridgeIo,
     },
-}
-
-/// Whether the kernel may hand a run of packets to a TUN device as one, and is handed such runs.
-/// The model sees the real packets either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Offloads {
-    /// It may, which saves most of the work.
-    #[default]
-    On,
-    /// Each packet comes and goes alone, so that a capture at the device shows what a wire would
-    /// carry.
-    Off,
 }
 
 impl Devices {

@@ -221,7 +221,7 @@ mod tests {
     /// A link's capture has each packet that came through twice, at either end, and a lost one once.
     #[test]
     fn what_hosts_sent_over_a_link_is_read_out_of_its_capture_once() {
-        use crate::capture::{Event, Frames, Packet, Streams};
+        use capture::{Event, Frames, Packet, Streams};
         const FIN_ACK: u8 = 0x11;
         const SYN: u8 = 2;
         const ACK: u8 = 16;
@@ -272,8 +272,8 @@ mod tests {
             } = event
             {
                 match direction {
-                    crate::capture::Direction::FromClient => asked.extend_from_slice(&bytes),
-                    crate::capture::Direction::FromServer => answered.extend_from_slice(&bytes),
+                    capture::Direction::FromClient => asked.extend_from_slice(&bytes),
+                    capture::Direction::FromServer => answered.extend_from_slice(&bytes),
                 }
             }
         }

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::system;
-use crate::kernel;
+use host::kernel;
+use host::packets::system;
 
 /// Packets are dense when so many come within [`DENSE_SPAN`]: 5,000 per second.
 const DENSE_PACKETS: usize = 50;

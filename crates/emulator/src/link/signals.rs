@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::system;
+use host::packets::system;
 
 /// SIGTERM, SIGINT and SIGHUP, blocked in this thread and in every thread that it starts later.
 #[derive(Debug)]

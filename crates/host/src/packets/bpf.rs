@@ -41,11 +41,11 @@ const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
 /// What the frame's arrival by CLOCK_MONOTONIC takes in front of it.
-pub(super) const STAMP_BYTES: usize = 8;
+pub const STAMP_BYTES: usize = 8;
 
 /// Whether the driver runs the program, or the kernel in its stead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub enum Mode {
     /// In the driver, before the kernel makes anything of a frame.
     Native,
     /// In the kernel, for drivers that cannot.
@@ -64,7 +64,7 @@ impl Mode {
 
 /// Which way frames are going that a host is kept out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub enum Way {
     /// From the wire to the host.
     In,
     /// From the host to the wire.
@@ -194,11 +194,11 @@ fn stamp_and_redirect(map: RawFd) -> Vec<Instruction> {
 
 /// Sockets by the receive queue they serve.
 #[derive(Debug)]
-pub(super) struct SocketMap(OwnedFd);
+pub struct SocketMap(OwnedFd);
 
 impl SocketMap {
     /// A map for so many queues.
-    pub(super) fn new(queues: u32) -> io::Result<Self> {
+    pub fn new(queues: u32) -> io::Result<Self> {
         /// Of `union bpf_attr`, what MAP_CREATE reads.
         #[repr(C)]
         struct Attributes {
@@ -219,7 +219,7 @@ impl SocketMap {
     }
 
     /// Lets a socket have the frames of a queue.
-    pub(super) fn insert(&self, queue: u32, socket: &impl AsRawFd) -> io::Result<()> {
+    pub fn insert(&self, queue: u32, socket: &impl AsRawFd) -> io::Result<()> {
         /// Of `union bpf_attr`, what MAP_UPDATE_ELEM reads.
         #[repr(C)]
         struct Attributes {
@@ -247,11 +247,11 @@ impl SocketMap {
     dead_code,
     reason = "holding the descriptor is what keeps the program attached"
 )]
-pub(super) struct Attached(OwnedFd);
+pub struct Attached(OwnedFd);
 
 /// Leads the frames that come into an interface of the calling thread's namespace to the sockets
 /// of `map`.
-pub(super) fn lead_to(map: &SocketMap, index: i32, mode: Mode) -> io::Result<Attached> {
+pub fn lead_to(map: &SocketMap, index: i32, mode: Mode) -> io::Result<Attached> {
     let map = map.0.as_raw_fd();
     // Linux before 5.8 keeps its clock for programs under the GPL.
     let program =
@@ -262,7 +262,7 @@ pub(super) fn lead_to(map: &SocketMap, index: i32, mode: Mode) -> io::Result<Att
 /// Keeps this host's network stack from what comes into an interface of the calling thread's
 /// namespace, or goes out of it. Packet sockets hear what comes in all the same, and send around
 /// the other as long as they bypass the queueing discipline.
-pub(super) fn keep_host_out(index: i32, way: Way) -> io::Result<Attached> {
+pub fn keep_host_out(index: i32, way: Way) -> io::Result<Attached> {
     let program = load(CLASSIFIER, &[assemble::set(0, DROP), assemble::exit()])?;
     let at = match way {
         Way::In => AT_INGRESS,

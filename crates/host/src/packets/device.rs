@@ -16,7 +16,7 @@ use bytes::Bytes;
 use emulate::{Delivery, Framing};
 
 /// One end of the link.
-pub(super) trait Device: Send {
+pub trait Device: Send {
     /// The name to call it by in messages.
     fn name(&self) -> &str;
 
@@ -59,7 +59,7 @@ const READING: Duration = Duration::from_micros(2);
 const READINGS_MAX: u32 = 4;
 
 /// What another clock shows, and the same moment on the link's.
-pub(crate) fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
+pub fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
     let mut before = Instant::now();
     for _ in 0..READINGS_MAX {
         let shown = read();
@@ -75,9 +75,9 @@ pub(crate) fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
 
 /// A packet from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Received {
+pub struct Received {
     /// The packet as it would be on a wire, its check sums completed.
-    pub(super) packet: Bytes,
+    pub packet: Bytes,
     /// When it came; `None` where the kernel does not say.
-    pub(super) came: Option<Instant>,
+    pub came: Option<Instant>,
 }

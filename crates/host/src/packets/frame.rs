@@ -13,9 +13,9 @@ use super::offload::{self, HEADER_LENGTH};
 /// Both addresses.
 const ADDRESSES: usize = 12;
 /// Addresses and type.
-pub(super) const HEADER: usize = 14;
+pub const HEADER: usize = 14;
 /// A tag: its type and its control information.
-pub(super) const TAG: usize = 4;
+pub const TAG: usize = 4;
 
 /// IEEE 802.1Q and 802.1ad, and what came before the latter.
 const TAG_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
@@ -26,7 +26,7 @@ const IPV6: u16 = 0x86dd;
 const TAGS_MAX: usize = 4;
 
 /// Where the packet in a frame begins; `None` if the frame ends before.
-pub(super) fn packet_offset(frame: &[u8]) -> Option<usize> {
+pub fn packet_offset(frame: &[u8]) -> Option<usize> {
     let mut end = HEADER;
     for _ in 0..=TAGS_MAX {
         let kind = frame.get(end - 2..end)?;
@@ -40,7 +40,7 @@ pub(super) fn packet_offset(frame: &[u8]) -> Option<usize> {
 
 /// Hands each real frame that `frame` stands for to `each`, with the tag put back that the kernel
 /// took out and all check sums completed; says whether it could be told apart.
-pub(super) fn make_real(
+pub fn make_real(
     offload: [u8; HEADER_LENGTH],
     tag: Option<(u16, u16)>,
     frame: &[u8],
@@ -103,7 +103,7 @@ fn complete(offload: [u8; HEADER_LENGTH], tag: Option<(u16, u16)>, frame: &[u8])
 
 /// A header for the kernel whose places count from elsewhere: from a frame's first byte instead of
 /// a packet's, or the other way round. `None` if they would lie before that.
-pub(super) fn moved(mut header: [u8; HEADER_LENGTH], by: i32) -> Option<[u8; HEADER_LENGTH]> {
+pub fn moved(mut header: [u8; HEADER_LENGTH], by: i32) -> Option<[u8; HEADER_LENGTH]> {
     /// Where the length of the headers stands, and the start of what is summed.
     const PLACES: [usize; 2] = [2, 6];
     if header[0] & offload::NEEDS_CHECKSUM == 0 && header[1] == 0 {
@@ -126,7 +126,7 @@ pub(super) fn moved(mut header: [u8; HEADER_LENGTH], by: i32) -> Option<[u8; HEA
 /// Frames that reach an XDP program say nothing of it, but then the field holds the sum of the
 /// pseudo header alone. One whole packet in 65,536 looks the same by chance: computed anew, its
 /// check sum is what it was.
-pub(super) fn complete_checksum(frame: &mut [u8]) {
+pub fn complete_checksum(frame: &mut [u8]) {
     if let Some(start) = packet_offset(frame)
         && let Some(place) = unfinished_checksum(frame, start)
     {

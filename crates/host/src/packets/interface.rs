@@ -22,7 +22,7 @@ use super::namespace::{Namespace, within};
 
 /// An interface in use; dropping it puts it back as it was.
 #[derive(Debug)]
-pub(super) struct Interface {
+pub struct Interface {
     name: String,
     index: i32,
     mtu: usize,
@@ -45,7 +45,7 @@ impl Interface {
     ///
     /// # Errors
     /// When there is none of this name, or it cannot be an end of a bridge.
-    pub(super) fn find(name: &str, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn find(name: &str, namespace: Option<&Namespace>) -> Result<Self> {
         in_namespace(namespace, || Self::find_here(name)).with_context(|| match namespace {
             Some(namespace) => format!("cannot bridge {name} in {namespace}"),
             None => format!("cannot bridge {name}"),
@@ -92,11 +92,7 @@ impl Interface {
     ///
     /// # Errors
     /// When another link has it, or the user may not.
-    pub(super) fn take(
-        &mut self,
-        namespace: Option<&Namespace>,
-        features: &[Feature],
-    ) -> Result<()> {
+    pub fn take(&mut self, namespace: Option<&Namespace>, features: &[Feature]) -> Result<()> {
         let index = self.index;
         self.claim = Some(in_namespace(namespace, move || claim(index))?);
         // Before it comes up, so that this host announces no address of its own on it.
@@ -143,37 +139,37 @@ impl Interface {
     }
 
     /// Its name.
-    pub(super) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its number.
-    pub(super) fn index(&self) -> i32 {
+    pub fn index(&self) -> i32 {
         self.index
     }
 
     /// The longest payload of its frames.
-    pub(super) fn mtu(&self) -> usize {
+    pub fn mtu(&self) -> usize {
         self.mtu
     }
 
     /// How many queues frames come in by.
-    pub(super) fn receive_queues(&self) -> u32 {
+    pub fn receive_queues(&self) -> u32 {
         self.receive_queues
     }
 
     /// Whether its other end is an interface of this machine, too.
-    pub(super) fn is_veth(&self) -> bool {
+    pub fn is_veth(&self) -> bool {
         self.driver == "veth"
     }
 
     /// Whether it and `other` are one.
-    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+    pub fn is_same_as(&self, other: &Self) -> bool {
         self.index == other.index && self.namespace_id == other.namespace_id
     }
 
     /// Says whether large packets may be handed to it to be split.
-    pub(super) fn splits_large_packets(&self) -> bool {
+    pub fn splits_large_packets(&self) -> bool {
         matches!(
             system::feature(&self.socket, &self.name, Feature::TcpSegmentation),
             Ok(true)
@@ -184,7 +180,7 @@ impl Interface {
     ///
     /// # Errors
     /// When the interface is gone. One that is only down may come up again.
-    pub(super) fn judge(&self, error: &io::Error) -> Result<()> {
+    pub fn judge(&self, error: &io::Error) -> Result<()> {
         if !system::exists(&self.socket, self.index) {
             bail!(
                 "the interface {} is gone ({error}); it was deleted or moved to another network namespace, and the link has ended",
@@ -226,7 +222,7 @@ fn claim(index: i32) -> Result<UnixListener> {
 }
 
 /// Runs `work` where the interface is.
-pub(super) fn in_namespace<T: Send>(
+pub fn in_namespace<T: Send>(
     namespace: Option<&Namespace>,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {

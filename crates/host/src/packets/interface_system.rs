@@ -23,7 +23,7 @@ const GET_CHANNELS: u32 = 0x3c;
 /// What a device may do to packets on its own, as ETHTOOL_G… and ETHTOOL_S… of linux/ethtool.h
 /// name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Feature {
+pub enum Feature {
     /// Joins received TCP packets in a way that cannot be undone.
     LargeReceive,
     /// Joins received packets in a way that can.
@@ -79,7 +79,7 @@ struct Channels {
 }
 
 /// A socket of this namespace that carries nothing and answers questions about its devices.
-pub(super) fn question_socket() -> io::Result<OwnedFd> {
+pub fn question_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed; a new descriptor is ours alone.
     unsafe {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
@@ -92,7 +92,7 @@ pub(super) fn question_socket() -> io::Result<OwnedFd> {
 }
 
 /// The number of a device.
-pub(super) fn index(socket: &OwnedFd, device: &str) -> io::Result<i32> {
+pub fn index(socket: &OwnedFd, device: &str) -> io::Result<i32> {
     let mut values = request(device);
     ioctl(
         socket.as_fd(),
@@ -104,7 +104,7 @@ pub(super) fn index(socket: &OwnedFd, device: &str) -> io::Result<i32> {
 }
 
 /// Whether there still is a device of this number in the socket's namespace.
-pub(super) fn exists(socket: &OwnedFd, index: i32) -> bool {
+pub fn exists(socket: &OwnedFd, index: i32) -> bool {
     let mut values = request("");
     values.ifr_ifru.ifru_ifindex = index;
     ioctl(
@@ -116,7 +116,7 @@ pub(super) fn exists(socket: &OwnedFd, index: i32) -> bool {
 }
 
 /// The flags of a device, `IFF_…` of netdevice(7).
-pub(super) fn flags(socket: &OwnedFd, device: &str) -> io::Result<i32> {
+pub fn flags(socket: &OwnedFd, device: &str) -> io::Result<i32> {
     let mut values = request(device);
     ioctl(
         socket.as_fd(),
@@ -128,7 +128,7 @@ pub(super) fn flags(socket: &OwnedFd, device: &str) -> io::Result<i32> {
 }
 
 /// Brings a device up, or down.
-pub(super) fn set_up(socket: &OwnedFd, device: &str, up: bool) -> io::Result<()> {
+pub fn set_up(socket: &OwnedFd, device: &str, up: bool) -> io::Result<()> {
     let mut flags = flags(socket, device)?;
     if up {
         flags |= libc::IFF_UP;
@@ -145,7 +145,7 @@ pub(super) fn set_up(socket: &OwnedFd, device: &str, up: bool) -> io::Result<()>
 }
 
 /// The longest payload of a frame.
-pub(super) fn mtu(socket: &OwnedFd, device: &str) -> io::Result<usize> {
+pub fn mtu(socket: &OwnedFd, device: &str) -> io::Result<usize> {
     let mut values = request(device);
     ioctl(socket.as_fd(), libc::SIOCGIFMTU as libc::Ioctl, &mut values)?;
     // SAFETY: SIOCGIFMTU has just written this member of the union.
@@ -153,7 +153,7 @@ pub(super) fn mtu(socket: &OwnedFd, device: &str) -> io::Result<usize> {
 }
 
 /// What kind of hardware it is, or acts as: `ARPHRD_…` of linux/if_arp.h.
-pub(super) fn hardware(socket: &OwnedFd, device: &str) -> io::Result<u16> {
+pub fn hardware(socket: &OwnedFd, device: &str) -> io::Result<u16> {
     let mut values = request(device);
     ioctl(
         socket.as_fd(),
@@ -172,7 +172,7 @@ fn ethtool<T>(socket: BorrowedFd<'_>, device: &str, structure: &mut T) -> io::Re
 }
 
 /// The name of the device's driver, such as `veth`.
-pub(super) fn driver(socket: &OwnedFd, device: &str) -> io::Result<String> {
+pub fn driver(socket: &OwnedFd, device: &str) -> io::Result<String> {
     // SAFETY: the structure is plain data, for which all zeros is a value.
     let mut info: DriverInfo = unsafe { mem::zeroed() };
     info.command = DRIVER_INFO;
@@ -187,7 +187,7 @@ pub(super) fn driver(socket: &OwnedFd, device: &str) -> io::Result<String> {
 }
 
 /// How many receive queues a device has in use.
-pub(super) fn receive_queues(socket: &OwnedFd, device: &str) -> io::Result<u32> {
+pub fn receive_queues(socket: &OwnedFd, device: &str) -> io::Result<u32> {
     // SAFETY: the structure is plain data, for which all zeros is a value.
     let mut channels: Channels = unsafe { mem::zeroed() };
     channels.command = GET_CHANNELS;
@@ -196,18 +196,13 @@ pub(super) fn receive_queues(socket: &OwnedFd, device: &str) -> io::Result<u32> 
 }
 
 /// Whether a feature is switched on.
-pub(super) fn feature(socket: &OwnedFd, device: &str, feature: Feature) -> io::Result<bool> {
+pub fn feature(socket: &OwnedFd, device: &str, feature: Feature) -> io::Result<bool> {
     let (get, _, bits) = feature.commands();
     Ok(value(socket, device, get)? & bits != 0)
 }
 
 /// Switches a feature on or off.
-pub(super) fn set_feature(
-    socket: &OwnedFd,
-    device: &str,
-    feature: Feature,
-    on: bool,
-) -> io::Result<()> {
+pub fn set_feature(socket: &OwnedFd, device: &str, feature: Feature, on: bool) -> io::Result<()> {
     let (get, set, bits) = feature.commands();
     let others = value(socket, device, get)? & !bits;
     let mut value = Value {
@@ -225,9 +220,12 @@ fn value(socket: &OwnedFd, device: &str, command: u32) -> io::Result<u32> {
 
 /// What rtnetlink(7) can be asked to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Table {
+pub enum Table {
+    /// Interfaces (RTM_GETLINK).
     Links,
+    /// Addresses of interfaces (RTM_GETADDR).
     Addresses,
+    /// Routes of all tables (RTM_GETROUTE).
     Routes,
 }
 
@@ -243,7 +241,7 @@ const MESSAGE_HEADER: usize = 16;
 ///
 /// # Errors
 /// When the kernel does not list it.
-pub(super) fn dump(table: Table, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+pub fn dump(table: Table, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     // SAFETY: no pointers are passed; a new descriptor is ours alone.
     let socket = unsafe {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;

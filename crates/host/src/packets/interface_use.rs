@@ -18,17 +18,37 @@ use super::interface_system::{self as system, Table};
 
 /// One use of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Use {
+pub enum Use {
     /// It is a port of another interface of this kind.
-    Port { master: String, kind: String },
+    Port {
+        /// Name of the other interface.
+        master: String,
+        /// Kind of the other interface, as `ip -d link` names it.
+        kind: String,
+    },
     /// A default route leads through it.
     DefaultRoute,
     /// Another interface of this kind is stacked on it.
-    Parent { child: String, kind: String },
+    Parent {
+        /// Name of the other interface.
+        child: String,
+        /// Kind of the other interface, as `ip -d link` names it.
+        kind: String,
+    },
     /// It has an address, with the length of its network's prefix.
-    Address { address: IpAddr, prefix: u8 },
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// Length of the prefix, bits.
+        prefix: u8,
+    },
     /// A route leads through it.
-    Route { network: IpAddr, prefix: u8 },
+    Route {
+        /// First address of the destination network.
+        network: IpAddr,
+        /// Length of the prefix, bits.
+        prefix: u8,
+    },
 }
 
 /// What stands in the way of a bridge over the interface of this number in the calling thread's
@@ -36,7 +56,7 @@ pub(super) enum Use {
 ///
 /// # Errors
 /// When the kernel does not say.
-pub(super) fn of_interface(index: i32) -> io::Result<Option<Use>> {
+pub fn of_interface(index: i32) -> io::Result<Option<Use>> {
     let mut uses = Uses::of(index);
     system::dump(Table::Links, |message| uses.link(message))?;
     system::dump(Table::Addresses, |message| uses.address(message))?;
@@ -46,7 +66,7 @@ pub(super) fn of_interface(index: i32) -> io::Result<Option<Use>> {
 
 impl Use {
     /// What it is and what to do, about the interface of this name.
-    pub(super) fn explain(&self, name: &str) -> String {
+    pub fn explain(&self, name: &str) -> String {
         match self {
             Use::Port { master, kind } => {
                 let (what, instead) = match kind.as_str() {

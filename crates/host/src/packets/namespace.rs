@@ -30,7 +30,7 @@ impl Namespace {
     }
 
     /// Opens it.
-    pub(super) fn open(&self) -> Result<File> {
+    pub fn open(&self) -> Result<File> {
         let path = self.path();
         File::open(&path).with_context(|| {
             format!(
@@ -50,7 +50,7 @@ impl fmt::Display for Namespace {
 /// Runs `work` inside the namespace behind `file`, or in the caller's own if there is none.
 ///
 /// A thread enters a namespace for good, so this one is started for `work` and ends with it.
-pub(super) fn within<T: Send>(
+pub fn within<T: Send>(
     file: Option<BorrowedFd<'_>>,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {

@@ -38,7 +38,7 @@ const PAUSES_MAX: u32 = 25;
 
 /// A pair of sockets on one interface.
 #[derive(Debug)]
-pub(super) struct PacketSocket {
+pub struct PacketSocket {
     ring: FrameRing,
     sender: FrameSender,
     waiting: Vec<Bytes>,
@@ -79,7 +79,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// When the user may not.
-    pub(super) fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
         let frame_bytes = interface.mtu() + frame::HEADER + frame::TAG;
         let index = interface.index();
         let (ring, sender) = in_namespace(namespace, || {

@@ -39,10 +39,10 @@ const BIG_FRAMES_BYTES: libc::c_int = 16 * 1_024 * 1_024;
 const SEND_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// The longest frame that the kernel makes of many: 64 KiB of IP, and room for its tags.
-pub(super) const FRAME_MAX: usize = 65_536 + 64;
+pub const FRAME_MAX: usize = 65_536 + 64;
 
 /// Frames handed over in one system call.
-pub(super) const BATCH_FRAMES: usize = 64;
+pub const BATCH_FRAMES: usize = 64;
 
 /// A raw socket that carries nothing yet.
 fn raw_socket() -> io::Result<OwnedFd> {
@@ -58,7 +58,7 @@ fn raw_socket() -> io::Result<OwnedFd> {
 }
 
 /// Sets an option of a socket to a plain value.
-pub(super) fn set_option<T>(
+pub fn set_option<T>(
     socket: &OwnedFd,
     level: libc::c_int,
     option: libc::c_int,
@@ -131,10 +131,14 @@ fn pending_error(socket: &OwnedFd) -> io::Result<Option<io::Error>> {
 /// A socket that keeps a device promiscuous, receives nothing, and is in error once the device
 /// goes down or away.
 #[derive(Debug)]
-pub(super) struct Guardian(OwnedFd);
+pub struct Guardian(OwnedFd);
 
 impl Guardian {
-    pub(super) fn of(index: i32) -> io::Result<Self> {
+    /// Opens the socket for the interface with this index.
+    ///
+    /// # Errors
+    /// When the process may not open packet sockets, or the interface is gone.
+    pub fn of(index: i32) -> io::Result<Self> {
         let socket = raw_socket()?;
         // The kernel tells only sockets that receive something; this filter keeps it all away.
         let nothing = [libc::sock_filter {
@@ -160,7 +164,7 @@ impl Guardian {
     }
 
     /// What has happened to the device since the last call.
-    pub(super) fn error(&self) -> io::Result<Option<io::Error>> {
+    pub fn error(&self) -> io::Result<Option<io::Error>> {
         pending_error(&self.0)
     }
 }
@@ -173,20 +177,20 @@ impl AsFd for Guardian {
 
 /// A frame as the kernel hands it over.
 #[derive(Debug)]
-pub(super) struct Frame<'a> {
+pub struct Frame<'a> {
     /// The virtio_net_hdr.
-    pub(super) offload: [u8; OFFLOAD_HEADER],
+    pub offload: [u8; OFFLOAD_HEADER],
     /// From the destination address on.
-    pub(super) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// The tag that the kernel has taken out: protocol and control information.
-    pub(super) tag: Option<(u16, u16)>,
+    pub tag: Option<(u16, u16)>,
     /// When it came, by CLOCK_REALTIME.
-    pub(super) stamp: Duration,
+    pub stamp: Duration,
 }
 
 /// Received frames of one device.
 #[derive(Debug)]
-pub(super) struct FrameRing {
+pub struct FrameRing {
     socket: OwnedFd,
     memory: *mut u8,
     length: usize,
@@ -206,7 +210,7 @@ unsafe impl Send for FrameRing {}
 impl FrameRing {
     /// Begins to receive all frames that come into a device, of which an ordinary one is up to
     /// `frame_bytes` long.
-    pub(super) fn open(index: i32, frame_bytes: usize) -> io::Result<Self> {
+    pub fn open(index: i32, frame_bytes: usize) -> io::Result<Self> {
         let socket = raw_socket()?;
         let packet = libc::SOL_PACKET;
         set_option(
@@ -268,7 +272,7 @@ impl FrameRing {
 
     /// Takes the next frame if there is one; says whether there was. A frame that the kernel could
     /// not keep whole is counted as dropped and not shown.
-    pub(super) fn take(&mut self, take: impl FnOnce(Frame<'_>)) -> bool {
+    pub fn take(&mut self, take: impl FnOnce(Frame<'_>)) -> bool {
         // SAFETY: `next` is below the number of slots, so the header lies inside the mapping. Its
         // first field is the status word, which the kernel and we write by turns.
         let (slot, status_word) = unsafe {
@@ -331,7 +335,7 @@ impl FrameRing {
     }
 
     /// Frames that found no room, from the start on.
-    pub(super) fn dropped(&mut self) -> u64 {
+    pub fn dropped(&mut self) -> u64 {
         let mut statistics = libc::tpacket_stats {
             tp_packets: 0,
             tp_drops: 0,
@@ -355,7 +359,7 @@ impl FrameRing {
     }
 
     /// What has happened to the device since the last call.
-    pub(super) fn error(&self) -> io::Result<Option<io::Error>> {
+    pub fn error(&self) -> io::Result<Option<io::Error>> {
         pending_error(&self.socket)
     }
 }
@@ -404,19 +408,23 @@ fn set_buffer(
 }
 
 /// Lets a socket have so many bytes with the kernel that are not sent yet.
-pub(super) fn allow_to_send(socket: &OwnedFd, bytes: usize) -> io::Result<()> {
+pub fn allow_to_send(socket: &OwnedFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
 }
 
 /// Sends frames out of one device, around its queueing discipline.
 #[derive(Debug)]
-pub(super) struct FrameSender {
+pub struct FrameSender {
     socket: OwnedFd,
 }
 
 impl FrameSender {
-    pub(super) fn open(index: i32) -> io::Result<Self> {
+    /// Opens a socket that sends out of the interface with this index.
+    ///
+    /// # Errors
+    /// When the process may not open packet sockets, or the interface is gone.
+    pub fn open(index: i32) -> io::Result<Self> {
         let socket = raw_socket()?;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1_i32)?;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1_i32)?;
@@ -431,7 +439,7 @@ impl FrameSender {
     ///
     /// # Errors
     /// When the first one is not taken.
-    pub(super) fn send(&self, frames: &[Bytes]) -> io::Result<usize> {
+    pub fn send(&self, frames: &[Bytes]) -> io::Result<usize> {
         static NO_OFFLOAD: [u8; OFFLOAD_HEADER] = [0; OFFLOAD_HEADER];
         const EMPTY: libc::iovec = libc::iovec {
             iov_base: ptr::null_mut(),
@@ -463,7 +471,7 @@ impl FrameSender {
     }
 
     /// Hands over one frame in pieces, the first of which is its virtio_net_hdr.
-    pub(super) fn send_pieces(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+    pub fn send_pieces(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         // SAFETY: msghdr is plain data, for which all zeros is a value.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();

@@ -23,10 +23,10 @@ const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0 as libc::Ioctl;
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2 as libc::Ioctl;
 
 /// The longest device name, without the zero at its end.
-pub(super) const DEVICE_NAME_MAX: usize = libc::IFNAMSIZ - 1;
+pub const DEVICE_NAME_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// An `ifreq` with this name and nothing else in it.
-pub(super) fn request(device: &str) -> libc::ifreq {
+pub fn request(device: &str) -> libc::ifreq {
     // SAFETY: ifreq is plain data, for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in request
@@ -39,7 +39,11 @@ pub(super) fn request(device: &str) -> libc::ifreq {
     request
 }
 
-pub(super) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+/// Turns the result of a system call into a value or the error that the kernel set.
+///
+/// # Errors
+/// When the result is negative: `errno`.
+pub fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -48,7 +52,7 @@ pub(super) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// An ioctl whose argument is an `ifreq`.
-pub(super) fn ioctl(
+pub fn ioctl(
     file: BorrowedFd<'_>,
     number: libc::Ioctl,
     request: &mut libc::ifreq,
@@ -60,7 +64,7 @@ pub(super) fn ioctl(
 
 /// Makes `file`, which is an open /dev/net/tun, a new TUN device of this name, without packet
 /// information, with a `virtio_net_hdr` before each packet, and without offloads so far.
-pub(super) fn attach_tun(file: &File, device: &str) -> io::Result<()> {
+pub fn attach_tun(file: &File, device: &str) -> io::Result<()> {
     let mut request = request(device);
     // Exclusive: one that somebody has kept ready is not ours to change and to read.
     let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
@@ -69,27 +73,27 @@ pub(super) fn attach_tun(file: &File, device: &str) -> io::Result<()> {
 }
 
 /// Which packets a TUN device takes unfinished: `TUN_F_…` of linux/if_tun.h.
-pub(super) mod unfinished {
+pub mod unfinished {
     /// Without check sum.
-    pub(crate) const CHECKSUM: u32 = 0x01;
+    pub const CHECKSUM: u32 = 0x01;
     /// Runs of TCP segments, over IPv4 and IPv6.
-    pub(crate) const TCP: u32 = 0x02 | 0x04;
+    pub const TCP: u32 = 0x02 | 0x04;
     /// Runs of UDP datagrams, over IPv4 and IPv6; Linux 6.2 and later.
-    pub(crate) const UDP: u32 = 0x20 | 0x40;
+    pub const UDP: u32 = 0x20 | 0x40;
 }
 
 /// Says which unfinished packets this TUN device takes; the kernel finishes the others before.
 ///
 /// # Errors
 /// When the kernel knows one of them not.
-pub(super) fn set_tun_offload(file: &File, kinds: u32) -> io::Result<()> {
+pub fn set_tun_offload(file: &File, kinds: u32) -> io::Result<()> {
     // SAFETY: this ioctl takes a number and no pointer.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(kinds)) })
         .map(|_| ())
 }
 
 /// The name that a TUN device has now; it may have been renamed.
-pub(super) fn tun_name(file: &File) -> io::Result<String> {
+pub fn tun_name(file: &File) -> io::Result<String> {
     let mut request = request("");
     ioctl(file.as_fd(), TUNGETIFF, &mut request)?;
     let name: Vec<u8> = request
@@ -102,7 +106,7 @@ pub(super) fn tun_name(file: &File) -> io::Result<String> {
 }
 
 /// The namespace that a TUN device is in now; it may have been moved.
-pub(super) fn tun_namespace(file: &File) -> io::Result<OwnedFd> {
+pub fn tun_namespace(file: &File) -> io::Result<OwnedFd> {
     // SAFETY: this ioctl takes no argument and returns a new descriptor, which is ours alone.
     unsafe {
         let descriptor = checked(libc::ioctl(file.as_raw_fd(), TUNGETDEVNETNS))?;
@@ -111,7 +115,7 @@ pub(super) fn tun_namespace(file: &File) -> io::Result<OwnedFd> {
 }
 
 /// Sets MTU and transmit queue of a device in this namespace and brings it up.
-pub(super) fn bring_up(device: &str, mtu: u16, queue_packets: u16) -> io::Result<()> {
+pub fn bring_up(device: &str, mtu: u16, queue_packets: u16) -> io::Result<()> {
     // SAFETY: no pointers are passed; a new descriptor is ours alone.
     let socket = unsafe {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
@@ -148,14 +152,14 @@ pub(super) fn bring_up(device: &str, mtu: u16, queue_packets: u16) -> io::Result
 }
 
 /// Moves the calling thread into a network namespace.
-pub(super) fn enter_network_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
+pub fn enter_network_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed; the descriptor is open through the call.
     checked(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(|_| ())
 }
 
 /// Lets the kernel wake this thread at the nanosecond asked for and not up to 50 µs later, as it
 /// may by default to save wake-ups.
-pub(super) fn sharpen_timers() {
+pub fn sharpen_timers() {
     // SAFETY: no pointers are passed. It cannot fail for the calling thread.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64);
@@ -167,7 +171,7 @@ pub(super) fn sharpen_timers() {
 ///
 /// Beside two busy cores the default is to wait for up to a slice of each other thread, several
 /// milliseconds; a real-time class would be stopped for 50 ms in each second under load.
-pub(super) fn raise_priority() -> io::Result<()> {
+pub fn raise_priority() -> io::Result<()> {
     // SAFETY: sched_attr is plain data, for which all zeros is a value.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     attributes.size = mem::size_of::<libc::sched_attr>() as u32;
@@ -187,7 +191,7 @@ pub(super) fn raise_priority() -> io::Result<()> {
 }
 
 /// The processors that this thread may run on.
-pub(super) fn allowed_processors() -> io::Result<Vec<usize>> {
+pub fn allowed_processors() -> io::Result<Vec<usize>> {
     // SAFETY: cpu_set_t is plain data, for which all zeros is a value.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
     // SAFETY: the kernel writes no more than the size that it is told; 0 is this thread.
@@ -200,7 +204,7 @@ pub(super) fn allowed_processors() -> io::Result<Vec<usize>> {
 }
 
 /// Lets this thread run on these of [`allowed_processors`] only.
-pub(super) fn run_on(processors: &[usize]) -> io::Result<()> {
+pub fn run_on(processors: &[usize]) -> io::Result<()> {
     // SAFETY: cpu_set_t is plain data, for which all zeros is a value; the numbers of
     // `allowed_processors` are below its size.
     let set = unsafe {
@@ -216,7 +220,7 @@ pub(super) fn run_on(processors: &[usize]) -> io::Result<()> {
 }
 
 /// Where this thread runs at this moment.
-pub(super) fn this_processor() -> Option<usize> {
+pub fn this_processor() -> Option<usize> {
     // SAFETY: no pointers are passed.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
@@ -227,7 +231,7 @@ pub(super) fn this_processor() -> Option<usize> {
 /// Where Linux shares out processors by session (`sched_autogroup_enabled`), a thread's priority
 /// counts inside its session only: a link in the session of a busy program shares that one's
 /// part. Says whether this process now leads a session.
-pub(super) fn stand_apart() -> bool {
+pub fn stand_apart() -> bool {
     if leads_its_session() {
         return true;
     }
@@ -256,7 +260,7 @@ fn leads_its_session() -> bool {
 
 /// Puts this process's session before others, if it is its own and sessions are what processors
 /// are shared out by.
-pub(super) fn raise_session() -> io::Result<()> {
+pub fn raise_session() -> io::Result<()> {
     let path = "/proc/self/autogroup";
     if leads_its_session() && std::path::Path::new(path).exists() {
         std::fs::write(path, "-20")
@@ -269,7 +273,7 @@ pub(super) fn raise_session() -> io::Result<()> {
 ///
 /// The kernel rounds the span up by a thousandth of it, so a caller who wants microseconds
 /// asks for milliseconds and asks again.
-pub(super) fn wait_readable<const N: usize>(
+pub fn wait_readable<const N: usize>(
     files: [BorrowedFd<'_>; N],
     span: Option<Duration>,
 ) -> io::Result<[bool; N]> {
@@ -297,7 +301,7 @@ pub(super) fn wait_readable<const N: usize>(
 }
 
 /// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in those it starts.
-pub(super) fn block_stop_signals() -> io::Result<()> {
+pub fn block_stop_signals() -> io::Result<()> {
     let signals = stop_signals();
     // SAFETY: the set is initialised and lives through the call; the old set is not asked for.
     let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, ptr::null_mut()) };
@@ -309,7 +313,7 @@ pub(super) fn block_stop_signals() -> io::Result<()> {
 }
 
 /// Fetches one of the blocked signals within `span`; says whether one came.
-pub(super) fn wait_for_stop_signal(span: Duration) -> bool {
+pub fn wait_for_stop_signal(span: Duration) -> bool {
     let signals = stop_signals();
     let timeout = timespec(span);
     // SAFETY: set and timeout live through the call; no information about the signal is asked for.
@@ -337,10 +341,14 @@ fn timespec(span: Duration) -> libc::timespec {
 
 /// Wakes a thread out of [`wait_readable`]: an eventfd.
 #[derive(Debug)]
-pub(super) struct Waker(File);
+pub struct Waker(File);
 
 impl Waker {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Opens a new eventfd.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers are passed; a new descriptor is ours alone.
         let file = unsafe {
             let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
@@ -349,17 +357,21 @@ impl Waker {
         Ok(Self(File::from(file)))
     }
 
-    pub(super) fn try_clone(&self) -> io::Result<Self> {
+    /// Returns a second handle that wakes the same thread.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
     /// Makes it readable. The only failure is a counter already at its maximum: readable.
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         let _ = (&self.0).write(&1_u64.to_ne_bytes());
     }
 
     /// Makes it unreadable again. The only failure is that it is so already.
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         let _ = (&self.0).read(&mut [0; 8]);
     }
 }

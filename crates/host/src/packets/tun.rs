@@ -17,9 +17,9 @@ use emulate::{Delivery, Framing};
 use super::device::{Device, Received};
 use super::namespace::within;
 use super::offload::{self, Group, HEADER_LENGTH, Header, Merging, Refusals};
-use super::refused::Refused;
 use super::system::unfinished;
 use super::{Endpoint, Offloads, system};
+use crate::refused::Refused;
 
 /// What Ethernet's users expect of a WAN link.
 const MTU: u16 = 1_500;
@@ -35,7 +35,7 @@ const DEVICE_NODE: &str = "/dev/net/tun";
 
 /// An open TUN device.
 #[derive(Debug)]
-pub(super) struct Tun {
+pub struct Tun {
     file: File,
     name: String,
     buffer: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) struct Tun {
 
 impl Tun {
     /// Creates the device where the endpoint says and brings it up without an address.
-    pub(super) fn create(endpoint: &Endpoint, offloads: Offloads) -> Result<Self> {
+    pub fn create(endpoint: &Endpoint, offloads: Offloads) -> Result<Self> {
         check_name(&endpoint.device).map_err(Refused::because)?;
         let namespace = match &endpoint.namespace {
             Some(namespace) => Some(namespace.open()?),

@@ -43,7 +43,7 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// The sockets of one interface.
 #[derive(Debug)]
-pub(super) struct XdpSocket {
+pub struct XdpSocket {
     /// What a wait waits for: all sockets and the guardian.
     gathering: Gathering,
     guardian: Guardian,
@@ -66,7 +66,7 @@ impl XdpSocket {
     ///
     /// # Errors
     /// When the user may not, the kernel has no AF_XDP, or the interface's frames are too long.
-    pub(super) fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
         let frame_bytes = interface.mtu() + frame::HEADER + frame::TAG;
         if frame_bytes > FRAME_MAX {
             bail!(

@@ -40,11 +40,11 @@ const SEND_BUDGET_OPTION: libc::c_int = 9;
 const SEND_BUDGET: u32 = 256;
 
 /// The longest frame that such a socket takes.
-pub(super) const FRAME_MAX: usize = SLOT_BYTES[1] - HEADROOM;
+pub const FRAME_MAX: usize = SLOT_BYTES[1] - HEADROOM;
 
 /// How a socket is joined to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copying {
+pub enum Copying {
     /// The device reads and writes the frames' memory itself.
     None,
     /// The kernel copies between it and its own packets.
@@ -58,7 +58,7 @@ fn lost(statistics: &libc::xdp_statistics) -> u64 {
 
 /// A socket on one queue of one device.
 #[derive(Debug)]
-pub(super) struct QueueSocket {
+pub struct QueueSocket {
     // The rings and the memory must not outlive the socket's mappings; all go together.
     received: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
@@ -73,7 +73,7 @@ pub(super) struct QueueSocket {
 impl QueueSocket {
     /// Makes a socket with its memory and rings and gives the kernel all frames to receive into.
     /// It belongs to the namespace of the calling thread.
-    pub(super) fn new(frame_bytes: usize) -> io::Result<Self> {
+    pub fn new(frame_bytes: usize) -> io::Result<Self> {
         // SAFETY: no pointers are passed; a new descriptor is ours alone.
         let socket = unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
@@ -143,7 +143,7 @@ impl QueueSocket {
     }
 
     /// Joins it to a queue of a device; frames come once a program leads them here.
-    pub(super) fn bind(&self, index: i32, queue: u32, copying: Copying) -> io::Result<()> {
+    pub fn bind(&self, index: i32, queue: u32, copying: Copying) -> io::Result<()> {
         let copying = match copying {
             Copying::None => libc::XDP_ZEROCOPY,
             Copying::ByKernel => libc::XDP_COPY,
@@ -168,7 +168,7 @@ impl QueueSocket {
 
     /// Shows up to `max` received frames, each with the stamp that the program left in front of
     /// it, or zero; says how many there were.
-    pub(super) fn receive(&mut self, max: usize, mut show: impl FnMut(&mut [u8], u64)) -> usize {
+    pub fn receive(&mut self, max: usize, mut show: impl FnMut(&mut [u8], u64)) -> usize {
         let mut count = 0;
         while count < max
             && let Some(frame) = self.received.take()
@@ -201,7 +201,7 @@ impl QueueSocket {
     }
 
     /// Writes a frame to be sent by the next [`QueueSocket::push`]; says whether there was room.
-    pub(super) fn put(&mut self, frame: &[u8]) -> bool {
+    pub fn put(&mut self, frame: &[u8]) -> bool {
         if self.free.is_empty() {
             self.take_completed();
         }
@@ -234,7 +234,7 @@ impl QueueSocket {
     /// # Errors
     /// EAGAIN, EBUSY or ENOBUFS when the device does not take more now (with EBUSY, one frame is
     /// lost); anything else when it is down or gone.
-    pub(super) fn push(&mut self) -> io::Result<()> {
+    pub fn push(&mut self) -> io::Result<()> {
         self.sending.publish();
         let result = if self.unsent() > 0 && self.sending.needs_wakeup() {
             // SAFETY: nothing is passed; this call only tells the kernel to look at the ring.
@@ -257,12 +257,12 @@ impl QueueSocket {
     }
 
     /// Frames that were pushed and that the kernel has not looked at.
-    pub(super) fn unsent(&self) -> u32 {
+    pub fn unsent(&self) -> u32 {
         self.sending.waiting()
     }
 
     /// Frames that came and found no room, from the start on.
-    pub(super) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         option(&self.socket, libc::XDP_STATISTICS).map_or(0, |statistics| lost(&statistics))
     }
 
@@ -305,10 +305,14 @@ impl AsRawFd for QueueSocket {
 
 /// Waits for any of several files as if they were one: readable when one of them is.
 #[derive(Debug)]
-pub(super) struct Gathering(OwnedFd);
+pub struct Gathering(OwnedFd);
 
 impl Gathering {
-    pub(super) fn of<'a>(files: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
+    /// Gathers these files in a new epoll instance.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn of<'a>(files: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         // SAFETY: no pointers are passed; a new descriptor is ours alone.
         let gathering =
             unsafe { OwnedFd::from_raw_fd(checked(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
@@ -338,7 +342,7 @@ impl AsFd for Gathering {
 }
 
 /// CLOCK_MONOTONIC, by which the program in the kernel stamps frames.
-pub(super) fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

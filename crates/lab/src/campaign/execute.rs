@@ -20,17 +20,17 @@ use anyhow::{Context, Result};
 
 use super::plan::{Pass, Plan, Test};
 use super::results::{FORMAT_VERSION, Results, Sample, Seeds, TestResults, WorkloadRun};
-use crate::capture::{self, Edge, MarkerPath, Recorder};
-use crate::host::{Machine, ProcessorTime};
-use crate::kernel::Signal;
 use crate::nodes::Nodes;
 use crate::preflight::{self, Captures, Interception, Needs};
-use crate::progress::Progress;
-use crate::run::Run;
+use crate::recording::{self, Edge, MarkerPath, Recorder};
 use crate::servers::{HTTP_PORT, Kind, Servers};
 use crate::topology::{Site, Topology};
 use crate::workload::{Bench, FileSet, Way, Workload};
-use crate::{Environment, rootless, wait};
+use host::kernel::Signal;
+use host::machine::{Machine, ProcessorTime};
+use host::progress::Progress;
+use host::run::Run;
+use host::{Environment, rootless, wait};
 
 /// What a plan does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -331,7 +331,7 @@ impl<'a> Campaign<'a> {
         for (pass, label, outcome) in outcomes {
             let files = contents.of(workload, pass);
             let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
-            let transfers = match capture::transfers(&client, &wan, workload, &label, &names) {
+            let transfers = match recording::transfers(&client, &wan, workload, &label, &names) {
                 Ok(transfers) => transfers,
                 // A client that failed leaves a capture that is not whole; its failure says more.
                 Err(_) if outcome.failure.is_some() => continue,

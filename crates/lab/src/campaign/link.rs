@@ -15,8 +15,8 @@ use emulate::{DirectionConfig, Loss};
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount};
 
-use crate::link::settings::{Key, Name, Settings, Way};
 use crate::topology::LinkArguments;
+use emulator::link::settings::{Key, Name, Settings, Way};
 
 /// What a report says of one direction, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]

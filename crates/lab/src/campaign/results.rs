@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Link;
 use super::plan::Pass;
-use crate::host::Machine;
+use host::machine::Machine;
 
 /// The version of the result file's format; a reader refuses others.
 pub const FORMAT_VERSION: u32 = 1;

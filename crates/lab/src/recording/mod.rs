@@ -6,13 +6,9 @@
 //! came before it, and nothing has to be waited for; and the files explain themselves to whoever
 //! opens them later. Markers pass by the nodes (UDP is not intercepted) and are not counted.
 //!
-//! [`transfers`] turns the packets between two markers into one [`Transfer`] per file. [`Streams`] puts
-//! TCP segments of anybody's capture together to what the hosts sent.
+//! [`transfers`] turns the packets between two markers into one [`Transfer`] per file.
 
-mod frames;
 mod marker;
-mod pcap;
-mod streams;
 mod transfers;
 
 use std::net::UdpSocket;
@@ -21,16 +17,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::kernel::{self, Signal};
-use crate::process::{Launch, Process};
-use crate::run::Run;
 use crate::topology::{Site, TUN_NEAR, Topology};
-use crate::wait;
+use host::kernel::{self, Signal};
+use host::process::{Launch, Process};
+use host::run::Run;
+use host::wait;
 
-pub use frames::{Damage, Frame, Frames, is_capture};
 pub use marker::{Edge, Marker};
-pub use pcap::{Packet, Transport, read};
-pub use streams::{Connection, Counts, Direction, Event, Streams};
 pub use transfers::{Transfer, transfers};
 
 /// Bytes kept of each packet: enough for all headers and an SMB2 CREATE with its file name.

@@ -26,9 +26,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::marker::{self, Edge, Marker};
-use super::pcap::{ACK, Packet, Transport};
 use crate::servers::{FTP_PORT, HTTP_PORT, SMB_PORT};
 use crate::workload::{Way, Workload};
+use capture::{ACK, Packet, Transport};
 
 /// What the captures say of one file.
 #[derive(Clone, Debug, PartialEq)]
@@ -397,8 +397,13 @@ fn last_acknowledgement(
 
 #[cfg(test)]
 mod tests {
-    use super::super::pcap::{SYN, test_address};
+    use capture::SYN;
+
     use super::*;
+
+    fn test_address(last: u8, port: u16) -> SocketAddr {
+        ([198, 18, last, 2], port).into()
+    }
 
     const CLIENT: u8 = 1;
     const SERVER: u8 = 2;

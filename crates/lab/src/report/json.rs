@@ -9,7 +9,7 @@ use vocab::{Bitrate, ByteCount, Probability, format_duration};
 
 use super::rows::rows;
 use crate::campaign::{Link, Pass, Results};
-use crate::link::settings::Way;
+use emulator::link::settings::Way;
 
 /// The result as one JSON document.
 #[must_use]
@@ -87,8 +87,8 @@ fn link_json(link: &Link) -> Value {
 pub(super) mod tests {
     use super::*;
     use crate::campaign::{FORMAT_VERSION, Seeds};
-    use crate::host::Machine;
     use crate::report::rows::tests::sample_test;
+    use host::machine::Machine;
 
     pub(in crate::report) fn sample_results() -> Results {
         Results {

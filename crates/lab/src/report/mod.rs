@@ -12,7 +12,6 @@ mod rows;
 mod table;
 
 pub use html::html;
-pub(crate) use html::{STYLE, escape};
 pub use json::json;
 pub use rows::{Figures, Row, rows, sums};
 pub use table::table;

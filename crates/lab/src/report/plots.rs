@@ -3,7 +3,7 @@
 use anyhow::Result;
 use plotters::prelude::*;
 
-use crate::drawing::{AMBER, BLUE, GREEN, GREY, TEXT, svg};
+use host::drawing::{AMBER, BLUE, GREEN, GREY, TEXT, svg};
 
 /// A group of bars: a file or a workload.
 #[derive(Clone, Debug, PartialEq)]

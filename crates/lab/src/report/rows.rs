@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::campaign::{Pass, Sample, TestResults};
-use crate::median::median;
+use host::median::median;
 
 /// What was measured of one file, or of all files of a workload, in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]

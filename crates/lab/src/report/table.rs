@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::rows::{Figures, Row, rows, sums};
 use crate::campaign::{Pass, Results, TestResults};
-use crate::terminal::{WIDTH, write_wrapped};
+use host::terminal::{WIDTH, write_wrapped};
 
 /// The whole result as text of at most 80 columns.
 #[must_use]

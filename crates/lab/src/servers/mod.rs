@@ -8,7 +8,7 @@
 //! namespace with a single user id alike.
 
 mod nginx;
-pub(crate) mod smbd;
+pub mod smbd;
 mod vsftpd;
 
 use std::net::{SocketAddr, TcpStream};
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::kernel::{self, Signal};
-use crate::process::{Launch, Process};
-use crate::run::Run;
 use crate::topology::{Site, Topology};
+use host::kernel::{self, Signal};
+use host::process::{Launch, Process};
+use host::run::Run;
 
 /// nginx's port.
 pub const HTTP_PORT: u16 = 80;

@@ -18,11 +18,7 @@ const PRIVATE_DIRECTORIES: [(&str, &str); 7] = [
 ];
 
 /// The configuration and the arguments that make smbd use it.
-pub(super) fn configuration(
-    home: &Path,
-    files: &Path,
-    site: Site,
-) -> Result<(String, Vec<String>)> {
+pub fn configuration(home: &Path, files: &Path, site: Site) -> Result<(String, Vec<String>)> {
     let share = super::SMB_SHARE;
     let text = format!(
         "{global}    map to guest = Bad User
@@ -41,7 +37,7 @@ pub(super) fn configuration(
 
 /// What every smbd of the lab is told, for a `[global]` section that may be continued: who it is,
 /// that its state is in `state`, and that it listens at `site`'s host alone.
-pub(crate) fn global_section(state: &Path, site: Site) -> Result<String> {
+pub fn global_section(state: &Path, site: Site) -> Result<String> {
     let mut directories = String::new();
     for (option, name) in PRIVATE_DIRECTORIES {
         let path = state.join(name);
@@ -76,7 +72,7 @@ pub(crate) fn global_section(state: &Path, site: Site) -> Result<String> {
 }
 
 /// The arguments that keep smbd in the foreground, with this configuration.
-pub(crate) fn arguments(configuration: &Path) -> Vec<String> {
+pub fn arguments(configuration: &Path) -> Vec<String> {
     [
         "-F",
         "--no-process-group",

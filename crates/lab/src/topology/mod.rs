@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::process::{Launch, Process};
-use crate::run::{Run, namespace_path};
-use crate::{command, kernel, wait};
+use host::process::{Launch, Process};
+use host::run::{Run, namespace_path};
+use host::{command, kernel, wait};
 
 pub use addresses::{Site, is_host};
 

@@ -11,7 +11,7 @@ use super::files::{FileSet, hash};
 use super::{Way, Workload};
 use crate::servers::{SMB_SHARE, UPLOAD_DIRECTORY};
 use crate::topology::{Site, Topology};
-use crate::{command, kernel, wait};
+use host::{command, kernel, wait};
 
 /// A client that takes longer than this for one workload hangs: an hour is many times what the
 /// slowest published link needs.

@@ -12,9 +12,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::conversation::{Reader, Writer};
 use super::super::transfers::{Transfers, prepare_receiver, prepare_sender};
-use super::super::{host, plausible, system};
+use host::tester_sockets as system;
+
+use super::super::{local_limits, plausible};
 use super::{CONNECT_MAX, GREETING_MAX, ORDER_MAX, RawRun, Test, describe, unexpected};
-use crate::kernel;
+use host::kernel;
 
 impl Test<'_> {
     pub(super) fn tcp_run(&mut self, plan: RunPlan) -> Result<[Option<run::Figures>; 2]> {
@@ -35,7 +37,7 @@ impl Test<'_> {
             .transpose()?
             .unwrap_or_default();
         self.ready(order)?;
-        let busy = host::Busy::begin();
+        let busy = local_limits::Busy::begin();
         let is_over = || self.line.is_over.load(Ordering::Relaxed) || (self.interrupted)();
         let (done, text) = (self.turn_up.progress(), describe(&plan));
         let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
@@ -116,7 +118,7 @@ impl Test<'_> {
             }
             if number < up {
                 prepare_sender(&socket, plan.windows[0]);
-                host::set_congestion_control(&socket, &self.options.congestion_control)?;
+                local_limits::set_congestion_control(&socket, &self.options.congestion_control)?;
             } else {
                 prepare_receiver(&socket, window);
             }

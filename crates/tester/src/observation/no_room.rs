@@ -6,7 +6,7 @@ use measure::wire::Direction;
 use vocab::Bitrate;
 
 use super::is_kept;
-use crate::turnup::client::Finished;
+use crate::client::Finished;
 
 /// What the receiving host had no room for; [`None`] where it took in a stream that was as fast.
 pub(super) fn receiver_limited(finished: &Finished, direction: Direction) -> Option<Finding> {
@@ -51,7 +51,7 @@ pub(super) fn receiver_limited(finished: &Finished, direction: Direction) -> Opt
 }
 
 /// How many packets a host of the tester's had no room for, and which host that was.
-pub(in crate::turnup) fn without_room(direction: Direction, packets: u64) -> String {
+pub(crate) fn without_room(direction: Direction, packets: u64) -> String {
     let host = match direction {
         Direction::Up => "the server's host",
         Direction::Down => "this host",
@@ -76,11 +76,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// What to say of packets of a stream that a host of the tester's had no room for.
-pub(in crate::turnup) fn found_no_room(
-    direction: Direction,
-    rate: Bitrate,
-    packets: u64,
-) -> Option<String> {
+pub(crate) fn found_no_room(direction: Direction, rate: Bitrate, packets: u64) -> Option<String> {
     (packets > 0).then(|| {
         format!(
             "{}, at {rate}: {}. They do not count as lost by the path",

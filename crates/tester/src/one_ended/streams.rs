@@ -16,10 +16,10 @@ use measure::wire::{Arrival, Direction};
 use vocab::{Bitrate, ByteCount};
 
 use super::{Control, LOOK_EVERY, REST, Test};
-use crate::turnup::client::describe_stream;
-use crate::turnup::greeting::open_udp;
-use crate::turnup::streams::{pace, put};
-use crate::turnup::system::{Clock, Incoming, NoRoom, is_word_of_path};
+use crate::client::describe_stream;
+use crate::greeting::open_udp;
+use crate::streams::{pace, put};
+use host::tester_sockets::{Clock, Incoming, NoRoom, is_word_of_path};
 
 /// How long the server's answer to the first packet may take, in round trips of TCP's and at least, and how
 /// often it is waited for: either of the two may be lost.
@@ -201,7 +201,7 @@ impl Test<'_> {
 
     /// Bytes above UDP of a stream's packets.
     fn payload(&self, plan: StreamPlan) -> u16 {
-        let headers = crate::turnup::udp_headers(self.server.ip());
+        let headers = crate::udp_headers(self.server.ip());
         plan.ip_bytes.saturating_sub(headers)
     }
 }

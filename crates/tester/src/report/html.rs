@@ -9,8 +9,8 @@ use measure::wire::Direction;
 
 use super::plots::{Series, lines};
 use super::{purpose, text};
-use crate::report::{STYLE, escape};
-use crate::turnup::client::{Finished, RawRun};
+use crate::client::{Finished, RawRun};
+use host::html::{STYLE, escape};
 
 /// How path MTU, RTT and rate were found between two ends of ours,
 const WHOLE: &str = "Path MTU: probes over UDP that may not be cut up, to the byte (RFC 8899). Baseline RTT: the \

@@ -7,8 +7,8 @@ use measure::wire::{Direction, RunSample};
 use serde_json::{Map, Value, json};
 
 use super::{path_mtu, purpose};
-use crate::turnup::client::{Finished, RawRun};
-use crate::turnup::observation::findings;
+use crate::client::{Finished, RawRun};
+use crate::observation::findings;
 
 /// The version of this document; a name that is there keeps its meaning.
 const FORMAT: u32 = 1;

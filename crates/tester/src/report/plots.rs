@@ -3,7 +3,7 @@
 use anyhow::Result;
 use plotters::prelude::*;
 
-use crate::drawing::{AMBER, BLUE, CYAN, GREEN, GREY, ROSE, TEXT, svg};
+use host::drawing::{AMBER, BLUE, CYAN, GREEN, GREY, ROSE, TEXT, svg};
 
 /// A line with its name.
 pub(super) struct Series {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use vocab::Bitrate;
 
 use super::text::fold;
-use crate::turnup::steps::Stepped;
+use crate::steps::Stepped;
 
 /// The version of these documents; a name that is there keeps its meaning.
 const FORMAT: u32 = 1;

@@ -11,8 +11,8 @@ use vocab::Bitrate;
 use super::html::{begin, end, heading};
 use super::plots::{Series, lines};
 use super::steps::{received, service_text, throughput_text};
-use crate::report::escape;
-use crate::turnup::steps::Stepped;
+use crate::steps::Stepped;
+use host::html::escape;
 
 /// The page on a service: what arrived, what was lost and what waited, against what was offered.
 ///

@@ -11,8 +11,8 @@ use measure::wire::{Arrival, RunSample};
 use vocab::{Bitrate, ByteCount};
 
 use super::*;
-use crate::turnup::client::{Finished, RawRun};
-use crate::turnup::steps::Stepped;
+use crate::client::{Finished, RawRun};
+use crate::steps::Stepped;
 
 /// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.
 fn finished() -> Finished {

@@ -10,8 +10,8 @@ use measure::turn_up::{Purpose, RunDone, Verdict};
 use measure::wire::Direction;
 use vocab::Bitrate;
 
-use crate::turnup::client::Finished;
-use crate::turnup::observation::findings;
+use crate::client::Finished;
+use crate::observation::findings;
 
 /// Columns of the terminals that it is made for.
 const COLUMNS: usize = 80;

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use measure::wire::{Datagram, Kind, Message, RunOrder};
 
 use super::super::conversation::ALIVE_EVERY;
-use super::super::host;
+use super::super::local_limits;
 use super::super::transfers::{Transfers, prepare_receiver, prepare_sender};
 use super::{ARRIVALS_EACH, JOINING_MAX, LOOK_EVERY, Listening, QUIET, REST_MAX, Session, lock};
 
@@ -149,7 +149,7 @@ impl Session {
         }
         for (_, stream) in &sending {
             prepare_sender(stream, other);
-            host::set_congestion_control(stream, &order.congestion_control)?;
+            local_limits::set_congestion_control(stream, &order.congestion_control)?;
         }
         Ok(Transfers {
             sending,

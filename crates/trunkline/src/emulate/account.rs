@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use lab::terminal::write_hanging;
+use host::terminal::write_hanging;
 use serde_json::Value;
 
 /// Label, and the key under which both directions have it.

@@ -12,10 +12,10 @@ use std::process;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use lab::around::{Around, Ended};
-use lab::link::control::{ControlledLink, Unheld};
-use lab::link::settings::Settings;
-use lab::link::{Devices, LinkReport, Offloads};
+use emulator::around::{Around, Ended};
+use emulator::link::control::{ControlledLink, Unheld};
+use emulator::link::settings::Settings;
+use emulator::link::{Devices, LinkReport, Offloads};
 
 use super::account;
 use super::run::{Announce, Running, Watched, warn};
@@ -115,9 +115,9 @@ impl Command {
         let settings = settings?;
         let account = self.account(json)?;
         let gateway = match self.gateway {
-            None | Some(Gateway::Auto) => lab::around::Gateway::Automatic,
-            Some(Gateway::Nat) => lab::around::Gateway::Nat,
-            Some(Gateway::User) => lab::around::Gateway::User,
+            None | Some(Gateway::Auto) => emulator::around::Gateway::Automatic,
+            Some(Gateway::Nat) => emulator::around::Gateway::Nat,
+            Some(Gateway::User) => emulator::around::Gateway::User,
         };
         let mut around = Around::prepare(gateway, std::env::var_os("PATH").as_ref())?;
         let (a, b) = around.devices();

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lab::calibrate::holds::Refusal;
-use lab::calibrate::{Certificate, Device, FILE_NAME, Options, Protocol, Quantity, holds};
-use lab::link::control::HostCheck;
-use lab::link::{BridgeIo, Devices, LinkConfig};
-use lab::{calibrate, kernel, rootless};
+use emulator::calibrate;
+use emulator::calibrate::holds::Refusal;
+use emulator::calibrate::{Certificate, Device, FILE_NAME, Options, Protocol, Quantity, holds};
+use emulator::link::control::HostCheck;
+use emulator::link::{BridgeIo, Devices, LinkConfig};
+use host::{kernel, rootless};
 
 use crate::lab::{environment, progress};
 use crate::output::Output;

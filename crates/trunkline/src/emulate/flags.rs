@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use lab::link::Refused;
-use lab::link::settings::{Key, Name, Settings, Way};
+use emulator::link::Refused;
+use emulator::link::settings::{Key, Name, Settings, Way};
 
 /// Settings named by flags.
 #[derive(Clone, Debug, Default)]

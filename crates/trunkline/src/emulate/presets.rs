@@ -4,10 +4,10 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use lab::link::Refused;
-use lab::link::presets::{self, COLUMNS, PRESETS, Preset};
-use lab::link::settings::{Key, Way};
-use lab::terminal::write_hanging;
+use emulator::link::Refused;
+use emulator::link::presets::{self, COLUMNS, PRESETS, Preset};
+use emulator::link::settings::{Key, Way};
+use host::terminal::write_hanging;
 use serde_json::{Map, Value, json};
 
 use crate::output::Output;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lab::link::replay::{self, ReplayReport};
+use emulator::link::replay::{self, ReplayReport};
 
 use crate::output::Output;
 

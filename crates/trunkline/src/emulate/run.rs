@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
-use lab::link::control::{ControlSocket, ControlledLink, LinkStart, Unheld};
-use lab::link::packet_log::{LogFiles, LogReports};
-use lab::link::settings::{Settings, Way};
-use lab::link::{
+use emulator::link::control::{ControlSocket, ControlledLink, LinkStart, Unheld};
+use emulator::link::packet_log::{LogFiles, LogReports};
+use emulator::link::settings::{Settings, Way};
+use emulator::link::{
     BridgeEnd, BridgeIo, Devices, DirectionConfig, Endpoint, LinkReport, Namespace, Offloads,
     Refused, StopSignals, metrics, stand_apart,
 };

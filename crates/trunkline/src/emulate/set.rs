@@ -2,8 +2,8 @@
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use lab::link::Refused;
-use lab::link::control::{self, Request};
+use emulator::link::Refused;
+use emulator::link::control::{self, Request};
 
 use super::flags::SettingFlags;
 use super::run::Force;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lab::link::control::{self, Found, Request};
-use lab::link::metrics;
-use lab::link::settings::Key;
+use emulator::link::control::{self, Found, Request};
+use emulator::link::metrics;
+use emulator::link::settings::Key;
 use serde_json::Value;
 
 use super::account;

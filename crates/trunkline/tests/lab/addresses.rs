@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use lab::kernel::Signal;
+use host::kernel::Signal;
 use lab::servers::{HTTP_PORT, Kind, Servers};
 use lab::site::WithNodes;
 use lab::topology::Site;

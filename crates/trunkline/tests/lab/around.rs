@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use lab::kernel::{self, Signal};
-use lab::run::namespace_path;
-use lab::{command, wait};
+use host::kernel::{self, Signal};
+use host::run::namespace_path;
+use host::{command, wait};
 use serde_json::Value;
 use vocab::Random;
 

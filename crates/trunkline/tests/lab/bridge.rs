@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lab::kernel;
-use lab::link::{BridgeEnd, BridgeIo, Devices, LinkConfig, LinkHandle, Loss, Namespace};
+use emulator::link::{BridgeEnd, BridgeIo, Devices, LinkConfig, LinkHandle, Loss, Namespace};
+use host::kernel;
 use vocab::{Probability, Random};
 
 use crate::setting::turn;

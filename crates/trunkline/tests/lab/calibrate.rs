@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::calibrate::{Certificate, Protocol, Quantity};
+use emulator::calibrate::{Certificate, Protocol, Quantity};
 use serde_json::Value;
 
 use crate::setting::turn;

@@ -14,9 +14,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use lab::capture::{CaptureFiles, Edge, MarkerPath, Recorder};
-use lab::command;
-use lab::kernel;
+use host::command;
+use host::kernel;
+use lab::recording::{CaptureFiles, Edge, MarkerPath, Recorder};
 use lab::servers::Kind;
 use lab::site::{Lab, WithNodes};
 use lab::topology::Site;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::kernel;
-use lab::link::packet_log::{LogFiles, PacketLog};
+use emulator::link::packet_log::{LogFiles, PacketLog};
+use host::kernel;
 use serde_json::{Value, json};
 
 use crate::setting::turn;

@@ -71,7 +71,7 @@ fn the_demo_s_rows_are_complete_and_tshark_finds_the_same() {
 }
 
 fn recompute(kept: &Path) {
-    if lab::command::find("tshark").is_none() {
+    if host::command::find("tshark").is_none() {
         eprintln!("not recomputed: tshark is missing (apt-get install tshark)");
         return;
     }

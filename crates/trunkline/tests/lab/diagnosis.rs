@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use lab::labelled::{Case, Device};
+use bench::labelled::{Case, Device};
 use lab::servers::Kind;
 use serde_json::Value;
 

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use lab::link::{
+use emulator::link::{
     Devices, DirectionConfig, Endpoint, LinkConfig, LinkHandle, LinkReport, Namespace, Offloads,
 };
-use lab::run::{Run, namespace_path};
-use lab::{command, kernel, wait};
+use host::run::{Run, namespace_path};
+use host::{command, kernel, wait};
 use vocab::{Probability, Random};
 
 use crate::setting::{environment, turn};

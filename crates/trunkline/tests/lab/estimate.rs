@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use lab::kernel::{self, Signal};
+use host::kernel::{self, Signal};
 use vocab::Random;
 
 const MEBIBYTE: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lab::kernel::{self, Signal};
+use host::kernel::{self, Signal};
 use lab::servers::Kind;
 use lab::site::{Lab, WithNodes};
 use lab::topology::Site;

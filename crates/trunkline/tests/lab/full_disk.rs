@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::kernel;
+use host::kernel;
 use serde_json::Value;
 
 use crate::setting::turn;

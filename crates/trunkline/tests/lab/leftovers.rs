@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use lab::kernel::{self, Signal};
-use lab::run::Run;
+use host::kernel::{self, Signal};
+use host::run::Run;
+use host::wait;
 use lab::servers::Kind;
-use lab::wait;
 
 use crate::setting::{environment, turn};
 
@@ -96,7 +96,7 @@ fn servers_die_with_the_lab_that_started_them() {
     wait::until(PATIENCE, "all processes to end", || {
         let rest: usize = namespaces
             .iter()
-            .map(|name| lab::run::processes_in(name).len())
+            .map(|name| host::run::processes_in(name).len())
             .sum();
         Ok((rest == 0).then_some(()))
     })

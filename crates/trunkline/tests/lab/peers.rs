@@ -2,8 +2,8 @@
 //!
 //! The buckets gain a packet in twelve minutes, so that nothing depends on how long anything takes.
 
-use lab::command;
-use lab::peers::{Policing, Side, burst_passed};
+use bench::peers::{Policing, Side, burst_passed};
+use host::command;
 
 use crate::setting::{environment, turn};
 

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use lab::Environment;
+use host::Environment;
+use host::kernel;
+use host::progress::Silent;
+use host::rootless::{Inside, Privileges};
+use host::run::Run;
 use lab::campaign::Link;
-use lab::kernel;
 use lab::preflight::{self, Captures, Interception, Needs};
-use lab::progress::Silent;
-use lab::rootless::{Inside, Privileges};
-use lab::run::Run;
 use lab::servers::{HTTP_PORT, Kind};
 use lab::site::{Lab, WithNodes};
 use lab::topology::Site;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use lab::command;
+use bench::smb::kerberos::{self, Stand};
+use bench::smb::torture::{self, Comparison, Session};
+use bench::smb::{Clients, Protection, nt1, protected};
+use host::command;
 use lab::servers::Kind;
-use lab::smb::kerberos::{self, Stand};
-use lab::smb::torture::{self, Comparison, Session};
-use lab::smb::{Clients, Protection, nt1, protected};
 use serde_json::Value;
 
 use crate::setting::{environment, turn};

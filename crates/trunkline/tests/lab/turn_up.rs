@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use lab::capture::{self, Frames, Packet, Transport};
-use lab::kernel::Signal;
+use capture::{self, Frames, Packet, Transport};
+use host::kernel::Signal;
 use lab::topology::Site;
 
 use crate::circuit::{

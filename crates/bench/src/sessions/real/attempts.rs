@@ -11,7 +11,7 @@
 use anyhow::{Result, bail};
 
 use super::super::bench::NotMeasured;
-use crate::progress::Progress;
+use host::progress::Progress;
 
 /// The place where runs are made, and what came of those that failed.
 pub(super) struct Attempts<'a, Place> {
@@ -94,7 +94,7 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
-    use crate::progress::Silent;
+    use host::progress::Silent;
 
     #[test]
     fn after_a_run_that_fails_the_next_has_a_place_of_its_own() {

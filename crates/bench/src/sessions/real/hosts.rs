@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use vocab::Random;
 
-use crate::kernel;
+use host::kernel;
 
 /// The length of an answer that goes on until the client hangs up.
 pub(super) const ENDLESS: u64 = u64::MAX;

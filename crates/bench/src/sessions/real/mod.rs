@@ -28,10 +28,10 @@ use super::exchanges::{Exchanges, Latencies};
 use super::mode_name;
 use super::series::Together;
 use super::shares::{FROM as SHARE_FROM, QUEUES, Rival, SPAN as SHARE_SPAN, Shares};
-use crate::median::median;
-use crate::preflight::{self, Captures, Interception, Needs};
-use crate::progress::Progress;
-use crate::{Environment, kernel, rootless};
+use host::median::median;
+use host::progress::Progress;
+use host::{Environment, kernel, rootless};
+use lab::preflight::{self, Captures, Interception, Needs};
 
 /// Seeds with which rivals are put beside each other, at most: the kernel's flows are not what is
 /// measured here, and each run takes eighty seconds.

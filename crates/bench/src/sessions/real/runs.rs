@@ -14,8 +14,8 @@ use super::super::{mode_name, quantile};
 use super::Cost;
 use super::hosts::Bulk;
 use super::stand::{Flow, Stand};
-use crate::host::ProcessorTime;
-use crate::topology::Site;
+use host::machine::ProcessorTime;
+use lab::topology::Site;
 
 /// Exchanges in real time; those of the figures are counted in virtual time.
 const EXCHANGES: usize = 100;

@@ -19,13 +19,13 @@ use tunnel::fec::Mode;
 use super::super::cells::Cell;
 use super::super::mode_name;
 use super::hosts::{Client, Content, Server};
-use crate::kernel::Signal;
-use crate::link::control::{self, Request};
-use crate::nodes::{Extras, Nodes};
-use crate::process::Process;
-use crate::run::Run;
-use crate::topology::{LinkArguments, Offloads, Site, Topology};
-use crate::{Environment, wait};
+use emulator::link::control::{self, Request};
+use host::kernel::Signal;
+use host::process::Process;
+use host::run::Run;
+use host::{Environment, wait};
+use lab::nodes::{Extras, Nodes};
+use lab::topology::{LinkArguments, Offloads, Site, Topology};
 
 /// Flows to this port are carried as they are.
 const CARRIED_PORT: u16 = 5_201;
@@ -397,7 +397,7 @@ mod tests {
 
     use super::super::super::cells::all_cells;
     use super::*;
-    use crate::link::settings::Settings;
+    use emulator::link::settings::Settings;
 
     #[test]
     fn the_emulator_is_told_the_very_path_of_virtual_time() {

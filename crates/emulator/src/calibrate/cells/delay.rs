@@ -228,8 +228,8 @@ pub(in crate::calibrate) fn added_delay(stand: &mut Stand, span: Duration) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::system::Received;
     use super::*;
+    use host::stamped_sockets::Received;
 
     fn cell() -> DelayCell {
         DelayCell {

@@ -155,8 +155,8 @@ impl JitterCell {
 mod tests {
     use vocab::Random;
 
-    use super::super::super::system::Received;
     use super::*;
+    use host::stamped_sockets::Received;
 
     fn outcome(delay_ms: impl Fn(&mut Random) -> f64) -> Outcome {
         let mut random = Random::from_seed(11);

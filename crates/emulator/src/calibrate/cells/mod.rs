@@ -22,10 +22,10 @@ pub(super) use queue::{QueueCell, QueueUnit};
 pub(super) use rate::RateCell;
 
 use super::certificate::{Cell, Quantity};
-use super::host::processor_time;
+use super::measuring_host::processor_time;
 use super::raw::Raw;
 use super::stand::Stand;
-use crate::wait;
+use host::wait;
 
 /// How often a cell is measured again that the host has spoilt.
 const ATTEMPTS: u32 = 3;
@@ -172,7 +172,7 @@ fn least_stolen<T>(mut measure: impl FnMut() -> Result<(f64, T)>) -> Result<(f64
 }
 
 /// Packets that the emulator says the host has lost: a reason to measure again, never a figure.
-pub(crate) fn lost_by_the_host(account: &Value) -> u64 {
+pub fn lost_by_the_host(account: &Value) -> u64 {
     ["forward", "back"]
         .iter()
         .flat_map(|way| {

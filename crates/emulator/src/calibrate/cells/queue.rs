@@ -153,8 +153,8 @@ fn burst_span(outcome: &Outcome) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::system::Received;
     use super::*;
+    use host::stamped_sockets::Received;
 
     fn outcome(numbers: impl IntoIterator<Item = u64>) -> Outcome {
         Outcome {

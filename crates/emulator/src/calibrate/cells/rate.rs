@@ -15,9 +15,9 @@ use vocab::Bitrate;
 use super::super::certificate::{Cell, Quantity};
 use super::super::stand::{Stamped, Way};
 use super::super::statistics::{batch_mean_interval, quantile};
-use super::super::system::Received;
 use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
 use super::Bench;
+use host::stamped_sockets::Received;
 
 /// Full-size packets, in IP bytes.
 const IP_LENGTH: u16 = 1_500;

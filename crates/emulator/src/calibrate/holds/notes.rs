@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use vocab::Bitrate;
 
 use super::super::certificate::{Certificate, FILE_NAME};
-use super::super::host::Host;
+use super::super::measuring_host::Host;
 use super::super::stand::Device;
 use super::{By, Seen};
-use crate::host::Machine;
+use host::machine::Machine;
 
 /// The version of a note.
 const FORMAT_VERSION: u32 = 2;

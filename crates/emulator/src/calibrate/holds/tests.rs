@@ -279,7 +279,7 @@ fn slow_links_are_never_asked_about() {
     let environment = Environment {
         program: PathBuf::from("/nonexistent"),
         arguments: Vec::new(),
-        user_namespace: crate::rootless::Inside::No,
+        user_namespace: host::rootless::Inside::No,
     };
     let nowhere = Path::new("/nonexistent");
     let checked = check(&link("100Mbit"), Device::Tun, &environment, nowhere);
@@ -291,7 +291,7 @@ fn where_no_device_can_be_made_the_models_are_asked_once() {
     let environment = Environment {
         program: PathBuf::from("/nonexistent"),
         arguments: Vec::new(),
-        user_namespace: crate::rootless::Inside::No,
+        user_namespace: host::rootless::Inside::No,
     };
     let mut prober = Prober {
         environment: &environment,

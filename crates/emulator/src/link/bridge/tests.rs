@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use emulate::LinkConfig;
 
-use super::super::interface::in_namespace;
-use super::super::packet_system::{FrameRing, FrameSender};
-use super::super::{Devices, LinkHandle, frame, interface_system, system};
+use host::packets::{frame, interface_system, system};
+
+use super::super::{Devices, LinkHandle};
 use super::*;
-use crate::kernel;
+use host::kernel;
+use host::packets::interface::in_namespace;
+use host::packets::packet_system::{FrameRing, FrameSender};
 
 /// No frame takes so long, however busy this machine is.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -213,9 +215,9 @@ fn the_host_of_the_bridge_answers_for_nobody() {
         "netns exec {middle} sysctl -q -e net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0"
     ));
     let middle = File::open(format!("/run/netns/{middle}")).unwrap();
-    let is_kept_out = super::super::namespace::within(Some(middle.as_fd()), || {
+    let is_kept_out = host::packets::namespace::within(Some(middle.as_fd()), || {
         let index = interface_system::index(&interface_system::question_socket()?, "inner-a")?;
-        Ok(super::super::bpf::keep_host_out(index, super::super::bpf::Way::In).is_ok())
+        Ok(host::packets::bpf::keep_host_out(index, host::packets::bpf::Way::In).is_ok())
     });
     if !is_kept_out.unwrap() {
         let _ = writeln!(io::stderr(), "skipped: this kernel keeps no host out (TCX)");

@@ -21,7 +21,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use serde_json::{Value, json};
 
 use super::{ControlledLink, Request};
-use crate::link::refused::Refused;
+use host::refused::Refused;
 
 /// A request is one line; the longest names a few files.
 const LONGEST_REQUEST: u64 = 64 << 10;

@@ -11,9 +11,9 @@ use emulate::{Delivery, DirectionConfig, Ending, Framing, Line, LinkConfig, Loss
 use vocab::{Bitrate, Probability, Time};
 
 use super::{Command, Driver};
-use crate::link::device::{Device, Received};
 use crate::link::record::{LinkRecord, RecordSink};
 use crate::link::system::Waker;
+use host::packets::device::{Device, Received};
 
 /// Much longer than the clock's steps, and than what a test may take off or add.
 const READING: Duration = Duration::from_millis(30);

@@ -36,15 +36,16 @@ const HEADERS_MAX: usize = IPV6_HEADER + 60;
 
 /// Which packets may be put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Merging {
+pub struct Merging {
     /// TCP segments.
-    pub(crate) tcp: bool,
+    pub tcp: bool,
     /// UDP datagrams.
-    pub(crate) udp: bool,
+    pub udp: bool,
 }
 
 impl Merging {
-    pub(crate) const NONE: Self = Self {
+    /// Packets are never merged.
+    pub const NONE: Self = Self {
         tcp: false,
         udp: false,
     };
@@ -59,7 +60,7 @@ impl Merging {
 
 /// Packets that go to the kernel as one.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub struct Group {
     packets: Vec<Bytes>,
     /// What the first packet is; `None` keeps it alone.
     shape: Option<Shape>,
@@ -91,17 +92,17 @@ struct Shape {
 
 impl Group {
     /// Whether there is nothing in it.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
     /// The packets in it, in order.
-    pub(crate) fn packets(&self) -> &[Bytes] {
+    pub fn packets(&self) -> &[Bytes] {
         &self.packets
     }
 
     /// Empties it and begins anew with this packet, which stays alone unless it is `intact`.
-    pub(crate) fn begin(&mut self, packet: Bytes, intact: bool, merging: Merging) {
+    pub fn begin(&mut self, packet: Bytes, intact: bool, merging: Merging) {
         self.shape = Shape::of(&packet)
             .filter(|shape| intact && shape.size > 0 && merging.allows(shape.transport));
         self.length = packet.len();
@@ -112,7 +113,7 @@ impl Group {
     }
 
     /// Takes a packet that continues it; gives any other back.
-    pub(crate) fn extend(&mut self, packet: Bytes, intact: bool) -> Result<(), Bytes> {
+    pub fn extend(&mut self, packet: Bytes, intact: bool) -> Result<(), Bytes> {
         if self.is_ended || !intact {
             return Err(packet);
         }
@@ -173,7 +174,7 @@ impl Group {
 
     /// Calls `write` with the pieces of memory to write at once: a header for the kernel and what
     /// it describes.
-    pub(crate) fn write<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+    pub fn write<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         let (Some(shape), [first, .., last]) = (self.shape, self.packets.as_slice()) else {
             let header = Header::default().emit();
             let packet = self.packets.first().map_or(&[][..], |packet| packet);
@@ -195,13 +196,13 @@ impl Group {
     }
 
     /// Lets go of the packets; what is left takes nothing before it is begun anew.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.packets.clear();
         self.is_ended = true;
     }
 
     /// The packets it was made of, one by one, as a group of one each.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Group> + '_ {
+    pub fn drain(&mut self) -> impl Iterator<Item = Group> + '_ {
         self.is_ended = true;
         self.packets.drain(..).map(|packet| {
             let mut alone = Group::default();

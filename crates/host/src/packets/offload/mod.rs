@@ -26,15 +26,15 @@ mod tests;
 
 use bytes::Bytes;
 
-pub(super) use merge::{Group, Merging};
-pub(super) use refusals::Refusals;
-pub(super) use split::split;
+pub use merge::{Group, Merging};
+pub use refusals::Refusals;
+pub use split::split;
 
 /// The length of [`Header`] on its way to and from the kernel.
-pub(super) const HEADER_LENGTH: usize = 10;
+pub const HEADER_LENGTH: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the check sum holds only the pseudo header's part.
-pub(super) const NEEDS_CHECKSUM: u8 = 1;
+pub const NEEDS_CHECKSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCP4: u8 = 1;
@@ -65,7 +65,7 @@ const CWR: u8 = 0x80;
 
 /// What the kernel says of a packet, and is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Header {
+pub struct Header {
     flags: u8,
     gso_type: u8,
     header_length: u16,
@@ -78,7 +78,9 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn parse(bytes: [u8; HEADER_LENGTH]) -> Self {
+    /// Reads a header as the kernel writes it (linux/virtio_net.h, native byte order).
+    #[must_use]
+    pub fn parse(bytes: [u8; HEADER_LENGTH]) -> Self {
         let [flags, gso_type, a, b, c, d, e, f, g, h] = bytes;
         Self {
             flags,
@@ -90,7 +92,9 @@ impl Header {
         }
     }
 
-    pub(super) fn emit(self) -> [u8; HEADER_LENGTH] {
+    /// Writes the header as the kernel reads it.
+    #[must_use]
+    pub fn emit(self) -> [u8; HEADER_LENGTH] {
         let [a, b] = self.header_length.to_ne_bytes();
         let [c, d] = self.gso_size.to_ne_bytes();
         let [e, f] = self.checksum_start.to_ne_bytes();
@@ -176,7 +180,7 @@ fn long(bytes: &[u8], at: usize) -> u32 {
 
 /// Writes, `at` bytes into `packet`, the check sum of all from `start` on; the field holds the
 /// pseudo header's sum, and so is summed itself. Both lie in the packet.
-pub(super) fn finish_checksum(packet: &mut [u8], start: usize, at: usize) {
+pub fn finish_checksum(packet: &mut [u8], start: usize, at: usize) {
     let sum = checksum::Sum::default().add(&packet[start..]).complement();
     set_word(packet, at, sum);
 }

@@ -15,7 +15,7 @@ const ALONE_PACKETS: u32 = 10_000;
 
 /// What became of the runs so far.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub struct Refusals {
     in_a_row: u32,
     alone: u32,
     total: u64,
@@ -23,19 +23,19 @@ pub(crate) struct Refusals {
 
 impl Refusals {
     /// Whether the next packet has to go alone; asked once for each packet.
-    pub(crate) fn keep_alone(&mut self) -> bool {
+    pub fn keep_alone(&mut self) -> bool {
         let alone = self.alone > 0;
         self.alone = self.alone.saturating_sub(1);
         alone
     }
 
     /// Takes in that a run was taken.
-    pub(crate) fn taken(&mut self) {
+    pub fn taken(&mut self) {
         self.in_a_row = 0;
     }
 
     /// Takes in that a run was refused.
-    pub(crate) fn refused(&mut self) {
+    pub fn refused(&mut self) {
         self.total += 1;
         self.in_a_row += 1;
         if self.in_a_row == IN_A_ROW_MAX {
@@ -45,7 +45,7 @@ impl Refusals {
     }
 
     /// How many runs were refused, from the start on.
-    pub(crate) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.total
     }
 }

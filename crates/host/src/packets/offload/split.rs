@@ -18,7 +18,7 @@ use super::{
 
 /// A big packet that does not say what it is made of. The kernel makes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(crate) enum Unsplittable {
+pub enum Unsplittable {
     #[error("it is of a kind that was not asked for: {0}")]
     Kind(u8),
     #[error("its headers are longer than the packet, or not those it says")]
@@ -34,7 +34,7 @@ const PACKET_MAX: usize = 65_535;
 ///
 /// # Errors
 /// When it is a run of packets and cannot be told apart; none has been handed over then.
-pub(crate) fn split(
+pub fn split(
     header: Header,
     packet: &[u8],
     mut each: impl FnMut(Bytes),

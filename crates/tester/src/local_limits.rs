@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use socket2::SockRef;
 use vocab::ByteCount;
 
-use crate::kernel;
+use host::kernel;
 
 /// The congestion control of a socket; an empty name leaves it as it is.
 ///

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::statistics::quantile;
-use super::system::{self, Clock};
-use crate::host::{Machine, ProcessorTime};
+use host::machine::{Machine, ProcessorTime};
+use host::stamped_sockets::{self as system, Clock};
 
 /// The machine and its manners.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

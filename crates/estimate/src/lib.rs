@@ -1,0 +1,19 @@
+//! Data reduction by itself: two dictionaries, and flows between them without a network.
+//!
+//! ```text
+//!  files, captures ─► Stream ─► encoder ══ frames, counted ══► decoder ─► compared
+//!                                  │  ◄═ acknowledgements, repairs ═ │
+//!                             dictionary                        dictionary ─► segment files
+//! ```
+//! A [`Pair`] is the reduction of two nodes, with the same settings; nothing about it is modelled.
+//! [`estimate()`] sends given data through one and says what it would cost on the wire.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod estimate;
+mod files;
+pub mod pair;
+
+pub use estimate::{CaptureNotes, Estimate, Item, Recognition, estimate};
+pub use files::{Input, Skipped, check};
+pub use pair::{Disk, FRAMING, Pair, PairConfig, Side, Stream, Tally};
