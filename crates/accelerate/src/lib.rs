@@ -27,6 +27,7 @@
 
 pub mod companions;
 mod contract;
+pub mod credentials;
 pub mod detect;
 pub mod passthrough;
 pub mod registry;

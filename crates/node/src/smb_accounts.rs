@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use accelerate::smb::{Accounts, AccountsError};
+use accelerate::credentials::{Accounts, AccountsError};
 use thiserror::Error;
 
 use crate::private_file::{self, PrivateFileError};

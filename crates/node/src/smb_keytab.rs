@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use accelerate::smb::{Keytab, KeytabError};
+use accelerate::credentials::{Keytab, KeytabError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 

@@ -120,7 +120,7 @@ impl Keytab {
     /// Keys that may open a ticket, each once and the likeliest first: those of the service that it names, then
     /// those of its host, and of each the version that it names. Others are tried as well, because a host has one
     /// key for all the names it is known by, and versions are written into keytabs by hand.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         service: &str,
         version: Option<u32>,

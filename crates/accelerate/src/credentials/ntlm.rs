@@ -12,7 +12,6 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::accounts::{NtHash, upper_character};
-use crate::smb::wire::{WireError, array, u16_at, u32_at};
 
 /// What every NTLM message begins with ([MS-NLMP] §2.2.1, NTLM Messages).
 const SIGNATURE: &[u8; 8] = b"NTLMSSP\0";
@@ -33,22 +32,22 @@ const NAME_MAX: usize = 512;
 
 /// The server's CHALLENGE ([MS-NLMP] §2.2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Challenge {
-    pub(super) challenge: [u8; 8],
+pub(crate) struct Challenge {
+    pub(crate) challenge: [u8; 8],
 }
 
 impl Challenge {
     /// Finds one in a security token.
-    pub(super) fn find(token: &[u8]) -> Option<Self> {
+    pub(crate) fn find(token: &[u8]) -> Option<Self> {
         let message = find(token, 2)?;
-        let challenge = array(message, 24).ok()?;
+        let challenge = array(message, 24)?;
         Some(Self { challenge })
     }
 }
 
 /// The client's AUTHENTICATE ([MS-NLMP] §2.2.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Authenticate {
+pub(crate) struct Authenticate {
     /// As they were sent: in UTF-16.
     domain: Vec<u16>,
     user: Vec<u16>,
@@ -57,7 +56,7 @@ pub(super) struct Authenticate {
 }
 
 /// What an AUTHENTICATE and an account give.
-pub(super) enum Derived {
+pub(crate) enum Derived {
     /// The session key: usually the first; some clients say that they exchange a key and do not.
     Keys(Vec<Zeroizing<[u8; 16]>>),
     /// The proof was not made with this account's password.
@@ -66,22 +65,22 @@ pub(super) enum Derived {
 
 impl Authenticate {
     /// Finds one in a security token.
-    pub(super) fn find(token: &[u8]) -> Option<Self> {
-        Self::parse(find(token, 3)?).ok()
+    pub(crate) fn find(token: &[u8]) -> Option<Self> {
+        Self::parse(find(token, 3)?)
     }
 
-    fn parse(message: &[u8]) -> Result<Self, WireError> {
+    fn parse(message: &[u8]) -> Option<Self> {
         let flags = u32_at(message, 60)?;
         let is_unicode = flags & UNICODE != 0;
         let response = field(message, 20)?;
         if response.len() > RESPONSE_MAX {
-            return Err(WireError::Invalid("NtChallengeResponse"));
+            return None;
         }
         let encrypted_key = match flags & KEY_EXCHANGE {
             0 => None,
             _ => Some(array(field(message, 52)?, 0)?),
         };
-        Ok(Self {
+        Some(Self {
             domain: name(field(message, 28)?, is_unicode)?,
             user: name(field(message, 36)?, is_unicode)?,
             response: response.to_vec(),
@@ -90,27 +89,27 @@ impl Authenticate {
     }
 
     /// Nobody asks to be let in.
-    pub(super) fn is_anonymous(&self) -> bool {
+    pub(crate) fn is_anonymous(&self) -> bool {
         self.user.is_empty() && self.response.len() <= VERSION_1_LENGTH
     }
 
     /// The answer is of a version that is not known here.
-    pub(super) fn is_version_1(&self) -> bool {
+    pub(crate) fn is_version_1(&self) -> bool {
         self.response.len() <= VERSION_1_LENGTH
     }
 
     /// The client's domain.
-    pub(super) fn domain(&self) -> String {
+    pub(crate) fn domain(&self) -> String {
         String::from_utf16_lossy(&self.domain)
     }
 
     /// The client's name.
-    pub(super) fn user(&self) -> String {
+    pub(crate) fn user(&self) -> String {
         String::from_utf16_lossy(&self.user)
     }
 
     /// What the server derived, if this is the account's hash.
-    pub(super) fn derive(&self, hash: &NtHash, challenge: &Challenge) -> Derived {
+    pub(crate) fn derive(&self, hash: &NtHash, challenge: &Challenge) -> Derived {
         let Some((proof, rest)) = self.response.split_first_chunk::<PROOF_LENGTH>() else {
             return Derived::WrongPassword;
         };
@@ -141,24 +140,21 @@ fn find(token: &[u8], kind: u32) -> Option<&[u8]> {
         .windows(SIGNATURE.len())
         .position(|window| window == SIGNATURE)?;
     let message = &token[at..];
-    (u32_at(message, 8) == Ok(kind)).then_some(message)
+    (u32_at(message, 8) == Some(kind)).then_some(message)
 }
 
 /// What one of the fields of a message names: its length, the same again, and an offset.
-fn field(message: &[u8], at: usize) -> Result<&[u8], WireError> {
+fn field(message: &[u8], at: usize) -> Option<&[u8]> {
     let length = usize::from(u16_at(message, at)?);
     let offset = u32_at(message, at + 4)? as usize;
-    message
-        .get(offset..)
-        .and_then(|rest| rest.get(..length))
-        .ok_or(WireError::Truncated)
+    message.get(offset..)?.get(..length)
 }
 
-fn name(bytes: &[u8], is_unicode: bool) -> Result<Vec<u16>, WireError> {
+fn name(bytes: &[u8], is_unicode: bool) -> Option<Vec<u16>> {
     if bytes.len() > NAME_MAX {
-        return Err(WireError::Invalid("UserName"));
+        return None;
     }
-    Ok(match is_unicode {
+    Some(match is_unicode {
         true => bytes
             .chunks_exact(2)
             .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
@@ -166,6 +162,18 @@ fn name(bytes: &[u8], is_unicode: bool) -> Result<Vec<u16>, WireError> {
         // The OEM character set, whichever it is, agrees with ASCII.
         false => bytes.iter().copied().map(u16::from).collect(),
     })
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    array(bytes, at).map(u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    array(bytes, at).map(u32::from_le_bytes)
 }
 
 fn bytes(units: &[u16]) -> Vec<u8> {

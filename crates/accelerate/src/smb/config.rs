@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::{Accounts, Keytab};
+use crate::credentials::{Accounts, Keytab};
 
 /// Which answers may be given in the server's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

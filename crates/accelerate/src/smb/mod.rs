@@ -52,7 +52,6 @@ mod tests;
 mod wire;
 
 pub use config::{Channels, Consistency, Settings};
-pub use keys::{Accounts, AccountsError, Keytab, KeytabError};
 
 use far::Far;
 use near::Near;

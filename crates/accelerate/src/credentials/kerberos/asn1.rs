@@ -8,17 +8,17 @@ use der::{Decode, Reader, SliceReader, Tag, TagNumber};
 const FIELDS: usize = 12;
 
 /// A tag of the kind `[APPLICATION n]`.
-pub(super) fn application(number: u32) -> Tag {
+pub(crate) fn application(number: u32) -> Tag {
     TagNumber(number).application(true)
 }
 
 /// A tag of the kind `[n]`.
-pub(super) fn context(number: u32) -> Tag {
+pub(crate) fn context(number: u32) -> Tag {
     TagNumber(number).context_specific(true)
 }
 
 /// The first element of these bytes, and what follows it.
-pub(super) fn first(bytes: &[u8]) -> Option<(Tag, &[u8], &[u8])> {
+pub(crate) fn first(bytes: &[u8]) -> Option<(Tag, &[u8], &[u8])> {
     let mut reader = SliceReader::new(bytes).ok()?;
     let element = AnyRef::decode(&mut reader).ok()?;
     let end = usize::try_from(reader.position()).ok()?;
@@ -27,20 +27,20 @@ pub(super) fn first(bytes: &[u8]) -> Option<(Tag, &[u8], &[u8])> {
 }
 
 /// What is inside the first element of these bytes, if it has this tag.
-pub(super) fn inside(bytes: &[u8], tag: Tag) -> Option<&[u8]> {
+pub(crate) fn inside(bytes: &[u8], tag: Tag) -> Option<&[u8]> {
     let (found, value, _) = first(bytes)?;
     (found == tag).then_some(value)
 }
 
 /// A SEQUENCE's fields. Those that later versions may add are left out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     fields: [Option<&'a [u8]>; FIELDS],
 }
 
 impl<'a> Fields<'a> {
     /// Of a SEQUENCE that these bytes begin with.
-    pub(super) fn of(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = inside(bytes, Tag::Sequence)?;
         let mut fields = [None; FIELDS];
         while !rest.is_empty() {
@@ -56,17 +56,17 @@ impl<'a> Fields<'a> {
     }
 
     /// The bytes of a field, with the tag of its type.
-    pub(super) fn get(&self, number: usize) -> Option<&'a [u8]> {
+    pub(crate) fn get(&self, number: usize) -> Option<&'a [u8]> {
         *self.fields.get(number)?
     }
 
     /// An OCTET STRING.
-    pub(super) fn octets(&self, number: usize) -> Option<&'a [u8]> {
+    pub(crate) fn octets(&self, number: usize) -> Option<&'a [u8]> {
         inside(self.get(number)?, Tag::OctetString)
     }
 
     /// An INTEGER of up to 64 bits.
-    pub(super) fn integer(&self, number: usize) -> Option<i64> {
+    pub(crate) fn integer(&self, number: usize) -> Option<i64> {
         let bytes = inside(self.get(number)?, Tag::Integer)?;
         let sign = (*bytes.first()? as i8) >> 7;
         let mut whole = [sign as u8; 8];
@@ -76,7 +76,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A KerberosString (RFC 4120 §5.2.1): ASCII by the letter, UTF-8 as it is used.
-    pub(super) fn text(&self, number: usize) -> Option<String> {
+    pub(crate) fn text(&self, number: usize) -> Option<String> {
         let bytes = inside(self.get(number)?, TEXT)?;
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
 const TEXT: Tag = Tag::GeneralString;
 
 /// The strings of a SEQUENCE OF KerberosString.
-pub(super) fn texts(bytes: &[u8]) -> Option<Vec<String>> {
+pub(crate) fn texts(bytes: &[u8]) -> Option<Vec<String>> {
     let mut rest = inside(bytes, Tag::Sequence)?;
     let mut texts = Vec::new();
     while !rest.is_empty() {

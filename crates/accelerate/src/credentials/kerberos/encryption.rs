@@ -280,7 +280,7 @@ impl Block for Aes256 {
 #[cfg(any(test, feature = "testing"))]
 impl Key {
     /// Encrypts a text for this use, behind a confounder of zeros.
-    pub(super) fn seal(&self, usage: u32, text: &[u8]) -> Vec<u8> {
+    pub(crate) fn seal(&self, usage: u32, text: &[u8]) -> Vec<u8> {
         match self.encryption {
             Encryption::Aes128Sha1 => self.seal_sha1::<Aes128>(usage, text),
             Encryption::Aes256Sha1 => self.seal_sha1::<Aes256>(usage, text),

@@ -8,7 +8,7 @@ use super::asn1::{Fields, application, first, inside, texts};
 const USE_SESSION_KEY: u8 = 0x40;
 
 /// An EncryptionKey (RFC 4120 §5.2.9): its encryption type and its bytes.
-pub(super) type EncryptionKey<'a> = (i64, &'a [u8]);
+pub(crate) type EncryptionKey<'a> = (i64, &'a [u8]);
 
 fn encryption_key(bytes: &[u8]) -> Option<EncryptionKey<'_>> {
     let fields = Fields::of(bytes)?;
@@ -25,11 +25,11 @@ fn subkey<'a>(fields: &Fields<'a>, number: usize) -> Option<Option<EncryptionKey
 
 /// Something encrypted (RFC 4120 §5.2.9, EncryptedData).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EncryptedData<'a> {
-    pub(super) encryption: i64,
+pub(crate) struct EncryptedData<'a> {
+    pub(crate) encryption: i64,
     /// Which of a principal's keys it was encrypted with.
-    pub(super) version: Option<u32>,
-    pub(super) bytes: &'a [u8],
+    pub(crate) version: Option<u32>,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> EncryptedData<'a> {
@@ -52,9 +52,9 @@ fn principal(name: &[u8], realm: &str) -> Option<String> {
 
 /// What proves to a service who a client is (RFC 4120 §5.3, Tickets).
 #[derive(Clone, Debug)]
-pub(super) struct Ticket<'a> {
+pub(crate) struct Ticket<'a> {
     service: String,
-    pub(super) part: EncryptedData<'a>,
+    pub(crate) part: EncryptedData<'a>,
 }
 
 impl<'a> Ticket<'a> {
@@ -67,21 +67,21 @@ impl<'a> Ticket<'a> {
     }
 
     /// Whom it is for, as it says itself: `cifs/files.corp.example@CORP.EXAMPLE`.
-    pub(super) fn service(&self) -> String {
+    pub(crate) fn service(&self) -> String {
         self.service.clone()
     }
 }
 
 /// A client's request (RFC 4120 §5.5.1).
 #[derive(Clone, Debug)]
-pub(super) struct ApReq<'a> {
-    pub(super) uses_session_key: bool,
-    pub(super) ticket: Ticket<'a>,
-    pub(super) authenticator: EncryptedData<'a>,
+pub(crate) struct ApReq<'a> {
+    pub(crate) uses_session_key: bool,
+    pub(crate) ticket: Ticket<'a>,
+    pub(crate) authenticator: EncryptedData<'a>,
 }
 
 impl<'a> ApReq<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let fields = Fields::of(inside(bytes, application(14))?)?;
         let (_, options, _) = first(fields.get(2)?)?;
         Some(Self {
@@ -95,12 +95,12 @@ impl<'a> ApReq<'a> {
 
 /// The server's answer (RFC 4120 §5.5.2).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ApRep<'a> {
-    pub(super) part: EncryptedData<'a>,
+pub(crate) struct ApRep<'a> {
+    pub(crate) part: EncryptedData<'a>,
 }
 
 impl<'a> ApRep<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let fields = Fields::of(inside(bytes, application(15))?)?;
         Some(Self {
             part: EncryptedData::parse(fields.get(2)?)?,
@@ -109,13 +109,13 @@ impl<'a> ApRep<'a> {
 }
 
 /// What only the service can read of a ticket (RFC 4120 §5.3).
-pub(super) struct EncTicketPart<'a> {
-    pub(super) key: EncryptionKey<'a>,
+pub(crate) struct EncTicketPart<'a> {
+    pub(crate) key: EncryptionKey<'a>,
     client: String,
 }
 
 impl<'a> EncTicketPart<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let fields = Fields::of(inside(bytes, application(3))?)?;
         Some(Self {
             key: encryption_key(fields.get(1)?)?,
@@ -124,18 +124,18 @@ impl<'a> EncTicketPart<'a> {
     }
 
     /// Whom it speaks for: `anna@CORP.EXAMPLE`.
-    pub(super) fn client(&self) -> String {
+    pub(crate) fn client(&self) -> String {
         self.client.clone()
     }
 }
 
 /// What shows that the client has the session key (RFC 4120 §5.5.1).
-pub(super) struct Authenticator<'a> {
-    pub(super) subkey: Option<EncryptionKey<'a>>,
+pub(crate) struct Authenticator<'a> {
+    pub(crate) subkey: Option<EncryptionKey<'a>>,
 }
 
 impl<'a> Authenticator<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let fields = Fields::of(inside(bytes, application(2))?)?;
         Some(Self {
             subkey: subkey(&fields, 6)?,
@@ -144,12 +144,12 @@ impl<'a> Authenticator<'a> {
 }
 
 /// The same of the server (RFC 4120 §5.5.2).
-pub(super) struct EncApRepPart<'a> {
-    pub(super) subkey: Option<EncryptionKey<'a>>,
+pub(crate) struct EncApRepPart<'a> {
+    pub(crate) subkey: Option<EncryptionKey<'a>>,
 }
 
 impl<'a> EncApRepPart<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let fields = Fields::of(inside(bytes, application(27))?)?;
         Some(Self {
             subkey: subkey(&fields, 2)?,

@@ -25,17 +25,17 @@ pub(crate) use encryption::{Encryption, Key};
 use messages::{ApRep, ApReq, Authenticator, EncApRepPart, EncTicketPart};
 use spnego::Token;
 
-use super::derivation::SessionKey;
+use super::SessionKey;
 use super::keytab::Keytab;
 
 /// What a key of Kerberos is used for (RFC 4120 §7.5.1, Key Usage Numbers).
-pub(super) mod usage {
+pub(crate) mod usage {
     /// A ticket's encrypted part, by the service's key.
-    pub(in super::super) const TICKET: u32 = 2;
+    pub(crate) const TICKET: u32 = 2;
     /// The Authenticator of an AP-REQ, by the session key.
-    pub(in super::super) const AUTHENTICATOR: u32 = 11;
+    pub(crate) const AUTHENTICATOR: u32 = 11;
     /// The encrypted part of an AP-REP, by the session key.
-    pub(in super::super) const AP_REP: u32 = 12;
+    pub(crate) const AP_REP: u32 = 12;
 }
 
 /// Why nothing came of an AP-REQ. Each says which service it was for, as anybody may have sent it.

@@ -1,7 +1,7 @@
 //! n-fold: any bytes spread over 128 bits, the block of AES (RFC 3961 §5.1, A Key Derivation Function).
 
 /// Bytes of what comes out.
-pub(super) const LENGTH: usize = 16;
+pub(crate) const LENGTH: usize = 16;
 
 /// The 128-fold of the input: copies of it, each turned 13 bits further to the right than the one before,
 /// laid end to end until they fill whole blocks, and the blocks added with the carry put back in at the
@@ -9,7 +9,7 @@ pub(super) const LENGTH: usize = 16;
 ///
 /// # Panics
 /// When there is no input.
-pub(super) fn n_fold(input: &[u8]) -> [u8; LENGTH] {
+pub(crate) fn n_fold(input: &[u8]) -> [u8; LENGTH] {
     let bits = 8 * input.len() as isize;
     let mut sum = 0u128;
     let mut at = 0;

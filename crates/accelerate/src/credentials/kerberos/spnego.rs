@@ -31,7 +31,7 @@ const AP_REP: &[u8] = &[2, 0];
 
 /// What a security token holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// A client's request.
     ApReq(&'a [u8]),
     /// A server's answer.
@@ -41,7 +41,7 @@ pub(super) enum Token<'a> {
 }
 
 /// What of Kerberos is in a token.
-pub(super) fn find(token: &[u8]) -> Option<Token<'_>> {
+pub(crate) fn find(token: &[u8]) -> Option<Token<'_>> {
     let (tag, value, _) = first(token)?;
     if tag != application(0) {
         return negotiated(token).or_else(|| bare(token));

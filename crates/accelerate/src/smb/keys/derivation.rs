@@ -1,49 +1,15 @@
 //! From a session key to the keys that messages are signed and encrypted with ([MS-SMB2] §3.1.4.2, Generating
 //! Cryptographic Keys).
 
-use std::fmt;
-
 use hmac::digest::CtOutput;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use zeroize::Zeroizing;
 
 use super::preauth::PREAUTH_LENGTH;
 use super::sealing::{Cipher, SealingKey, SealingKeys};
 use super::signature::{Algorithm, SigningKey};
+use crate::credentials::SessionKey;
 use crate::smb::wire::set_up::dialect;
-
-/// What a client and a server have in common after the one has proved to the other who it is. It is overwritten
-/// when it is dropped, and shown by no `Debug`.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct SessionKey(Zeroizing<Vec<u8>>);
-
-impl fmt::Debug for SessionKey {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("SessionKey(not shown)")
-    }
-}
-
-impl SessionKey {
-    /// As the mechanism of authentication has it, which may be longer than what is signed with.
-    pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self(Zeroizing::new(bytes.to_vec()))
-    }
-
-    /// Session.SessionKey: its first 16 bytes, filled up with zeros ([MS-SMB2] §3.2.5.3.1,
-    /// Handling a New Authentication; §3.3.5.5.3, Handling GSS-API Authentication).
-    pub(crate) fn first(&self) -> Zeroizing<[u8; 16]> {
-        let mut first = Zeroizing::new([0; 16]);
-        let length = self.0.len().min(16);
-        first[..length].copy_from_slice(&self.0[..length]);
-        first
-    }
-
-    /// Session.FullSessionKey.
-    fn full(&self) -> &[u8] {
-        &self.0
-    }
-}
 
 /// The key for signing in a session of this dialect.
 pub(crate) fn signing_key(
@@ -113,8 +79,8 @@ fn derive(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::hexadecimal;
     use super::*;
+    use crate::credentials::testing::hexadecimal;
 
     /// The examples of the protocol's owner: Microsoft Open Specifications, "SMB 2 and SMB 3 security
     /// in Windows 10: the anatomy of signing and cryptographic keys".

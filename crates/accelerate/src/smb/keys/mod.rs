@@ -1,7 +1,7 @@
 //! Delegated keys: what lets the accelerator work on sessions that are signed or encrypted.
 //!
-//! The operator gives the node beside the server the accounts of its users ([`Accounts`]), or the server's
-//! own key of Kerberos ([`Keytab`]). From it and from the messages that pass while a session is set up, the far
+//! The operator gives the node beside the server the accounts of its users ([`crate::credentials::Accounts`]), or the
+//! server's own key of Kerberos ([`crate::credentials::Keytab`]). From it and from the messages that pass while a session is set up, the far
 //! half derives the keys with which client and server sign and encrypt ([`SetUps`]), as the server does. Nothing is asked of either,
 //! and NEGOTIATE and SESSION_SETUP pass byte for byte, because keys of SMB 3.1.1 hang on every one
 //! of their bytes. (A session that is set up beside one that is served has other message ids at either end,
@@ -21,18 +21,12 @@
 //!
 //! What it does not do: NTLM before version 2, Kerberos from user to user, and other mechanisms.
 
-mod accounts;
 mod derivation;
-mod kerberos;
-mod keytab;
-mod ntlm;
 mod preauth;
 mod sealing;
 mod set_up;
 mod signature;
 
-pub use accounts::{Accounts, AccountsError};
-pub use keytab::{Keytab, KeytabError};
 pub(crate) use sealing::{CHANCE, Cipher, Sealer, SealingKey, SealingKeys};
 pub(crate) use set_up::{Ends, NoKey, Outcome, SetUps};
 pub(crate) use signature::{Algorithm, Authentic, Mac, SigningKey};
@@ -40,10 +34,4 @@ pub(crate) use signature::{Algorithm, Authentic, Mac, SigningKey};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use derivation::signing_key;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use kerberos::testing::Exchange;
-#[cfg(any(test, feature = "testing"))]
-pub(crate) use kerberos::{Encryption, read_all as read_kerberos};
-#[cfg(any(test, feature = "testing"))]
 pub(crate) use preauth::Preauth;
-#[cfg(any(test, feature = "testing"))]
-pub(crate) mod testing;

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::super::testing::hexadecimal;
 use super::*;
+use crate::credentials::testing::hexadecimal;
 
 /// A published message of each direction: the key, the session, the message, and what was sent.
 struct Published {

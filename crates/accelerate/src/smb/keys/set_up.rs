@@ -21,15 +21,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::accounts::Accounts;
-use super::derivation::{SessionKey, sealing_keys, signing_key};
-use super::kerberos::{self, Accepted, Refused};
-use super::keytab::Keytab;
-use super::ntlm::{Authenticate, Challenge, Derived};
+use super::derivation::{sealing_keys, signing_key};
 use super::preauth::Preauth;
 use super::sealing::{Cipher, SealingKeys};
 use super::signature::{Algorithm, SigningKey};
 use crate::LetGoReason;
+use crate::credentials::kerberos::{self, Accepted, Refused};
+use crate::credentials::ntlm::{Authenticate, Challenge, Derived};
+use crate::credentials::{Accounts, Keytab, SessionKey};
 use crate::smb::config::Settings;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
 use crate::smb::wire::set_up::{

@@ -1,12 +1,12 @@
 //! Set-ups from both hosts' view, by every dialect, and what must not lead to a key.
 
-use super::super::kerberos::Encryption;
-use super::super::kerberos::testing::{
+use super::super::sealing::SealingKey;
+use super::*;
+use crate::credentials::kerberos::Encryption;
+use crate::credentials::kerberos::testing::{
     CLIENT_NAME, Exchange, SERVICE_NAME, first_token, mic_token,
 };
-use super::super::sealing::SealingKey;
-use super::super::testing::{authenticate, challenge, hexadecimal, log_in};
-use super::*;
+use crate::credentials::testing::{authenticate, challenge, hexadecimal, log_in};
 use crate::smb::wire::header::SIGNATURE_AT;
 
 const CHALLENGE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];

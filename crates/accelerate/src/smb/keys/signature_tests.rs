@@ -1,7 +1,7 @@
 //! Signatures against published ones, and against themselves however a message is cut.
 
-use super::super::testing::hexadecimal;
 use super::*;
+use crate::credentials::testing::hexadecimal;
 
 fn key(text: &str) -> [u8; 16] {
     hexadecimal(text).try_into().unwrap()

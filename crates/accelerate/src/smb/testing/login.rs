@@ -4,8 +4,10 @@
 //! need not be the same for both, and if it is not, their keys differ as real ones do.
 
 use super::seal::{End, Seal};
-use crate::smb::keys::testing::{challenge, log_in};
-use crate::smb::keys::{Algorithm, Encryption, Exchange, Preauth, SigningKey, signing_key};
+use crate::credentials::kerberos::Encryption;
+use crate::credentials::kerberos::testing::Exchange;
+use crate::credentials::testing::{challenge, log_in};
+use crate::smb::keys::{Algorithm, Preauth, SigningKey, signing_key};
 use crate::smb::wire::header::{Header, command, flag};
 
 /// The server's challenge: always the same, because chance has no place in these tests.

@@ -22,8 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys::Algorithm;
-use super::{Accounts, Channels, Consistency, Settings, nt1};
+use super::{Channels, Consistency, Settings, nt1};
 use crate::Input;
+use crate::credentials::Accounts;
 use messages::Create;
 use server::{Sealing, Signing};
 use world::World;

@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 
+use crate::credentials::Keytab;
+use crate::credentials::kerberos::read_all as read_kerberos;
 use crate::smb::frames::Frame;
-use crate::smb::keys::{Cipher, Keytab, Outcome, SealingKey, SetUps, read_kerberos};
+use crate::smb::keys::{Cipher, Outcome, SealingKey, SetUps};
 use crate::smb::sealed;
 use crate::smb::wire::create::{CreateAnswer, CreateRequest};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::Settings;
 use super::super::testing::login::{Login, exchange};
 use super::super::testing::messages;
 use super::super::testing::server::{Sealing, Signing};
 use super::super::testing::world::World;
-use super::super::{Accounts, Settings};
 use super::{DELAY, contents, open, read};
-use crate::smb::keys::{Algorithm, Exchange};
+use crate::credentials::Accounts;
+use crate::credentials::kerberos::testing::Exchange;
+use crate::smb::keys::Algorithm;
 use crate::{LetGoReason, LettingGo};
 
 const BLOCK: u32 = 60_000;

@@ -11,8 +11,9 @@ use super::super::testing::server::{FULL, NO_SUCH_FILE, Signing};
 use super::super::testing::world::World;
 use super::super::wire::FileId;
 use super::super::wire::header::{command, status};
-use super::super::{Accounts, Consistency, Settings};
+use super::super::{Consistency, Settings};
 use super::{DELAY, contents};
+use crate::credentials::Accounts;
 use crate::smb::keys::Algorithm;
 
 const STALENESS: Duration = Duration::from_secs(1);

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use vocab::SegmentKind;
 
+use super::super::Settings;
 use super::super::testing::login::ANNA;
 use super::super::testing::messages::{self, Create, frame};
 use super::super::testing::server::{DISK_FULL, Sealing, Signing};
 use super::super::testing::world::{Alters, World};
 use super::super::wire::FileId;
 use super::super::wire::header::{command, flag, status};
-use super::super::{Accounts, Settings};
 use super::{DELAY, contents, open, read};
+use crate::credentials::Accounts;
 use crate::smb::keys::Algorithm;
 use crate::{Input, LetGoReason, LettingGo};
 

@@ -11,8 +11,9 @@ use super::super::testing::world::World;
 use super::super::wire::FileId;
 use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{command, flag, status};
-use super::super::{Accounts, Channels, Settings};
+use super::super::{Channels, Settings};
 use super::{DELAY, contents, open, read};
+use crate::credentials::Accounts;
 use crate::smb::keys::Algorithm;
 use crate::{LetGoReason, LettingGo};
 

@@ -1,0 +1,28 @@
+//! Credentials that an operator delegates to the node beside a server.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `accounts.rs` | NT hashes of users, from an account file |
+//! | `keytab.rs` | a service's Kerberos keys, from a keytab |
+//! | `ntlm.rs` | the session key of an NTLM version 2 exchange, by the user's hash ([MS-NLMP]) |
+//! | `kerberos/` | the session key of a Kerberos exchange, by the service's key (RFC 4120, RFC 4121) |
+//! | `session_key.rs` | the key that both ends have afterwards |
+//!
+//! A half listens to the tokens that a client and a server exchange, in whatever protocol, and
+//! derives the key as the server does. It asks neither of them for anything. Which keys a protocol
+//! derives from a session key, and how it signs and encrypts with them, is the protocol's.
+//!
+//! Secrets are overwritten when they are dropped and appear in no `Debug` form. A token is hostile:
+//! one that leads the reader astray gives a key that the server's own signature does not verify.
+
+mod accounts;
+pub(crate) mod kerberos;
+mod keytab;
+pub(crate) mod ntlm;
+mod session_key;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
+pub use accounts::{Accounts, AccountsError};
+pub use keytab::{Keytab, KeytabError};
+pub(crate) use session_key::SessionKey;
