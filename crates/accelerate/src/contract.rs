@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{Segment, Time};
 
-use crate::companions::Ends;
+use crate::claims::ClaimKey;
 
 /// Which end of the WAN a half stands at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,10 +57,13 @@ pub enum Input {
     WanSilent(Duration),
     /// The moment that [`Accelerator::poll_timeout`] named has come.
     Timeout,
-    /// No other flow that the node knows is between the two that [`Output::Between`] has named.
-    Alone,
-    /// Others are. One that was alone stops what it did as such, and says [`Output::GivenBack`] then.
-    Beside,
+    /// The flow holds the claim that it made by [`Output::Claim`].
+    ClaimGranted,
+    /// Another flow claims the same key. The half stops what it did under the claim, and then says
+    /// [`Output::ClaimReleased`].
+    ClaimRevoked,
+    /// The flow's claim is not granted, because another flow claims the same key.
+    ClaimDenied,
 }
 
 /// What an accelerator half wants done.
@@ -76,10 +79,11 @@ pub enum Output {
     ToWan(Segment),
     /// End the stream towards the other half, after all that was put out before.
     FinishWan,
-    /// The flow is between these two; [`Input::Alone`] or [`Input::Beside`] follows. At most once.
-    Between(Ends),
-    /// Behind [`Input::Beside`]: nothing is done any more for which the flow would have to be alone.
-    GivenBack,
+    /// Claim this key for the flow alone; [`Input::ClaimGranted`] or [`Input::ClaimDenied`] follows.
+    /// At most once.
+    Claim(ClaimKey),
+    /// After [`Input::ClaimRevoked`]: the half no longer relies on its claim.
+    ClaimReleased,
     /// Stop helping.
     LettingGo(LettingGo),
 }

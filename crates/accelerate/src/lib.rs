@@ -19,13 +19,13 @@
 //! because the open leaves before the client has said anything; [`detect`] names the protocol
 //! from the first bytes, for people to read, and never delays a byte.
 //!
-//! It does no I/O and knows nothing of chunks or sessions. Between flows the engine keeps one thing of it: which are
-//! between the same two hosts ([`companions`]).
+//! It does no I/O and knows nothing of chunks or sessions. Between flows the engine keeps one thing of it: which of
+//! them holds an exclusive claim ([`claims`]).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(any(test, feature = "testing"), allow(clippy::unwrap_used))]
 
-pub mod companions;
+pub mod claims;
 mod contract;
 pub mod credentials;
 pub mod detect;

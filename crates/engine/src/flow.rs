@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use accelerate::companions::Companions;
+use accelerate::claims::Claims;
 use accelerate::detect::{self, Protocol};
 use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
 use bytes::Bytes;
@@ -94,7 +94,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Time,
     pub(crate) session: &'a mut Session,
     pub(crate) dictionary: &'a mut Dictionary,
-    pub(crate) companions: &'a mut Companions,
+    pub(crate) claims: &'a mut Claims,
     pub(crate) outputs: &'a mut VecDeque<Output>,
     /// What the node holds, and may hold.
     pub(crate) budget: Budget,
@@ -651,9 +651,13 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether the flow is alone between its two hosts, or not any more.
-    pub(crate) fn company(&mut self, turn: &mut Turn<'_>, told: Input) -> Result<(), Broken> {
-        self.accelerate(turn, told)?;
+    /// The flow's claim was granted, revoked or denied.
+    pub(crate) fn claim_decided(
+        &mut self,
+        turn: &mut Turn<'_>,
+        decision: Input,
+    ) -> Result<(), Broken> {
+        self.accelerate(turn, decision)?;
         self.pump(turn)
     }
 
@@ -843,7 +847,7 @@ impl Flow {
         // The other half has let go; this one puts out what it still holds and goes too.
         self.drain_accelerator(turn)?;
         self.stage = Stage::Released;
-        turn.companions.given_back(self.number);
+        turn.claims.released(self.number);
         if let Some(reason) = segment
             .bytes
             .get(1)
@@ -882,8 +886,8 @@ impl Flow {
                 Wish::ToWan(_) | Wish::FinishWan if self.peer_host != PeerHost::Standing => {}
                 Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
                 Wish::FinishWan => self.finish_wan(),
-                Wish::Between(ends) => turn.companions.between(self.number, ends),
-                Wish::GivenBack => turn.companions.given_back(self.number),
+                Wish::Claim(key) => turn.claims.claim(self.number, key),
+                Wish::ClaimReleased => turn.claims.released(self.number),
                 Wish::LettingGo(letting_go) => {
                     self.letting_go_note = accelerator.note();
                     self.let_go(turn, letting_go)?;
@@ -901,7 +905,7 @@ impl Flow {
                 let frame = Bytes::copy_from_slice(&released);
                 self.encoder.push(turn.now, Segment::frame(frame));
                 self.stage = Stage::Released;
-                turn.companions.given_back(self.number);
+                turn.claims.released(self.number);
                 Ok(())
             }
             LettingGo::Translate { .. } => Ok(()),
@@ -926,8 +930,12 @@ impl Flow {
                 SegmentKind::Frame => {}
             },
             Input::WanFinished => self.finish_lan(turn),
-            Input::Beside => turn.companions.given_back(self.number),
-            Input::Start | Input::WanSilent(_) | Input::Timeout | Input::Alone => {}
+            Input::ClaimRevoked => turn.claims.released(self.number),
+            Input::Start
+            | Input::WanSilent(_)
+            | Input::Timeout
+            | Input::ClaimGranted
+            | Input::ClaimDenied => {}
         }
     }
 

@@ -111,7 +111,7 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
         };
         let Some((from, output)) = from else {
             match asks.take() {
-                Some(half) => halves[half].handle(now, Input::Alone),
+                Some(half) => halves[half].handle(now, Input::ClaimGranted),
                 None => return true,
             }
             continue;
@@ -120,8 +120,8 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
             Output::ToWan(segment) => halves[1 - from].handle(now, Input::Wan(segment)),
             Output::FinishWan => halves[1 - from].handle(now, Input::WanFinished),
             Output::LettingGo(_) => return false,
-            Output::Between(_) => asks = Some(from),
-            Output::OpenServer | Output::ToLan(_) | Output::FinishLan | Output::GivenBack => {}
+            Output::Claim(_) => asks = Some(from),
+            Output::OpenServer | Output::ToLan(_) | Output::FinishLan | Output::ClaimReleased => {}
         }
     }
     panic!("more than {MOST_OUTPUTS} outputs after one input");
@@ -142,12 +142,12 @@ fn drain(half: &mut dyn accelerate::Accelerator, now: Time) -> bool {
         match half.poll_output() {
             None if asks && !gone => {
                 asks = false;
-                half.handle(now, Input::Alone);
+                half.handle(now, Input::ClaimGranted);
             }
             None => return gone,
             Some(output) => {
                 assert!(!gone, "{output:?} after letting go");
-                asks |= matches!(output, Output::Between(_));
+                asks |= matches!(output, Output::Claim(_));
                 gone = matches!(
                     output,
                     Output::LettingGo(LettingGo::LetGo { .. } | LettingGo::Close { .. })

@@ -54,7 +54,11 @@ impl Accelerator for Passthrough {
                 SegmentKind::Frame => {}
             },
             Input::WanFinished => self.outputs.push_back(Output::FinishLan),
-            Input::WanSilent(_) | Input::Timeout | Input::Alone | Input::Beside => {}
+            Input::WanSilent(_)
+            | Input::Timeout
+            | Input::ClaimGranted
+            | Input::ClaimRevoked
+            | Input::ClaimDenied => {}
         }
     }
 

@@ -431,7 +431,7 @@ impl Engine {
             now,
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
-            companions: &mut self.companions,
+            claims: &mut self.claims,
             outputs: &mut self.outputs,
             budget,
         };

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use accelerate::companions::Companions;
+use accelerate::claims::Claims;
 use bytes::{Bytes, BytesMut};
 use reduce::Dictionary;
 use tunnel::transport::Transmit;
@@ -72,7 +72,7 @@ pub struct Engine {
     /// Where this node takes packets beside a link that the session has not agreed on yet.
     offers: BTreeMap<LinkId, DatagramOffer>,
     flows: BTreeMap<u64, Flow>,
-    companions: Companions,
+    claims: Claims,
     directs: BTreeMap<u64, Direct>,
     /// Whose connection it is: the number of a flow or a direct connection.
     connections: BTreeMap<ConnectionId, u64>,
@@ -147,7 +147,7 @@ impl Engine {
             links: BTreeMap::new(),
             offers: BTreeMap::new(),
             flows: BTreeMap::new(),
-            companions: Companions::default(),
+            claims: Claims::default(),
             directs: BTreeMap::new(),
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -462,8 +462,8 @@ impl Engine {
     pub(super) fn settle(&mut self, now: Time) {
         let mut to_transmit = BTreeSet::new();
         loop {
-            while let Some((number, told)) = self.companions.poll_told() {
-                self.turn(now, number, |flow, turn| flow.company(turn, told));
+            while let Some((number, decision)) = self.claims.poll_decision() {
+                self.turn(now, number, |flow, turn| flow.claim_decided(turn, decision));
             }
             let Some(node) = self.touched.pop_first() else {
                 break;

@@ -48,7 +48,7 @@ impl Engine {
             now,
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
-            companions: &mut self.companions,
+            claims: &mut self.claims,
             outputs: &mut self.outputs,
             budget,
         };
@@ -135,7 +135,7 @@ impl Engine {
         let Some(flow) = self.flows.remove(&number) else {
             return;
         };
-        self.companions.ended(number);
+        self.claims.ended(number);
         self.attempt_ended(flow.server.ip(), number);
         if flow.via.is_some() {
             self.sources.closed(flow.client.ip(), Kind::Flow);

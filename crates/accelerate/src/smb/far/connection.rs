@@ -13,7 +13,7 @@ use super::super::wire::set_up::{
     NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, client_guid, dialect,
 };
 use super::super::wire::u32_at;
-use crate::companions::Ends;
+use crate::claims::ClaimKey;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -115,12 +115,12 @@ impl Connection {
     }
 
     /// Between whom the connection is, once that is agreed; `None` where leases are unknown.
-    pub(crate) fn ends(&self) -> Option<Ends> {
+    pub(crate) fn ends(&self) -> Option<ClaimKey> {
         let agreed = self.negotiated.as_ref()?;
         let mut ends = [0; 32];
         ends[..16].copy_from_slice(&self.client);
         ends[16..].copy_from_slice(&agreed.server_guid);
-        (agreed.dialect >= dialect::SMB_2_1).then_some(Ends(ends))
+        (agreed.dialect >= dialect::SMB_2_1).then_some(ClaimKey(ends))
     }
 
     /// What was agreed in NEGOTIATE.

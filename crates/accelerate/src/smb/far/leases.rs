@@ -242,7 +242,7 @@ impl Far {
             && let Some(ends) = self.connection.ends()
         {
             self.leases.company = Company::Asked;
-            self.outputs.push_back(Output::Between(ends));
+            self.outputs.push_back(Output::Claim(ends));
         }
     }
 
@@ -289,7 +289,7 @@ impl Far {
         let is_done = |open: &Open| open.lease.is_none() || open.has_stopped();
         if self.stops_by().is_some() && self.opens.values().all(is_done) {
             self.leases.company = Company::Beside { stops_by: None };
-            self.outputs.push_back(Output::GivenBack);
+            self.outputs.push_back(Output::ClaimReleased);
         }
     }
 

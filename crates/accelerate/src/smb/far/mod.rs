@@ -431,8 +431,8 @@ impl Accelerator for Far {
             },
             Input::WanFinished => self.client_finished(now),
             Input::WanSilent(_) => {}
-            Input::Alone => self.is_alone(),
-            Input::Beside => self.is_beside_others(now),
+            Input::ClaimGranted => self.is_alone(),
+            Input::ClaimRevoked | Input::ClaimDenied => self.is_beside_others(now),
             Input::Timeout => {
                 self.give_back_overdue(now);
                 self.retire_overdue(now);

@@ -749,7 +749,11 @@ impl Accelerator for Near {
             return;
         }
         match input {
-            Input::Start | Input::Timeout | Input::Alone | Input::Beside => {}
+            Input::Start
+            | Input::Timeout
+            | Input::ClaimGranted
+            | Input::ClaimRevoked
+            | Input::ClaimDenied => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {
                 self.outputs.push_back(Output::FinishWan);

@@ -15,7 +15,7 @@ use super::login::Heard;
 use super::messages::{self, Create, Request, frame};
 use super::seal::{End, Seal};
 use super::server::{Sealing, Server, Signing};
-use crate::companions::Ends;
+use crate::claims::ClaimKey;
 use crate::smb::keys::SigningKey;
 use crate::smb::wire::create::CreateAnswer;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
@@ -341,7 +341,7 @@ pub(crate) struct World {
     /// The stream towards client 0 has ended, cleanly or not.
     pub(crate) is_client_gone: bool,
     /// Between whom the far half has said that it is.
-    pub(crate) between: Option<Ends>,
+    pub(crate) between: Option<ClaimKey>,
     /// It is not told that it is alone there: the test says what it is told.
     pub(crate) keeps_company: bool,
     pub(crate) has_given_back: bool,
@@ -725,7 +725,7 @@ impl World {
         let knew = self.between.is_some();
         self.drain_outputs(half);
         if !knew && self.between.is_some() && !self.keeps_company {
-            self.input(half, Input::Alone);
+            self.input(half, Input::ClaimGranted);
         }
     }
 
@@ -740,8 +740,8 @@ impl World {
                 Output::ToLan(bytes) => self.give_host(half, &bytes),
                 Output::ToWan(segment) => self.send_segment(half, segment),
                 Output::FinishWan => self.push(1 - half, Item::Finish, 0),
-                Output::Between(ends) => self.between = Some(ends),
-                Output::GivenBack => self.has_given_back = true,
+                Output::Claim(ends) => self.between = Some(ends),
+                Output::ClaimReleased => self.has_given_back = true,
                 Output::LettingGo(letting_go) => {
                     assert!(self.let_go.is_none(), "it lets go twice");
                     self.let_go = Some(letting_go);

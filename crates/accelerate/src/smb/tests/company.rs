@@ -21,7 +21,7 @@ fn while_its_client_has_another_connection_a_lease_is_no_licence() {
     let early = messages::write(file, 0, b"early");
     world.server.holds_writes = true;
     assert!(is_answered_here(&mut world, &early));
-    world.input(FAR, Input::Beside);
+    world.input(FAR, Input::ClaimRevoked);
     world.run_for(Duration::from_secs(1));
     // The other one waits for what was answered.
     assert!(!world.has_given_back);
@@ -38,7 +38,7 @@ fn while_its_client_has_another_connection_a_lease_is_no_licence() {
     let second = world.create(0, &Create::leased("b", 9));
     let third = leased(&mut world);
     // Once it is alone again, leases are licences that nobody else can have shared.
-    world.input(FAR, Input::Alone);
+    world.input(FAR, Input::ClaimGranted);
     let fourth = world.create(0, &Create::leased("c", 11));
     for (file, is_here) in [(second, false), (third, false), (fourth, true)] {
         world.run_for(Duration::from_secs(1));
@@ -61,10 +61,10 @@ fn a_lease_from_before_another_connection_is_no_licence_behind_it() {
     world.server_takes = Duration::from_secs(2);
     let opening = world.send(0, &Create::leased("b", 9).request());
     world.run_for(Duration::from_secs(1));
-    world.input(FAR, Input::Beside);
+    world.input(FAR, Input::ClaimRevoked);
     world.run_for(Duration::from_millis(500));
     assert!(world.has_given_back);
-    world.input(FAR, Input::Alone);
+    world.input(FAR, Input::ClaimGranted);
     assert!(!world.clients[0].answered.contains_key(&opening));
     let answer = world.wait(0, opening);
     world.server_takes = Duration::ZERO;
@@ -89,7 +89,7 @@ fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
     world.is_cut = true;
     let late = messages::write(file, 0, b"late");
     assert!(is_answered_here(&mut world, &late));
-    world.input(FAR, Input::Beside);
+    world.input(FAR, Input::ClaimRevoked);
     let is_given_back = world.run_until(Duration::from_secs(12), |world| world.has_given_back);
     assert!(is_given_back);
     world.server.files.get_mut("a").unwrap().fill(1);
@@ -121,7 +121,7 @@ fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
                 world.run_for(Duration::from_secs(1));
             }
             let waits_from = world.now;
-            world.input(FAR, Input::Beside);
+            world.input(FAR, Input::ClaimRevoked);
             if let Some(after) = ends_after.filter(|after| *after > 0) {
                 world.run_for(Duration::from_millis(after) - super::DELAY);
                 world.input(NEAR, Input::LanFinished);
@@ -150,7 +150,7 @@ fn a_connection_on_which_only_the_server_answers_is_not_ended_for_the_next_one()
         world.server.holds_closes = true;
         let asked = world.send(0, &request(file, 0, b"slow"));
         world.run_for(Duration::from_secs(1));
-        world.input(FAR, Input::Beside);
+        world.input(FAR, Input::ClaimRevoked);
         let is_given_back = world.run_until(super::DELAY * 2, |world| world.has_given_back);
         assert!(is_given_back);
         world.run_for(Duration::from_secs(60));
@@ -173,7 +173,7 @@ fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_
     assert!(is_answered_here(&mut world, &early));
     world.input(NEAR, Input::LanFinished);
     world.run_for(Duration::from_secs(1));
-    world.input(FAR, Input::Beside);
+    world.input(FAR, Input::ClaimRevoked);
     world.run_for(Duration::from_secs(1));
     assert!(!world.has_given_back);
     world.server.do_held_writes();
@@ -192,7 +192,7 @@ fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
     let waits = world.send(0, &messages::session_setup());
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.server.count(0, command::SESSION_SETUP), 0);
-    world.input(FAR, Input::Beside);
+    world.input(FAR, Input::ClaimRevoked);
     let answer = world.wait(0, waits);
     world.clients[0].session = answer.header.session;
     let answer = world.ask(0, &messages::tree_connect());

@@ -389,7 +389,11 @@ impl Accelerator for Far {
             return;
         }
         match input {
-            Input::Start | Input::WanSilent(_) | Input::Alone | Input::Beside => {}
+            Input::Start
+            | Input::WanSilent(_)
+            | Input::ClaimGranted
+            | Input::ClaimRevoked
+            | Input::ClaimDenied => {}
             Input::Lan(bytes) => self.answer_bytes(now, &bytes),
             Input::LanFinished => {
                 let held = self.answers.give_back();

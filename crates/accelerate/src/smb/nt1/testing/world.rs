@@ -346,7 +346,7 @@ impl World {
                 Output::ToLan(bytes) => self.put_on_lan(half, &bytes),
                 Output::ToWan(segment) => self.put_on_wan(half, Item::Segment(segment)),
                 Output::FinishWan => self.put_on_wan(half, Item::Finish),
-                Output::Between(_) | Output::GivenBack => {}
+                Output::Claim(_) | Output::ClaimReleased => {}
                 Output::LettingGo(letting_go) => {
                     self.let_go = Some(letting_go);
                     match letting_go {
