@@ -300,7 +300,7 @@ mod filter_tests {
             now = now + pause - Duration::from_millis(1);
             filter.expire(now);
             assert!(filter.blocked_until.is_some());
-            now = now + Duration::from_millis(1);
+            now += Duration::from_millis(1);
             filter.expire(now);
             assert_eq!(filter.blocked_until, None);
             pause = (pause * 2).min(FILTERED_MAX);

@@ -28,7 +28,6 @@ const RULES: &[Rule] = &[
     layering::cores_forbid_unsafe_code,
     layering::manifests_share_lints_and_licence,
     source::files_open_with_their_purpose,
-    source::long_files_say_why,
     source::nothing_is_left_over,
     source::no_place_of_one_machine,
     source::long_lists_of_allowances_do_not_grow,

@@ -4,12 +4,6 @@ use anyhow::Result;
 
 use super::files::{Checkout, TextFile};
 
-/// Lines past which a file holds a second idea (CONTRIBUTING.md, "Shape").
-const LONGEST_FILE: usize = 800;
-
-/// What a long file says near its head to stay long.
-const LONG_FILE_MARK: &str = "tidy: long file, because ";
-
 /// Lint allowances in one file past which the lint or the file is wrong.
 const MOST_ALLOWANCES: usize = 8;
 
@@ -36,22 +30,6 @@ pub(crate) fn files_open_with_their_purpose(checkout: &Checkout) -> Result<Vec<S
                 "{}:1: opens without `//!`; say what the file is for, how it works and what it does not do",
                 file.path
             )
-        })
-        .collect())
-}
-
-/// A file past 800 lines says why it is one.
-pub(crate) fn long_files_say_why(checkout: &Checkout) -> Result<Vec<String>> {
-    Ok(checkout
-        .rust_files()
-        .filter_map(|file| {
-            let lines = file.text.lines().count();
-            (lines > LONGEST_FILE && !file.text.contains(LONG_FILE_MARK)).then(|| {
-                format!(
-                    "{}: {lines} lines; look for the second idea in it, or write `// {LONG_FILE_MARK}…`",
-                    file.path
-                )
-            })
         })
         .collect())
 }
@@ -157,23 +135,6 @@ mod tests {
         let good = checkout("a.rs", "//! What for.\n");
         assert!(
             files_open_with_their_purpose(&good)
-                .expect("no reading")
-                .is_empty()
-        );
-    }
-
-    #[test]
-    fn a_long_file_with_a_reason_passes() {
-        let long = "//! Long.\n".to_owned() + &"\n".repeat(LONGEST_FILE);
-        assert_eq!(
-            long_files_say_why(&checkout("a.rs", &long))
-                .expect("no reading")
-                .len(),
-            1
-        );
-        let excused = format!("{long}// {LONG_FILE_MARK}it is a table.\n");
-        assert!(
-            long_files_say_why(&checkout("a.rs", &excused))
                 .expect("no reading")
                 .is_empty()
         );

@@ -6,8 +6,6 @@
 //! For each link the nodes are started anew and carry a few seconds of bulk data both ways, so that
 //! what is measured finds a path they know; before each cell their dictionaries are emptied.
 
-// tidy: long file, because a lane is one thing that each kind of run asks something else of.
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;

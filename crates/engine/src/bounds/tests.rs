@@ -1,3 +1,5 @@
+//! Tests of the bounds on servers and clients that a peer may name.
+
 use super::*;
 
 use reduce::DictionaryConfig;

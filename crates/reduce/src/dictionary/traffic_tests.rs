@@ -12,8 +12,6 @@
 //! ```
 //! A world is a list of steps, so that a failure shrinks to the few that matter.
 
-// tidy: long file, because a world, what happens in it and what must hold of it are read together.
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 

@@ -4,8 +4,6 @@
 //! which the opener waits for, shares, names that change, pending requests, and a disk that can be
 //! full. It answers at once. What happened it tells in [`Happened`], if it is to.
 
-// tidy: long file, because each command needs the others to mean something.
-
 mod history;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,3 +1,5 @@
+//! Tests of the WAN listener against strangers: half-open and refused handshakes.
+
 use std::net::Ipv4Addr;
 
 use tokio::net::TcpSocket;
