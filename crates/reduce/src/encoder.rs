@@ -303,7 +303,7 @@ impl Encoder {
     }
 
     /// Sets how many encoded bytes a record that is begun from now on should have at most; no less
-    /// than [`LEAST_RECORD`] is used. The receiver can use a record only when all of it has arrived,
+    /// than `LEAST_RECORD` is used. The receiver can use a record only when all of it has arrived,
     /// so it has to fit the credit that is left.
     pub fn limit_record(&mut self, bytes: usize) {
         self.record_limit = bytes.clamp(LEAST_RECORD, MAX_RECORD_LITERALS);
