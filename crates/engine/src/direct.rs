@@ -195,7 +195,7 @@ impl Direct {
 
     /// Whether the client waits to hear whether the server's connection stands.
     pub(crate) fn asks(&self) -> bool {
-        self.client_state == ClientState::Asks
+        self.client_state == ClientState::Asks && self.accepted.state.takes_bytes()
     }
 
     pub(crate) fn connected(&mut self, outputs: &mut impl Extend<Output>) {

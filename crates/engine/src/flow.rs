@@ -398,7 +398,7 @@ impl Flow {
 
     /// Whether the client waits to hear whether the server's connection stands.
     pub(crate) fn asks(&self) -> bool {
-        self.client_state == ClientState::Asks && !self.lan.connected
+        self.client_state == ClientState::Asks && !self.lan.connected && !self.is_host_gone()
     }
 
     /// Bytes that the flow holds in memory, by its own count.
