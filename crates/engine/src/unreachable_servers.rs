@@ -3,8 +3,12 @@
 //! ```text
 //!   failure ──► bypassed 60 s ──► tried again ──failure──► bypassed 120 s ──► … ──► 1 h at most
 //!                    │                 └──success──► forgotten
-//!                    └── a bypassed connection was seen to succeed ──► forgotten
+//!                    └── a bypassed connection was seen to succeed ──► forgotten, if the server
+//!                                                                       itself had failed
 //! ```
+//! A server that only the way through the peer does not reach answers every bypassed connection. Its
+//! bypass runs out and doubles, because the next connection through the peer would fail again.
+//!
 //!
 //! The table is bounded. A host that scans ports fills its own share and displaces its own entries;
 //! when the whole table is full, the host with the most entries loses its oldest one.
@@ -15,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use tunnel::ConnectFailure;
 use vocab::Time;
 
 /// How long a server is bypassed after its first failure. A person who has started the server tries
@@ -39,9 +44,33 @@ pub(crate) struct Bypass {
     pub(crate) displaced: Option<SocketAddr>,
 }
 
+/// Whose failure it was that a connection did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The server refused or did not answer: directly it would have done the same.
+    Server,
+    /// The peer could not or would not reach the server; a direct connection may still succeed.
+    Peer,
+}
+
+impl From<ConnectFailure> for Fault {
+    fn from(failure: ConnectFailure) -> Self {
+        match failure {
+            ConnectFailure::Refused | ConnectFailure::TimedOut => Self::Server,
+            ConnectFailure::Unreachable
+            | ConnectFailure::NotPermitted
+            | ConnectFailure::Exhausted
+            | ConnectFailure::AnswersElsewhere
+            | ConnectFailure::Filtered
+            | ConnectFailure::Other => Self::Peer,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     client: IpAddr,
+    fault: Fault,
     lasting: Duration,
     until: Time,
 }
@@ -64,18 +93,25 @@ pub(crate) struct UnreachableServers {
 
 impl UnreachableServers {
     /// A connection of `client` to `server` failed.
-    pub(crate) fn failed(&mut self, now: Time, client: IpAddr, server: SocketAddr) -> Bypass {
+    pub(crate) fn failed(
+        &mut self,
+        now: Time,
+        client: IpAddr,
+        server: SocketAddr,
+        fault: Fault,
+    ) -> Bypass {
         self.forget_old(now);
         let before = self.remove(server);
         let mut bypass = Bypass::default();
         let entry = match before {
             // Connections that were opened together fail together; that is one failure.
-            Some(entry) if now < entry.until => entry,
+            Some(entry) if now < entry.until => Entry { fault, ..entry },
             Some(entry) => {
                 let lasting = (entry.lasting * 2).min(LONGEST_BYPASS);
                 bypass.lasting = Some(lasting);
                 Entry {
                     client: share_holder(client),
+                    fault,
                     lasting,
                     until: now + lasting,
                 }
@@ -84,6 +120,7 @@ impl UnreachableServers {
                 bypass.lasting = Some(FIRST_BYPASS);
                 Entry {
                     client: share_holder(client),
+                    fault,
                     lasting: FIRST_BYPASS,
                     until: now + FIRST_BYPASS,
                 }
@@ -97,6 +134,12 @@ impl UnreachableServers {
     /// A connection to `server` succeeded; returns whether the server was in the table.
     pub(crate) fn succeeded(&mut self, server: SocketAddr) -> bool {
         self.remove(server).is_some()
+    }
+
+    /// A direct connection to `server` succeeded; returns whether the bypass ends for it.
+    pub(crate) fn answered_directly(&mut self, server: SocketAddr) -> bool {
+        let entry = self.servers.get(&server);
+        entry.is_some_and(|entry| entry.fault == Fault::Server) && self.succeeded(server)
     }
 
     /// Takes an entry out if there is no room for one more of this client's.
@@ -170,7 +213,9 @@ mod tests {
     }
 
     fn lasting(servers: &mut UnreachableServers, now: Time) -> Option<Duration> {
-        servers.failed(now, client(1), server(1)).lasting
+        servers
+            .failed(now, client(1), server(1), Fault::Server)
+            .lasting
     }
 
     #[test]
@@ -185,6 +230,17 @@ mod tests {
         assert!(servers.succeeded(server(1)));
         assert!(!servers.succeeded(server(1)));
         assert_eq!(lasting(&mut servers, now), Some(MINUTE));
+    }
+
+    #[test]
+    fn a_direct_answer_ends_only_a_bypass_for_the_servers_own_failure() {
+        let mut servers = UnreachableServers::default();
+        servers.failed(Time::ZERO, client(1), server(1), Fault::Server);
+        assert!(servers.answered_directly(server(1)));
+        servers.failed(Time::ZERO, client(1), server(1), Fault::Peer);
+        assert!(!servers.answered_directly(server(1)));
+        let next = servers.failed(Time::ZERO + MINUTE, client(1), server(1), Fault::Peer);
+        assert_eq!(next.lasting, Some(2 * MINUTE));
     }
 
     #[test]
@@ -208,11 +264,13 @@ mod tests {
     #[test]
     fn a_client_that_scans_displaces_its_own_entries_only() {
         let mut servers = UnreachableServers::default();
-        servers.failed(Time::ZERO, client(2), server(0));
+        servers.failed(Time::ZERO, client(2), server(0), Fault::Server);
         let scanned = SERVERS_PER_CLIENT as u32 + 100;
         for number in 1..=scanned {
             let now = Time::ZERO + Duration::from_millis(number.into());
-            let displaced = servers.failed(now, client(1), server(number)).displaced;
+            let displaced = servers
+                .failed(now, client(1), server(number), Fault::Server)
+                .displaced;
             let expected = number
                 .checked_sub(SERVERS_PER_CLIENT as u32)
                 .filter(|oldest| *oldest > 0);
@@ -227,7 +285,7 @@ mod tests {
         let mut servers = UnreachableServers::default();
         for number in 0..SERVERS_PER_CLIENT as u32 + 10 {
             let client = format!("2001:db8::{number:x}").parse().unwrap();
-            servers.failed(Time::ZERO, client, server(number));
+            servers.failed(Time::ZERO, client, server(number), Fault::Server);
         }
         assert_eq!(servers.servers.len(), SERVERS_PER_CLIENT);
     }
@@ -239,15 +297,17 @@ mod tests {
         for host in 0..SERVERS_MAX as u32 / 1_000 {
             for _ in 0..1_000 {
                 number += 1;
-                servers.failed(Time::ZERO, client(host), server(number));
+                servers.failed(Time::ZERO, client(host), server(number), Fault::Server);
             }
         }
         while servers.servers.len() < SERVERS_MAX {
             number += 1;
-            servers.failed(Time::ZERO, client(999), server(number));
+            servers.failed(Time::ZERO, client(999), server(number), Fault::Server);
         }
         let small = server(number + 1);
-        let displaced = servers.failed(Time::ZERO, client(1_000), small).displaced;
+        let displaced = servers
+            .failed(Time::ZERO, client(1_000), small, Fault::Server)
+            .displaced;
         assert!(displaced.is_some());
         assert!(servers.succeeded(small));
         assert_eq!(servers.by_client[&client(999)].len(), SERVERS_MAX % 1_000);

@@ -98,7 +98,12 @@ impl Pool {
     pub(crate) fn room(&self, flow: Holding) -> u64 {
         let share = self.share();
         let by_share = share.saturating_sub(flow.committed);
-        let by_reader = (share.saturating_add(flow.proven)).saturating_sub(flow.committed);
+        // A reader that has stopped consumes nothing, so `proven` itself would never fall.
+        let proven = match flow.behind >= share {
+            true => 0,
+            false => flow.proven,
+        };
+        let by_reader = share.saturating_add(proven).saturating_sub(flow.committed);
         let by_others = self.left.saturating_sub(flow.committed).max(by_share);
         let room = by_reader.min(by_others).min(self.left);
         if room < LEAST_ROOM.min(share / 4) {
@@ -157,6 +162,31 @@ mod tests {
                 assert!(left >= least, "{stalled} stalled flows leave {left} bytes");
             }
         }
+    }
+
+    /// Readers take at full speed, one after another, and then stop.
+    #[test]
+    fn fast_readers_that_stop_leave_what_a_bulk_flow_needs() {
+        const WINDOW: u64 = 4 << 20;
+        let mut committed = 0;
+        for _ in 0..60 {
+            let mut flow = Holding {
+                proven: TOTAL_WINDOW,
+                ..Holding::default()
+            };
+            loop {
+                let room = Pool::new(TOTAL_WINDOW, committed).room(flow);
+                if room == 0 || flow.committed >= WINDOW {
+                    break;
+                }
+                let written = room.min(64 << 10);
+                flow.committed += written;
+                flow.behind = flow.committed;
+                committed += written;
+            }
+        }
+        let left = Pool::new(TOTAL_WINDOW, committed).left();
+        assert!(left >= 20 << 20, "60 stopped readers leave {left} bytes");
     }
 
     #[test]

@@ -641,7 +641,7 @@ impl Engine {
             match result {
                 Ok(()) => {
                     self.turn_direct(now, number, Direct::connected);
-                    self.server_succeeded(server);
+                    self.server_answered_directly(server);
                 }
                 Err(failure) => self.server_failed(now, number, failure),
             }

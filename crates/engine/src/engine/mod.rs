@@ -234,7 +234,7 @@ impl Engine {
             Input::RefusedByPeer { peer } => self.refused_by_peer(now, peer),
             Input::Disk(completion) => self.disk(now, completion),
             Input::Avoided { server } => self.avoided(now, server),
-            Input::BypassedServerAnswered { server } => self.server_succeeded(server),
+            Input::BypassedServerAnswered { server } => self.server_answered_directly(server),
             Input::ClearDictionary { key } => self.dictionary.clear(key),
             Input::Surroundings(surroundings) => self.bounds = Bounds::new(&surroundings),
             Input::Configure(config) => self.configure(now, *config),
@@ -672,7 +672,7 @@ impl Engine {
         if via != Some(Via::Transparent) {
             return self.end_failed(now, number, failure);
         }
-        let bypass = (self.unreachable_servers).failed(now, client.ip(), server);
+        let bypass = (self.unreachable_servers).failed(now, client.ip(), server, failure.into());
         if let Some(server) = bypass.displaced {
             self.outputs.push_back(Output::Readmit { server });
         }
@@ -686,6 +686,13 @@ impl Engine {
         }
         let waiting = self.waiting_for_bypass.entry(server).or_default();
         waiting.push((number, failure));
+    }
+
+    /// A connection that does not go through a peer succeeded.
+    pub(super) fn server_answered_directly(&mut self, server: SocketAddr) {
+        if self.unreachable_servers.answered_directly(server) {
+            self.outputs.push_back(Output::Readmit { server });
+        }
     }
 
     /// A connection to the server succeeded; its back-off starts anew.

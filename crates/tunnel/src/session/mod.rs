@@ -657,7 +657,9 @@ impl Session {
         } else {
             window / 64
         };
-        if was_left < window / 2 && self.freed < step {
+        // Where nothing was left, a writer may have nothing under way that would wake it.
+        let was_empty = was_left < LITTLE_ROOM && self.freed > 0;
+        if was_left < window / 2 && self.freed < step && !was_empty {
             return false;
         }
         self.freed = 0;
