@@ -261,7 +261,7 @@ pub struct Certificate {
     pub chance: Option<Verdict>,
     /// Cells that could not be measured, and why.
     pub failures: Vec<String>,
-    /// What this host was not seen to carry and was measured by force, in words. Empty in older
+    /// Forced rates that this host was not seen to carry, as text. Empty in older
     /// files, which do not say.
     #[serde(default)]
     pub forced: Vec<String>,

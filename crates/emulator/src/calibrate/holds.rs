@@ -107,7 +107,7 @@ pub enum Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// What a link that is started all the same is marked with: what was asked for and what the host
+    /// Text that marks a link that is started all the same: what was asked for and what the host
     /// was seen to carry. `None` for what cannot be forced: the model drops what it cannot hold in
     /// memory.
     #[must_use]

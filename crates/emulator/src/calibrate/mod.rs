@@ -70,7 +70,7 @@ pub struct Options {
     pub seed: u64,
     /// How many seeds the last cells try; `None` is the form's own number.
     pub seeds: Option<u32>,
-    /// Whether rates that this host was not seen to carry are measured all the same.
+    /// Measures rates that this host was not seen to carry all the same.
     pub force: bool,
     /// Where raw samples go; `None` keeps none.
     pub raw: Option<PathBuf>,

@@ -143,9 +143,9 @@ pub(super) struct Stand {
     receiving: String,
     logs: PathBuf,
     starts: u32,
-    /// Whether the emulator is told to set rates that this host was not seen to carry.
+    /// Tells the emulator to set rates that this host was not seen to carry.
     pub(super) force: bool,
-    /// What the emulators so far were set to by force, in words.
+    /// Rates that the emulators so far were forced to, as text.
     pub(super) forced: BTreeSet<String>,
     /// The kernel stamps packets only while some socket wants it, and takes its time to begin.
     _stamping: UdpSocket,

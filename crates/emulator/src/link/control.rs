@@ -37,16 +37,16 @@ pub enum Request {
     Set {
         /// What is named here replaces what was set, and a preset all of it.
         settings: Settings,
-        /// What becomes of a rate that this host was not seen to carry.
-        #[serde(default, skip_serializing_if = "Unheld::is_refused")]
-        unheld: Unheld,
+        /// Treatment of a rate that this host was not seen to carry.
+        #[serde(default, skip_serializing_if = "UnprovenRate::is_refused")]
+        unheld: UnprovenRate,
     },
 }
 
-/// What becomes of a rate that this host was not seen to carry.
+/// Treatment of a rate that this host was not seen to carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unheld {
+pub enum UnprovenRate {
     /// It is refused.
     #[default]
     Refuse,
@@ -54,19 +54,19 @@ pub enum Unheld {
     Force,
 }
 
-impl Unheld {
+impl UnprovenRate {
     fn is_refused(&self) -> bool {
-        *self == Unheld::Refuse
+        *self == UnprovenRate::Refuse
     }
 
-    /// What the link is marked with if it is set so all the same.
+    /// Text that marks the link if it is set so all the same.
     fn judge(self, verdict: Result<()>) -> Result<Option<String>> {
         let Err(error) = verdict else {
             return Ok(None);
         };
         let refusal = error.downcast_ref::<Refusal>();
         match refusal.and_then(Refusal::forced) {
-            Some(forced) if self == Unheld::Force => Ok(Some(forced)),
+            Some(forced) if self == UnprovenRate::Force => Ok(Some(forced)),
             Some(_) | None => Err(Refused::because(error)),
         }
     }
@@ -90,7 +90,7 @@ pub struct LinkStart {
     /// Judges each configuration before it is used.
     pub host_check: HostCheck,
     /// What becomes of a rate that does not pass that check.
-    pub unheld: Unheld,
+    pub unheld: UnprovenRate,
 }
 
 /// A link with what it was told, which can be asked and told from several threads.
@@ -112,7 +112,7 @@ struct Told {
     config: LinkConfig,
     /// All that it is set to thereby, in words.
     in_force: Value,
-    /// What the host was not seen to carry and the link was set to all the same, at any time.
+    /// Rates that were forced at any time, although the host was not seen to carry them.
     forced: Option<String>,
 }
 
@@ -179,7 +179,7 @@ impl ControlledLink {
         lock(&self.told).settings.clone()
     }
 
-    /// What this host was not seen to carry and the link was set to by force, in words.
+    /// Forced rates that this host was not seen to carry, as text.
     #[must_use]
     pub fn forced(&self) -> Option<String> {
         lock(&self.told).forced.clone()
@@ -198,7 +198,7 @@ impl ControlledLink {
     /// # Errors
     /// When they contradict each other or the host does not hold them ([`Refused`]), or the link
     /// has ended; then nothing changes.
-    pub fn set(&self, changes: Settings, unheld: Unheld) -> Result<()> {
+    pub fn set(&self, changes: Settings, unheld: UnprovenRate) -> Result<()> {
         let mut told = lock(&self.told);
         let mut next = told.settings.clone();
         next.change(changes);

@@ -79,7 +79,7 @@ pub struct LogHead {
     pub settings: Settings,
     /// The files among the settings.
     pub files: Vec<UsedFile>,
-    /// What this host was not seen to carry and the link was started with by force.
+    /// Forced rates of the link's start that this host was not seen to carry.
     pub forced: Option<String>,
 }
 
@@ -164,7 +164,7 @@ pub(super) struct SettingsRow {
     pub(super) settings: Settings,
     /// The files among them.
     pub(super) files: Vec<UsedFile>,
-    /// What the link was set to by force so far, although this host was not seen to carry it.
+    /// Rates that the link was forced to so far, although this host was not seen to carry them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) forced: Option<String>,
 }

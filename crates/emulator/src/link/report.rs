@@ -14,7 +14,7 @@ pub struct LinkReport {
     pub forward: DirectionReport,
     /// From device B to device A.
     pub back: DirectionReport,
-    /// What the link was set to by force although this host was not seen to carry it, in words;
+    /// Rates that the link was forced to although this host was not seen to carry them, as text;
     /// `null` if nothing was forced.
     pub forced: Option<String>,
 }

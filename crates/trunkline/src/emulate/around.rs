@@ -13,7 +13,7 @@ use std::process;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use emulator::around::{Around, Ended};
-use emulator::link::control::{ControlledLink, Unheld};
+use emulator::link::control::{ControlledLink, UnprovenRate};
 use emulator::link::settings::Settings;
 use emulator::link::{Devices, LinkReport, Offloads};
 
@@ -89,7 +89,7 @@ impl Command {
     pub(super) fn run(
         self,
         settings: Result<Settings>,
-        unheld: Unheld,
+        unheld: UnprovenRate,
         watched: &Watched,
         offloads: Offloads,
         json: bool,
@@ -107,7 +107,7 @@ impl Command {
     fn run_to_end(
         self,
         settings: Result<Settings>,
-        unheld: Unheld,
+        unheld: UnprovenRate,
         watched: &Watched,
         offloads: Offloads,
         json: bool,

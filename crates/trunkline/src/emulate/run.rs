@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
-use emulator::link::control::{ControlSocket, ControlledLink, LinkStart, Unheld};
+use emulator::link::control::{ControlSocket, ControlledLink, LinkStart, UnprovenRate};
 use emulator::link::packet_log::{LogFiles, LogReports};
 use emulator::link::settings::{Settings, Way};
 use emulator::link::{
@@ -55,11 +55,11 @@ pub(super) struct Force {
 }
 
 impl Force {
-    pub(super) fn unheld(self) -> Unheld {
+    pub(super) fn unheld(self) -> UnprovenRate {
         if self.force {
-            Unheld::Force
+            UnprovenRate::Force
         } else {
-            Unheld::Refuse
+            UnprovenRate::Refuse
         }
     }
 }
@@ -209,7 +209,7 @@ impl Running {
         devices: Devices,
         ends: [String; 2],
         settings: Settings,
-        unheld: Unheld,
+        unheld: UnprovenRate,
         watched: &Watched,
         announce: Announce,
     ) -> Result<Self> {

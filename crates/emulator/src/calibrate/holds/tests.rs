@@ -171,7 +171,7 @@ fn said(words: &str) -> LinkConfig {
     settings.resolve().unwrap().config
 }
 
-/// What is advised in place of some words, each with those that it does not replace.
+/// Advice in place of some words, each with the words that it does not replace.
 fn advised(words: &str, refusal: &str) -> Vec<String> {
     let (_, advice) = refusal
         .split_once("; use ")
