@@ -3,7 +3,7 @@
 //! [`Engine::handle`] takes what happened, [`Engine::poll_output`] gives what is to be done
 //! (drain it to `None` after every call), [`Engine::transmit`] gives the bytes for a link that
 //! can take some, and [`Engine::poll_timeout`] the moment by which [`Engine::handle_timeout`]
-//! must be called. It holds the flows, joins their stages (`flow.rs`), knows the peers and what
+//! must be called. It holds the flows, joins their stages (`flow/`), knows the peers and what
 //! lies behind them, and keeps the limits; protocols are the accelerators' business, bytes on
 //! the WAN the session's, and what is worth remembering the dictionary's.
 //!

@@ -1,0 +1,343 @@
+//! The host's side of a flow: what is read of its connection, what waits for it, and its ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use accelerate::Input;
+use accelerate::detect;
+use bytes::Bytes;
+use tunnel::Session;
+use vocab::Time;
+
+use super::{Broken, Flow, PeerHost, Turn};
+use crate::io::{ConnectionId, OnBehalf, Output};
+
+/// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
+/// millisecond, which is more than an engine's loop takes to come round.
+const READ_AHEAD: usize = 128 * 1024;
+/// Read credit is given in portions of at least this size, so that a fast host costs few turns.
+const LEAST_CREDIT: usize = 16 * 1024;
+/// Bytes that may wait for a slow host before the session is read no further.
+pub(super) const WRITE_AHEAD: usize = 256 * 1024;
+/// How long what was sent before a reset may wait without any progress for a receiver that does not read: as
+/// long as Linux keeps a connection that its program has closed (tcp_fin_timeout, 60 s).
+pub(crate) const DELIVERY_STALL_LIMIT: Duration = Duration::from_secs(60);
+/// Memory of a piece that waits for a host beside its bytes, about: its places in the lists of the
+/// engine and of the shell, and its buffer's own head.
+const WRITE_OVERHEAD: usize = 128;
+/// Bytes for a host that are fewer are copied, so that they do not keep the record alive that they
+/// were part of, and joined to those before them that have not left yet.
+const COPY_BELOW: usize = 4 * 1024;
+
+/// The client's bytes that are kept in case that they go directly: what a client sends while the link is full.
+const UNSENT_MAX: usize = 256 * 1024;
+
+/// What a client has sent to a flow that the peer never heard of.
+#[derive(Debug)]
+pub(crate) struct Unsent {
+    pub(crate) bytes: Vec<Bytes>,
+    /// It has sent its last byte.
+    pub(crate) is_finished: bool,
+}
+
+/// The LAN side of a flow.
+pub(super) struct Lan {
+    pub(super) connection: ConnectionId,
+    pub(super) connected: bool,
+    /// Bytes that the shell may still read.
+    pub(super) credit: usize,
+    /// Bytes given to the shell and not yet taken by the operating system.
+    pub(super) queued: usize,
+    /// The lengths of the pieces that they are in.
+    pub(super) writes: VecDeque<usize>,
+    /// Bytes of the first of these that were taken.
+    pub(super) taken: usize,
+    /// Small pieces that are about to be given to the shell together.
+    pub(super) gathered: Vec<u8>,
+    /// Bytes for the host from before its connection was open.
+    pub(super) waiting: VecDeque<Bytes>,
+    pub(super) waiting_bytes: usize,
+    /// The host has sent its last byte.
+    pub(super) finished: bool,
+    pub(super) finish: Finish,
+    pub(super) host: HostState,
+}
+
+/// How far a host's reset, or the failure of its connection, has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostState {
+    /// The connection stands.
+    Standing,
+    /// Nothing can be written any more; what arrived before is still being read.
+    Failed,
+    /// All was read. `finished` says whether the host had ended its stream before the reset.
+    Gone { finished: bool },
+}
+
+/// Where the clean end of a direction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    Open,
+    /// It follows when what was put out before it has gone.
+    Wanted,
+    Done,
+}
+
+impl Lan {
+    /// Bytes of memory that wait for the host, about.
+    pub(super) fn held(&self) -> usize {
+        let pieces = self.writes.len() + self.waiting.len();
+        self.queued + self.taken + self.waiting_bytes + pieces * WRITE_OVERHEAD
+    }
+
+    pub(super) fn note_written(&mut self, bytes: usize) {
+        self.queued = self.queued.saturating_sub(bytes);
+        self.taken += bytes;
+        while let Some(first) = self.writes.pop_front_if(|first| *first <= self.taken) {
+            self.taken -= first;
+        }
+        if self.writes.is_empty() {
+            (self.writes, self.taken) = (VecDeque::new(), 0);
+        }
+    }
+}
+
+impl Flow {
+    pub(crate) fn connected(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.lan.connected = true;
+        self.lan.waiting_bytes = 0;
+        for bytes in std::mem::take(&mut self.lan.waiting) {
+            self.write_lan(turn, bytes);
+        }
+        self.flush_lan(turn);
+        self.pump(turn)
+    }
+
+    pub(crate) fn received(&mut self, turn: &mut Turn<'_>, bytes: Bytes) -> Result<(), Broken> {
+        self.lan.credit = self.lan.credit.saturating_sub(bytes.len());
+        if self.is_reset_by_peer() {
+            // The host that these bytes are for is gone.
+            return Ok(());
+        }
+        self.keep_unsent(turn.session, &bytes);
+        self.note_progress(turn.now);
+        if self.sent_lan_bytes == 0 {
+            self.look(&bytes);
+        }
+        self.sent_lan_bytes += bytes.len() as u64;
+        self.accelerate(turn, Input::Lan(bytes))?;
+        self.pump(turn)
+    }
+
+    pub(crate) fn lan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.lan.finished = true;
+        if self.is_reset_by_peer() {
+            return Ok(());
+        }
+        self.accelerate(turn, Input::LanFinished)?;
+        self.pump(turn)
+    }
+
+    pub(crate) fn written(&mut self, turn: &mut Turn<'_>, bytes: usize) -> Result<(), Broken> {
+        self.lan.note_written(bytes);
+        self.note_progress(turn.now);
+        self.pump(turn)
+    }
+
+    /// Keeps what the client sends as long as the peer cannot have heard of the flow.
+    pub(super) fn keep_unsent(&mut self, session: &Session, bytes: &Bytes) {
+        let Some(unsent) = &mut self.unsent else {
+            return;
+        };
+        let fits = self.unsent_bytes + bytes.len() <= UNSENT_MAX;
+        if fits && !session.is_open_sent(self.id) {
+            unsent.push(bytes.clone());
+            self.unsent_bytes += bytes.len();
+        } else {
+            self.forget_unsent();
+        }
+    }
+
+    pub(super) fn forget_unsent(&mut self) {
+        self.unsent = None;
+        self.unsent_bytes = 0;
+    }
+
+    /// The host's connection has failed: nothing can be written to it, and there is still something to
+    /// read of it.
+    pub(crate) fn lan_failed(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if self.lan.host == HostState::Standing {
+            self.lan.host = HostState::Failed;
+            self.drop_writes();
+            self.expect_delivery(turn.now);
+        }
+        self.pump(turn)
+    }
+
+    /// The host's connection is gone, and all that it sent was read.
+    pub(crate) fn lan_aborted(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if self.is_host_gone() {
+            return Ok(());
+        }
+        self.lan.host = HostState::Gone {
+            finished: self.lan.finished,
+        };
+        self.lan.credit = 0;
+        self.drop_writes();
+        self.expect_delivery(turn.now);
+        if self.is_reset_by_peer() {
+            return Ok(());
+        }
+        if !self.lan.finished {
+            self.lan.finished = true;
+            self.accelerate(turn, Input::LanFinished)?;
+        }
+        self.pump(turn)
+    }
+
+    pub(super) fn drop_writes(&mut self) {
+        self.lan.queued = 0;
+        self.lan.taken = 0;
+        self.lan.writes = VecDeque::new();
+        self.lan.gathered = Vec::new();
+        self.lan.waiting = VecDeque::new();
+        self.lan.waiting_bytes = 0;
+    }
+
+    pub(super) fn expect_delivery(&mut self, now: Time) {
+        self.delivery_until = Some(now + DELIVERY_STALL_LIMIT);
+    }
+
+    pub(super) fn note_progress(&mut self, now: Time) {
+        if self.delivery_until.is_some() {
+            self.expect_delivery(now);
+        }
+    }
+
+    /// All that the client has sent, if it was told nothing and the peer cannot have heard of the flow.
+    pub(crate) fn take_unsent(&mut self, session: &Session) -> Option<Unsent> {
+        let is_untouched = !session.is_open_sent(self.id)
+            && self.received_lan_bytes == 0
+            && self.lan.host == HostState::Standing
+            && self.lan.finish == Finish::Open;
+        let bytes = self.unsent.take().filter(|_| is_untouched);
+        self.unsent_bytes = 0;
+        Some(Unsent {
+            bytes: bytes?,
+            is_finished: self.lan.finished,
+        })
+    }
+
+    /// What opens the server's connection.
+    pub(crate) fn connect(&self) -> Output {
+        Output::Connect {
+            connection: self.lan.connection,
+            client: self.keep_client_address.then_some(self.client),
+            server: self.server,
+            on_behalf: OnBehalf::Peer,
+        }
+    }
+
+    pub(super) fn write_lan(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
+        if bytes.is_empty() || self.lan.host != HostState::Standing {
+            return;
+        }
+        if self.received_lan_bytes == 0 {
+            self.look(&bytes);
+        }
+        if !self.lan.connected {
+            self.lan.waiting_bytes += bytes.len();
+            let bytes = match bytes.len() < COPY_BELOW {
+                true => Bytes::copy_from_slice(&bytes),
+                false => bytes,
+            };
+            self.lan.waiting.push_back(bytes);
+            return;
+        }
+        self.received_lan_bytes += bytes.len() as u64;
+        self.lan.queued += bytes.len();
+        if bytes.len() >= COPY_BELOW {
+            self.flush_lan(turn);
+            return self.put_write(turn, bytes);
+        }
+        self.lan.gathered.extend_from_slice(&bytes);
+        if self.lan.gathered.len() >= COPY_BELOW {
+            self.flush_lan(turn);
+        }
+    }
+
+    /// Gives the shell the small pieces that were gathered: before anything else is told about the
+    /// host, and at the end of a turn.
+    pub(super) fn flush_lan(&mut self, turn: &mut Turn<'_>) {
+        if !self.lan.gathered.is_empty() {
+            let bytes = Bytes::from(std::mem::take(&mut self.lan.gathered));
+            self.put_write(turn, bytes);
+        }
+    }
+
+    pub(super) fn put_write(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
+        self.lan.writes.push_back(bytes.len());
+        turn.outputs.push_back(Output::Write {
+            connection: self.lan.connection,
+            bytes,
+        });
+    }
+
+    pub(super) fn finish_lan(&mut self, turn: &mut Turn<'_>) {
+        if self.lan.finish == Finish::Open {
+            self.lan.finish = Finish::Wanted;
+        }
+        self.end_lan_when_possible(turn);
+    }
+
+    /// Ends the stream towards the host, by a FIN or by a reset behind what was written.
+    pub(super) fn end_lan_when_possible(&mut self, turn: &mut Turn<'_>) {
+        if !self.lan.connected || self.lan.host != HostState::Standing {
+            return;
+        }
+        self.flush_lan(turn);
+        let connection = self.lan.connection;
+        match self.peer_host {
+            PeerHost::Standing => {
+                if self.lan.finish == Finish::Wanted {
+                    self.lan.finish = Finish::Done;
+                    turn.outputs.push_back(Output::FinishWrite { connection });
+                }
+            }
+            PeerHost::Reset => {
+                if self.lan.finish != Finish::Open && self.lan.queued == 0 {
+                    self.peer_host = PeerHost::ResetPassedOn;
+                    turn.outputs
+                        .push_back(Output::ResetWhenDelivered { connection });
+                }
+            }
+            PeerHost::ResetPassedOn => {}
+        }
+    }
+
+    pub(super) fn grant_read_credit(&mut self, turn: &mut Turn<'_>) {
+        self.end_lan_when_possible(turn);
+        if !self.lan.connected || self.lan.finished || self.is_reset_by_peer() {
+            return;
+        }
+        let ahead = READ_AHEAD.min(turn.budget.share().max(LEAST_CREDIT));
+        let waiting = self.encoder.pending() + self.encoder.pending_overhead();
+        let room = ahead.saturating_sub(waiting + self.lan.credit);
+        if room < LEAST_CREDIT {
+            return;
+        }
+        self.lan.credit += room;
+        turn.outputs.push_back(Output::ReadCredit {
+            connection: self.lan.connection,
+            bytes: room,
+        });
+    }
+
+    /// Names the protocol from the first bytes of either direction.
+    pub(super) fn look(&mut self, bytes: &[u8]) {
+        let first = &bytes[..bytes.len().min(detect::LOOK_LIMIT)];
+        if let Some(protocol) = detect::by_first_bytes(first) {
+            self.protocol = protocol;
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! One end of one flow: the stages that its bytes pass, joined.
+//!
+//! ```text
+//!  host ──received──► accelerator ──segments──► encoder ──encoded──► session
+//!  host ◄───write──── accelerator ◄──segments── decoder ◄──encoded── session
+//! ```
+//!
+//! Back pressure runs against the arrows: the encoder works only when the session can take what
+//! it makes (DESIGN rule "encode when it can be sent"), the host is given read credit only while
+//! little waits for the encoder, and the session is read only while the host takes what was
+//! written to it. So each flow buffers a bounded number of bytes wherever it is stopped.
+//!
+//! A host that resets its connection ends its direction at the last byte that it had sent, and the reset
+//! follows those bytes over the whole chain:
+//!
+//! ```text
+//!  this host resets ─► all it sent is read and encoded ─► the peer has consumed it ─► Reset to the peer
+//!  the peer's Reset ─► all it sent is decoded and written ─► the host acknowledged it ─► RST to the host
+//! ```
+//!
+//! Where nothing moves for [`DELIVERY_STALL_LIMIT`], both connections are reset at once.
+//!
+//! It decides nothing about peers, limits or policy; `engine.rs` does.
+
+mod lan;
+mod stage;
+mod wan;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use accelerate::claims::Claims;
+use accelerate::detect::{self, Protocol};
+use accelerate::{Half, Input, LettingGo};
+use bytes::Bytes;
+use reduce::{Decoder, Dictionary, Encoder};
+use tunnel::{ResetReason, Session};
+use vocab::{FlowId, NodeId, Random, Time};
+
+use crate::bounds::Refusal;
+use crate::io::{ConnectFailure, ConnectionId, Output, Via};
+use crate::left_alone::Because;
+use crate::memory::Budget;
+
+pub(crate) use self::lan::{DELIVERY_STALL_LIMIT, Unsent};
+use self::lan::{Finish, HostState, Lan};
+use self::stage::Stage;
+use self::wan::REPAIR_REQUEST_MEMORY;
+pub(crate) use self::wan::message;
+
+/// What a flow's stages work on, lent by the engine for one turn.
+pub(crate) struct Turn<'a> {
+    pub(crate) now: Time,
+    pub(crate) session: &'a mut Session,
+    pub(crate) dictionary: &'a mut Dictionary,
+    pub(crate) claims: &'a mut Claims,
+    pub(crate) outputs: &'a mut VecDeque<Output>,
+    /// What the node holds, and may hold.
+    pub(crate) budget: Budget,
+}
+
+/// Why a flow cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) reset: ResetReason,
+    pub(crate) text: String,
+    /// Why the next flow between the same hosts would break, too.
+    pub(crate) recurs: Option<Because>,
+}
+
+impl Broken {
+    /// Whether the peer sent what no encoder sends: data that cannot be restored, or repairs that
+    /// nobody asked for.
+    pub(crate) fn is_peers_fault(&self) -> bool {
+        self.reset == ResetReason::Reduction
+    }
+}
+
+/// How far the client's connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientState {
+    /// It stands.
+    Accepted,
+    /// The client waits to hear whether the server's connection stands.
+    Asks,
+}
+
+/// How far the reset of the peer's host has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerHost {
+    /// There was none.
+    Standing,
+    /// The peer has reset the flow; what was sent before is on its way to this host.
+    Reset,
+    /// The shell resets the connection once the host has acknowledged everything.
+    ResetPassedOn,
+}
+
+/// One end of one flow.
+pub(crate) struct Flow {
+    pub(crate) number: u64,
+    pub(crate) peer: NodeId,
+    pub(crate) id: FlowId,
+    pub(crate) half: Half,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) via: Option<Via>,
+    /// As it was when the flow began.
+    pub(crate) client_state: ClientState,
+    /// Why the server's connection could not be opened.
+    pub(crate) connect_failure: Option<ConnectFailure>,
+    pub(crate) keep_client_address: bool,
+    /// The policy forbids its connection to the server, so none is opened.
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) started: Time,
+    pub(crate) protocol: Protocol,
+    pub(crate) accelerator_name: &'static str,
+    pub(crate) letting_go: Option<LettingGo>,
+    /// What the accelerator had to say beside that.
+    letting_go_note: Option<String>,
+    pub(crate) carry_only: bool,
+    pub(crate) may_store: bool,
+    pub(crate) sent_lan_bytes: u64,
+    pub(crate) sent_wan_bytes: u64,
+    pub(crate) received_lan_bytes: u64,
+    pub(crate) received_wan_bytes: u64,
+    pub(crate) repairs_asked: u64,
+    /// Bytes that the engine's total holds for this flow.
+    pub(crate) accounted: usize,
+    /// The moment that the engine's timers hold for this flow.
+    pub(crate) timer: Option<Time>,
+    /// The decoder or the encoder waits for the disk.
+    pub(crate) waits_for_disk: bool,
+    /// The peer has answered its open, or sent bytes of it.
+    is_answered: bool,
+    /// All that the client has sent, while the open has not left this node; `None` once that is not all.
+    unsent: Option<Vec<Bytes>>,
+    unsent_bytes: usize,
+    /// The engine is to open the server's connection.
+    wants_server: bool,
+    stage: Stage,
+    lan: Lan,
+    encoder: Encoder,
+    decoder: Decoder,
+    /// Requests for repairs that wait for room among the session's messages.
+    unanswered: VecDeque<Bytes>,
+    /// Our direction over the WAN.
+    finish_wan: Finish,
+    /// The peer's direction has ended and all of it can be read.
+    wan_finished: bool,
+    /// ... and the accelerator was told.
+    wan_finish_told: bool,
+    /// The session has forgotten the flow: both directions ended and were acknowledged.
+    session_closed: bool,
+    peer_host: PeerHost,
+    /// When the flow ends at the latest unless something moves, after a reset of either host.
+    delivery_until: Option<Time>,
+    consumed_told: u64,
+}
+
+/// How a flow ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlowEnd {
+    /// In good order, both ways.
+    Closed,
+    /// The host beside this node reset its connection.
+    HostReset,
+    /// The host beside the peer did.
+    PeerHostReset,
+}
+
+/// What a flow is born with.
+pub(crate) struct Birth {
+    pub(crate) number: u64,
+    pub(crate) peer: NodeId,
+    pub(crate) id: FlowId,
+    pub(crate) half: Half,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) via: Option<Via>,
+    /// Of a near flow.
+    pub(crate) client_state: ClientState,
+    pub(crate) keep_client_address: bool,
+    /// The policy forbids its connection to the server.
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) connection: ConnectionId,
+    pub(crate) accelerator: &'static accelerate::registry::Entry,
+    pub(crate) settings: accelerate::registry::Settings,
+    pub(crate) chance: Random,
+    pub(crate) encoder: Encoder,
+    pub(crate) decoder: Decoder,
+    pub(crate) carry_only: bool,
+    pub(crate) may_store: bool,
+    /// No accelerator works on it, because one had to close another between the same hosts.
+    pub(crate) left_alone: Option<Because>,
+}
+
+impl Flow {
+    /// Begins a flow; a far one puts out the connection to its server.
+    pub(crate) fn start(birth: Birth, turn: &mut Turn<'_>) -> Result<Self, Broken> {
+        let mut flow = Self {
+            number: birth.number,
+            peer: birth.peer,
+            id: birth.id,
+            half: birth.half,
+            client: birth.client,
+            server: birth.server,
+            via: birth.via,
+            client_state: birth.client_state,
+            connect_failure: None,
+            keep_client_address: birth.keep_client_address,
+            refusal: birth.refusal,
+            started: turn.now,
+            protocol: detect::by_port(birth.server.port()),
+            accelerator_name: birth.accelerator.name,
+            letting_go: None,
+            letting_go_note: None,
+            carry_only: birth.carry_only,
+            may_store: birth.may_store,
+            sent_lan_bytes: 0,
+            sent_wan_bytes: 0,
+            received_lan_bytes: 0,
+            received_wan_bytes: 0,
+            repairs_asked: 0,
+            accounted: 0,
+            timer: None,
+            waits_for_disk: false,
+            is_answered: false,
+            unsent: (birth.half == Half::Near).then(Vec::new),
+            unsent_bytes: 0,
+            wants_server: false,
+            stage: Stage::Running((birth.accelerator.build)(
+                birth.half,
+                &birth.settings,
+                birth.chance,
+            )),
+            lan: Lan {
+                connection: birth.connection,
+                connected: birth.half == Half::Near && birth.client_state == ClientState::Accepted,
+                credit: 0,
+                queued: 0,
+                writes: VecDeque::new(),
+                taken: 0,
+                gathered: Vec::new(),
+                waiting: VecDeque::new(),
+                waiting_bytes: 0,
+                finished: false,
+                finish: Finish::Open,
+                host: HostState::Standing,
+            },
+            encoder: birth.encoder,
+            decoder: birth.decoder,
+            unanswered: VecDeque::new(),
+            finish_wan: Finish::Open,
+            wan_finished: false,
+            wan_finish_told: false,
+            session_closed: false,
+            peer_host: PeerHost::Standing,
+            delivery_until: None,
+            consumed_told: 0,
+        };
+        match birth.left_alone {
+            None => flow.accelerate(turn, Input::Start)?,
+            Some(because) => flow.leave_alone(turn, &because)?,
+        }
+        flow.pump(turn)?;
+        Ok(flow)
+    }
+
+    pub(crate) fn connection(&self) -> ConnectionId {
+        self.lan.connection
+    }
+
+    /// Whether the connection on the LAN side stands.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lan.connected
+    }
+
+    /// Whether the client waits to hear whether the server's connection stands.
+    pub(crate) fn asks(&self) -> bool {
+        self.client_state == ClientState::Asks && !self.lan.connected && !self.is_host_gone()
+    }
+
+    /// Bytes that the flow holds in memory, by its own count.
+    pub(crate) fn buffered(&self) -> usize {
+        self.encoder.pending()
+            + self.encoder.retained()
+            + self.decoder.buffered()
+            + self.unsent_bytes
+            + self.encoder.pending_overhead()
+            + self.encoder.retained_overhead()
+            + self.lan.held()
+            + self.unanswered.len() * REPAIR_REQUEST_MEMORY
+            + match &self.stage {
+                Stage::Running(accelerator) => accelerator.buffered(),
+                Stage::Released => 0,
+            }
+    }
+
+    /// When a stage wants to be woken.
+    pub(crate) fn timeout(&self) -> Option<Time> {
+        let accelerator = match &self.stage {
+            Stage::Running(accelerator) => accelerator.poll_timeout(),
+            Stage::Released => None,
+        };
+        let encoder = match self.peer_host {
+            PeerHost::Standing => self.encoder.poll_timeout(),
+            // Nothing is encoded any more.
+            PeerHost::Reset | PeerHost::ResetPassedOn => None,
+        };
+        [encoder, accelerator, self.delivery_until]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// How the flow has ended; `None` while it goes on.
+    pub(crate) fn end(&self, session: &Session) -> Option<FlowEnd> {
+        if self.is_host_gone() {
+            let is_known_to_peer = self.session_closed
+                || self.is_reset_by_peer()
+                || (self.finish_wan == Finish::Done && session.is_delivered(self.id));
+            return is_known_to_peer.then_some(match self.is_reset_by_peer() {
+                true => FlowEnd::PeerHostReset,
+                false => FlowEnd::HostReset,
+            });
+        }
+        let is_over = self.session_closed
+            && self.lan.finished
+            && self.lan.finish == Finish::Done
+            && self.lan.queued == 0;
+        is_over.then_some(FlowEnd::Closed)
+    }
+
+    fn is_host_gone(&self) -> bool {
+        matches!(self.lan.host, HostState::Gone { .. })
+    }
+
+    fn is_reset_by_peer(&self) -> bool {
+        self.peer_host != PeerHost::Standing
+    }
+
+    pub(crate) fn reduction(&self) -> reduce::FlowReduction {
+        self.encoder.statistics()
+    }
+
+    pub(crate) fn timer_fired(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        if self.delivery_until.is_some_and(|until| until <= turn.now) {
+            return Err(Broken {
+                recurs: None,
+                // Unlike a host's reset, this one does not wait over there.
+                reset: ResetReason::Limit,
+                text: "a host was reset, and what it sent before was not taken in time".to_owned(),
+            });
+        }
+        let due = match &self.stage {
+            Stage::Running(accelerator) => {
+                accelerator.poll_timeout().is_some_and(|at| at <= turn.now)
+            }
+            Stage::Released => false,
+        };
+        if due {
+            self.accelerate(turn, Input::Timeout)?;
+        }
+        self.pump(turn)
+    }
+
+    /// Moves what can be moved, in both directions, until nothing more can.
+    pub(crate) fn pump(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.restore(turn)?;
+        self.repair(turn)?;
+        self.encode(turn);
+        self.grant_read_credit(turn);
+        Ok(())
+    }
+}

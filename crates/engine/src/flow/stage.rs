@@ -1,0 +1,196 @@
+//! The accelerator's half of a flow: what it is told, what it wants, and how it lets go.
+
+use std::time::Duration;
+
+use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
+use bytes::Bytes;
+use tunnel::ResetReason;
+use vocab::{Segment, SegmentKind};
+
+use super::{Broken, Flow, PeerHost, Turn};
+use crate::left_alone::Because;
+
+/// Who handles the bytes between host and reduction.
+pub(super) enum Stage {
+    Running(Box<dyn Accelerator>),
+    /// Bytes pass untouched, for ever.
+    Released,
+}
+
+impl Flow {
+    /// Lets go before anything has passed.
+    pub(super) fn leave_alone(
+        &mut self,
+        turn: &mut Turn<'_>,
+        because: &Because,
+    ) -> Result<(), Broken> {
+        if self.half == Half::Far {
+            self.wants_server = true;
+        }
+        self.letting_go_note = Some(because.text());
+        let reason = because.reason;
+        self.let_go(turn, LettingGo::LetGo { reason })
+    }
+
+    /// Requests of its host that the accelerator has answered on this side.
+    pub(crate) fn answered_here(&self) -> u64 {
+        match &self.stage {
+            Stage::Running(accelerator) => accelerator.answered(),
+            Stage::Released => 0,
+        }
+    }
+
+    /// What the accelerator has, or had, to say to the operator.
+    pub(crate) fn note(&self) -> Option<String> {
+        match &self.stage {
+            Stage::Running(accelerator) => accelerator.note(),
+            Stage::Released => self.letting_go_note.clone(),
+        }
+    }
+
+    /// The peer may not be there any more.
+    pub(crate) fn wan_silent(
+        &mut self,
+        turn: &mut Turn<'_>,
+        since: Duration,
+    ) -> Result<(), Broken> {
+        self.accelerate(turn, Input::WanSilent(since))?;
+        self.flush_lan(turn);
+        Ok(())
+    }
+
+    /// The flow's claim was granted, revoked or denied.
+    pub(crate) fn claim_decided(
+        &mut self,
+        turn: &mut Turn<'_>,
+        decision: Input,
+    ) -> Result<(), Broken> {
+        self.accelerate(turn, decision)?;
+        self.pump(turn)
+    }
+
+    pub(super) fn deliver(&mut self, turn: &mut Turn<'_>, segment: Segment) -> Result<(), Broken> {
+        let released = segment.kind == SegmentKind::Frame
+            && FrameKind::of(&segment.bytes) == Some(FrameKind::Released);
+        if !released {
+            return self.accelerate(turn, Input::Wan(segment));
+        }
+        // The other half has let go; this one puts out what it still holds and goes too.
+        self.drain_accelerator(turn)?;
+        self.stage = Stage::Released;
+        turn.claims.released(self.number);
+        if let Some(reason) = segment
+            .bytes
+            .get(1)
+            .copied()
+            .and_then(LetGoReason::from_byte)
+        {
+            self.letting_go = Some(LettingGo::LetGo { reason });
+        }
+        Ok(())
+    }
+
+    pub(super) fn accelerate(&mut self, turn: &mut Turn<'_>, input: Input) -> Result<(), Broken> {
+        match &mut self.stage {
+            Stage::Running(accelerator) => {
+                accelerator.handle(turn.now, input);
+                self.drain_accelerator(turn)
+            }
+            Stage::Released => {
+                self.pass(turn, input);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn drain_accelerator(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        use accelerate::Output as Wish;
+        while let Stage::Running(accelerator) = &mut self.stage {
+            let Some(wish) = accelerator.poll_output() else {
+                break;
+            };
+            match wish {
+                Wish::OpenServer => self.wants_server = true,
+                Wish::ToLan(bytes) => self.write_lan(turn, bytes),
+                Wish::FinishLan => self.finish_lan(turn),
+                // Nobody would take it any more.
+                Wish::ToWan(_) | Wish::FinishWan if self.peer_host != PeerHost::Standing => {}
+                Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
+                Wish::FinishWan => self.finish_wan(),
+                Wish::Claim(key) => turn.claims.claim(self.number, key),
+                Wish::ClaimReleased => turn.claims.released(self.number),
+                Wish::LettingGo(letting_go) => {
+                    self.letting_go_note = accelerator.note();
+                    self.let_go(turn, letting_go)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn let_go(
+        &mut self,
+        turn: &mut Turn<'_>,
+        letting_go: LettingGo,
+    ) -> Result<(), Broken> {
+        self.letting_go = Some(letting_go);
+        match letting_go {
+            LettingGo::LetGo { reason } => {
+                let released = [FrameKind::Released.to_byte(), reason.to_byte()];
+                let frame = Bytes::copy_from_slice(&released);
+                self.encoder.push(turn.now, Segment::frame(frame));
+                self.stage = Stage::Released;
+                turn.claims.released(self.number);
+                Ok(())
+            }
+            LettingGo::Translate { .. } => Ok(()),
+            LettingGo::Close { reason } => Err(Broken {
+                recurs: reason.recurs().then(|| Because {
+                    reason,
+                    note: self.letting_go_note.clone(),
+                }),
+                reset: ResetReason::Accelerator,
+                text: format!("the accelerator closed the flow: {}", reason.text()),
+            }),
+        }
+    }
+
+    /// What happens to bytes that no accelerator handles any more.
+    pub(super) fn pass(&mut self, turn: &mut Turn<'_>, input: Input) {
+        match input {
+            Input::Lan(bytes) => self.encoder.push(turn.now, Segment::payload(bytes)),
+            Input::LanFinished => self.finish_wan(),
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Payload | SegmentKind::Control => self.write_lan(turn, segment.bytes),
+                SegmentKind::Frame => {}
+            },
+            Input::WanFinished => self.finish_lan(turn),
+            Input::ClaimRevoked => turn.claims.released(self.number),
+            Input::Start
+            | Input::WanSilent(_)
+            | Input::Timeout
+            | Input::ClaimGranted
+            | Input::ClaimDenied => {}
+        }
+    }
+
+    /// Whether an accelerator has asked for the server's connection since this was last called.
+    pub(crate) fn take_wish_for_server(&mut self) -> bool {
+        std::mem::take(&mut self.wants_server)
+    }
+
+    /// Why the accelerate stage does nothing (more), if so.
+    pub(crate) fn letting_go_reason(&self) -> Option<LetGoReason> {
+        match self.letting_go {
+            Some(
+                LettingGo::LetGo { reason }
+                | LettingGo::Translate { reason }
+                | LettingGo::Close { reason },
+            ) => Some(reason),
+            None if self.accelerator_name == accelerate::registry::ENTRIES[0].name => {
+                Some(LetGoReason::NoAccelerator)
+            }
+            None => None,
+        }
+    }
+}
