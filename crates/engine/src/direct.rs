@@ -299,13 +299,19 @@ impl Direct {
     }
 
     /// One end takes nothing more, and there is still something to read of it.
-    pub(crate) fn connection_failed(&mut self, now: Time, failed: ConnectionId) {
+    pub(crate) fn connection_failed(
+        &mut self,
+        now: Time,
+        failed: ConnectionId,
+        outputs: &mut impl Extend<Output>,
+    ) {
         let (end, _) = self.ends(failed);
         if end.state.takes_bytes() {
             end.state = EndState::Failed;
             end.queued = 0;
         }
         self.expect_delivery(now);
+        self.go_on(outputs);
     }
 
     /// One end is gone, and all that its host sent was read. The other is reset behind that, so that a
@@ -351,19 +357,30 @@ impl Direct {
 
     /// Does what follows from what has become of the ends.
     fn go_on(&mut self, outputs: &mut impl Extend<Output>) {
-        let states = [self.accepted.state, self.opened.state];
-        match states {
-            [EndState::Gone, EndState::Gone] => self.end = Some("reset by a host"),
-            [EndState::Gone, EndState::Standing] => self.opened.reset_when_written(outputs),
-            [EndState::Standing, EndState::Gone] => self.accepted.reset_when_written(outputs),
-            _ if self.accepted.finished && self.opened.finished && self.buffered() == 0 => {
-                outputs.extend(
-                    self.connections()
-                        .map(|connection| Output::Close { connection }),
-                );
-                self.end = Some("closed");
+        use EndState::{BeingReset, Failed, Gone, Opening, Standing};
+        match [self.accepted.state, self.opened.state] {
+            [Gone, Standing] => self.opened.reset_when_written(outputs),
+            [Standing, Gone] => self.accepted.reset_when_written(outputs),
+            // Neither host takes anything any more; what is unread of a failed one has no receiver.
+            [Failed | Gone, Failed | Gone] => {
+                let left = [&self.accepted, &self.opened];
+                let left = left.into_iter().filter(|end| end.state == Failed);
+                outputs.extend(left.map(|end| Output::Reset {
+                    connection: end.connection,
+                }));
+                self.end = Some("reset by a host");
             }
-            _ => {}
+            // One end is being reset behind the other, which is gone: the shell says when it is.
+            [BeingReset, _] | [_, BeingReset] => {}
+            // The server takes what comes, or the connection to it fails, before the client's end counts.
+            [_, Opening] | [Opening, _] => {}
+            [Standing, Standing | Failed] | [Failed, Standing] => {
+                if self.accepted.finished && self.opened.finished && self.buffered() == 0 {
+                    let connections = self.connections();
+                    outputs.extend(connections.map(|connection| Output::Close { connection }));
+                    self.end = Some("closed");
+                }
+            }
         }
     }
 }

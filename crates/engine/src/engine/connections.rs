@@ -602,8 +602,8 @@ impl Engine {
             return;
         };
         if self.directs.contains_key(&number) {
-            self.turn_direct(now, number, |direct, _| {
-                direct.connection_failed(now, connection)
+            self.turn_direct(now, number, |direct, outputs| {
+                direct.connection_failed(now, connection, outputs);
             });
             return;
         }

@@ -73,7 +73,11 @@ impl Engine {
                     self.forget_flow(now, number, "reset by the host beside this node");
                 }
                 Some(FlowEnd::PeerHostReset) => {
-                    self.forget_failed_flow(now, number, why::reset_text(ResetReason::HostReset));
+                    let reason = why::reset_text(ResetReason::HostReset);
+                    match flow.is_host_gone() {
+                        true => self.forget_failed_flow(now, number, reason),
+                        false => self.fail_flow(now, number, reason),
+                    }
                 }
             },
             Err(broken) => {

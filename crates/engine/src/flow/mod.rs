@@ -18,7 +18,8 @@
 //!  the peer's Reset ─► all it sent is decoded and written ─► the host acknowledged it ─► RST to the host
 //! ```
 //!
-//! Where nothing moves for [`DELIVERY_STALL_LIMIT`], both connections are reset at once.
+//! Where nothing moves for [`DELIVERY_STALL_LIMIT`], both connections are reset at once. So they are when
+//! both hosts have reset, because then nobody is left to deliver to.
 //!
 //! It decides nothing about peers, limits or policy; `engine.rs` does.
 
@@ -316,14 +317,14 @@ impl Flow {
 
     /// How the flow has ended; `None` while it goes on.
     pub(crate) fn end(&self, session: &Session) -> Option<FlowEnd> {
+        // Neither host takes anything any more; what is unread of a failed connection has no receiver.
+        if self.is_reset_by_peer() && self.lan.host != HostState::Standing {
+            return Some(FlowEnd::PeerHostReset);
+        }
         if self.is_host_gone() {
             let is_known_to_peer = self.session_closed
-                || self.is_reset_by_peer()
                 || (self.finish_wan == Finish::Done && session.is_delivered(self.id));
-            return is_known_to_peer.then_some(match self.is_reset_by_peer() {
-                true => FlowEnd::PeerHostReset,
-                false => FlowEnd::HostReset,
-            });
+            return is_known_to_peer.then_some(FlowEnd::HostReset);
         }
         let is_over = self.session_closed
             && self.lan.finished
@@ -332,7 +333,8 @@ impl Flow {
         is_over.then_some(FlowEnd::Closed)
     }
 
-    fn is_host_gone(&self) -> bool {
+    /// Whether the shell has no connection to the host any more.
+    pub(crate) fn is_host_gone(&self) -> bool {
         matches!(self.lan.host, HostState::Gone { .. })
     }
 

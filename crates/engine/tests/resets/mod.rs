@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Event, Input};
+use engine::{ConnectionId, Event, Input};
 
-use crate::world::{NEAR, Script, World};
+use crate::world::{FAR, NEAR, Script, World};
 use crate::{PATIENCE, REQUEST, random_bytes, world_with, world_with_packets};
 
 /// A port of no accelerator, and that of the SMB accelerator.
@@ -232,4 +232,87 @@ fn a_reset_is_still_ordered_when_the_link_breaks_before_it() {
     world.connect();
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
     assert!(world.client_host(connection).received == answer);
+}
+
+/// What a host does to its connection.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// It reads on and sends nothing.
+    None,
+    /// It resets, and nothing of it is unread.
+    Reset,
+    /// It resets, and more of it is unread than any window holds.
+    ResetBehindData,
+    /// It ends its stream and resets.
+    FinishAndReset,
+    /// It sends as much, ends its stream and resets.
+    ResetBehindDataAndFinish,
+}
+
+impl Ending {
+    const ALL: [Self; 5] = [
+        Self::None,
+        Self::Reset,
+        Self::ResetBehindData,
+        Self::FinishAndReset,
+        Self::ResetBehindDataAndFinish,
+    ];
+
+    fn happen(self, world: &mut World, own: usize, connection: ConnectionId) {
+        let data = random_bytes(own as u64, LONG);
+        let (bytes, finish) = match self {
+            Self::None => return,
+            Self::Reset => (Bytes::new(), false),
+            Self::ResetBehindData => (data, false),
+            Self::FinishAndReset => (Bytes::new(), true),
+            Self::ResetBehindDataAndFinish => (data, true),
+        };
+        world.reset_behind(own, connection, &bytes, finish);
+    }
+}
+
+/// Every pair of endings, the second at different times after the first: as soon as nothing can be delivered
+/// to either host any more, the flow is over.
+#[test]
+fn no_pair_of_endings_keeps_a_flow() {
+    // From a crossing on the path to a time at which a part of the data has arrived.
+    let delays = [0, 10, 400].map(Duration::from_millis);
+    let idle = Script::AnswerAndReset {
+        after: usize::MAX,
+        answer: Bytes::new(),
+    };
+    let pairs = Ending::ALL.map(|one| Ending::ALL.map(|other| (one, other)));
+    let pairs = pairs.into_iter().flatten();
+    let pairs = pairs.filter(|pair| !matches!(pair, (Ending::None, Ending::None)));
+    for ((client, server), delay, client_first, direct) in pairs.flat_map(|pair| {
+        let cases = [(true, false), (false, false), (true, true), (false, true)];
+        let cases = cases.into_iter();
+        cases.flat_map(move |(first, direct)| delays.map(|delay| (pair, delay, first, direct)))
+    }) {
+        let case = format!("{client:?}, {server:?}, {delay:?}, {client_first}, {direct}");
+        let mut world = world_with([(80, idle.clone())]);
+        let server_side = if direct { NEAR } else { FAR };
+        if direct {
+            world.forget_peers(NEAR);
+        }
+        let connection = world.accept(80);
+        world.run_for(Duration::from_millis(200));
+        let opened = |id: &&ConnectionId| matches!(id, ConnectionId::Opened(_));
+        let served = *world.nodes[server_side].hosts.keys().find(opened).unwrap();
+        let mut endings = [(client, NEAR, connection), (server, server_side, served)];
+        if !client_first {
+            endings.reverse();
+        }
+        for (ending, own, connection) in endings {
+            ending.happen(&mut world, own, connection);
+            world.run_for(delay);
+        }
+        // Twice what the data of both take at the path's rate.
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(flows_left(&world), 0, "{case}");
+        for (own, connection) in [(NEAR, connection), (server_side, served)] {
+            let host = &world.nodes[own].hosts[&connection];
+            assert!(host.was_reset || host.was_closed, "{case}");
+        }
+    }
 }

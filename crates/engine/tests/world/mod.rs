@@ -493,6 +493,22 @@ impl World {
         self.send(connection, bytes, false);
     }
 
+    /// A host beside this node sends these bytes, ends its stream if `finish`, and resets its connection.
+    pub(crate) fn reset_behind(
+        &mut self,
+        own: usize,
+        connection: ConnectionId,
+        bytes: &Bytes,
+        finish: bool,
+    ) {
+        let host = self.nodes[own].hosts.get_mut(&connection).unwrap();
+        let pieces = bytes.chunks(64 * 1024).map(Bytes::copy_from_slice);
+        host.to_send.extend(pieces);
+        host.finish_after = finish;
+        host.reset_after = true;
+        self.drain();
+    }
+
     /// A client that reads no more takes this much of what waits for it.
     pub(crate) fn take(&mut self, connection: ConnectionId, bytes: usize) {
         let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
