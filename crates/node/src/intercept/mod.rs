@@ -37,6 +37,7 @@ pub(crate) use manager::{Change, Report, SpoofedBlocked, manage, until_blocked};
 pub use rules::{Contents, Ruleset, table_name};
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Removes a node's table, whoever left it there. Nothing happens if there is none.
@@ -72,32 +73,46 @@ pub(crate) fn tables_in_place() -> io::Result<Vec<String>> {
 /// # Errors
 /// When nft cannot be run or refuses; with what it said.
 pub(crate) fn run_nft(script: &str) -> io::Result<()> {
-    let mut child = tool("nft")
-        .args(["-f", "-"])
+    let mut nft = tool("nft");
+    nft.args(["-f", "-"]);
+    feed(nft, script).map_err(|error| explain_missing("nft", error))
+}
+
+/// Runs a command with this input. It is waited for in any case: a process that nobody waits for is a zombie.
+fn feed(mut command: Command, input: &str) -> io::Result<()> {
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| explain_missing("nft", error))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(script.as_bytes())?;
-    }
+        .spawn()?;
+    let written = match child.stdin.take() {
+        Some(mut stdin) => stdin.write_all(input.as_bytes()),
+        None => Ok(()),
+    };
     let output = child.wait_with_output()?;
+    let name = Path::new(command.get_program());
+    let name = name.file_name().unwrap_or_default().to_string_lossy();
     if output.status.success() {
-        return Ok(());
+        return written.map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("{name} did not read its input: {error}"),
+            )
+        });
     }
+    // A command that has failed says why; that it did not read to the end is no cause.
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!(
-        "nft: {}",
-        said.lines().next().unwrap_or("it failed without a word")
-    )))
+    Err(io::Error::other(match said.lines().next() {
+        Some(first) => format!("{name}: {first}"),
+        None => format!("{name}: it failed without a word ({})", output.status),
+    }))
 }
 
 /// A system tool; services often run without the directories for administrators' tools.
 fn tool(name: &str) -> Command {
     let place = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"]
         .iter()
-        .map(|directory| std::path::Path::new(directory).join(name))
+        .map(|directory| Path::new(directory).join(name))
         .find(|path| path.exists());
     Command::new(place.unwrap_or_else(|| name.into()))
 }
@@ -124,4 +139,46 @@ pub fn missing_tools() -> Vec<&'static str> {
         .into_iter()
         .filter(|name| tool(name).arg("-V").output().is_err())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script]);
+        shell
+    }
+
+    /// More than a pipe holds.
+    fn long_input() -> String {
+        "x".repeat(1 << 20)
+    }
+
+    #[test]
+    fn a_command_that_dies_before_it_reads_leaves_no_zombie_and_its_words_are_told() {
+        let dies = shell("exec 0<&-; echo $$ is out of order >&2; exit 3");
+        let error = feed(dies, &long_input()).unwrap_err().to_string();
+        let words: Vec<&str> = error.split(' ').collect();
+        let ["sh:", process, "is", "out", "of", "order"] = words.as_slice() else {
+            panic!("{error}");
+        };
+        assert!(!Path::new("/proc").join(process).exists(), "a zombie");
+    }
+
+    #[test]
+    fn a_command_that_fails_without_a_word_is_told_with_its_status() {
+        let error = feed(shell("exec 0<&-; exit 3"), &long_input()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "sh: it failed without a word (exit status: 3)"
+        );
+    }
+
+    #[test]
+    fn a_command_that_succeeds_without_reading_its_input_has_not_done_its_work() {
+        let error = feed(shell("exec 0<&-"), &long_input()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
 }
