@@ -298,6 +298,12 @@ impl Connection {
             }
             Some(Command::FinishWrite | Command::Admit) => {}
             Some(Command::Close) => self.sending = Sending::Closing,
+            // The host takes nothing more, and the engine wants nothing more of it.
+            Some(Command::ResetWhenDelivered)
+                if matches!(self.receiving, Receiving::Rest { .. }) =>
+            {
+                return Err(End::Aborted);
+            }
             Some(Command::ResetWhenDelivered) => {
                 self.sending = Sending::Resetting {
                     unacknowledged: u32::MAX,
@@ -430,5 +436,50 @@ impl Connection {
             (Err(_), _) => return Err(End::Aborted),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::mailbox::Message;
+
+    /// What takes longer is a poll that finds nothing new.
+    const AT_ONCE: Duration = Duration::from_secs(2);
+
+    #[tokio::test]
+    async fn a_failed_connection_ends_at_once_when_it_is_to_be_reset_after_delivery() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut host = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mailbox, mut messages) = Mailbox::new();
+        let (commands, orders) = mpsc::unbounded_channel();
+        let id = ConnectionId::Accepted(1);
+        // The host acknowledges less than is written to it, sends something, and resets.
+        let unread = Bytes::from(vec![0; 16 << 20]);
+        commands.send(Command::Write(unread)).unwrap();
+        let serving = tokio::spawn(serve(id, stream, Bytes::new(), None, orders, mailbox));
+        let written = messages.recv().await.unwrap();
+        assert!(matches!(written, Message::Input(Input::Written { .. })));
+        host.write_all(b"unread").await.unwrap();
+        reset(host);
+        loop {
+            match messages.recv().await.unwrap() {
+                Message::Input(Input::Written { .. }) => {}
+                Message::Input(Input::Failed { .. }) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        commands.send(Command::ResetWhenDelivered).unwrap();
+        let told = tokio::time::timeout(AT_ONCE, messages.recv()).await;
+        let told = told.expect("it waits for a host that is gone").unwrap();
+        assert!(matches!(told, Message::Input(Input::Aborted { .. })));
+        serving.await.unwrap();
     }
 }
