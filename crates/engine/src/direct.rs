@@ -153,7 +153,7 @@ impl Direct {
             connection: opened,
             client: (via == Via::Transparent).then_some(client),
             server,
-            on_behalf: OnBehalf::Client,
+            on_behalf: OnBehalf::Client { accepted },
         }]);
         Self {
             number,

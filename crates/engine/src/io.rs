@@ -201,7 +201,10 @@ pub enum OnBehalf {
     /// A peer's flow; the engine has checked where it may go.
     Peer,
     /// A client of this node's own that goes directly.
-    Client,
+    Client {
+        /// The client's connection.
+        accepted: ConnectionId,
+    },
 }
 
 /// What the engine wants done.

@@ -84,6 +84,7 @@ impl Connections {
             server: canonical(server),
             via,
             commands,
+            descriptors: taken.clone(),
         };
         let mailbox = mailbox.clone();
         // A socket is waited for by the runtime that it was made in, so this one is made anew.
@@ -103,6 +104,7 @@ impl Connections {
     /// that attends to it.
     pub(crate) fn asks<Attending>(
         &self,
+        taken: Taken,
         client: SocketAddr,
         server: SocketAddr,
         via: Via,
@@ -119,12 +121,14 @@ impl Connections {
             server: canonical(server),
             via,
             commands,
+            descriptors: taken.clone(),
         };
         let mailbox = mailbox.clone();
         self.engine.spawn(async move {
             // A loop that has ended drops the message and with it `commands`: that is an order to end.
             let _ = mailbox.send(message).await;
             attend(Asked { connection, orders }).await;
+            drop(taken);
         });
     }
 

@@ -1,7 +1,7 @@
 //! Who may have how many of the process's file descriptors.
 //!
 //! ```text
-//!   the limit = reserve (rules, administration, disk, links, runtime) + pool (hosts' connections)
+//!   the limit = reserve (rules, administration, disk, links, probes, runtime) + pool (hosts' connections)
 //!   pool: ├── flows ──────────── interception ends ──┤── connections that were accepted already ──┤
 //! ```
 //! A connection is accepted only when there are descriptors for it and for the way to its server. Until
@@ -36,7 +36,10 @@ const PER_PEER: u64 = 4;
 const HANDSHAKES: u64 = 256;
 /// Files of the dictionary that are kept open, where there are descriptors enough.
 const DISK_FILES: u64 = 64;
-/// Handshakes and disk files get this part of the limit, at most, each.
+/// Calls of servers that do not answer a client's address (`lan/connect.rs`) at a time, where there are
+/// descriptors enough: a site has few such servers at a time, and one call tells of all clients.
+const PROBES: u64 = 64;
+/// Handshakes, disk files and probes get this part of the limit, at most, each.
 const SHARE: u64 = 16;
 /// The fewest of each.
 const LEAST: u64 = 4;
@@ -53,6 +56,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Flows that peers, and connections that clients, may have begun when interception ends for want of
 /// descriptors: a tenth of a second at 10,000 new ones a second.
 const FLOWS_ON_THEIR_WAY: usize = 1_000;
+
 /// How the descriptors are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
@@ -64,6 +68,8 @@ pub(crate) struct Budget {
     pub(crate) disk_files: usize,
     /// Handshakes of strangers at a time.
     pub(crate) handshakes: usize,
+    /// Probes of servers at a time.
+    pub(crate) probes: usize,
 }
 
 impl Budget {
@@ -71,8 +77,9 @@ impl Budget {
     pub(crate) fn of(descriptors: u64, config: &NodeConfig) -> Self {
         let share = |most: u64| (descriptors / SHARE).clamp(LEAST, most);
         let (handshakes, disk_files) = (share(HANDSHAKES), share(DISK_FILES));
+        let probes = share(PROBES);
         let links = PER_PEER * config.peers.len() as u64;
-        let reserve = RUNTIME + TOOLS + QUESTIONS + links + handshakes + disk_files;
+        let reserve = RUNTIME + TOOLS + QUESTIONS + links + handshakes + disk_files + probes;
         let pool = descriptors.saturating_sub(reserve);
         // A node that can hold nothing at all is still a node; it says so.
         let pool = usize::try_from(pool)
@@ -85,6 +92,7 @@ impl Budget {
             flows: (places - late).max(1),
             disk_files: disk_files as usize,
             handshakes: handshakes as usize,
+            probes: probes as usize,
         }
     }
 }
@@ -110,17 +118,24 @@ pub(crate) fn fit_flows_to_descriptors(config: &mut NodeConfig) -> Budget {
     budget
 }
 
-/// The pool. What is taken goes back when it is dropped.
+/// What hosts' connections and probes may have. What is taken goes back when it is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Descriptors(Arc<Semaphore>);
+pub(crate) struct Descriptors {
+    pool: Arc<Semaphore>,
+    probes: Arc<Semaphore>,
+}
 
-/// Descriptors that belong to a connection.
-#[derive(Debug)]
-pub(crate) struct Taken(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
+/// Descriptors that belong to a connection. They go back when the last clone is dropped: those of a client's
+/// connection are also those of the connection to its server, which may outlive it.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken(#[expect(dead_code, reason = "it is held")] Arc<OwnedSemaphorePermit>);
 
 impl Descriptors {
-    pub(crate) fn new(pool: usize) -> Self {
-        Self(Arc::new(Semaphore::new(pool)))
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self {
+            pool: Arc::new(Semaphore::new(budget.pool)),
+            probes: Arc::new(Semaphore::new(budget.probes)),
+        }
     }
 
     /// Waits for those of a client's connection: its own and one to its server.
@@ -130,8 +145,14 @@ impl Descriptors {
 
     /// The same if they are there now.
     pub(crate) fn for_client_now(&self) -> Option<Taken> {
-        let permit = Arc::clone(&self.0).try_acquire_many_owned(PER_CLIENT);
-        permit.ok().map(Taken)
+        let permit = Arc::clone(&self.pool).try_acquire_many_owned(PER_CLIENT);
+        permit.ok().map(Taken::new)
+    }
+
+    /// That of a probe if there is one now.
+    pub(crate) fn for_probe_now(&self) -> Option<Taken> {
+        let permit = Arc::clone(&self.probes).try_acquire_owned();
+        permit.ok().map(Taken::new)
     }
 
     /// Waits for that of a peer's flow; `None` when there is none for too long.
@@ -142,8 +163,20 @@ impl Descriptors {
     }
 
     async fn take(&self, count: u32) -> Taken {
-        let permit = Arc::clone(&self.0).acquire_many_owned(count).await;
-        Taken(permit.expect("nobody closes the pool"))
+        let permit = Arc::clone(&self.pool).acquire_many_owned(count).await;
+        Taken::new(permit.expect("nobody closes the pool"))
+    }
+
+    /// How many of the pool nobody has.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> usize {
+        self.pool.available_permits()
+    }
+}
+
+impl Taken {
+    fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self(Arc::new(permit))
     }
 }
 
@@ -164,8 +197,10 @@ mod tests {
         for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20] {
             let budget = Budget::of(descriptors, &config());
             let reserve = descriptors as usize - budget.pool;
-            let used =
-                budget.disk_files + budget.handshakes + (RUNTIME + TOOLS + QUESTIONS) as usize;
+            let used = budget.disk_files
+                + budget.handshakes
+                + budget.probes
+                + (RUNTIME + TOOLS + QUESTIONS) as usize;
             assert!(
                 reserve >= used + PER_PEER as usize,
                 "{descriptors}: {budget:?}"
@@ -177,6 +212,7 @@ mod tests {
         let usual = Budget::of(1 << 20, &config());
         assert!(usual.flows > 500_000, "{usual:?}");
         assert_eq!((usual.handshakes, usual.disk_files), (256, 64));
+        assert_eq!(usual.probes, 64);
         let few = Budget::of(256, &config());
         assert!((40..100).contains(&few.flows), "{few:?}");
         // Fewer than are needed: it begins to work all the same, as slowly as it must.
@@ -185,7 +221,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_taken_goes_back_and_others_wait_for_it() {
-        let descriptors = Descriptors::new(3);
+        let descriptors = Descriptors::new(Budget {
+            pool: 3,
+            ..Budget::of(256, &config())
+        });
         let first = descriptors.for_client().await;
         let _second = descriptors.for_server().await.unwrap();
         let mut third = std::pin::pin!(descriptors.for_client());

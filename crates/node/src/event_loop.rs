@@ -18,6 +18,8 @@
 mod broken_links;
 mod datagrams;
 mod reloading;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -36,7 +38,7 @@ use vocab::{NodeId, Random, Time};
 
 use crate::clock::{Alarm, Clock};
 use crate::config::NodeConfig;
-use crate::descriptors::Descriptors;
+use crate::descriptors::{Descriptors, Taken};
 use crate::identity::Identity;
 use crate::intercept;
 use crate::lan;
@@ -96,6 +98,12 @@ pub(crate) struct Parts {
     pub(crate) seed: u64,
 }
 
+struct ConnectionSlot {
+    commands: mpsc::UnboundedSender<lan::Command>,
+    /// A client's, for the connection to its server if it goes directly.
+    descriptors: Option<Taken>,
+}
+
 struct LinkSlot {
     peer: NodeId,
     commands: mpsc::UnboundedSender<LinkCommand>,
@@ -124,7 +132,7 @@ pub(crate) struct EventLoop {
     clock: Clock,
     engine: Engine,
     parts: Parts,
-    connections: HashMap<ConnectionId, mpsc::UnboundedSender<lan::Command>>,
+    connections: HashMap<ConnectionId, ConnectionSlot>,
     links: HashMap<LinkId, LinkSlot>,
     peers: BTreeMap<NodeId, PeerSlot>,
     unpaired: Vec<String>,
@@ -310,9 +318,15 @@ impl EventLoop {
                 server,
                 via,
                 commands,
+                descriptors,
             } => {
                 tracing::debug!(%client, %server, %via, "accepted");
-                self.connections.insert(connection, commands);
+                let descriptors = Some(descriptors);
+                let slot = ConnectionSlot {
+                    commands,
+                    descriptors,
+                };
+                self.connections.insert(connection, slot);
                 let accepted = Input::Accepted {
                     connection,
                     client,
@@ -327,9 +341,15 @@ impl EventLoop {
                 server,
                 via,
                 commands,
+                descriptors,
             } => {
                 tracing::debug!(%client, %server, %via, "a client asks for a connection");
-                self.connections.insert(connection, commands);
+                let descriptors = Some(descriptors);
+                let slot = ConnectionSlot {
+                    commands,
+                    descriptors,
+                };
+                self.connections.insert(connection, slot);
                 let asked = Input::Asked {
                     connection,
                     client,
@@ -577,8 +597,8 @@ impl EventLoop {
 
     fn command(&self, connection: ConnectionId, command: lan::Command) {
         // A task that has just ended has its Aborted under way to us.
-        if let Some(commands) = self.connections.get(&connection) {
-            let _ = commands.send(command);
+        if let Some(slot) = self.connections.get(&connection) {
+            let _ = slot.commands.send(command);
         }
     }
 
@@ -590,11 +610,20 @@ impl EventLoop {
         on_behalf: OnBehalf,
     ) {
         let (commands, mut orders) = mpsc::unbounded_channel();
-        self.connections.insert(connection, commands);
+        let slot = ConnectionSlot {
+            commands,
+            descriptors: None,
+        };
+        self.connections.insert(connection, slot);
         let mailbox = self.parts.mailbox.clone();
-        let serve = match on_behalf {
-            OnBehalf::Peer => self.parts.config.serve.clone().unwrap_or_default(),
-            OnBehalf::Client => Vec::new(),
+        // What goes directly has the one that was taken with its client's, as long as either lives.
+        let (serve, taken_before) = match on_behalf {
+            OnBehalf::Peer => (self.parts.config.serve.clone().unwrap_or_default(), None),
+            OnBehalf::Client { accepted } => {
+                let client = self.connections.get(&accepted);
+                let taken = client.and_then(|client| client.descriptors.clone());
+                (Vec::new(), taken)
+            }
         };
         let descriptors = self.parts.descriptors.clone();
         let spoofed_blocked = self.parts.spoofed_blocked.clone();
@@ -605,16 +634,15 @@ impl EventLoop {
                     None => std::future::pending().await,
                 }
             };
-            // What goes directly has the one that was taken with its client's.
             let taken = async {
-                match on_behalf {
-                    OnBehalf::Peer => descriptors.for_server().await.map(Some),
-                    OnBehalf::Client => Some(None),
+                match taken_before {
+                    Some(taken) => Some(taken),
+                    None => descriptors.for_server().await,
                 }
             };
             let opening = async {
                 let taken = taken.await.ok_or(ConnectFailure::Exhausted)?;
-                let stream = lan::open(client, server, &serve).await?;
+                let stream = lan::open(client, server, &serve, &descriptors).await?;
                 Ok((stream, taken))
             };
             // The only order before the connection stands is to give it up.

@@ -11,8 +11,9 @@ use tokio::sync::{mpsc, oneshot};
 use vocab::NodeId;
 
 use crate::config::NodeConfig;
+use crate::descriptors::Taken;
 use crate::lan;
-use crate::rereading::{Removal, Taken};
+use crate::rereading::{self, Removal};
 use crate::wan::{Exporter, LinkAddresses, LinkCommand, Train};
 
 /// Messages that may wait for the engine; with at most 64 KiB in each, 8 MiB.
@@ -30,6 +31,7 @@ pub(crate) enum Message {
         server: SocketAddr,
         via: Via,
         commands: mpsc::UnboundedSender<lan::Command>,
+        descriptors: Taken,
     },
     /// A client waits to hear whether its server can be reached; its task takes `commands`.
     Asked {
@@ -38,6 +40,7 @@ pub(crate) enum Message {
         server: SocketAddr,
         via: Via,
         commands: mpsc::UnboundedSender<lan::Command>,
+        descriptors: Taken,
     },
     /// A link's handshake is done; its writer takes `commands`.
     LinkUp {
@@ -64,7 +67,7 @@ pub(crate) enum Message {
         config: Box<NodeConfig>,
         removal: Removal,
         /// What became of it.
-        answer: oneshot::Sender<Result<Taken, String>>,
+        answer: oneshot::Sender<Result<rereading::Taken, String>>,
     },
     /// Stop in good order.
     Stop,
@@ -129,7 +132,7 @@ impl Mailbox {
         &self,
         config: NodeConfig,
         removal: Removal,
-    ) -> Result<Taken, String> {
+    ) -> Result<rereading::Taken, String> {
         let stopping = |_| "the node is stopping".to_owned();
         let (answer, answered) = oneshot::channel();
         let config = Box::new(config);

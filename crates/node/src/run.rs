@@ -289,7 +289,7 @@ impl Node {
         let files = self.budget.disk_files;
         let disk = disk::start(&self.config.state_directory, files, mailbox.clone())
             .map_err(step("start the disk thread"))?;
-        let descriptors = Descriptors::new(self.budget.pool);
+        let descriptors = Descriptors::new(self.budget);
         let parts = Parts {
             descriptors: descriptors.clone(),
             config: self.config.clone(),
@@ -804,6 +804,7 @@ mod tests {
                 flows: 32,
                 disk_files: 4,
                 handshakes: 4,
+                probes: 4,
             },
             handle: Handle::current(),
         };

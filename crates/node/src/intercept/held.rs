@@ -341,32 +341,38 @@ fn take(
     };
     let (packets, held, waiting) = (Arc::clone(packets), held.clone(), mailbox.clone());
     let via = Via::Transparent;
-    connections.asks(pair.0, pair.1, via, mailbox, move |mut asked| async move {
-        match asked.outcome().await {
-            lan::Outcome::Admitted => {
-                let arrived = held.expect(pair);
-                warn_if_failed(packets.let_in(&syn));
-                let arrived = tokio::time::timeout(HANDSHAKE, arrived).await;
-                held.release(pair);
-                // Its runtime is another one.
-                let stream = arrived.ok().and_then(Result::ok).map(TcpStream::into_std);
-                match stream.map(|stream| stream.and_then(TcpStream::from_std)) {
-                    Some(Ok(stream)) => asked.serve(stream, Bytes::new(), waiting).await,
-                    Some(Err(_)) | None => asked.abort(&waiting).await,
+    connections.asks(
+        taken,
+        pair.0,
+        pair.1,
+        via,
+        mailbox,
+        move |mut asked| async move {
+            match asked.outcome().await {
+                lan::Outcome::Admitted => {
+                    let arrived = held.expect(pair);
+                    warn_if_failed(packets.let_in(&syn));
+                    let arrived = tokio::time::timeout(HANDSHAKE, arrived).await;
+                    held.release(pair);
+                    // Its runtime is another one.
+                    let stream = arrived.ok().and_then(Result::ok).map(TcpStream::into_std);
+                    match stream.map(|stream| stream.and_then(TcpStream::from_std)) {
+                        Some(Ok(stream)) => asked.serve(stream, Bytes::new(), waiting).await,
+                        Some(Err(_)) | None => asked.abort(&waiting).await,
+                    }
                 }
+                lan::Outcome::Declined(ConnectFailure::Refused) => {
+                    held.release(pair);
+                    warn_if_failed(packets.answer(&syn, &syn.refusal()));
+                }
+                lan::Outcome::Declined(ConnectFailure::Unreachable) => {
+                    held.release(pair);
+                    warn_if_failed(packets.answer(&syn, &syn.unreachable()));
+                }
+                lan::Outcome::Declined(_) | lan::Outcome::Ended => held.release(pair),
             }
-            lan::Outcome::Declined(ConnectFailure::Refused) => {
-                held.release(pair);
-                warn_if_failed(packets.answer(&syn, &syn.refusal()));
-            }
-            lan::Outcome::Declined(ConnectFailure::Unreachable) => {
-                held.release(pair);
-                warn_if_failed(packets.answer(&syn, &syn.unreachable()));
-            }
-            lan::Outcome::Declined(_) | lan::Outcome::Ended => held.release(pair),
-        }
-        drop(taken);
-    });
+        },
+    );
 }
 
 fn warn_if_failed(sent: io::Result<()>) {

@@ -16,16 +16,15 @@ use std::time::Duration;
 use engine::{ConnectFailure, Prefix};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+use crate::descriptors::Descriptors;
 
 /// When a server that was called from a client's address has not answered, it is called from this node's own:
 /// after the second SYN, which the kernel sends after a second, could have been answered.
 const PROBE_AFTER: Duration = Duration::from_millis(1500);
 /// A server that has answered this node is given so long, and two round trips, to answer a client's address.
 const CONFIRM_AT_LEAST: Duration = Duration::from_secs(1);
-/// Such calls at a time; without a place the client's own call decides.
-static PROBES: Semaphore = Semaphore::const_new(64);
 /// A server that has not answered three SYNs (0, 1 and 3 s) by now looks dead to its client too.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -61,6 +60,7 @@ pub(crate) async fn open(
     client: Option<SocketAddr>,
     server: SocketAddr,
     serve: &[Prefix],
+    descriptors: &Descriptors,
 ) -> Result<Opened, ConnectFailure> {
     if is_this_machine(server) && !is_named(server, serve) {
         tracing::debug!(%server, "refused to connect to this machine");
@@ -83,7 +83,7 @@ pub(crate) async fn open(
     };
     let connected = tokio::select! {
         connected = attempt => connected,
-        failure = probe_for(client, server) => {
+        failure = probe_for(client, server, descriptors) => {
             tracing::debug!(%server, ?client, ?failure, "no answer to the client's address");
             return Err(failure);
         }
@@ -95,9 +95,13 @@ pub(crate) async fn open(
 }
 
 /// As [`probe`], where a client's address is used; does not return otherwise.
-async fn probe_for(client: Option<SocketAddr>, server: SocketAddr) -> ConnectFailure {
+async fn probe_for(
+    client: Option<SocketAddr>,
+    server: SocketAddr,
+    descriptors: &Descriptors,
+) -> ConnectFailure {
     match client {
-        Some(client) => probe(client.ip(), server).await,
+        Some(client) => probe(client.ip(), server, descriptors).await,
         None => std::future::pending().await,
     }
 }
@@ -105,11 +109,12 @@ async fn probe_for(client: Option<SocketAddr>, server: SocketAddr) -> ConnectFai
 /// Calls a server from this node's own address when two SYNs from a client's address have found no answer, and
 /// returns what that says of those; does not return when it says nothing. That a host is unreachable is told
 /// to whom the kernel takes for the sender, and that is not this node when it speaks from a client's address.
-async fn probe(client: IpAddr, server: SocketAddr) -> ConnectFailure {
+///
+/// Without a descriptor for it the client's own call decides. It has one at a time.
+async fn probe(client: IpAddr, server: SocketAddr, descriptors: &Descriptors) -> ConnectFailure {
     tokio::time::sleep(PROBE_AFTER).await;
     let begun = Instant::now();
-    let place = PROBES.try_acquire();
-    if place.is_ok()
+    if let Some(_taken) = descriptors.for_probe_now()
         && let Ok(probed) = tokio::time::timeout(CONNECT_TIMEOUT, connect(None, server)).await
     {
         let answered = close(probed);
@@ -253,7 +258,22 @@ fn is_this_machine(server: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
     use super::*;
+    use crate::descriptors::Budget;
+
+    fn descriptors(probes: usize) -> Descriptors {
+        Descriptors::new(Budget {
+            pool: 16,
+            flows: 4,
+            disk_files: 4,
+            handshakes: 4,
+            probes,
+        })
+    }
 
     fn prefixes(texts: &[&str]) -> Vec<Prefix> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -263,11 +283,15 @@ mod tests {
     async fn this_machine_is_out_of_bounds_unless_listed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
-        let refused = open(None, server, &[]).await;
+        let refused = open(None, server, &[], &descriptors(1)).await;
         assert_eq!(refused.unwrap_err(), ConnectFailure::NotPermitted);
-        let everything = open(None, server, &prefixes(&["0.0.0.0/0"])).await;
+        let everything = open(None, server, &prefixes(&["0.0.0.0/0"]), &descriptors(1)).await;
         assert_eq!(everything.unwrap_err(), ConnectFailure::NotPermitted);
-        assert!(open(None, server, &prefixes(&["127.0.0.1"])).await.is_ok());
+        assert!(
+            open(None, server, &prefixes(&["127.0.0.1"]), &descriptors(1))
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
@@ -275,7 +299,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
         drop(listener);
-        let refused = open(None, server, &prefixes(&["127.0.0.0/8"])).await;
+        let refused = open(None, server, &prefixes(&["127.0.0.0/8"]), &descriptors(1)).await;
         assert_eq!(refused.unwrap_err(), ConnectFailure::Refused);
     }
 
@@ -293,11 +317,60 @@ mod tests {
             accepted.set_linger(Some(Duration::ZERO)).unwrap();
         };
         let local = prefixes(&["127.0.0.1"]);
-        let (opened, ()) = tokio::join!(open(None, server, &local), serve);
+        let descriptors = descriptors(1);
+        let (opened, ()) = tokio::join!(open(None, server, &local, &descriptors), serve);
         let opened = opened.unwrap();
         assert_eq!(opened.failed, Some(Failed { finished: false }));
         let mut buffer = [0; 16];
         assert_eq!(opened.stream.try_read(&mut buffer).unwrap(), 9);
+    }
+
+    /// Connections of this machine to `server` that wait for its first answer.
+    fn unanswered(server: SocketAddr) -> usize {
+        let port = format!(":{:04X}", server.port());
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        let is_unanswered = |line: &&str| {
+            let mut words = line.split_whitespace().skip(2);
+            let remote = words.next().unwrap_or_default();
+            remote.ends_with(&port) && words.next() == Some("02")
+        };
+        table.lines().filter(is_unanswered).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_of_a_silent_server_have_no_more_sockets_than_the_budget_gives_them() {
+        // Its queue is full, so that it drops SYNs.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        socket.bind(&any_port.into()).unwrap();
+        socket.listen(0).unwrap();
+        let server = socket.local_addr().unwrap().as_socket().unwrap();
+        let _queued = std::net::TcpStream::connect(server).unwrap();
+
+        let descriptors = descriptors(3);
+        let client: IpAddr = "198.18.1.2".parse().unwrap();
+        let mut probes: Vec<Pin<Box<dyn Future<Output = ConnectFailure>>>> = Vec::new();
+        for _ in 0..8 {
+            probes.push(Box::pin(probe(client, server, &descriptors)));
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        for probe in &mut probes {
+            assert!(probe.as_mut().poll(&mut context).is_pending());
+        }
+        tokio::time::advance(PROBE_AFTER + Duration::from_millis(1)).await;
+        for probe in &mut probes {
+            assert!(probe.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(unanswered(server), 3);
+
+        // The places are free again for other servers, although the calls told nothing.
+        tokio::time::advance(CONNECT_TIMEOUT + Duration::from_millis(1)).await;
+        for probe in &mut probes {
+            assert!(probe.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(unanswered(server), 0);
+        let places = (0..4).map(|_| descriptors.for_probe_now());
+        assert_eq!(places.collect::<Vec<_>>().iter().flatten().count(), 3);
     }
 
     #[test]

@@ -112,23 +112,29 @@ fn ask(
     // A socket is waited for by the runtime that it was made in, so this one is made anew.
     let stream = stream.into_std();
     let (via, waiting) = (protocol.via(), mailbox.clone());
-    connections.asks(client, server, via, mailbox, move |mut asked| async move {
-        let Ok(mut stream) = stream.and_then(TcpStream::from_std) else {
-            return asked.abort(&waiting).await;
-        };
-        match asked.outcome().await {
-            Outcome::Admitted => match stream.write_all(&protocol.success()).await {
-                Ok(()) => asked.serve(stream, early, waiting).await,
-                Err(_) => asked.abort(&waiting).await,
-            },
-            Outcome::Declined(failure) => {
-                let _ = stream.write_all(&protocol.failure(failure)).await;
-                let _ = stream.shutdown().await;
+    connections.asks(
+        taken,
+        client,
+        server,
+        via,
+        mailbox,
+        move |mut asked| async move {
+            let Ok(mut stream) = stream.and_then(TcpStream::from_std) else {
+                return asked.abort(&waiting).await;
+            };
+            match asked.outcome().await {
+                Outcome::Admitted => match stream.write_all(&protocol.success()).await {
+                    Ok(()) => asked.serve(stream, early, waiting).await,
+                    Err(_) => asked.abort(&waiting).await,
+                },
+                Outcome::Declined(failure) => {
+                    let _ = stream.write_all(&protocol.failure(failure)).await;
+                    let _ = stream.shutdown().await;
+                }
+                Outcome::Ended => lan::reset(stream),
             }
-            Outcome::Ended => lan::reset(stream),
-        }
-        drop(taken);
-    });
+        },
+    );
 }
 
 impl Protocol {
