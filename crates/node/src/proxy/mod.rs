@@ -8,6 +8,8 @@
 
 pub mod http_connect;
 pub mod socks5;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +38,13 @@ const SHARING: Sharing = Sharing {
     per_source: 256,
     time_to_finish: Duration::from_secs(2),
 };
+
+/// After its last word to a client, a proxy discards what the client still sends for this long: the kernel
+/// answers bytes that nobody reads with a reset, which can make the client lose the answer. Time for a client to
+/// read it, and two lost packets on the way.
+const DISCARD_FOR: Duration = Duration::from_secs(1);
+/// And so many bytes: more than a client sends that waits for an answer before it goes on.
+const DISCARD_BYTES: usize = 64 * 1024;
 
 /// Which proxy protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,8 +137,7 @@ fn ask(
                     Err(_) => asked.abort(&waiting).await,
                 },
                 Outcome::Declined(failure) => {
-                    let _ = stream.write_all(&protocol.failure(failure)).await;
-                    let _ = stream.shutdown().await;
+                    end_with(&mut stream, &protocol.failure(failure)).await
                 }
                 Outcome::Ended => lan::reset(stream),
             }
@@ -162,10 +170,29 @@ impl Protocol {
     }
 }
 
+/// Says the last word to a client, which may still be sending, so that it arrives before the connection closes.
+async fn end_with(stream: &mut TcpStream, answer: &[u8]) {
+    let mut discarded = 0;
+    let mut buffer = [0; 4 * 1024];
+    let ending = async {
+        stream.write_all(answer).await?;
+        stream.shutdown().await?;
+        while discarded < DISCARD_BYTES {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                bytes => discarded += bytes,
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    // Whatever is in the way, the client is gone or not worth a longer wait.
+    let _ = tokio::time::timeout(DISCARD_FOR, ending).await;
+}
+
 async fn socks5_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)> {
     let mut buffer = BytesMut::with_capacity(socks5::LONGEST_MESSAGE);
     let refuse = async |stream: &mut TcpStream, refusal: Refusal| {
-        let _ = stream.write_all(&refusal.answer()).await;
+        end_with(stream, &refusal.answer()).await;
         Err(io::Error::other(format!("{refusal:?}")))
     };
     loop {
@@ -197,7 +224,7 @@ async fn socks5_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes
 async fn http_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)> {
     let mut buffer = BytesMut::new();
     let refuse = async |stream: &mut TcpStream, status: Status| {
-        let _ = stream.write_all(&status.answer()).await;
+        end_with(stream, &status.answer()).await;
         Err(io::Error::other(format!("{status:?}")))
     };
     loop {
