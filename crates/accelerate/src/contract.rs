@@ -4,23 +4,13 @@
 //! `None` before it calls `handle` again. Order is kept: what a half puts out is delivered to
 //! the other half, or to its host, in that order and exactly once.
 //!
-//! ## Letting go
-//!
-//! An accelerator that meets what it does not understand stops helping; it never guesses. There
-//! are three ways, and a half's state table says which holds where:
-//!
-//! ```text
-//!             ┌───────────── transparent: bytes pass as they came ─────────────┐
-//!             │ LetGo: the engine drops both halves, bytes are never touched    │
-//!             └─────────────────────────────────────────────────────────────────┘
-//!   renumbered or rewritten ── Translate: fixed fields only, no tactic any more
-//!   neither is safe         ── Close: both ends see a reset, with the reason on record
-//! ```
-//!
-//! `LetGo` works from either half. The half that lets go has put out everything it held before
-//! it says so. The engine drops it, tells the other side with a [`FrameKind::Released`] frame in
-//! its place in the order, and the engine there does the same with the other half. The frame's
-//! second byte, which releases before 0.2 did not send, says why ([`LetGoReason::to_byte`]).
+//! How an accelerator stops helping is in `letting_go.rs`, and the codes of reasons are in `reason.rs`.
+
+mod letting_go;
+mod reason;
+
+pub use letting_go::LettingGo;
+pub use reason::{Explanation, ReasonCode, ReasonSource};
 
 use std::time::Duration;
 
@@ -88,201 +78,6 @@ pub enum Output {
     LettingGo(LettingGo),
 }
 
-/// The three forms of letting go (see the head of this file).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LettingGo {
-    /// Bytes pass untouched from here on, in both directions and for ever.
-    LetGo {
-        /// Why, for the operator.
-        reason: LetGoReason,
-    },
-    /// The half stays to translate what it has renumbered or rewritten, and does nothing more.
-    Translate {
-        /// Why, for the operator.
-        reason: LetGoReason,
-    },
-    /// The flow cannot go on safely and is reset at both ends.
-    Close {
-        /// Why, for the operator.
-        reason: LetGoReason,
-    },
-}
-
-/// Why an accelerator does not help, or no longer does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LetGoReason {
-    /// No accelerator is registered for this protocol.
-    NoAccelerator,
-    /// The content is encrypted and no key was delegated.
-    Encrypted,
-    /// The content is signed and no key was delegated.
-    Signed,
-    /// A dialect, command or extension that the accelerator does not know.
-    Unsupported,
-    /// The peers break the protocol's rules.
-    Violation,
-    /// A limit of the accelerator was reached.
-    Limit,
-    /// The operator's policy says so.
-    Policy,
-    /// The content is signed or encrypted, and the account whose it is was not delegated.
-    UnknownAccount,
-    /// The content is signed or encrypted, and not with what was delegated.
-    WrongKey,
-    /// The content is signed or encrypted with a key that is agreed in a way which is not followed here.
-    Mechanism,
-    /// The content is signed in a way that the policy does not allow to renew.
-    Gmac,
-    /// A signature, or what encrypts a message, is not what it should be.
-    Forged,
-    /// The content is signed or encrypted by a session of Kerberos, and no keytab was delegated.
-    NoKeytab,
-    /// The same, and no key of the keytab opens the client's ticket.
-    UnknownTicket,
-    /// The connection is signed as SMB 1 does it.
-    SignedBySmb1,
-    /// The server did not take in time what was answered in its place, and another connection waits for that.
-    Unconfirmed,
-}
-
-impl LetGoReason {
-    /// Every reason, in the order of its byte.
-    const ALL: [Self; 16] = [
-        Self::NoAccelerator,
-        Self::Encrypted,
-        Self::Signed,
-        Self::Unsupported,
-        Self::Violation,
-        Self::Limit,
-        Self::Policy,
-        Self::UnknownAccount,
-        Self::WrongKey,
-        Self::Mechanism,
-        Self::Gmac,
-        Self::Forged,
-        Self::NoKeytab,
-        Self::UnknownTicket,
-        Self::SignedBySmb1,
-        Self::Unconfirmed,
-    ];
-
-    /// The byte that stands for it between nodes.
-    #[must_use]
-    pub fn to_byte(self) -> u8 {
-        let place = Self::ALL.iter().position(|reason| *reason == self);
-        place.map_or(0, |place| place as u8)
-    }
-
-    /// The reason that a byte stands for; `None` for one of a later release.
-    #[must_use]
-    pub fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(byte)).copied()
-    }
-
-    /// Whether the next flow between the same hosts would meet it as well: a key that is not there, or a way of
-    /// logging in that is not followed.
-    #[must_use]
-    pub fn recurs(self) -> bool {
-        match self {
-            Self::Encrypted
-            | Self::Signed
-            | Self::UnknownAccount
-            | Self::WrongKey
-            | Self::Mechanism
-            | Self::Gmac
-            | Self::NoKeytab
-            | Self::UnknownTicket
-            | Self::SignedBySmb1 => true,
-            Self::NoAccelerator
-            | Self::Unsupported
-            | Self::Violation
-            | Self::Limit
-            | Self::Policy
-            | Self::Forged
-            | Self::Unconfirmed => false,
-        }
-    }
-
-    /// What happened, as a clause for people.
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::NoAccelerator => "no accelerator for this protocol; bytes pass as they are",
-            Self::Encrypted => "the content is encrypted and no key was delegated",
-            Self::Signed => "the content is signed and no key was delegated",
-            Self::Unsupported => "a dialect or command the accelerator does not know",
-            Self::Violation => "the hosts broke the protocol's rules",
-            Self::Limit => "a limit of the accelerator was reached",
-            Self::Policy => "the policy says not to",
-            Self::UnknownAccount => {
-                "the content is signed or encrypted, and its account was not delegated"
-            }
-            Self::WrongKey => {
-                "the content is signed or encrypted, and not with the secret that was delegated"
-            }
-            Self::Mechanism => {
-                "the content is signed or encrypted, and its key was agreed in a way that is not followed"
-            }
-            Self::Gmac => "the content is signed by AES-GMAC, which the policy keeps from renewing",
-            Self::Forged => {
-                "a signature or an encrypted message is not valid; it was not acted upon"
-            }
-            Self::NoKeytab => {
-                "the content is signed or encrypted by a Kerberos session, and no keytab was delegated"
-            }
-            Self::UnknownTicket => {
-                "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens"
-            }
-            Self::SignedBySmb1 => {
-                "the content is signed by SMB 1, whose signatures leave no room for further messages"
-            }
-            Self::Unconfirmed => {
-                "the server did not take what was answered in its place, and the client's next connection waited for that"
-            }
-        }
-    }
-
-    /// What would change that, if anything would.
-    #[must_use]
-    pub fn remedy(self) -> Option<&'static str> {
-        match self {
-            Self::NoAccelerator | Self::Violation => None,
-            Self::Encrypted => Some(
-                "name an account file as smb_accounts, or for Kerberos the service's keytab as smb_keytab, in [policy] of the node beside the server; or leave encryption off for this share",
-            ),
-            Self::Signed => Some(
-                "name an account file as smb_accounts, or for Kerberos the service's keytab as smb_keytab, in [policy] of the node beside the server",
-            ),
-            Self::UnknownAccount => Some(
-                "add the account to the file that smb_accounts names on the node beside the server",
-            ),
-            Self::WrongKey => Some(
-                "renew the account's secret in the file that smb_accounts names, or the service's in that of smb_keytab, on the node beside the server",
-            ),
-            Self::Mechanism => Some(
-                "log in by Kerberos, with keys for AES or RC4, or by NTLM version 2; these are followed",
-            ),
-            Self::Gmac => Some(
-                "sign by AES-CMAC, or set smb_resign_gmac in [policy] of the node beside the server and accept what it risks",
-            ),
-            Self::Forged => Some("look for what alters messages on one of the LANs"),
-            Self::NoKeytab => Some(
-                "name the service's keytab as smb_keytab in [policy] of the node beside the server",
-            ),
-            Self::UnknownTicket => Some(
-                "add the service's present key to the keytab that smb_keytab names on the node beside the server",
-            ),
-            Self::SignedBySmb1 => Some(
-                "speak SMB 2 or 3 on both hosts, or let neither of them demand signatures of SMB 1",
-            ),
-            Self::Unconfirmed => Some("look for what keeps the server, or its LAN, from answering"),
-            Self::Unsupported => Some("a release that knows it"),
-            Self::Limit => Some("raise the limit that the log names"),
-            Self::Policy => Some("change [policy] in the configuration"),
-        }
-    }
-}
-
 /// The first byte of a frame segment.
 ///
 /// Zero belongs to the contract itself; an accelerator numbers its own from one.
@@ -341,18 +136,5 @@ pub trait Accelerator: Send {
     /// go, whom it could not work for.
     fn note(&self) -> Option<String> {
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_read_back_from_their_bytes() {
-        for reason in LetGoReason::ALL {
-            assert_eq!(LetGoReason::from_byte(reason.to_byte()), Some(reason));
-        }
-        assert_eq!(LetGoReason::from_byte(200), None);
     }
 }

@@ -33,4 +33,6 @@ pub mod passthrough;
 pub mod registry;
 pub mod smb;
 
-pub use contract::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo, Output};
+pub use contract::{
+    Accelerator, Explanation, FrameKind, Half, Input, LettingGo, Output, ReasonCode, ReasonSource,
+};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use accelerate::LetGoReason;
+use accelerate::registry::Reason;
 use vocab::Time;
 
 /// For how long. A client that is reset again after it is one connection in five minutes that a person
@@ -21,7 +21,7 @@ const PAIRS_MAX: usize = 1_000;
 /// Why flows between two hosts are carried untouched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Because {
-    pub(crate) reason: LetGoReason,
+    pub(crate) reason: Reason,
     /// What the accelerator had to say about the flow that it closed.
     pub(crate) note: Option<String>,
 }
@@ -45,11 +45,8 @@ pub(crate) struct LeftAlone {
 }
 
 impl LeftAlone {
-    /// A flow between these was closed.
+    /// A flow between these was closed for a reason that recurs.
     pub(crate) fn closed(&mut self, now: Time, client: IpAddr, server: SocketAddr, why: Because) {
-        if !why.reason.recurs() {
-            return;
-        }
         self.pairs.retain(|_, (until, _)| now < *until);
         if self.pairs.len() >= PAIRS_MAX {
             let oldest = self.pairs.iter().min_by_key(|(_, (until, _))| *until);
@@ -75,9 +72,13 @@ impl LeftAlone {
 
 #[cfg(test)]
 mod tests {
+    use accelerate::ReasonCode;
+
     use super::*;
 
-    fn because(reason: LetGoReason) -> Because {
+    fn because(code: ReasonCode) -> Because {
+        let accelerator = 1;
+        let reason = Reason { accelerator, code };
         Because { reason, note: None }
     }
 
@@ -90,7 +91,7 @@ mod tests {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let other: SocketAddr = "192.0.2.2:445".parse().unwrap();
         let mut left = LeftAlone::default();
-        let why = because(LetGoReason::UnknownAccount);
+        let why = because(ReasonCode::UNKNOWN_ACCOUNT);
         left.closed(Time::ZERO, client(1), server, why.clone());
         let before = Time::ZERO + LEFT_ALONE_FOR - Duration::from_millis(1);
         assert_eq!(left.because(before, client(1), server), Some(why));
@@ -101,14 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn what_will_not_recur_and_what_may_be_mended_leaves_nobody_alone() {
+    fn what_may_be_mended_leaves_nobody_alone() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let mut left = LeftAlone::default();
-        for reason in [LetGoReason::Violation, LetGoReason::Forged] {
-            left.closed(Time::ZERO, client(1), server, because(reason));
-            assert_eq!(left.because(Time::ZERO, client(1), server), None);
-        }
-        left.closed(Time::ZERO, client(1), server, because(LetGoReason::Gmac));
+        left.closed(
+            Time::ZERO,
+            client(1),
+            server,
+            because(ReasonCode::WRONG_KEY),
+        );
         left.forget();
         assert_eq!(left.because(Time::ZERO, client(1), server), None);
     }
@@ -120,7 +122,7 @@ mod tests {
         let at = |number: u32| Time::ZERO + Duration::from_millis(number.into());
         let most = PAIRS_MAX as u32;
         for number in 0..=most {
-            let why = because(LetGoReason::Signed);
+            let why = because(ReasonCode::SIGNED);
             left.closed(at(number), client(number), server, why);
         }
         assert_eq!(left.because(at(most), client(0), server), None);

@@ -1,7 +1,9 @@
 //! Puts into words what was done with a flow: the reason why.
 
+use std::borrow::Cow;
+
 use accelerate::detect::Protocol;
-use accelerate::{Half, LetGoReason};
+use accelerate::{Half, ReasonSource};
 use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
@@ -208,27 +210,29 @@ fn classify(flow: &Flow) -> StageReport {
 }
 
 fn accelerate(flow: &Flow, peer: &str) -> StageReport {
-    let (why_not, remedy) = match flow.letting_go_reason() {
+    let (why_not, remedy) = match flow.reason_given() {
         _ if flow.carry_only => (
             Some("the policy carries this port only".to_owned()),
             Some("take it out of carry_only_ports in [policy]".to_owned()),
         ),
-        Some(reason) => file_shares_off(flow, reason, peer).unwrap_or_else(|| {
-            let why_not = match flow.note() {
-                Some(note) => format!("{} ({note})", reason.text()),
-                None => reason.text().to_owned(),
+        Some(given) => {
+            let source = match given.by == flow.half {
+                true => ReasonSource::ThisNode,
+                false => ReasonSource::Peer(peer),
             };
-            (Some(why_not), reason.remedy().map(str::to_owned))
-        }),
+            let explanation = given.reason.explanation(source);
+            let why_not = match flow.note() {
+                Some(note) => format!("{} ({note})", explanation.text),
+                None => explanation.text.into_owned(),
+            };
+            (Some(why_not), explanation.remedy.map(Cow::into_owned))
+        }
         None => (None, None),
     };
-    let mut did = flow.accelerator_name.to_owned();
+    let name = flow.accelerator.name;
+    let mut did = name.to_owned();
     let mut add = |what: &str| {
-        let joint = if did == flow.accelerator_name {
-            ": "
-        } else {
-            "; "
-        };
+        let joint = if did == name { ": " } else { "; " };
         did.push_str(joint);
         did.push_str(what);
     };
@@ -248,39 +252,6 @@ fn accelerate(flow: &Flow, peer: &str) -> StageReport {
         why_not,
         remedy,
     }
-}
-
-/// Where file shares are switched off, if that is why, and what would change it. The node that took the client's
-/// connection offers the accelerator or does not; the other one's half declines it.
-fn file_shares_off(
-    flow: &Flow,
-    reason: LetGoReason,
-    peer: &str,
-) -> Option<(Option<String>, Option<String>)> {
-    let took_client = flow.via.is_some();
-    let is_off_here = match reason {
-        LetGoReason::NoAccelerator if is_file_share_port(flow.server.port()) => took_client,
-        LetGoReason::Policy if flow.accelerator_name == SMB => !took_client,
-        _ => return None,
-    };
-    let node = match is_off_here {
-        true => "this node".to_owned(),
-        false => format!("the peer {peer}"),
-    };
-    Some((
-        Some(format!(
-            "acceleration of file shares (SMB) is switched off on {node}: smb in [policy]"
-        )),
-        Some("set smb = \"strict\" in [policy] of both nodes".to_owned()),
-    ))
-}
-
-/// The accelerator of file shares in the registry.
-const SMB: &str = "smb";
-
-fn is_file_share_port(port: u16) -> bool {
-    let mut entries = accelerate::registry::ENTRIES.iter();
-    entries.any(|entry| entry.name == SMB && entry.ports.contains(&port))
 }
 
 /// Bytes of a flow below which its headers outweigh what reduction could save.

@@ -44,6 +44,7 @@ mod listing;
 mod near;
 pub(crate) mod nt1;
 mod offer;
+pub(crate) mod reasons;
 mod sealed;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -416,7 +416,7 @@ impl Engine {
             left_alone: self
                 .left_alone
                 .because(now, open.client.ip(), open.server)
-                .filter(|_| accelerator.number != registry::ENTRIES[0].number),
+                .filter(|because| because.reason.accelerator == accelerator.number),
         }
     }
 

@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 
 use accelerate::claims::Claims;
 use accelerate::detect::{self, Protocol};
-use accelerate::{Half, Input, LettingGo};
+use accelerate::{Half, Input, registry};
 use bytes::Bytes;
 use reduce::{Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
@@ -115,8 +115,9 @@ pub(crate) struct Flow {
     pub(crate) refusal: Option<Refusal>,
     pub(crate) started: Time,
     pub(crate) protocol: Protocol,
-    pub(crate) accelerator_name: &'static str,
-    pub(crate) letting_go: Option<LettingGo>,
+    pub(crate) accelerator: &'static registry::Entry,
+    /// Why the accelerator does not help, once a half has said so.
+    letting_go: Option<stage::GivenReason>,
     /// What the accelerator had to say beside that.
     letting_go_note: Option<String>,
     pub(crate) carry_only: bool,
@@ -185,8 +186,8 @@ pub(crate) struct Birth {
     /// The policy forbids its connection to the server.
     pub(crate) refusal: Option<Refusal>,
     pub(crate) connection: ConnectionId,
-    pub(crate) accelerator: &'static accelerate::registry::Entry,
-    pub(crate) settings: accelerate::registry::Settings,
+    pub(crate) accelerator: &'static registry::Entry,
+    pub(crate) settings: registry::Settings,
     pub(crate) chance: Random,
     pub(crate) encoder: Encoder,
     pub(crate) decoder: Decoder,
@@ -213,7 +214,7 @@ impl Flow {
             refusal: birth.refusal,
             started: turn.now,
             protocol: detect::by_port(birth.server.port()),
-            accelerator_name: birth.accelerator.name,
+            accelerator: birth.accelerator,
             letting_go: None,
             letting_go_note: None,
             carry_only: birth.carry_only,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use accelerate::{Accelerator, FrameKind, Half, Input, LetGoReason, LettingGo};
+use accelerate::registry::{self, Reason};
+use accelerate::{Accelerator, FrameKind, Half, Input, LettingGo, ReasonCode, ReasonSource};
 use bytes::Bytes;
 use tunnel::ResetReason;
 use vocab::{Segment, SegmentKind};
@@ -17,6 +18,13 @@ pub(super) enum Stage {
     Released,
 }
 
+/// Why a flow is not accelerated, and which node's half says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GivenReason {
+    pub(crate) reason: Reason,
+    pub(crate) by: Half,
+}
+
 impl Flow {
     /// Lets go before anything has passed.
     pub(super) fn leave_alone(
@@ -28,7 +36,7 @@ impl Flow {
             self.wants_server = true;
         }
         self.letting_go_note = Some(because.text());
-        let reason = because.reason;
+        let reason = because.reason.code;
         self.let_go(turn, LettingGo::LetGo { reason })
     }
 
@@ -79,13 +87,12 @@ impl Flow {
         self.drain_accelerator(turn)?;
         self.stage = Stage::Released;
         turn.claims.released(self.number);
-        if let Some(reason) = segment
-            .bytes
-            .get(1)
-            .copied()
-            .and_then(LetGoReason::from_byte)
-        {
-            self.letting_go = Some(LettingGo::LetGo { reason });
+        if let Some(&byte) = segment.bytes.get(1) {
+            let by = match self.half {
+                Half::Near => Half::Far,
+                Half::Far => Half::Near,
+            };
+            self.letting_go = Some(self.given_reason(ReasonCode::new(byte), by));
         }
         Ok(())
     }
@@ -133,7 +140,8 @@ impl Flow {
         turn: &mut Turn<'_>,
         letting_go: LettingGo,
     ) -> Result<(), Broken> {
-        self.letting_go = Some(letting_go);
+        let given = self.given_reason(letting_go.reason(), self.half);
+        self.letting_go = Some(given);
         match letting_go {
             LettingGo::LetGo { reason } => {
                 let released = [FrameKind::Released.to_byte(), reason.to_byte()];
@@ -143,15 +151,17 @@ impl Flow {
                 turn.claims.released(self.number);
                 Ok(())
             }
-            LettingGo::Translate { .. } => Ok(()),
-            LettingGo::Close { reason } => Err(Broken {
-                recurs: reason.recurs().then(|| Because {
-                    reason,
-                    note: self.letting_go_note.clone(),
-                }),
-                reset: ResetReason::Accelerator,
-                text: format!("the accelerator closed the flow: {}", reason.text()),
-            }),
+            LettingGo::Close { .. } => {
+                let explanation = given.reason.explanation(ReasonSource::ThisNode);
+                Err(Broken {
+                    recurs: explanation.recurs.then(|| Because {
+                        reason: given.reason,
+                        note: self.letting_go_note.clone(),
+                    }),
+                    reset: ResetReason::Accelerator,
+                    text: format!("the accelerator closed the flow: {}", explanation.text),
+                })
+            }
         }
     }
 
@@ -179,18 +189,25 @@ impl Flow {
         std::mem::take(&mut self.wants_server)
     }
 
-    /// Why the accelerate stage does nothing (more), if so.
-    pub(crate) fn letting_go_reason(&self) -> Option<LetGoReason> {
-        match self.letting_go {
-            Some(
-                LettingGo::LetGo { reason }
-                | LettingGo::Translate { reason }
-                | LettingGo::Close { reason },
-            ) => Some(reason),
-            None if self.accelerator_name == accelerate::registry::ENTRIES[0].name => {
-                Some(LetGoReason::NoAccelerator)
-            }
-            None => None,
+    fn given_reason(&self, code: ReasonCode, by: Half) -> GivenReason {
+        let accelerator = self.accelerator.number;
+        let reason = Reason { accelerator, code };
+        GivenReason { reason, by }
+    }
+
+    /// Why the accelerate stage does nothing (more), if so. That a flow has no accelerator is explained by
+    /// the one that is registered for its port, which is then switched off.
+    pub(crate) fn reason_given(&self) -> Option<GivenReason> {
+        if self.letting_go.is_some() || self.accelerator.number != registry::PASSTHROUGH {
+            return self.letting_go;
         }
+        let registered = registry::registered_for_port(self.server.port());
+        let reason = Reason {
+            accelerator: registered.unwrap_or(self.accelerator).number,
+            code: ReasonCode::NO_ACCELERATOR,
+        };
+        // The near node chooses the accelerator.
+        let by = Half::Near;
+        Some(GivenReason { reason, by })
     }
 }

@@ -12,5 +12,6 @@
 mod dictionary;
 mod frames;
 mod opens;
+mod reasons;
 mod repairs;
 mod site;

@@ -8,10 +8,11 @@ use super::leases::LeaseAsked;
 use super::open::{Grant, Open};
 use super::read_ahead::{ReadAhead, Verdict};
 use super::{Far, Held, Outstanding, Purpose, Rest, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::{Frame, Licence};
 use crate::smb::keys::{NoKey, Outcome, SetUps};
+use crate::smb::reasons;
 use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateAnswer, oplock_level};
 use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
 use crate::smb::wire::split::{Head, Piece};
@@ -116,7 +117,7 @@ impl Far {
             if mac.verify().is_none() {
                 // While everything passes, this passes too, and its client judges it.
                 self.held = Some(held);
-                return self.stop(LetGoReason::Forged);
+                return self.stop(ReasonCode::FORGED);
             }
         }
         let rest = std::mem::take(&mut held.rest);
@@ -157,7 +158,7 @@ impl Far {
         &self,
         session: u64,
         outcome: &Outcome,
-    ) -> Option<(LetGoReason, Option<String>)> {
+    ) -> Option<(ReasonCode, Option<String>)> {
         let is_alike = self.state != State::Engaged
             || !self.connection.hashes_set_up()
             || self.sessions.stands(session);
@@ -171,7 +172,7 @@ impl Far {
                 may_sign: false,
                 account,
                 ..
-            } if key.differ() => Some((LetGoReason::Gmac, Some(account.clone()))),
+            } if key.differ() => Some((reasons::GMAC, Some(account.clone()))),
             Outcome::Key { .. } => None,
         }
     }
@@ -190,7 +191,7 @@ impl Far {
     fn answer(&mut self, now: Time, mut head: Head, rest: &[(SegmentKind, Bytes)]) {
         let header = head.header;
         if !header.has(flag::FROM_SERVER) {
-            return self.object(head, rest, LetGoReason::Violation);
+            return self.object(head, rest, ReasonCode::VIOLATION);
         }
         self.ids.granted(header.credits);
         self.rest = Rest::Pass;
@@ -199,21 +200,21 @@ impl Far {
         }
         let Some(request) = self.outstanding.get(&header.message_id).copied() else {
             if self.state == State::Engaged {
-                return self.stop(LetGoReason::Violation);
+                return self.stop(ReasonCode::VIOLATION);
             }
             return self.pass_head(head);
         };
         // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): the answer is still to come.
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
         if !self.is_vouched_for(&header, &request, is_interim) {
-            return self.object(head, rest, LetGoReason::Forged);
+            return self.object(head, rest, ReasonCode::FORGED);
         }
         if !is_interim {
             self.outstanding.remove(&header.message_id);
         }
         let Some(client_id) = request.client_id else {
             if !head.is_single() {
-                return self.stop(LetGoReason::Violation);
+                return self.stop(ReasonCode::VIOLATION);
             }
             self.own_answer(now, &head, request, is_interim);
             self.give_early_breaks(header.message_id, &request, is_interim);
@@ -301,7 +302,7 @@ impl Far {
     }
 
     /// Stops at a message that cannot be; in a state that may let go, it is passed on first.
-    fn object(&mut self, head: Head, rest: &[(SegmentKind, Bytes)], reason: LetGoReason) {
+    fn object(&mut self, head: Head, rest: &[(SegmentKind, Bytes)], reason: ReasonCode) {
         if self.state == State::Watching {
             self.pass_head(head);
             for (kind, bytes) in rest {
@@ -421,7 +422,7 @@ impl Far {
             return;
         }
         let Ok(answer) = CreateAnswer::parse(head.body()) else {
-            return self.stop(LetGoReason::Violation);
+            return self.stop(ReasonCode::VIOLATION);
         };
         if is_ours {
             head.body_mut()[ANSWER_OPLOCK_AT] = oplock_level::NONE;
@@ -453,7 +454,7 @@ impl Far {
             return self.opens_ahead.opened(message_id, None);
         }
         let Ok(answer) = CreateAnswer::parse(head.body()) else {
-            return self.stop(LetGoReason::Violation);
+            return self.stop(ReasonCode::VIOLATION);
         };
         let may_list = may_list && answer.is_directory();
         let (file, session) = (answer.file, head.header.session);
@@ -649,7 +650,7 @@ impl Far {
         let count = match head.header.status {
             status::SUCCESS => match data_length(head) {
                 Some(count) if count <= length => count,
-                _ => return self.stop(LetGoReason::Violation),
+                _ => return self.stop(ReasonCode::VIOLATION),
             },
             _ => 0,
         };

@@ -34,7 +34,7 @@ use crate::smb::wire::create::{CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, o
 use crate::smb::wire::header::{Header, LENGTH, command};
 use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
 use crate::smb::wire::split::Head;
-use crate::{LetGoReason, Output};
+use crate::{Output, ReasonCode};
 
 /// A lease that is asked for with an open under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -305,7 +305,7 @@ impl Far {
     /// beside it, its WRITEs could fall upon theirs.
     pub(super) fn end_overdue(&mut self, now: Time) {
         if self.stops_by().is_some_and(|at| at <= now) {
-            self.stop(LetGoReason::Unconfirmed);
+            self.stop(ReasonCode::UNCONFIRMED);
         }
     }
 

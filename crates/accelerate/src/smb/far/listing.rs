@@ -20,7 +20,7 @@ use vocab::SegmentKind;
 use super::message::{Message, SAME_SESSION, SAME_TREE};
 use super::open::Open;
 use super::{Far, Finish, Purpose};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::{
     AHEAD_CREDITS, LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST, LISTINGS_AHEAD, NAMES_KEPT,
 };
@@ -188,7 +188,7 @@ impl Far {
             // A CLOSE that failed has left the server's place where it was.
             let is_elsewhere = listing.is_ahead() || listing.is_moved || listing.is_lost;
             if !open.is_closing && (is_elsewhere || listing.beginning.is_some()) {
-                self.stop(LetGoReason::Unsupported);
+                self.stop(ReasonCode::UNSUPPORTED);
                 return None;
             }
             return Some(message);
@@ -238,7 +238,7 @@ impl Far {
         } else if listing.is_ahead() || listing.is_lost {
             if !begins {
                 // Its place in the listing is where the server stands no more.
-                self.stop(LetGoReason::Unsupported);
+                self.stop(ReasonCode::UNSUPPORTED);
                 return None;
             }
             listing.beginning = Some(Standing::Amid);
@@ -274,7 +274,7 @@ impl Far {
         };
         let is_elsewhere = listing.is_ahead() || listing.is_moved || listing.is_lost;
         if is_elsewhere || listing.beginning.is_some() {
-            self.stop(LetGoReason::Forged);
+            self.stop(ReasonCode::FORGED);
             return None;
         }
         listing.state = State::Off;
@@ -341,7 +341,7 @@ impl Far {
                 if begins && is_its {
                     listing.beginning = Some(Standing::Amid);
                 } else if !begun.contains(&file) {
-                    self.stop(LetGoReason::Unsupported);
+                    self.stop(ReasonCode::UNSUPPORTED);
                     return None;
                 }
             }
@@ -471,7 +471,7 @@ impl Far {
         self.gathered.extend_from_slice(bytes);
         // What was asked for, and room for the answer's fixed part and padding.
         if self.gathered.len() > LISTING_BLOCK as usize + 1_024 {
-            self.stop(LetGoReason::Violation);
+            self.stop(ReasonCode::VIOLATION);
         }
     }
 
@@ -510,7 +510,7 @@ impl Far {
         let found = match (answer, listing.state) {
             (status::SUCCESS, _) => match entries(&gathered) {
                 Ok(found) if !found.is_empty() => Some(found),
-                _ => return self.stop(LetGoReason::Violation),
+                _ => return self.stop(ReasonCode::VIOLATION),
             },
             (status::NO_MORE_FILES, State::Going) => Some(&[][..]),
             (status::NO_MORE_FILES, State::Fresh) if !listing.sent.is_empty() => Some(&[][..]),

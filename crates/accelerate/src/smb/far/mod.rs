@@ -55,7 +55,7 @@ use super::frames::{Frame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING
 use super::keys::SetUps;
 use super::wire::FileId;
 use super::wire::split::{Foreign, Head, Splitter, is_sealed};
-use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
 use connection::Connection;
 use ids::Ids;
 use leases::{LeaseAsked, Leases};
@@ -304,7 +304,7 @@ impl Far {
     }
 
     /// Stops, in the form that is safe where the half stands.
-    fn stop(&mut self, reason: LetGoReason) {
+    fn stop(&mut self, reason: ReasonCode) {
         let letting_go = match self.state {
             State::Watching => {
                 self.give_gathered();
@@ -344,10 +344,10 @@ impl Far {
 
     fn stop_for(&mut self, foreign: Foreign) {
         self.stop(match foreign {
-            Foreign::Encrypted => LetGoReason::Encrypted,
-            Foreign::Smb1 | Foreign::Compressed => LetGoReason::Unsupported,
-            Foreign::TooLong => LetGoReason::Limit,
-            Foreign::Unknown => LetGoReason::Violation,
+            Foreign::Encrypted => ReasonCode::ENCRYPTED,
+            Foreign::Smb1 | Foreign::Compressed => ReasonCode::UNSUPPORTED,
+            Foreign::TooLong => ReasonCode::LIMIT,
+            Foreign::Unknown => ReasonCode::VIOLATION,
         });
     }
 
@@ -379,7 +379,7 @@ impl Far {
             Ok(Some(Frame::Took { file })) => self.took(now, file),
             // A later release's; or one that only this half sends.
             Ok(_) => {}
-            Err(_) => self.stop(LetGoReason::Violation),
+            Err(_) => self.stop(ReasonCode::VIOLATION),
         }
     }
 
@@ -405,7 +405,7 @@ impl Accelerator for Far {
             Input::Start => {
                 self.outputs.push_back(Output::OpenServer);
                 match self.settings.consistency {
-                    Consistency::Off => self.stop(LetGoReason::Policy),
+                    Consistency::Off => self.stop(ReasonCode::POLICY),
                     Consistency::Strict | Consistency::Relaxed { .. } => {}
                 }
             }

@@ -572,7 +572,7 @@ impl Far {
             return;
         }
         let Ok(answer) = CreateAnswer::parse(head.body()) else {
-            return self.stop(crate::LetGoReason::Violation);
+            return self.stop(crate::ReasonCode::VIOLATION);
         };
         let file = answer.file;
         let fixed = header::LENGTH + ANSWER;

@@ -20,7 +20,7 @@ use vocab::Time;
 use super::message::Message;
 use super::open::Grant;
 use super::{Far, Finish, Outstanding, Purpose, Rest, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
@@ -93,7 +93,7 @@ impl Far {
         } else if head.is_single() {
             self.rest = Rest::Swallow;
         } else {
-            self.stop(LetGoReason::Violation);
+            self.stop(ReasonCode::VIOLATION);
         }
     }
 
@@ -111,7 +111,7 @@ impl Far {
         }
         // Of an open whose CREATE was answered in another order, perhaps.
         if self.early_breaks.kept.len() == EARLY_BREAKS_MAX {
-            self.stop(LetGoReason::Violation);
+            self.stop(ReasonCode::VIOLATION);
             return false;
         }
         self.early_breaks.kept.push(EarlyBreak {

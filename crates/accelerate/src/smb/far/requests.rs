@@ -20,7 +20,7 @@ use crate::smb::wire::set_up::is_binding;
 use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
 use crate::smb::wire::target::{Chain, Touch, touch};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest};
-use crate::{LetGoReason, Output};
+use crate::{Output, ReasonCode};
 
 impl Far {
     /// Bytes of the client's.
@@ -33,7 +33,7 @@ impl Far {
                     if self.gathering.push(piece) {
                         let mut message = std::mem::take(&mut self.gathering);
                         if !self.mark_sealed(&mut message) {
-                            return self.stop(LetGoReason::Violation);
+                            return self.stop(ReasonCode::VIOLATION);
                         }
                         self.arrived(now, message);
                     }
@@ -102,15 +102,15 @@ impl Far {
     }
 
     /// Why the client's message cannot be handled, if so.
-    fn objection(&mut self, message: &Message) -> Option<LetGoReason> {
+    fn objection(&mut self, message: &Message) -> Option<ReasonCode> {
         let waiting = self.queue.len() + self.lists_waiting;
         if self.outstanding.len() > OUTSTANDING_MAX || waiting > OUTSTANDING_MAX {
-            return Some(LetGoReason::Limit);
+            return Some(ReasonCode::LIMIT);
         }
         for head in message.heads() {
             let header = &head.header;
             if header.has(flag::FROM_SERVER) {
-                return Some(LetGoReason::Violation);
+                return Some(ReasonCode::VIOLATION);
             }
             // Keys of SMB 3.1.1 come out of the very bytes of a session's set-up; with other message
             // ids the two ends derive different ones, which only who has their accounts can do, too.
@@ -122,12 +122,12 @@ impl Far {
                 _ => false,
             };
             if self.state == State::Engaged && is_lost {
-                return Some(LetGoReason::Unsupported);
+                return Some(ReasonCode::UNSUPPORTED);
             }
         }
         match message.verify(|session| self.sessions.client_key(session)) {
             Ok(_) => None,
-            Err(Unverified::Forged) => Some(LetGoReason::Forged),
+            Err(Unverified::Forged) => Some(ReasonCode::FORGED),
             Err(Unverified::NoKey { session }) => {
                 let (reason, account) = self.sessions.why_no_key(session);
                 self.no_key_for = account;

@@ -18,7 +18,7 @@ use vocab::{SegmentKind, Time};
 use super::message::Message;
 use super::sessions::Sender;
 use super::{Far, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::frames::Frame;
 use crate::smb::keys::CHANCE;
 use crate::smb::sealed;
@@ -50,7 +50,7 @@ impl Far {
             && self.sessions.is_proved(session);
         match is_expected {
             true => self.next_sealed = Some(session),
-            false => self.stop(LetGoReason::Violation),
+            false => self.stop(ReasonCode::VIOLATION),
         }
     }
 
@@ -74,7 +74,7 @@ impl Far {
         }
         let (session, pieces) = match opened {
             Ok(_) if self.state == State::Engaged && !self.near_takes_sealing => {
-                return self.stop(LetGoReason::Encrypted);
+                return self.stop(ReasonCode::ENCRYPTED);
             }
             Ok(opened) => opened,
             Err(reason) => return self.stop(reason),
@@ -113,9 +113,9 @@ impl Far {
     }
 
     /// The session and the pieces of an encrypted message.
-    fn open(&mut self, sender: Sender, frame: &Bytes) -> Result<(u64, Vec<Piece>), LetGoReason> {
+    fn open(&mut self, sender: Sender, frame: &Bytes) -> Result<(u64, Vec<Piece>), ReasonCode> {
         let message = &frame[FRAME_HEADER..];
-        let transform = Transform::parse(message).map_err(|_| LetGoReason::Violation)?;
+        let transform = Transform::parse(message).map_err(|_| ReasonCode::VIOLATION)?;
         let session = transform.session;
         let plain = self
             .sessions
@@ -124,7 +124,7 @@ impl Far {
                 self.no_key_for = account;
                 reason
             })?;
-        let pieces = sealed::pieces(session, &plain).ok_or(LetGoReason::Unsupported)?;
+        let pieces = sealed::pieces(session, &plain).ok_or(ReasonCode::UNSUPPORTED)?;
         Ok((session, pieces))
     }
 
@@ -161,7 +161,7 @@ impl Far {
         });
         match self.sessions.seal(session, parts) {
             Some(sealed) => self.send_server(sealed.into()),
-            None => self.stop(LetGoReason::Limit),
+            None => self.stop(ReasonCode::LIMIT),
         }
     }
 

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::TREES_MAX;
 use crate::smb::keys::{
     Algorithm, CHANCE, Ends, NoKey, Outcome, Sealer, SealingKey, SealingKeys, SigningKey,
 };
+use crate::smb::reasons;
 
 /// A session whose keys are known.
 #[derive(Debug)]
@@ -140,14 +141,14 @@ impl Sessions {
     }
 
     /// Why nothing may be signed, and whose session it is.
-    pub(super) fn why_no_key(&self, session: u64) -> (LetGoReason, Option<String>) {
+    pub(super) fn why_no_key(&self, session: u64) -> (ReasonCode, Option<String>) {
         match (self.keyless.get(&session), self.keyed.get(&session)) {
             (Some(no_key), _) => (no_key.reason(), no_key.account().map(str::to_owned)),
             (None, Some(keyed)) => match keyed.key.at_server.algorithm() {
-                Algorithm::AesGmac => (LetGoReason::Gmac, Some(keyed.account.clone())),
-                Algorithm::HmacSha256 | Algorithm::AesCmac => (LetGoReason::Signed, None),
+                Algorithm::AesGmac => (reasons::GMAC, Some(keyed.account.clone())),
+                Algorithm::HmacSha256 | Algorithm::AesCmac => (ReasonCode::SIGNED, None),
             },
-            (None, None) => (LetGoReason::Signed, None),
+            (None, None) => (ReasonCode::SIGNED, None),
         }
     }
 
@@ -157,7 +158,7 @@ impl Sessions {
         session: u64,
         sender: Sender,
         message: &[u8],
-    ) -> Result<Vec<u8>, (LetGoReason, Option<String>)> {
+    ) -> Result<Vec<u8>, (ReasonCode, Option<String>)> {
         let keyed = self.keyed.get_mut(&session);
         let Some((account, sealing)) =
             keyed.and_then(|keyed| Some((&keyed.account, keyed.sealing.as_mut()?)))
@@ -173,15 +174,15 @@ impl Sessions {
                 sealing.is_proved = true;
                 Ok(plain)
             }
-            None if sealing.is_proved => Err((LetGoReason::Forged, None)),
-            None => Err((LetGoReason::WrongKey, Some(account.clone()))),
+            None if sealing.is_proved => Err((ReasonCode::FORGED, None)),
+            None => Err((ReasonCode::WRONG_KEY, Some(account.clone()))),
         }
     }
 
-    fn why_not_opened(&self, session: u64) -> (LetGoReason, Option<String>) {
+    fn why_not_opened(&self, session: u64) -> (ReasonCode, Option<String>) {
         match self.keyless.get(&session) {
             Some(NoKey::Keyless | NoKey::NoSecrets | NoKey::Gmac(_)) | None => {
-                (LetGoReason::Encrypted, None)
+                (ReasonCode::ENCRYPTED, None)
             }
             Some(no_key) => (no_key.reason(), no_key.account().map(str::to_owned)),
         }

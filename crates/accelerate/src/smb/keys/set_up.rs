@@ -25,11 +25,12 @@ use super::derivation::{sealing_keys, signing_key};
 use super::preauth::Preauth;
 use super::sealing::{Cipher, SealingKeys};
 use super::signature::{Algorithm, SigningKey};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::credentials::kerberos::{self, Accepted, Refused};
 use crate::credentials::ntlm::{Authenticate, Challenge, Derived};
 use crate::credentials::{Accounts, Keytab, SessionKey};
 use crate::smb::config::Settings;
+use crate::smb::reasons;
 use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
 use crate::smb::wire::set_up::{
     NegotiateAnswer, SessionSetupAnswer, dialect, is_binding, security_token, session_setup_token,
@@ -77,17 +78,17 @@ pub(crate) enum NoKey {
 
 impl NoKey {
     /// For the operator, and the peer.
-    pub(crate) fn reason(&self) -> LetGoReason {
+    pub(crate) fn reason(&self) -> ReasonCode {
         match self {
-            Self::Keyless | Self::NoSecrets => LetGoReason::Signed,
-            Self::NoKeytab(_) => LetGoReason::NoKeytab,
-            Self::UnknownTicket(_) => LetGoReason::UnknownTicket,
-            Self::UnknownAccount(_) => LetGoReason::UnknownAccount,
-            Self::WrongSecret(_) | Self::Unproven(_) => LetGoReason::WrongKey,
-            Self::Mechanism | Self::Encryption(_) => LetGoReason::Mechanism,
-            Self::Gmac(_) => LetGoReason::Gmac,
-            Self::Channel => LetGoReason::Unsupported,
-            Self::Limit => LetGoReason::Limit,
+            Self::Keyless | Self::NoSecrets => ReasonCode::SIGNED,
+            Self::NoKeytab(_) => ReasonCode::NO_KEYTAB,
+            Self::UnknownTicket(_) => ReasonCode::UNKNOWN_TICKET,
+            Self::UnknownAccount(_) => ReasonCode::UNKNOWN_ACCOUNT,
+            Self::WrongSecret(_) | Self::Unproven(_) => ReasonCode::WRONG_KEY,
+            Self::Mechanism | Self::Encryption(_) => ReasonCode::MECHANISM,
+            Self::Gmac(_) => reasons::GMAC,
+            Self::Channel => ReasonCode::UNSUPPORTED,
+            Self::Limit => ReasonCode::LIMIT,
         }
     }
 

@@ -298,7 +298,7 @@ fn a_session_of_kerberos_without_its_key_says_what_is_missing() {
     };
     let found = no_key(&mut setups("corp\\anna:password:secret"));
     assert_eq!(found, NoKey::NoKeytab(SERVICE_NAME.to_owned()));
-    assert_eq!(found.reason(), LetGoReason::NoKeytab);
+    assert_eq!(found.reason(), ReasonCode::NO_KEYTAB);
     assert_eq!(found.account(), Some(SERVICE_NAME));
 
     let renewed = Exchange {
@@ -309,7 +309,7 @@ fn a_session_of_kerberos_without_its_key_says_what_is_missing() {
     let found = no_key(&mut with_keytab(&renewed));
     let ticket = format!("{SERVICE_NAME}, key version 3, aes256-cts-hmac-sha1-96");
     assert_eq!(found, NoKey::UnknownTicket(ticket));
-    assert_eq!(found.reason(), LetGoReason::UnknownTicket);
+    assert_eq!(found.reason(), ReasonCode::UNKNOWN_TICKET);
 
     // NTLM needs an account, which a keytab is not.
     let ntlm = conversation(0x0311, None, true).signed(0x0311, Algorithm::AesCmac);

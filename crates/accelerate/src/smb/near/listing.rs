@@ -6,7 +6,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use super::{Near, Pending};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::LISTING_WAITS;
 use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
@@ -245,7 +245,7 @@ impl Near {
                 is_answered: true, ..
             }) => {}
             // Both halves drop by the same rule, so it cannot be missing.
-            _ => self.close(LetGoReason::Violation),
+            _ => self.close(ReasonCode::VIOLATION),
         }
     }
 }

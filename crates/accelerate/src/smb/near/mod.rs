@@ -42,7 +42,7 @@ use super::wire::split::{Head, Splitter};
 use super::wire::target::Chain;
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
-use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
 use contents::{BYTES_MAX, Contents};
 use file_system::Told;
 use freshness::Freshness;
@@ -358,7 +358,7 @@ impl Near {
         }
     }
 
-    fn close(&mut self, reason: LetGoReason) {
+    fn close(&mut self, reason: ReasonCode) {
         if self.state == State::Gone {
             return;
         }
@@ -369,13 +369,13 @@ impl Near {
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
         let Ok(frame) = Frame::parse(bytes) else {
-            return self.close(LetGoReason::Violation);
+            return self.close(ReasonCode::VIOLATION);
         };
         match frame {
             Some(Frame::Engaged { version: VERSION }) if self.state == State::Passing => {
                 self.state = State::Serving;
             }
-            Some(Frame::Engaged { .. }) => self.close(LetGoReason::Unsupported),
+            Some(Frame::Engaged { .. }) => self.close(ReasonCode::UNSUPPORTED),
             Some(Frame::Licence(licence)) => self.licensed(licence),
             Some(Frame::Ahead {
                 file,
@@ -455,7 +455,7 @@ impl Near {
             Some(Frame::Heard { number }) => self.fresh.heard(number),
             Some(Frame::Key { session, key }) => {
                 if self.keys.len() >= TREES_MAX {
-                    return self.close(LetGoReason::Limit);
+                    return self.close(ReasonCode::LIMIT);
                 }
                 self.keys.insert(session, key);
             }
@@ -488,7 +488,7 @@ impl Near {
         // What the far half grants it also counts on: a READ that it holds for answered would never
         // be. It keeps to its limit but for opens that are under way as it is reached.
         if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != State::Serving {
-            return self.close(LetGoReason::Limit);
+            return self.close(ReasonCode::LIMIT);
         }
         let open = Open {
             licence,
@@ -521,7 +521,7 @@ impl Near {
 
     fn ahead(&mut self, of: Of, length: usize) {
         if self.incoming.is_some() || length == 0 || self.state != State::Serving {
-            return self.close(LetGoReason::Violation);
+            return self.close(ReasonCode::VIOLATION);
         }
         self.incoming = Some(Incoming {
             of,
@@ -628,7 +628,7 @@ impl Accelerator for Near {
                     self.answer_bytes(rest);
                 }
                 SegmentKind::Control if self.incoming.is_some() => {
-                    self.close(LetGoReason::Violation);
+                    self.close(ReasonCode::VIOLATION);
                 }
                 SegmentKind::Control => self.answer_bytes(segment.bytes),
             },

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use vocab::Time;
 
 use super::{Near, Pending};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::{OPENS_AHEAD_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
@@ -83,7 +83,7 @@ impl Near {
         answer: Bytes,
     ) {
         if self.offers.offers.len() > 2 * OPENS_AHEAD_MAX || !self.opens.contains_key(&file) {
-            return self.close(LetGoReason::Violation);
+            return self.close(ReasonCode::VIOLATION);
         }
         let offer = Offer {
             position,

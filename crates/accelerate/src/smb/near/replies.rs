@@ -4,7 +4,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{Altered, Near, Open, Pending, Rest, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{self, ERROR_BODY, Guard, Header, flag, status};
 use crate::smb::wire::split::{FRAME_HEADER, Head, Piece, frame_header};
@@ -37,7 +37,7 @@ impl Near {
                     self.give_sealed();
                 }
                 Ok(None) => break,
-                Ok(Some(Piece::Sealed(_))) | Err(_) => return self.close(LetGoReason::Violation),
+                Ok(Some(Piece::Sealed(_))) | Err(_) => return self.close(ReasonCode::VIOLATION),
             }
             if self.answers.is_between() {
                 self.give_ready();
@@ -71,7 +71,7 @@ impl Near {
             }
             Pending::Lists {
                 is_answered: true, ..
-            } => self.close(LetGoReason::Violation),
+            } => self.close(ReasonCode::VIOLATION),
             Pending::Read { .. } | Pending::Lists { .. } if is_interim => {
                 if let Pending::Read { is_servers, .. } | Pending::Lists { is_servers, .. } =
                     pending
@@ -178,7 +178,7 @@ impl Near {
             self.rest = Rest::Swallow;
         } else {
             // An answer among others, to a request that was alone.
-            self.close(LetGoReason::Violation);
+            self.close(ReasonCode::VIOLATION);
         }
     }
 
@@ -212,7 +212,7 @@ impl Near {
             bytes.extend_from_slice(&ERROR_BODY);
             if header.guard() == Guard::Signed {
                 let Some(key) = self.keys.get(&header.session) else {
-                    return self.close(LetGoReason::Signed);
+                    return self.close(ReasonCode::SIGNED);
                 };
                 key.sign(&mut bytes[FRAME_HEADER..], []);
             }
@@ -226,7 +226,7 @@ impl Near {
             return self.pass(head.bytes.freeze());
         }
         let Some(key) = self.keys.get(&head.header.session).cloned() else {
-            return self.close(LetGoReason::Signed);
+            return self.close(ReasonCode::SIGNED);
         };
         let left = head.length - head.message().len();
         self.altered = Some(Altered {

@@ -18,7 +18,7 @@ use crate::smb::wire::target::{Chain, Touch};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
 };
-use crate::{LetGoReason, Output};
+use crate::{Output, ReasonCode};
 
 /// The answer to a CLOSE that asks for nothing: its fixed length, and zeros ([MS-SMB2] §2.2.16,
 /// CLOSE Response).
@@ -269,7 +269,7 @@ impl Near {
         };
         // One that is not noted could never be answered here, and the far half may count on it.
         if self.pending.len() >= OUTSTANDING_MAX {
-            return self.close(LetGoReason::Limit);
+            return self.close(ReasonCode::LIMIT);
         }
         self.passing = passing(head);
         if self.passing.is_some() && head.header.guard() == Guard::Signed {

@@ -15,7 +15,7 @@ use crate::smb::keys::{CHANCE, Sealer, SealingKeys};
 use crate::smb::sealed;
 use crate::smb::wire::split::{FRAME_HEADER, Piece};
 use crate::smb::wire::transform::Transform;
-use crate::{LetGoReason, Output};
+use crate::{Output, ReasonCode};
 
 impl Near {
     /// Takes a session's keys from the far half.
@@ -27,7 +27,7 @@ impl Near {
         may_store: bool,
     ) {
         if self.sealing.len() >= TREES_MAX || self.state != State::Serving {
-            return self.close(LetGoReason::Limit);
+            return self.close(ReasonCode::LIMIT);
         }
         if self.sealing.is_empty() {
             // So far all that came has passed at once.
@@ -132,7 +132,7 @@ impl Near {
         let is_expected =
             self.state == State::Serving && self.answers.at_boundary() && self.sealed.is_none();
         if !is_expected {
-            return self.close(LetGoReason::Violation);
+            return self.close(ReasonCode::VIOLATION);
         }
         let parts = Vec::new();
         self.sealed = Some(Sealed { session, parts });
@@ -172,12 +172,12 @@ impl Near {
         parts: impl IntoIterator<Item = &'a [u8]>,
     ) -> Option<Bytes> {
         let Some(sealing) = self.sealing.get_mut(&session) else {
-            self.close(LetGoReason::Encrypted);
+            self.close(ReasonCode::ENCRYPTED);
             return None;
         };
         let sealed = sealing.sealer.seal(session, parts);
         if sealed.is_none() {
-            self.close(LetGoReason::Limit);
+            self.close(ReasonCode::LIMIT);
         }
         sealed.map(Bytes::from)
     }

@@ -31,7 +31,7 @@ use super::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_
 use crate::smb::config::{BEHIND_MAX, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::near::contents::{BYTES_MAX, Contents, Found};
 use crate::smb::near::freshness::Freshness;
-use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Near {
         }
     }
 
-    fn close(&mut self, reason: LetGoReason) {
+    fn close(&mut self, reason: ReasonCode) {
         if self.state == State::Gone {
             return;
         }
@@ -343,7 +343,7 @@ impl Near {
     fn note(&mut self, at: u64, pending: Pending) {
         // One that is not noted could never be answered here, and the far half may count on it.
         if self.pending.len() >= OUTSTANDING_MAX {
-            return self.close(LetGoReason::Limit);
+            return self.close(ReasonCode::LIMIT);
         }
         self.pending.insert(at, pending);
     }
@@ -489,7 +489,7 @@ impl Near {
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
         let Ok(frame) = Frame::parse(bytes) else {
-            return self.close(LetGoReason::Violation);
+            return self.close(ReasonCode::VIOLATION);
         };
         match frame {
             Some(Frame::Engaged {
@@ -497,7 +497,7 @@ impl Near {
             }) if self.state == State::Passing => {
                 self.state = State::Serving;
             }
-            Some(Frame::Engaged { .. }) => self.close(LetGoReason::Unsupported),
+            Some(Frame::Engaged { .. }) => self.close(ReasonCode::UNSUPPORTED),
             Some(Frame::Licence(licence)) => self.licensed(licence),
             Some(Frame::Ahead {
                 file,
@@ -506,7 +506,7 @@ impl Near {
                 length,
             }) => {
                 if self.incoming.is_some() || length == 0 || self.state != State::Serving {
-                    return self.close(LetGoReason::Violation);
+                    return self.close(ReasonCode::VIOLATION);
                 }
                 self.incoming = Some(Incoming {
                     file,
@@ -551,7 +551,7 @@ impl Near {
         // What the far half grants it also counts on. It keeps to its limit but for opens that are under
         // way as it is reached.
         if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != State::Serving {
-            return self.close(LetGoReason::Limit);
+            return self.close(ReasonCode::LIMIT);
         }
         let open = Open {
             licence,
@@ -617,7 +617,7 @@ impl Near {
                 Ok(Some(split::Frame::KeepAlive(frame))) => self.send_client(frame.freeze()),
                 Ok(Some(split::Frame::Message(header, frame))) => self.answer(&header, frame),
                 Ok(None) => return,
-                Err(_) => return self.close(LetGoReason::Violation),
+                Err(_) => return self.close(ReasonCode::VIOLATION),
             }
         }
     }
@@ -766,7 +766,7 @@ impl Accelerator for Near {
                     self.answer_bytes(rest);
                 }
                 SegmentKind::Control if self.incoming.is_some() => {
-                    self.close(LetGoReason::Violation);
+                    self.close(ReasonCode::VIOLATION);
                 }
                 SegmentKind::Control => self.answer_bytes(segment.bytes),
             },

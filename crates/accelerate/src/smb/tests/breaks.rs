@@ -10,7 +10,7 @@ use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{Header, UNASKED, command, flag, status};
 use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
-use crate::{Input, LetGoReason, LettingGo};
+use crate::{Input, LettingGo, ReasonCode};
 
 /// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
@@ -421,7 +421,7 @@ fn breaks_of_what_is_not_known_are_kept_up_to_a_limit() {
         let kept = world.buffered() - before;
         assert_eq!(world.let_go, None);
         breaks(&mut world, FileId([64; 16]));
-        let reason = LetGoReason::Violation;
+        let reason = ReasonCode::VIOLATION;
         assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
         kept
     };

@@ -9,7 +9,7 @@ use super::super::wire::create::CreateAnswer;
 use super::super::wire::header::{command, flag, status};
 use super::leases::{KEY, is_answered_here, leased};
 use super::{contents, read, world_with};
-use crate::{Input, LetGoReason, LettingGo};
+use crate::{Input, LettingGo, ReasonCode};
 
 /// Another connection of the same client shares its leases: what is changed through that breaks none of them.
 #[test]
@@ -128,7 +128,7 @@ fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
             }
             let is_over = world.run_until(Duration::from_secs(60), |world| world.let_go.is_some());
             assert!(is_over && !world.has_given_back);
-            let reason = LetGoReason::Unconfirmed;
+            let reason = ReasonCode::UNCONFIRMED;
             assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
             assert_eq!(world.now.since(waits_from), Duration::from_millis(limit));
         }

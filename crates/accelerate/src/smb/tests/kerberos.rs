@@ -13,7 +13,7 @@ use super::{DELAY, contents, open, read};
 use crate::credentials::Accounts;
 use crate::credentials::kerberos::testing::Exchange;
 use crate::smb::keys::Algorithm;
-use crate::{LetGoReason, LettingGo};
+use crate::{LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
@@ -127,8 +127,8 @@ fn without_the_services_key_a_session_with_a_ticket_passes_byte_for_byte() {
         ..exchange()
     };
     let cases = [
-        (with_accounts, LetGoReason::NoKeytab),
-        (with_keytab(&renewed), LetGoReason::UnknownTicket),
+        (with_accounts, ReasonCode::NO_KEYTAB),
+        (with_keytab(&renewed), ReasonCode::UNKNOWN_TICKET),
     ];
     for (settings, reason) in cases {
         for way in WAYS {

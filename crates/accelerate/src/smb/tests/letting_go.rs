@@ -8,7 +8,7 @@ use super::super::testing::world::World;
 use super::super::wire::header::flag;
 use super::super::{Consistency, Settings};
 use super::{DELAY, contents, open, read, world_with};
-use crate::{LetGoReason, LettingGo};
+use crate::{LettingGo, ReasonCode};
 
 #[test]
 fn a_signed_request_lets_go_before_anything_is_altered() {
@@ -22,7 +22,7 @@ fn a_signed_request_lets_go_before_anything_is_altered() {
     assert_eq!(
         world.let_go,
         Some(LettingGo::LetGo {
-            reason: LetGoReason::Signed
+            reason: ReasonCode::SIGNED
         })
     );
     world.server.files.insert("a".to_owned(), contents(100_000));
@@ -52,17 +52,17 @@ fn a_signed_request_lets_go_before_anything_is_altered() {
 
 #[test]
 fn what_is_not_smb2_passes_with_its_reason() {
-    let cases: [(&[u8], LetGoReason); 4] = [
+    let cases: [(&[u8], ReasonCode); 4] = [
         (
             b"\0\0\0\x20\xfdSMB0123456789012345678901234567",
-            LetGoReason::Encrypted,
+            ReasonCode::ENCRYPTED,
         ),
         (
             b"\0\0\0\x20\xfcSMB0123456789012345678901234567",
-            LetGoReason::Unsupported,
+            ReasonCode::UNSUPPORTED,
         ),
-        (b"GET / HTTP/1.0\r\n\r\n", LetGoReason::Violation),
-        (b"\0\xff\xff\xff\xfeSMB", LetGoReason::Limit),
+        (b"GET / HTTP/1.0\r\n\r\n", ReasonCode::VIOLATION),
+        (b"\0\xff\xff\xff\xfeSMB", ReasonCode::LIMIT),
     ];
     for (bytes, reason) in cases {
         for piece in [1, 2, 5, 100] {
@@ -107,7 +107,7 @@ fn a_signed_request_after_an_open_was_served_ends_the_flow() {
     assert_eq!(
         world.let_go,
         Some(LettingGo::Close {
-            reason: LetGoReason::Signed
+            reason: ReasonCode::SIGNED
         })
     );
 }
@@ -126,7 +126,7 @@ fn switched_off_it_lets_go_at_once() {
     assert_eq!(
         world.let_go,
         Some(LettingGo::LetGo {
-            reason: LetGoReason::Policy
+            reason: ReasonCode::POLICY
         })
     );
 }

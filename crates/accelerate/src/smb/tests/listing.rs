@@ -12,7 +12,7 @@ use super::super::wire::FileId;
 use super::super::wire::directory::entries;
 use super::super::wire::header::{command, status};
 use super::DELAY;
-use crate::{LetGoReason, LettingGo};
+use crate::{LettingGo, ReasonCode};
 
 const SINGLE: u8 = 2;
 
@@ -345,7 +345,7 @@ fn who_is_refused_to_begin_anew_is_told_no_names_from_elsewhere() {
                 // From behind the first, where the server stands no more.
                 world.send(0, &messages::list(file, 0, 65_536));
                 world.run_for(Duration::from_secs(2));
-                let reason = LetGoReason::Unsupported;
+                let reason = ReasonCode::UNSUPPORTED;
                 assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
                 continue;
             }
@@ -462,7 +462,7 @@ fn questions_that_wait_are_counted_and_limited() {
         world.send(0, &messages::list(file, 0, 65_536));
     }
     world.run_for(Duration::from_secs(1));
-    let reason = LetGoReason::Limit;
+    let reason = ReasonCode::LIMIT;
     assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
 }
 
@@ -474,7 +474,7 @@ fn who_goes_on_in_another_way_is_cut_off_rather_than_told_wrong_names() {
     world.run_for(Duration::from_secs(1));
     world.send(0, &messages::list(file, SINGLE, 65_536));
     world.run_for(Duration::from_secs(1));
-    let reason = LetGoReason::Unsupported;
+    let reason = ReasonCode::UNSUPPORTED;
     assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
 }
 
@@ -594,7 +594,7 @@ fn questions_at_random_are_answered_from_where_the_client_stands() {
             }
             world.ask(0, &messages::close(file));
         }
-        let reason = LetGoReason::Unsupported;
+        let reason = ReasonCode::UNSUPPORTED;
         let cut_off = Some(LettingGo::Close { reason });
         let is_fine = world.let_go.is_none() || !is_steady && world.let_go == cut_off;
         assert!(is_fine, "seed {seed}: {:?}", world.let_go);

@@ -16,7 +16,7 @@ use super::super::wire::header::{command, flag, status};
 use super::{DELAY, contents, open, read};
 use crate::credentials::Accounts;
 use crate::smb::keys::Algorithm;
-use crate::{Input, LetGoReason, LettingGo};
+use crate::{Input, LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
@@ -301,7 +301,7 @@ fn what_is_said_in_the_clear_to_such_a_compound_is_a_refusal_or_nobodys() {
     world.send_chain(0, &chain);
     world.alters_server = Some(Box::new(|said: &mut [u8]| said[4 + 8..4 + 12].fill(0)));
     world.run_for(Duration::from_secs(1));
-    let reason = LetGoReason::Forged;
+    let reason = ReasonCode::FORGED;
     assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
 }
 
@@ -406,8 +406,8 @@ fn what_is_not_encrypted_is_not_answered_here_for_one_that_is() {
 #[test]
 fn without_its_key_an_encrypted_session_passes_byte_for_byte() {
     let cases = [
-        ("CORP\\anna:password:wrong", LetGoReason::WrongKey),
-        ("CORP\\ben:password:secret", LetGoReason::UnknownAccount),
+        ("CORP\\anna:password:wrong", ReasonCode::WRONG_KEY),
+        ("CORP\\ben:password:secret", ReasonCode::UNKNOWN_ACCOUNT),
     ];
     for (accounts, reason) in cases {
         for (dialect, cipher) in WAYS {
@@ -446,7 +446,7 @@ fn without_accounts_nothing_encrypted_is_waited_for() {
     world.set_up(0);
     let file = open(&mut world, 0);
     assert_eq!(read(&mut world, 0, file, 0, 50_000), contents(50_000));
-    let reason = LetGoReason::Encrypted;
+    let reason = ReasonCode::ENCRYPTED;
     assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
     assert_passed_unaltered(&world, 50_000);
 }
@@ -474,8 +474,8 @@ fn what_no_key_opens_passes_before_anything_was_altered() {
         world.run_for(Duration::from_secs(1));
         // What the client encrypted has proved the key.
         let reason = match from_client {
-            true => LetGoReason::WrongKey,
-            false => LetGoReason::Forged,
+            true => ReasonCode::WRONG_KEY,
+            false => ReasonCode::FORGED,
         };
         assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
         // The hosts judge it themselves.
@@ -502,7 +502,7 @@ fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
             }));
             world.send(0, &request);
             world.run_for(Duration::from_secs(2));
-            let reason = LetGoReason::Forged;
+            let reason = ReasonCode::FORGED;
             assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
             assert_eq!(world.clients[0].bytes.len(), came, "nothing was answered");
             assert!(world.server.files["a"] == contents(100_000));
@@ -528,7 +528,7 @@ fn what_is_altered_on_the_servers_lan_reaches_nobody() {
             }
             at += 20_000;
         }
-        let reason = LetGoReason::Forged;
+        let reason = ReasonCode::FORGED;
         assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
         assert_eq!(world.clients[0].forged, 0);
     }
@@ -604,7 +604,7 @@ fn an_answer_in_the_clear_to_what_was_encrypted_is_nobodys() {
         world.server.forgets_to_seal = true;
         let id = world.send(0, &messages::echo());
         world.run_for(Duration::from_secs(1));
-        let reason = LetGoReason::Forged;
+        let reason = ReasonCode::FORGED;
         let (wanted, reaches_client) = match is_engaged {
             true => (LettingGo::Close { reason }, false),
             false => (LettingGo::LetGo { reason }, true),

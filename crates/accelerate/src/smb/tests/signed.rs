@@ -15,7 +15,8 @@ use super::super::{Channels, Settings};
 use super::{DELAY, contents, open, read};
 use crate::credentials::Accounts;
 use crate::smb::keys::Algorithm;
-use crate::{LetGoReason, LettingGo};
+use crate::smb::reasons;
+use crate::{LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
@@ -220,8 +221,8 @@ fn a_client_that_signs_its_tree_connect_alone_is_served_unsigned() {
 #[test]
 fn without_its_key_a_signed_session_passes_byte_for_byte() {
     let cases = [
-        ("CORP\\anna:password:wrong", LetGoReason::WrongKey),
-        ("CORP\\ben:password:secret", LetGoReason::UnknownAccount),
+        ("CORP\\anna:password:wrong", ReasonCode::WRONG_KEY),
+        ("CORP\\ben:password:secret", ReasonCode::UNKNOWN_ACCOUNT),
     ];
     for (accounts, reason) in cases {
         for way in WAYS {
@@ -255,7 +256,7 @@ fn gmac_is_signed_again_under_its_policy_alone() {
     world = World::with_settings(DELAY, settings);
     world.server = server;
     world.set_up(0);
-    let reason = LetGoReason::Gmac;
+    let reason = reasons::GMAC;
     assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
     let file = open(&mut world, 0);
     assert_eq!(read(&mut world, 0, file, 0, 100), contents(100));
@@ -279,7 +280,7 @@ fn what_is_altered_on_the_clients_lan_is_not_acted_upon() {
             }));
             world.send(0, &request);
             world.run_for(Duration::from_secs(2));
-            let reason = LetGoReason::Forged;
+            let reason = ReasonCode::FORGED;
             assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
             assert_eq!(world.clients[0].bytes.len(), came, "nothing was answered");
             assert!(world.server.files["a"] == contents(100_000));
@@ -306,7 +307,7 @@ fn what_is_altered_on_the_servers_lan_reaches_nobody() {
             }
             at += 20_000;
         }
-        let reason = LetGoReason::Forged;
+        let reason = ReasonCode::FORGED;
         assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
         assert_eq!(world.clients[0].forged, 0);
     }
@@ -352,7 +353,7 @@ fn answers_behind_a_logoff_are_verified() {
             world.run_for(Duration::from_secs(2));
             let answer = world.clients[0].answered.get(&pending);
             assert_eq!(answer.is_some(), !is_altered, "{way:x?}");
-            let reason = LetGoReason::Forged;
+            let reason = ReasonCode::FORGED;
             let closing = is_altered.then_some(LettingGo::Close { reason });
             assert_eq!(world.let_go, closing, "{way:x?}");
             assert_eq!(world.clients[0].forged, 0);
@@ -427,7 +428,7 @@ fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
         world.clients[0].session = 1_077;
         world.send(0, &messages::session_setup_with(&token));
         world.run_for(Duration::from_secs(1));
-        let reason = LetGoReason::UnknownAccount;
+        let reason = ReasonCode::UNKNOWN_ACCOUNT;
         assert_eq!(world.let_go, Some(LettingGo::Close { reason }), "{way:x?}");
         assert_eq!(world.no_key_for.as_deref(), Some("CORP\\berta"));
         assert_eq!(world.clients[0].forged, 0, "{way:x?}");
@@ -687,7 +688,7 @@ fn nobody_loses_a_signing_clients_place_by_a_question_that_is_not_signed() {
             false => world.send_chain(0, &[messages::flush(file), list])[1],
         };
         world.run_for(Duration::from_secs(1));
-        let reason = LetGoReason::Forged;
+        let reason = ReasonCode::FORGED;
         assert_eq!(
             world.let_go,
             Some(LettingGo::Close { reason }),

@@ -13,9 +13,10 @@ use super::super::wire::set_up::connected;
 use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
 use super::super::wire::transfer::{read_data, written};
 use super::{Far, Open, Outstanding, Purpose, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::ReadAhead;
+use crate::smb::reasons;
 
 /// For less than a disk's sector at a time nothing is read ahead.
 const READ_LEAST: u32 = 512;
@@ -45,7 +46,7 @@ impl Far {
             if self.state == State::Watching {
                 self.pass(header, frame);
             }
-            return self.stop(LetGoReason::SignedBySmb1);
+            return self.stop(reasons::SIGNED_BY_SMB1);
         }
         if header.command == command::NEGOTIATE && self.state == State::Watching {
             return self.negotiated(header, frame);
@@ -119,7 +120,7 @@ impl Far {
             .iter()
             .position(|silent| silent.mid == header.mid);
         let Some(silent) = at.and_then(|at| self.silent.remove(at)) else {
-            return self.stop(LetGoReason::Violation);
+            return self.stop(ReasonCode::VIOLATION);
         };
         if let Some((asked, position)) = silent.client {
             header::set_mid(message_mut(&mut frame), asked.mid);
@@ -143,9 +144,9 @@ impl Far {
         self.agreed = agreed.filter(|agreed| agreed.knows_nt());
         self.pass(header, frame);
         match self.agreed {
-            Some(agreed) if agreed.requires_signatures => self.stop(LetGoReason::SignedBySmb1),
+            Some(agreed) if agreed.requires_signatures => self.stop(reasons::SIGNED_BY_SMB1),
             Some(_) => {}
-            None => self.stop(LetGoReason::Unsupported),
+            None => self.stop(ReasonCode::UNSUPPORTED),
         }
     }
 

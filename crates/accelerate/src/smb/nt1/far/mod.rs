@@ -48,7 +48,7 @@ use super::wire::transaction::Progress;
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use crate::smb::config::Settings;
 use crate::smb::far::pace::Pace;
-use crate::{Accelerator, Input, LetGoReason, LettingGo, Output};
+use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
 use open::{Open, Position};
 
 /// Where the half stands; see the drawing above.
@@ -315,7 +315,7 @@ impl Far {
     }
 
     /// Stops, in the form that is safe where the half stands.
-    fn stop(&mut self, reason: LetGoReason) {
+    fn stop(&mut self, reason: ReasonCode) {
         let letting_go = match self.state {
             State::Watching => {
                 let in_hand = std::mem::take(&mut self.in_hand);
@@ -335,8 +335,8 @@ impl Far {
 
     fn stop_unread(&mut self, unread: Unread) {
         self.stop(match unread {
-            Unread::Foreign => LetGoReason::Unsupported,
-            Unread::TooLong => LetGoReason::Limit,
+            Unread::Foreign => ReasonCode::UNSUPPORTED,
+            Unread::TooLong => ReasonCode::LIMIT,
         });
     }
 
@@ -358,7 +358,7 @@ impl Far {
             Ok(Some(Frame::Revoked { file })) => self.revoked(file),
             // Of another release, of SMB 2; or one that only this half sends.
             Ok(_) => {}
-            Err(_) => self.stop(LetGoReason::Violation),
+            Err(_) => self.stop(ReasonCode::VIOLATION),
         }
     }
 

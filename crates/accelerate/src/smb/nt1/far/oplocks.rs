@@ -18,7 +18,7 @@ use super::super::wire::header::set_mid;
 use super::super::wire::oplock::release;
 use super::super::wire::target::{Touch, touch};
 use super::{Far, Finish, Open, Purpose, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
 use crate::smb::far::open::Grant;
 
@@ -33,7 +33,7 @@ impl Far {
         let open = self.opens.get(&file);
         if is_opening && open.is_none_or(|open| open.is_closing || open.gone_at.is_some()) {
             if self.early_breaks.len() >= EARLY_BREAKS_MAX {
-                self.stop(LetGoReason::Limit);
+                self.stop(ReasonCode::LIMIT);
                 return false;
             }
             self.early_breaks.push(file);

@@ -13,10 +13,11 @@ use super::super::wire::target::{self, Touch, touch};
 use super::super::wire::transaction::Progress;
 use super::super::wire::transfer::ReadRequest;
 use super::{Far, Finish, Open, Outstanding, Purpose, Request, SILENT_MAX, Silent, State};
-use crate::LetGoReason;
+use crate::ReasonCode;
 use crate::smb::config::{Consistency, OPENS_MAX, OUTSTANDING_MAX};
 use crate::smb::far::open::Grant;
 use crate::smb::far::read_ahead::{ReadAhead, Verdict};
+use crate::smb::reasons;
 
 impl Far {
     /// Bytes of the client's.
@@ -63,15 +64,15 @@ impl Far {
     }
 
     /// Why the client's message cannot be handled, if so.
-    fn objection(&self, header: &Header, frame: &[u8], touch: Touch) -> Option<LetGoReason> {
+    fn objection(&self, header: &Header, frame: &[u8], touch: Touch) -> Option<ReasonCode> {
         if self.outstanding.len() + self.queue.len() > OUTSTANDING_MAX {
-            return Some(LetGoReason::Limit);
+            return Some(ReasonCode::LIMIT);
         }
         if header.is_reply() || is_short(split::message(frame)) {
-            return Some(LetGoReason::Violation);
+            return Some(ReasonCode::VIOLATION);
         }
         if header.is_signed() {
-            return Some(LetGoReason::SignedBySmb1);
+            return Some(reasons::SIGNED_BY_SMB1);
         }
         // Without a near half that follows there is nothing to do here; and a second message with the id of
         // one under way could not be told from it.
@@ -81,7 +82,7 @@ impl Far {
         let is_lost = self.state == State::Watching && (!self.near_speaks || is_taken);
         // What is renumbered or negotiated anew, or has no header, cannot be followed.
         let is_foreign = touch == Touch::Raw || header.command == command::NEGOTIATE;
-        (is_lost || is_foreign).then_some(LetGoReason::Unsupported)
+        (is_lost || is_foreign).then_some(ReasonCode::UNSUPPORTED)
     }
 
     /// What the message does to what is known of opens.
@@ -295,10 +296,10 @@ impl Far {
             ReadRequest::parse(message),
             self.state,
         ) else {
-            return self.stop(LetGoReason::Violation);
+            return self.stop(ReasonCode::VIOLATION);
         };
         if self.queue.len() > OUTSTANDING_MAX {
-            return self.stop(LetGoReason::Limit);
+            return self.stop(ReasonCode::LIMIT);
         }
         // Written anew, because the near half keeps no more than the beginning of a message.
         let frame = super::super::wire::frame(&read.emit(&header));
@@ -735,7 +736,7 @@ mod tests {
         };
         far.queue = vec![request; OUTSTANDING_MAX + 1].into();
         far.read_again(5, &message);
-        let reason = LetGoReason::Limit;
+        let reason = ReasonCode::LIMIT;
         let closing = Output::LettingGo(LettingGo::Close { reason });
         assert_eq!(far.outputs.pop_back(), Some(closing));
     }

@@ -355,7 +355,7 @@ impl World {
                             let released = Bytes::from_static(&[0]);
                             self.put_on_wan(half, Item::Segment(Segment::frame(released)));
                         }
-                        LettingGo::Translate { .. } | LettingGo::Close { .. } => self.die(),
+                        LettingGo::Close { .. } => self.die(),
                     }
                 }
             }

@@ -7,11 +7,12 @@ use crate::smb::nt1::testing::{
     close, framed, header, negotiate, pipes_connect, read, session_setup, tree_connect, write,
 };
 use crate::smb::nt1::wire::header::command;
+use crate::smb::reasons;
 use crate::smb::{Consistency, Settings};
-use crate::{Input, LetGoReason, LettingGo};
+use crate::{Input, LettingGo, ReasonCode};
 
 const SIGNED: LettingGo = LettingGo::LetGo {
-    reason: LetGoReason::SignedBySmb1,
+    reason: reasons::SIGNED_BY_SMB1,
 };
 
 fn signed(message: &[u8]) -> Vec<u8> {
@@ -102,14 +103,14 @@ fn a_signature_behind_the_first_file_ends_the_flow() {
     let file = world.open(0, "a");
     world.send(0, &signed(&read(file, 0, 10)));
     world.run_for(super::ROUND_TRIP);
-    let reason = LetGoReason::SignedBySmb1;
+    let reason = reasons::SIGNED_BY_SMB1;
     assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
     assert!(world.clients[0].is_reset);
 }
 
 #[test]
 fn raw_mode_is_let_go_before_and_ends_the_flow_behind_the_first_file() {
-    let reason = LetGoReason::Unsupported;
+    let reason = ReasonCode::UNSUPPORTED;
     let raw = header(0x1a).alone();
     let mut early = World::new(DELAY);
     early.set_up(0);
@@ -132,7 +133,7 @@ fn what_is_no_message_ends_a_flow_that_was_altered_and_passes_in_another() {
     world.open(0, "a");
     world.send_bytes(0, b"\0\0\0\x08whatever");
     world.run_for(super::ROUND_TRIP);
-    let reason = LetGoReason::Unsupported;
+    let reason = ReasonCode::UNSUPPORTED;
     assert_eq!(world.let_go, Some(LettingGo::Close { reason }));
 }
 
@@ -162,7 +163,7 @@ fn a_near_half_of_the_first_version_is_served_nothing_and_its_bytes_pass() {
     world.tell(1, Input::Wan(speaks.emit()));
     world.clients[0].user = world.ask(0, &session_setup()).header.user;
     world.clients[0].tree = world.ask(0, &tree_connect()).header.tree;
-    let reason = LetGoReason::Unsupported;
+    let reason = ReasonCode::UNSUPPORTED;
     assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
     let file = world.open(0, "a");
     assert!(world.ask(0, &read(file, 0, 1_000)).data() == [7; 1_000]);

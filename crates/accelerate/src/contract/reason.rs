@@ -1,0 +1,250 @@
+//! Codes that say why an accelerator does not help, or no longer does.
+//!
+//! A reason is an accelerator and a code. The flow's accelerator is known at both nodes from the flow's
+//! open, so only the code travels, as the second byte of a [`FrameKind::Released`](crate::FrameKind) frame
+//! (docs/formats/accelerator-frames.md has the table). Codes are given once and never reused.
+//!
+//! ```text
+//!   0 ..= 63   common codes: the same meaning for every accelerator, defined here
+//!              (10 and 14 are older than this rule and belong to accelerator 1)
+//!  64 ..= 255  codes of the accelerator that the flow has, defined in its folder
+//! ```
+//! An accelerator explains its own codes, and common ones for which it has a better text, through its
+//! entry in the [`registry`](crate::registry). What it does not explain is explained here
+//! ([`ReasonCode::common_explanation`]).
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// The code of a reason. It has a meaning only together with an accelerator, unless it is a common one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReasonCode(u8);
+
+impl ReasonCode {
+    /// No accelerator serves the flow: none is registered for its port, or it is switched off.
+    pub const NO_ACCELERATOR: Self = Self(0);
+    /// The content is encrypted and no key was delegated.
+    pub const ENCRYPTED: Self = Self(1);
+    /// The content is signed and no key was delegated.
+    pub const SIGNED: Self = Self(2);
+    /// The hosts use a version, command or extension that the accelerator does not know.
+    pub const UNSUPPORTED: Self = Self(3);
+    /// The hosts break the protocol's rules.
+    pub const VIOLATION: Self = Self(4);
+    /// A limit of the accelerator was reached.
+    pub const LIMIT: Self = Self(5);
+    /// The operator's policy says so.
+    pub const POLICY: Self = Self(6);
+    /// The content is signed or encrypted, and its account was not delegated.
+    pub const UNKNOWN_ACCOUNT: Self = Self(7);
+    /// The content is signed or encrypted, and the delegated secret does not fit.
+    pub const WRONG_KEY: Self = Self(8);
+    /// The content is signed or encrypted, and the accelerator does not follow the way its key was agreed.
+    pub const MECHANISM: Self = Self(9);
+    /// A signature or an encrypted message is not valid.
+    pub const FORGED: Self = Self(11);
+    /// The content is signed or encrypted by a Kerberos session, and no keytab was delegated.
+    pub const NO_KEYTAB: Self = Self(12);
+    /// The content is signed or encrypted by a Kerberos session, and no key of the keytab opens the ticket.
+    pub const UNKNOWN_TICKET: Self = Self(13);
+    /// The server did not take in time what was answered in its place, and another connection waits for that.
+    pub const UNCONFIRMED: Self = Self(15);
+
+    /// Every common code of this release.
+    pub const COMMON: &[Self] = &[
+        Self::NO_ACCELERATOR,
+        Self::ENCRYPTED,
+        Self::SIGNED,
+        Self::UNSUPPORTED,
+        Self::VIOLATION,
+        Self::LIMIT,
+        Self::POLICY,
+        Self::UNKNOWN_ACCOUNT,
+        Self::WRONG_KEY,
+        Self::MECHANISM,
+        Self::FORGED,
+        Self::NO_KEYTAB,
+        Self::UNKNOWN_TICKET,
+        Self::UNCONFIRMED,
+    ];
+
+    /// The code with this number. Every number is one; a later release may have given it a meaning.
+    #[must_use]
+    pub const fn new(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// The byte that stands for it between nodes.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        self.0
+    }
+
+    /// What a common code means, in words that hold for every protocol; `None` for any other code.
+    #[must_use]
+    pub fn common_explanation(self) -> Option<Explanation> {
+        let explanation = match self {
+            Self::NO_ACCELERATOR => {
+                Explanation::new("no accelerator for this protocol; bytes pass as they are")
+            }
+            Self::ENCRYPTED => Explanation::new("the content is encrypted and no key was delegated")
+                .with_remedy(DELEGATE)
+                .recurring(),
+            Self::SIGNED => Explanation::new("the content is signed and no key was delegated")
+                .with_remedy(DELEGATE)
+                .recurring(),
+            Self::UNSUPPORTED => {
+                Explanation::new("a dialect or command the accelerator does not know")
+                    .with_remedy("a release that knows it")
+            }
+            Self::VIOLATION => Explanation::new("the hosts broke the protocol's rules"),
+            Self::LIMIT => Explanation::new("a limit of the accelerator was reached")
+                .with_remedy("raise the limit that the log names"),
+            Self::POLICY => Explanation::new("the policy says not to")
+                .with_remedy("change [policy] in the configuration"),
+            Self::UNKNOWN_ACCOUNT => Explanation::new(
+                "the content is signed or encrypted, and its account was not delegated",
+            )
+            .with_remedy(
+                "add the account to the file that smb_accounts names on the node beside the server",
+            )
+            .recurring(),
+            Self::WRONG_KEY => Explanation::new(
+                "the content is signed or encrypted, and not with the secret that was delegated",
+            )
+            .with_remedy(
+                "renew the account's secret in the file that smb_accounts names, or the service's in that of smb_keytab, on the node beside the server",
+            )
+            .recurring(),
+            Self::MECHANISM => Explanation::new(
+                "the content is signed or encrypted, and its key was agreed in a way that is not followed",
+            )
+            .with_remedy(
+                "log in by Kerberos, with keys for AES or RC4, or by NTLM version 2; these are followed",
+            )
+            .recurring(),
+            Self::FORGED => Explanation::new(
+                "a signature or an encrypted message is not valid; it was not acted upon",
+            )
+            .with_remedy("look for what alters messages on one of the LANs"),
+            Self::NO_KEYTAB => Explanation::new(
+                "the content is signed or encrypted by a Kerberos session, and no keytab was delegated",
+            )
+            .with_remedy(
+                "name the service's keytab as smb_keytab in [policy] of the node beside the server",
+            )
+            .recurring(),
+            Self::UNKNOWN_TICKET => Explanation::new(
+                "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens",
+            )
+            .with_remedy(
+                "add the service's present key to the keytab that smb_keytab names on the node beside the server",
+            )
+            .recurring(),
+            Self::UNCONFIRMED => Explanation::new(
+                "the server did not take what was answered in its place, and the client's next connection waited for that",
+            )
+            .with_remedy("look for what keeps the server, or its LAN, from answering"),
+            Self(_) => return None,
+        };
+        Some(explanation)
+    }
+}
+
+/// How an operator delegates a key.
+const DELEGATE: &str = "name an account file as smb_accounts, or for Kerberos the service's keytab as smb_keytab, in [policy] of the node beside the server";
+
+/// What a reason means to the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// What happened, as a clause.
+    pub text: Cow<'static, str>,
+    /// What would change that; `None` where nothing would.
+    pub remedy: Option<Cow<'static, str>>,
+    /// Whether the next flow between the same hosts would meet it as well: a missing key, say, or a way of
+    /// logging in that is not followed. After a close for such a reason the engine carries those flows untouched.
+    pub recurs: bool,
+}
+
+impl Explanation {
+    /// An explanation without a remedy, of a reason that does not recur.
+    #[must_use]
+    pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            text: text.into(),
+            remedy: None,
+            recurs: false,
+        }
+    }
+
+    /// The same with a remedy.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The same, of a reason that recurs.
+    #[must_use]
+    pub fn recurring(mut self) -> Self {
+        self.recurs = true;
+        self
+    }
+}
+
+/// The node whose half gave a reason, seen from the node that explains it. Shown as people call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasonSource<'a> {
+    /// The node that explains it.
+    ThisNode,
+    /// The peer with this name.
+    Peer(&'a str),
+}
+
+impl fmt::Display for ReasonSource<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisNode => out.write_str("this node"),
+            Self::Peer(name) => write!(out, "the peer {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_codes_keep_their_numbers() {
+        let numbers: Vec<u8> = ReasonCode::COMMON
+            .iter()
+            .map(|code| code.to_byte())
+            .collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15]);
+        let documented = include_str!("../../../../docs/formats/accelerator-frames.md");
+        for number in numbers {
+            let row = format!("\n| {number} | every |");
+            assert!(documented.contains(&row), "no row for the code {number}");
+        }
+    }
+
+    #[test]
+    fn the_contract_explains_every_common_code_and_no_other() {
+        for number in 0..=u8::MAX {
+            let code = ReasonCode::new(number);
+            let is_common = ReasonCode::COMMON.contains(&code);
+            assert_eq!(code.common_explanation().is_some(), is_common, "{number}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_next_flow_would_meet_as_well_recurs() {
+        let recurs = |code: &ReasonCode| code.common_explanation().unwrap().recurs;
+        let recurring: Vec<u8> = ReasonCode::COMMON
+            .iter()
+            .filter(|code| recurs(code))
+            .map(|code| code.to_byte())
+            .collect();
+        assert_eq!(recurring, [1, 2, 7, 8, 9, 12, 13]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Reasons for letting go that only SMB has, and what common reasons mean for file shares.
+//!
+//! The codes are older than the rule that an accelerator's own begin at 64. They are 10 and 14 on the wire
+//! (docs/formats/accelerator-frames.md).
+
+use crate::{Explanation, ReasonCode, ReasonSource};
+
+/// The session is signed by AES-GMAC, which the policy does not allow to sign again (docs/decisions/0048).
+pub(crate) const GMAC: ReasonCode = ReasonCode::new(10);
+
+/// The connection is signed as in SMB 1.
+pub(crate) const SIGNED_BY_SMB1: ReasonCode = ReasonCode::new(14);
+
+/// What a code means for file shares; `None` where the common explanation holds, or there is none.
+pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Explanation> {
+    let explanation = match code {
+        GMAC => Explanation::new(
+            "the content is signed by AES-GMAC, which the policy keeps from renewing",
+        )
+        .with_remedy(
+            "sign by AES-CMAC, or set smb_resign_gmac in [policy] of the node beside the server and accept what it risks",
+        )
+        .recurring(),
+        SIGNED_BY_SMB1 => Explanation::new(
+            "the content is signed by SMB 1, whose signatures leave no room for further messages",
+        )
+        .with_remedy(
+            "speak SMB 2 or 3 on both hosts, or let neither of them demand signatures of SMB 1",
+        )
+        .recurring(),
+        ReasonCode::ENCRYPTED => {
+            let common = code.common_explanation()?;
+            let delegate = common.remedy.clone().unwrap_or_default();
+            common.with_remedy(format!("{delegate}; or leave encryption off for this share"))
+        }
+        // The node beside the client offers the accelerator or does not, the one beside the server declines it.
+        ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => Explanation::new(format!(
+            "acceleration of file shares (SMB) is switched off on {source}: smb in [policy]"
+        ))
+        .with_remedy("set smb = \"strict\" in [policy] of both nodes"),
+        _ => return None,
+    };
+    Some(explanation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_codes_keep_their_numbers_and_are_explained_here_alone() {
+        for (code, number) in [(GMAC, 10), (SIGNED_BY_SMB1, 14)] {
+            assert_eq!(code.to_byte(), number);
+            assert_eq!(code.common_explanation(), None);
+            let explanation = explain(code, ReasonSource::ThisNode).unwrap();
+            assert!(explanation.recurs && explanation.remedy.is_some());
+        }
+    }
+
+    #[test]
+    fn a_switched_off_accelerator_names_the_node_where_it_is_off() {
+        for code in [ReasonCode::NO_ACCELERATOR, ReasonCode::POLICY] {
+            let here = explain(code, ReasonSource::ThisNode).unwrap();
+            assert!(here.text.contains("off on this node"), "{}", here.text);
+            let there = explain(code, ReasonSource::Peer("east")).unwrap();
+            assert!(
+                there.text.contains("off on the peer east"),
+                "{}",
+                there.text
+            );
+        }
+    }
+
+    #[test]
+    fn encryption_can_also_be_left_off_for_a_share() {
+        let explanation = explain(ReasonCode::ENCRYPTED, ReasonSource::ThisNode).unwrap();
+        assert!(explanation.recurs);
+        let remedy = explanation.remedy.unwrap();
+        assert!(remedy.starts_with("name an account file"), "{remedy}");
+        assert!(
+            remedy.ends_with("; or leave encryption off for this share"),
+            "{remedy}"
+        );
+    }
+}

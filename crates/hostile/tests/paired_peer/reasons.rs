@@ -1,0 +1,79 @@
+//! The peer lets go of flows for every reason that a byte can name, those of later releases included.
+
+use accelerate::registry::Reason;
+use accelerate::{FrameKind, ReasonCode, ReasonSource};
+use bytes::Bytes;
+use reduce::{Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot};
+use tunnel::ResetReason;
+use vocab::{ByteCount, Random, Segment, Time};
+
+use crate::site::{HOSTILE, SERVER, Site};
+
+/// The accelerator of the flows, which both nodes have.
+const ACCELERATOR: u8 = 1;
+
+/// The segments as an encoder sends them.
+fn encoded(segments: [Segment; 2]) -> Bytes {
+    let now = Time::from_nanos(1);
+    let dictionary = DictionaryConfig {
+        memory: ByteCount::mebibytes(1),
+        ..DictionaryConfig::default()
+    };
+    let mut dictionary = Dictionary::new(dictionary, Random::from_seed(3));
+    let mut encoder = Encoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);
+    for segment in segments {
+        encoder.push(now, segment);
+    }
+    let mut stream = Vec::new();
+    while let Some(bytes) = encoder.poll_encoded(now, &mut dictionary, 1 << 20) {
+        stream.extend_from_slice(&bytes);
+    }
+    stream.into()
+}
+
+#[test]
+fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte() {
+    let mut site = Site::new();
+    let mut unknown = 0;
+    for number in 0..=u8::MAX {
+        let open = tunnel::Open {
+            accelerator: ACCELERATOR,
+            ..Site::open_to(HOSTILE, SERVER.into())
+        };
+        let flow = site.peers[HOSTILE].session.open(site.now, open).unwrap();
+        site.exchange();
+        let released = Bytes::copy_from_slice(&[FrameKind::Released.to_byte(), number]);
+        let request = format!("request {number}");
+        let segments = [
+            Segment::frame(released),
+            Segment::payload(Bytes::from(request.clone())),
+        ];
+        let stream = encoded(segments);
+        assert_eq!(site.write(HOSTILE, flow, &stream), stream.len());
+        let mut connections = site.connections.values();
+        assert!(connections.any(|at| at.written == request.as_bytes()));
+
+        let code = ReasonCode::new(number);
+        let accelerator = ACCELERATOR;
+        let meaning = Reason { accelerator, code }.explanation(ReasonSource::Peer("peer 0"));
+        let shown = why_not(&site, u64::from(number) + 1);
+        assert!(shown.starts_with(&*meaning.text), "{shown}");
+        if shown.contains("this release does not know") {
+            unknown += 1;
+            assert!(shown.contains(&format!("code {number} of")), "{shown}");
+        }
+        site.peers[HOSTILE]
+            .session
+            .reset(flow, ResetReason::HostReset);
+        site.exchange();
+    }
+    assert_eq!(unknown, 256 - 16);
+}
+
+/// What `why` says of the flow's accelerator.
+fn why_not(site: &Site, flow: u64) -> String {
+    let why = site.engine.why(site.now, flow).expect("the flow is known");
+    let mut stages = why.stages.into_iter();
+    let stage = stages.find(|stage| stage.stage == "accelerate");
+    stage.and_then(|stage| stage.why_not).unwrap_or_default()
+}
