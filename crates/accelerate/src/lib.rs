@@ -29,6 +29,7 @@ pub mod claims;
 mod contract;
 pub mod credentials;
 pub mod detect;
+pub mod http;
 pub mod passthrough;
 pub mod registry;
 pub mod smb;

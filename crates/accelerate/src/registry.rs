@@ -8,7 +8,7 @@ use vocab::Random;
 
 use crate::passthrough::Passthrough;
 use crate::smb::{self, Consistency};
-use crate::{Accelerator, Explanation, Half, ReasonCode, ReasonSource};
+use crate::{Accelerator, Explanation, Half, ReasonCode, ReasonSource, http};
 
 /// The number of the accelerator that every node has.
 pub const PASSTHROUGH: u8 = 0;
@@ -18,6 +18,8 @@ pub const PASSTHROUGH: u8 = 0;
 pub struct Settings {
     /// Of file shares.
     pub smb: smb::Settings,
+    /// Of HTTP servers.
+    pub http: http::Settings,
 }
 
 /// One registered accelerator.
@@ -89,6 +91,14 @@ pub const ENTRIES: &[Entry] = &[
         is_on: |settings| settings.smb.consistency != Consistency::Off,
         build: |half, settings, chance| smb::build(half, settings.smb.clone(), chance),
         explain: smb::reasons::explain,
+    },
+    Entry {
+        number: 2,
+        name: "http",
+        ports: &[80],
+        is_on: |settings| settings.http.is_on,
+        build: |half, settings, _| http::build(half, settings.http),
+        explain: http::reasons::explain,
     },
 ];
 

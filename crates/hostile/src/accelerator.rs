@@ -1,6 +1,6 @@
 //! Entries of `accelerate`: naming a protocol by its first bytes, and every registered half.
 
-use accelerate::{Half, Input, LettingGo, Output, detect, registry, smb};
+use accelerate::{Half, Input, LettingGo, Output, detect, http, registry, smb};
 use bytes::Bytes;
 use vocab::{Random, Segment, SegmentKind, Time};
 
@@ -69,6 +69,19 @@ pub(crate) fn smb1_structures(bytes: &[u8]) {
     smb::testing::smb1_structures(bytes);
 }
 
+/// Bytes as messages of HTTP/1, in one piece and in many.
+pub(crate) fn http_framing(bytes: &[u8]) {
+    http::testing::framing(bytes);
+}
+
+/// Good inputs for [`http_framing`].
+pub(crate) fn http_framing_seeds() -> Vec<Seed> {
+    vec![
+        seed("requests", http::testing::REQUESTS),
+        seed("responses", http::testing::RESPONSES),
+    ]
+}
+
 /// Both halves of the SMB accelerator back to back, between a client and a server that may say
 /// anything. However that ends, nothing panics and nothing goes round in a circle.
 pub(crate) fn smb_pair(bytes: &[u8]) {
@@ -131,6 +144,7 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
 fn settings() -> registry::Settings {
     registry::Settings {
         smb: smb::testing::settings(),
+        http: http::Settings { is_on: true },
     }
 }
 
@@ -189,7 +203,10 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
     let [smb1_near, smb1_far] = smb::testing::smb1_conversation();
     let [signed_near, signed_far] = smb::testing::signed_conversation();
     let [sealed_near, sealed_far] = smb::testing::sealed_conversation();
+    let [http_near, http_far] = http::testing::conversation();
     vec![
+        seed("http-near", [&[2, 0][..], &scripted(&http_near)].concat()),
+        seed("http-far", [&[2, 1][..], &scripted(&http_far)].concat()),
         seed("near", near),
         seed("far", far),
         seed("released", released),

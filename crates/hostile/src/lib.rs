@@ -90,6 +90,11 @@ pub const ENTRIES: &[Entry] = &[
         seeds: accelerator::smb_pair_seeds,
     },
     Entry {
+        name: "accelerate_http_framing",
+        run: accelerator::http_framing,
+        seeds: accelerator::http_framing_seeds,
+    },
+    Entry {
         name: "tunnel_frame",
         run: tunnel_wire::frame,
         seeds: tunnel_wire::frame_seeds,

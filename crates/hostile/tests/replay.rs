@@ -47,6 +47,7 @@ replays! {
     accelerate_smb_structures,
     accelerate_smb1_structures,
     accelerate_smb_pair,
+    accelerate_http_framing,
     tunnel_frame,
     tunnel_session,
     tunnel_correction,

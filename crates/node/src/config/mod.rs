@@ -376,6 +376,7 @@ fn joined(mut ports: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
 
 fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
     accelerate::registry::Settings {
+        http: accelerate::http::Settings::default(),
         smb: accelerate::smb::Settings {
             consistency: match policy.smb {
                 SmbPolicy::Off => accelerate::smb::Consistency::Off,

@@ -1,0 +1,100 @@
+//! The half beside the server: opens its connection, and tells heads from bodies in what it answers.
+//!
+//! It holds nothing back and alters nothing, so the other half can let go at any moment. Requests are
+//! followed only to learn how their responses are framed.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use vocab::{Segment, SegmentKind, Time};
+
+use super::wire::{Expectation, Fault, Requests, Responses, What};
+use crate::{Accelerator, Input, Output};
+
+/// The far half.
+#[derive(Debug)]
+pub(super) struct Far {
+    requests: Requests,
+    responses: Responses,
+    /// From the first message on that cannot be followed, everything is payload.
+    follows: bool,
+    outputs: VecDeque<Output>,
+}
+
+impl Far {
+    /// A half that has not started.
+    pub(super) fn new() -> Self {
+        Self {
+            requests: Requests::new(),
+            responses: Responses::new(),
+            follows: true,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Learns of the requests in what the client sends.
+    fn follow_requests(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let step = self.requests.step(bytes)?;
+            bytes = &bytes[step.length..];
+            if let What::Head(head, _) = step.what {
+                self.responses.expect(Expectation::of(&head));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the server says, each run by its kind.
+    fn send(&mut self, mut bytes: Bytes) {
+        while !bytes.is_empty() && self.follows {
+            let Ok(step) = self.responses.step(&bytes) else {
+                self.follows = false;
+                break;
+            };
+            let run = bytes.split_to(step.length);
+            let segment = match step.what {
+                What::PartOfHead | What::Head(..) | What::Control => Segment::control(run),
+                What::Payload | What::Opaque => Segment::payload(run),
+            };
+            self.outputs.push_back(Output::ToWan(segment));
+        }
+        if !bytes.is_empty() {
+            self.outputs
+                .push_back(Output::ToWan(Segment::payload(bytes)));
+        }
+    }
+}
+
+impl Accelerator for Far {
+    fn handle(&mut self, _now: Time, input: Input) {
+        match input {
+            Input::Start => self.outputs.push_back(Output::OpenServer),
+            Input::Lan(bytes) => self.send(bytes),
+            Input::LanFinished => self.outputs.push_back(Output::FinishWan),
+            Input::Wan(segment) => match segment.kind {
+                SegmentKind::Payload | SegmentKind::Control => {
+                    if self.follows && self.follow_requests(&segment.bytes).is_err() {
+                        self.follows = false;
+                    }
+                    self.outputs.push_back(Output::ToLan(segment.bytes));
+                }
+                // The near half of this release sends none.
+                SegmentKind::Frame => {}
+            },
+            Input::WanFinished => self.outputs.push_back(Output::FinishLan),
+            Input::WanSilent(_)
+            | Input::Timeout
+            | Input::ClaimGranted
+            | Input::ClaimRevoked
+            | Input::ClaimDenied => {}
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn buffered(&self) -> usize {
+        self.requests.held().len() + self.responses.held().len()
+    }
+}

@@ -1,0 +1,52 @@
+//! HTTP/1.1: messages told apart, so that their heads do not break up repeated content.
+//!
+//! A response's head holds a date and often a cookie, and changes each time; its body does not. The
+//! halves send heads, chunk sizes and trailers as control segments and bodies as payload segments
+//! ([`vocab::SegmentKind`]), so the dictionary sees the same body whatever its head says. Bytes are
+//! neither added nor removed nor reordered, and none waits for the rest of a body.
+//!
+//! ```text
+//!  client ──► near half: requests framed ──control, payload──► far half ──► server
+//!  client ◄── near half: responses framed ◄─control, payload── far half: responses framed ◄── server
+//! ```
+//!
+//! Specifications: RFC 9110 (HTTP Semantics), RFC 9112 (HTTP/1.1).
+//!
+//! | state of the near half | holds | leads to |
+//! | --- | --- | --- |
+//! | following | the begin of a request head, the begin of a response head | draining, let go |
+//! | draining | the begin of a response head | let go, when the responses that are due have ended |
+//! | let go | nothing | |
+//!
+//! When it lets go: at a message that another implementation could understand differently
+//! ([`wire::Fault`]), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
+//! request for an upgrade that is not answered. All bytes have passed unchanged until then. The far
+//! half never lets go: where it cannot follow, it sends everything as payload.
+//!
+//! It does not decode content codings, and it holds no message back to see its end.
+
+mod config;
+mod far;
+mod near;
+pub(crate) mod reasons;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+pub(crate) mod wire;
+
+pub use config::Settings;
+
+use far::Far;
+use near::Near;
+
+use crate::{Accelerator, Half};
+
+/// Makes one half for one flow.
+#[must_use]
+pub fn build(half: Half, _settings: Settings) -> Box<dyn Accelerator> {
+    match half {
+        Half::Near => Box::new(Near::new()),
+        Half::Far => Box::new(Far::new()),
+    }
+}

@@ -1,0 +1,29 @@
+//! Reasons for letting go that only HTTP has, and what common reasons mean for it.
+
+use crate::{Explanation, ReasonCode, ReasonSource};
+
+/// The connection no longer carries HTTP/1: CONNECT, or an upgrade such as to WebSocket.
+pub(crate) const UPGRADED: ReasonCode = ReasonCode::new(64);
+
+/// What a code means for HTTP; `None` where the common explanation holds, or there is none.
+pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Explanation> {
+    let explanation = match code {
+        UPGRADED => Explanation::new(
+            "the hosts speak another protocol on this connection since a CONNECT or an upgrade",
+        ),
+        ReasonCode::VIOLATION => Explanation::new(
+            "a message that can be understood in two ways, or that is not HTTP/1; it passes as it is",
+        ),
+        ReasonCode::UNSUPPORTED => {
+            Explanation::new("a transfer coding other than chunked; it passes as it is")
+        }
+        ReasonCode::LIMIT => Explanation::new(
+            "a head of more than 64 KiB or 256 fields, or more than 1,024 requests under way",
+        ),
+        ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => {
+            Explanation::new(format!("acceleration of HTTP is switched off on {source}"))
+        }
+        _ => return None,
+    };
+    Some(explanation)
+}

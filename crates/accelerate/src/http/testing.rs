@@ -1,0 +1,91 @@
+//! What tests of other crates need: a conversation, and the framing under any bytes.
+
+use bytes::Bytes;
+use vocab::{Random, Segment};
+
+use super::wire::{Expectation, Reader, Requests, Responses, What};
+use crate::Input;
+
+/// What a client sends on one connection: pipelined requests, one with a body in chunks.
+pub const REQUESTS: &[u8] =
+    b"GET /a?b=c HTTP/1.1\r\nHost: a.example\r\nAccept: text/html , */*\r\n\r\n\
+    HEAD /a HTTP/1.1\r\nHost: a.example\r\n\r\n\
+    PUT /q HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n\
+    4;x=\"y\"\r\nwiki\r\n0A\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n\
+    POST /p HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello";
+
+/// What its server answers.
+pub const RESPONSES: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=preload\r\n\r\n\
+    HTTP/1.1 200 OK\r\nContent-Length: 3\r\nCache-Control: max-age=60\r\n\r\nabc\
+    HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n\
+    HTTP/1.1 204 No Content\r\n\r\n\
+    HTTP/1.1 100 Continue\r\n\r\n\
+    HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+
+/// What each half hears in that conversation.
+#[must_use]
+pub fn conversation() -> [Vec<Input>; 2] {
+    let (asked, answered) = (Bytes::from_static(REQUESTS), Bytes::from_static(RESPONSES));
+    let near = vec![
+        Input::Lan(asked.clone()),
+        Input::Wan(Segment::control(answered.clone())),
+        Input::WanFinished,
+    ];
+    let far = vec![
+        Input::Wan(Segment::control(asked)),
+        Input::Lan(answered),
+        Input::LanFinished,
+    ];
+    [near, far]
+}
+
+/// Frames these bytes as requests and as responses, in one piece and in many.
+///
+/// # Panics
+/// When the pieces change what is found, or a head is kept beyond its limit.
+pub fn framing(bytes: &[u8]) {
+    let requests = |pieces: &[&[u8]]| follow(Requests::new(), pieces);
+    let responses = |pieces: &[&[u8]]| {
+        let mut reader = Responses::new();
+        for expectation in [Expectation::Usual, Expectation::NoBody, Expectation::Usual] {
+            reader.expect(expectation);
+        }
+        follow(reader, pieces)
+    };
+    let mut random = Random::from_seed(bytes.len() as u64);
+    let mut pieces = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at(1 + random.below(rest.len().min(99) as u64) as usize);
+        pieces.push(piece);
+        rest = behind;
+    }
+    assert_eq!(requests(&[bytes]), requests(&pieces));
+    assert_eq!(responses(&[bytes]), responses(&pieces));
+}
+
+/// The bytes of each kind: heads, payload; and the fault.
+fn follow<H: super::wire::Head>(
+    mut reader: Reader<H>,
+    pieces: &[&[u8]],
+) -> (usize, Vec<u8>, Option<String>) {
+    let (mut heads, mut payload) = (0, Vec::new());
+    for piece in pieces {
+        let mut piece = *piece;
+        while !piece.is_empty() {
+            let step = match reader.step(piece) {
+                Ok(step) => step,
+                Err(fault) => return (heads, payload, Some(fault.to_string())),
+            };
+            assert!(reader.held().len() <= super::wire::HEAD_MAX);
+            let (run, rest) = piece.split_at(step.length);
+            piece = rest;
+            match step.what {
+                What::Head(..) => heads += 1,
+                What::Payload | What::Opaque => payload.extend_from_slice(run),
+                What::PartOfHead | What::Control => {}
+            }
+        }
+    }
+    (heads, payload, None)
+}

@@ -1,0 +1,210 @@
+//! The heads of requests and responses (RFC 9112 §3, Request Line; §4, Status Line).
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::{EMPTY_LINES_MAX, Fault, Fields, START_LINE_MAX, is_token};
+
+/// The minor version of HTTP/1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+impl Version {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            b"HTTP/1.0" => Some(Self::Http10),
+            b"HTTP/1.1" => Some(Self::Http11),
+            _ => None,
+        }
+    }
+}
+
+/// A request's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestHead {
+    /// All of it as it came, the empty line included.
+    pub(crate) bytes: Bytes,
+    /// The minor version.
+    pub(crate) version: Version,
+    /// The field lines.
+    pub(crate) fields: Fields,
+    method: Range<usize>,
+    target: Range<usize>,
+}
+
+impl RequestHead {
+    /// Whether these bytes begin a head: said as soon as possible, since what is no HTTP may wait for an answer.
+    pub(super) fn check_begin(bytes: &[u8]) -> Result<(), Fault> {
+        let mut line = bytes;
+        for _ in 0..EMPTY_LINES_MAX {
+            line = line.strip_prefix(b"\r\n").unwrap_or(line);
+        }
+        let method = line.iter().position(|byte| b" \r\n".contains(byte));
+        let method = &line[..method.unwrap_or(line.len())];
+        match method.is_empty() || is_token(method) {
+            false => Err(Fault::RequestLine),
+            true if line.len() > 2 && line.ends_with(b"\r\n") => {
+                Self::parse_line(bytes).map(|_| ())
+            }
+            true => Ok(()),
+        }
+    }
+
+    /// Reads a whole head.
+    pub(super) fn parse(bytes: Bytes) -> Result<Self, Fault> {
+        let (method, target, version, end) = Self::parse_line(&bytes)?;
+        let fields = Fields::parse(&bytes, end + 2)?;
+        let head = Self {
+            version,
+            fields,
+            method,
+            target,
+            bytes,
+        };
+        head.check_host()?;
+        Ok(head)
+    }
+
+    /// Method, target and version, and where the line's CRLF begins.
+    fn parse_line(bytes: &[u8]) -> Result<(Range<usize>, Range<usize>, Version, usize), Fault> {
+        let (start, end) = start_line(bytes, EMPTY_LINES_MAX)?;
+        let line = &bytes[start..end];
+        let first = position(line, b' ').ok_or(Fault::RequestLine)?;
+        let second = position(&line[first + 1..], b' ').ok_or(Fault::RequestLine)? + first + 1;
+        let target = &line[first + 1..second];
+        let is_target = |byte: &u8| matches!(byte, 0x21..=0x7e | 0x80..);
+        if !is_token(&line[..first]) || target.is_empty() || !target.iter().all(is_target) {
+            return Err(Fault::RequestLine);
+        }
+        let version = Version::parse(&line[second + 1..]).ok_or(Fault::RequestLine)?;
+        let method = start..start + first;
+        let target = start + first + 1..start + second;
+        Ok((method, target, version, end))
+    }
+
+    /// The method, whose case matters.
+    pub(crate) fn method(&self) -> &[u8] {
+        &self.bytes[self.method.clone()]
+    }
+
+    /// The request target.
+    pub(crate) fn target(&self) -> &[u8] {
+        &self.bytes[self.target.clone()]
+    }
+
+    /// RFC 9112 §3.2 (Request Target): one Host in HTTP/1.1, and no two ever.
+    fn check_host(&self) -> Result<(), Fault> {
+        let mut hosts = self.fields.all("host");
+        let host = hosts.next();
+        let is_malformed = host.is_some_and(|host| {
+            host.iter()
+                .any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'/' | b'@' | b'\\'))
+        });
+        if hosts.next().is_some()
+            || is_malformed
+            || (host.is_none() && self.version == Version::Http11)
+        {
+            return Err(Fault::Host);
+        }
+        Ok(())
+    }
+}
+
+/// A response's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ResponseHead {
+    /// All of it as it came, the empty line included.
+    pub(crate) bytes: Bytes,
+    /// The minor version.
+    pub(crate) version: Version,
+    /// The status code, 100 to 999.
+    pub(crate) status: u16,
+    /// The field lines.
+    pub(crate) fields: Fields,
+}
+
+impl ResponseHead {
+    /// Whether these bytes begin a head.
+    pub(super) fn check_begin(bytes: &[u8]) -> Result<(), Fault> {
+        let known = bytes.len().min(b"HTTP/1.".len());
+        match bytes[..known] == b"HTTP/1."[..known] {
+            false => Err(Fault::StatusLine),
+            true if bytes.ends_with(b"\r\n") => Self::parse_line(bytes).map(|_| ()),
+            true => Ok(()),
+        }
+    }
+
+    /// Reads a whole head.
+    pub(crate) fn parse(bytes: Bytes) -> Result<Self, Fault> {
+        let (version, status, end) = Self::parse_line(&bytes)?;
+        let fields = Fields::parse(&bytes, end + 2)?;
+        Ok(Self {
+            version,
+            status,
+            fields,
+            bytes,
+        })
+    }
+
+    /// Version and status, and where the line's CRLF begins.
+    fn parse_line(bytes: &[u8]) -> Result<(Version, u16, usize), Fault> {
+        let (start, end) = start_line(bytes, 0)?;
+        let line = &bytes[start..end];
+        let (version, rest) = line.split_at_checked(8).ok_or(Fault::StatusLine)?;
+        let version = Version::parse(version).ok_or(Fault::StatusLine)?;
+        // A missing space before an empty reason is common, and means nothing else.
+        let [
+            b' ',
+            a @ b'1'..=b'9',
+            b @ b'0'..=b'9',
+            c @ b'0'..=b'9',
+            reason @ ..,
+        ] = rest
+        else {
+            return Err(Fault::StatusLine);
+        };
+        let is_reason = |byte: &u8| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..);
+        if !(reason.is_empty() || reason[0] == b' ') || !reason.iter().all(is_reason) {
+            return Err(Fault::StatusLine);
+        }
+        let status = [a, b, c]
+            .iter()
+            .fold(0, |sum, digit| sum * 10 + u16::from(*digit - b'0'));
+        Ok((version, status, end))
+    }
+
+    /// Whether another response to the same request follows (RFC 9110 §15.2, Informational 1xx).
+    pub(crate) fn is_interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+}
+
+/// Where the first line that is not empty begins, and where its CRLF does.
+fn start_line(bytes: &[u8], empty_lines: usize) -> Result<(usize, usize), Fault> {
+    let mut start = 0;
+    while bytes[start..].starts_with(b"\r\n") && start < 2 * empty_lines {
+        start += 2;
+    }
+    let length = position(&bytes[start..], b'\n').unwrap_or(0);
+    if length > START_LINE_MAX {
+        return Err(Fault::Limit);
+    }
+    let end = (start + length).checked_sub(1).ok_or(Fault::BareLineFeed)?;
+    if bytes[end] != b'\r' {
+        return Err(Fault::BareLineFeed);
+    }
+    match bytes[start..end].contains(&b'\r') {
+        true => Err(Fault::BareCarriageReturn),
+        false => Ok((start, end)),
+    }
+}
+
+fn position(bytes: &[u8], byte: u8) -> Option<usize> {
+    bytes.iter().position(|other| *other == byte)
+}
