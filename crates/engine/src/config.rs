@@ -37,6 +37,17 @@ pub struct Config {
     pub datagrams: tunnel::transport::Settings,
 }
 
+impl Config {
+    /// The peer with the longest prefix around the address.
+    pub(crate) fn peer_for(&self, server: IpAddr) -> Option<NodeId> {
+        let serving = self.peers.iter();
+        let serving = serving.filter_map(|peer| Some((peer.serves(server)?, peer.node)));
+        serving
+            .max_by_key(|(length, _)| *length)
+            .map(|(_, node)| node)
+    }
+}
+
 /// One peer and what lies behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
@@ -46,6 +57,15 @@ pub struct PeerConfig {
     pub name: String,
     /// The destinations that it serves; the longest matching prefix of all peers wins.
     pub prefixes: Vec<Prefix>,
+}
+
+impl PeerConfig {
+    /// The length of the longest prefix that holds the address.
+    pub(crate) fn serves(&self, address: IpAddr) -> Option<u8> {
+        let prefixes = self.prefixes.iter();
+        let around = prefixes.filter(|prefix| prefix.contains(address));
+        around.map(Prefix::length).max()
+    }
 }
 
 /// Limits with their units. At each of them new connections are passed by, not refused.

@@ -108,16 +108,6 @@ impl PeerFilter {
 }
 
 impl Peer {
-    /// The length of the longest prefix of this peer that holds the address.
-    pub(crate) fn serves(&self, address: std::net::IpAddr) -> Option<u8> {
-        self.config
-            .prefixes
-            .iter()
-            .filter(|prefix| prefix.contains(address))
-            .map(Prefix::length)
-            .max()
-    }
-
     /// Keeps what the next datagram path to this peer may start from.
     pub(crate) fn remember_path(&mut self) {
         self.remembered = self.session.datagrams_remembered().or(self.remembered);

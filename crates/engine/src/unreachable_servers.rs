@@ -142,6 +142,20 @@ impl UnreachableServers {
         entry.is_some_and(|entry| entry.fault == Fault::Server) && self.succeeded(server)
     }
 
+    /// Forgets what `is_outdated` says of; returns those servers.
+    pub(crate) fn forget(
+        &mut self,
+        is_outdated: impl Fn(SocketAddr, Fault) -> bool,
+    ) -> Vec<SocketAddr> {
+        let servers = self.servers.iter();
+        let outdated = servers.filter(|(server, entry)| is_outdated(**server, entry.fault));
+        let outdated: Vec<SocketAddr> = outdated.map(|(server, _)| *server).collect();
+        for server in &outdated {
+            self.remove(*server);
+        }
+        outdated
+    }
+
     /// Takes an entry out if there is no room for one more of this client's.
     fn make_room(&mut self, client: IpAddr) -> Option<SocketAddr> {
         let own = self.by_client.get(&client).map_or(0, BTreeSet::len);

@@ -135,12 +135,9 @@ impl Engine {
         server: IpAddr,
         via: Via,
     ) -> Result<NodeId, DirectReason> {
-        let (_, peer) = self
-            .peers
-            .values()
-            .filter_map(|peer| Some((peer.serves(server)?, peer)))
-            .max_by_key(|(length, _)| *length)
-            .ok_or(DirectReason::NoPeerServes)?;
+        let serving = self.config.peer_for(server);
+        let peer = serving.and_then(|node| self.peers.get(&node));
+        let peer = peer.ok_or(DirectReason::NoPeerServes)?;
         if self.stop_at.is_some() {
             return Err(DirectReason::Stopping);
         }

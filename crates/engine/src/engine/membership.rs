@@ -1,6 +1,7 @@
 //! Who belongs to the node, and how it stops: peers added and taken out, the grace of a stop.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,8 +11,9 @@ use vocab::{FlowId, NodeId, Random, Time};
 
 use super::Engine;
 use crate::config::{Config, PeerConfig};
-use crate::io::Output;
+use crate::io::{Event, Output};
 use crate::peer::{Peer, PeerFilter, Reach};
+use crate::unreachable_servers::Fault;
 
 /// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
 /// round trip in which it hears of a limit.
@@ -35,7 +37,13 @@ impl Engine {
             }
         }
         // The dictionary's sizes are fixed at the start; the rest holds from here on.
-        self.config = config;
+        let old = std::mem::replace(&mut self.config, config);
+        let new = &self.config;
+        let outdated = self.unreachable_servers.forget(|server, fault| {
+            let server = server.ip();
+            fault == Fault::Peer || new.peer_for(server) != old.peer_for(server)
+        });
+        self.readmit(outdated);
         self.left_alone.forget();
         // Whoever changes this may have changed the peer's packet filter, too.
         for peer in self.peers.values_mut() {
@@ -47,6 +55,26 @@ impl Engine {
         }
         // Prefixes may have changed under an unchanged set of peers.
         self.intercepted = None;
+    }
+
+    /// The peer's process was started anew, perhaps with another configuration or beside another packet filter:
+    /// the next connection through it may succeed.
+    pub(super) fn peer_restarted(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.filter.passed();
+        }
+        let config = &self.config;
+        let outdated = self.unreachable_servers.forget(|server, fault| {
+            fault == Fault::Peer && config.peer_for(server.ip()) == Some(node)
+        });
+        self.readmit(outdated);
+        self.event(Event::PeerRestarted { peer: node });
+    }
+
+    fn readmit(&mut self, servers: Vec<SocketAddr>) {
+        let readmitted = servers.into_iter();
+        let readmitted = readmitted.map(|server| Output::Readmit { server });
+        self.outputs.extend(readmitted);
     }
 
     pub(super) fn add_peer(&mut self, now: Time, config: PeerConfig) {

@@ -194,7 +194,7 @@ impl Engine {
                 self.set_reach(node, Reach::Up);
                 self.event(Event::PeerHeard { peer: node });
             }
-            Said::PeerRestarted => self.event(Event::PeerRestarted { peer: node }),
+            Said::PeerRestarted => self.peer_restarted(node),
             // A peer that is going away takes no new flows; its open ones may end.
             Said::GoAway => {
                 self.set_reach(node, Reach::Silent);

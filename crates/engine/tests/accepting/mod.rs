@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::{AcceptMode, AcceptRule, ConnectFailure, Event, Input, Policy, Via};
 
-use super::world::{NEAR, Script, Setting, World, server};
+use super::world::{FAR, NEAR, Script, Setting, World, server};
 use super::{PATIENCE, REQUEST, ROUND_TRIP, answering, download, world_with};
 
 #[test]
@@ -188,7 +188,7 @@ fn a_client_that_asks_and_goes_directly_hears_the_same() {
 
 #[test]
 fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_the_remedy() {
-    let mut world = world_with([(80, Script::AnswerElsewhere)]);
+    let mut world = world_with([(80, Script::Fail(ConnectFailure::AnswersElsewhere))]);
     let minute = Duration::from_secs(60);
     let networks = ["198.18.1.0/24 to 198.18.2.0/24"];
     for minutes in [1, 2] {
@@ -221,9 +221,62 @@ fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_
     let answer = Bytes::from_static(b"repaired");
     world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);
-    world.servers.insert(80, Script::AnswerElsewhere);
+    world
+        .servers
+        .insert(80, Script::Fail(ConnectFailure::AnswersElsewhere));
     let connection = world.accept(80);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
     world.run_for(minute);
     assert!(world.nodes[NEAR].bypassed_routes.is_empty());
+}
+
+/// A world in which the packet filter of the peer's machine dropped the connection to one server, and another
+/// server has refused one.
+fn world_with_back_offs() -> World {
+    let scripts = [
+        (80, Script::Fail(ConnectFailure::Filtered)),
+        (81, Script::Refuse),
+    ];
+    let mut world = world_with(scripts);
+    for port in [81, 80] {
+        let connection = world.accept(port);
+        world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    }
+    assert_eq!(bypassed(&world), [80, 81]);
+    assert!(world.nodes[NEAR].intercepted.is_empty());
+    world
+}
+
+fn bypassed(world: &World) -> Vec<u16> {
+    let avoided = world.nodes[NEAR].avoided.keys();
+    avoided.map(std::net::SocketAddr::port).collect()
+}
+
+#[test]
+fn a_reload_ends_back_offs_that_the_servers_did_not_cause() {
+    let mut world = world_with_back_offs();
+    world.reload(NEAR);
+    assert_eq!(bypassed(&world), [81]);
+    assert_eq!(world.nodes[NEAR].intercepted, [world.id(FAR)]);
+    // The next failure is the first one again.
+    let connection = world.accept(80);
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    let minute = Duration::from_secs(60);
+    assert_eq!(world.nodes[NEAR].avoided[&server(80)], minute);
+}
+
+#[test]
+fn a_reload_that_gives_servers_another_peer_ends_all_their_back_offs() {
+    let mut world = world_with_back_offs();
+    world.forget_peers(NEAR);
+    assert_eq!(bypassed(&world), [0; 0]);
+}
+
+#[test]
+fn a_peer_that_was_started_anew_ends_back_offs_that_the_servers_did_not_cause() {
+    let mut world = world_with_back_offs();
+    world.restart(FAR, &Setting::default());
+    world.connect();
+    assert_eq!(bypassed(&world), [81]);
+    assert_eq!(world.nodes[NEAR].intercepted, [world.id(FAR)]);
 }

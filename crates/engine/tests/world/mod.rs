@@ -53,8 +53,8 @@ pub(crate) enum Script {
     Swallow,
     /// Refuses the connection.
     Refuse,
-    /// Answers by another route.
-    AnswerElsewhere,
+    /// Cannot be connected to for this reason.
+    Fail(ConnectFailure),
     /// Accepts and then resets after `after` bytes.
     ResetAfter { after: usize },
     /// Answers this after `after` bytes of request and then resets, as a server does that closes with unread
@@ -558,6 +558,13 @@ impl World {
         self.drain();
     }
 
+    /// The configuration is read again and is what it was.
+    pub(crate) fn reload(&mut self, own: usize) {
+        let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
+        let config = config(&Setting::default(), &ids, own);
+        self.input(own, Input::Configure(Box::new(config)));
+    }
+
     /// The configuration of a node that has no peer any longer.
     pub(crate) fn forget_peers(&mut self, own: usize) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
@@ -851,7 +858,7 @@ impl World {
         let node = &mut self.nodes[own];
         let result = match script {
             None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
-            Some(Script::AnswerElsewhere) => Err(ConnectFailure::AnswersElsewhere),
+            Some(Script::Fail(failure)) => Err(failure),
             Some(Script::Unreachable) => Err(ConnectFailure::Unreachable),
             Some(Script::Dead) => return node.attempts.push(connection),
             Some(script) => {
@@ -983,7 +990,7 @@ impl Host {
             }
             Some(
                 Script::Refuse
-                | Script::AnswerElsewhere
+                | Script::Fail(_)
                 | Script::Unreachable
                 | Script::Dead
                 | Script::ResetAfter { .. }
