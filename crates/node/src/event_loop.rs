@@ -630,7 +630,7 @@ impl EventLoop {
         tokio::spawn(async move {
             let filtered = async {
                 match client {
-                    Some(client) => intercept::until_blocked(spoofed_blocked, client).await,
+                    Some(client) => intercept::until_blocked(spoofed_blocked.clone(), client).await,
                     None => std::future::pending().await,
                 }
             };
@@ -642,13 +642,18 @@ impl EventLoop {
             };
             let opening = async {
                 let taken = taken.await.ok_or(ConnectFailure::Exhausted)?;
-                let stream = lan::open(client, server, &serve, &descriptors).await?;
-                Ok((stream, taken))
+                let opened = lan::open(client, server, &serve, &descriptors).await;
+                // Answers that the packet filter here drops look like answers that go elsewhere.
+                if let (Some(client), Err(ConnectFailure::AnswersElsewhere)) = (client, &opened) {
+                    intercept::until_judged(spoofed_blocked.clone(), client).await;
+                }
+                Ok((opened?, taken))
             };
             // The only order before the connection stands is to give it up.
             let opened = tokio::select! {
-                opened = opening => opened,
+                biased;
                 () = filtered => Err(ConnectFailure::Filtered),
+                opened = opening => opened,
                 _ = orders.recv() => return,
             };
             let result = opened.as_ref().map(drop).map_err(|failure| *failure);

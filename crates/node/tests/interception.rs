@@ -280,6 +280,10 @@ fn run_tests() -> ExitCode {
             firewall::far_input,
         ),
         (
+            "dropped_answers_to_clients_are_no_asymmetric_route",
+            firewall::far_input_of_clients,
+        ),
+        (
             "rules_of_the_configuration_keep_a_forward_policy",
             firewall::forward_policy,
         ),

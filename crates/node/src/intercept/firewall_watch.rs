@@ -165,6 +165,8 @@ enum Verdict {
 pub(super) struct Observation {
     /// Ways on which nothing has passed for a while.
     pub(super) blocked: Vec<(Family, Way)>,
+    /// Ways on which nothing has passed since packets entered, not yet for long enough.
+    pub(super) suspected: Vec<(Family, Way)>,
     /// Ways on which something has passed since the last look.
     pub(super) passing: Vec<(Family, Way)>,
 }
@@ -189,6 +191,9 @@ impl FirewallWatch {
                 let repeated = repeated.map_or(0, count);
                 match passage.observe(now, count(entered), count(passed), repeated) {
                     Verdict::Passes => observation.passing.push((family, way)),
+                    Verdict::Unknown if passage.suspected.is_some() => {
+                        observation.suspected.push((family, way));
+                    }
                     Verdict::Unknown => {}
                     Verdict::Blocked => observation.blocked.push((family, way)),
                 }
@@ -245,6 +250,24 @@ mod tests {
             (2_500, 6, 5, 1),
         ];
         assert_eq!(first_blocked(SYNS, &steps), Some(2_500));
+    }
+
+    #[test]
+    fn a_way_is_suspected_from_the_first_packet_that_does_not_pass() {
+        let start = Instant::now();
+        let mut watch = FirewallWatch::default();
+        let mut suspected = |ms: u64, came: u64, arrived: u64| {
+            let counts = [("replies_came4", came), ("replies_arrived4", arrived)];
+            let counts = counts.map(|(name, count)| (name.to_owned(), count));
+            let now = start + Duration::from_millis(ms);
+            let observation = watch.observe(now, &Counts::from(counts));
+            !observation.suspected.is_empty()
+        };
+        assert!(!suspected(0, 3, 3));
+        assert!(suspected(500, 4, 3));
+        assert!(suspected(1_000, 5, 3));
+        assert!(!suspected(1_500, 6, 4));
+        assert!(!suspected(2_000, 6, 4));
     }
 
     #[test]

@@ -38,6 +38,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// dropped here; their peers are told at once.
 const UNTRIED_FOR: Duration = Duration::from_secs(30);
 
+/// In this time a suspicion that connections with a client's address are dropped is decided: the 2 s for which
+/// the counters are watched, and two looks.
+const JUDGED_WITHIN: Duration = Duration::from_secs(3);
+
 /// What is to be different.
 #[derive(Debug)]
 pub(crate) enum Change {
@@ -123,11 +127,35 @@ pub(crate) struct RuleReport {
     pub(crate) syns: u64,
 }
 
-/// Until when connections with a client's address are known to be dropped here, by family.
+/// Whether connections with a client's address are dropped here, by family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpoofedBlocked {
-    pub(crate) ipv4: Option<Instant>,
-    pub(crate) ipv6: Option<Instant>,
+    ipv4: SpoofedFamily,
+    ipv6: SpoofedFamily,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SpoofedFamily {
+    /// They are known to be, and are not tried until then.
+    until: Option<Instant>,
+    /// Some have not got through so far, and none has.
+    is_suspected: bool,
+}
+
+impl SpoofedBlocked {
+    fn of(&self, client: SocketAddr) -> &SpoofedFamily {
+        match client.ip().to_canonical() {
+            IpAddr::V4(_) => &self.ipv4,
+            IpAddr::V6(_) => &self.ipv6,
+        }
+    }
+
+    fn family(&mut self, family: Family) -> &mut SpoofedFamily {
+        match family {
+            Family::Ipv4 => &mut self.ipv4,
+            Family::Ipv6 => &mut self.ipv6,
+        }
+    }
 }
 
 impl Report {
@@ -147,16 +175,22 @@ pub(crate) async fn until_blocked(
 ) {
     let now = Instant::now();
     let is_blocked = |blocked: &SpoofedBlocked| {
-        let until = match client.ip().to_canonical() {
-            IpAddr::V4(_) => blocked.ipv4,
-            IpAddr::V6(_) => blocked.ipv6,
-        };
+        let until = blocked.of(client).until;
         until.is_some_and(|until| now < until)
     };
     if blocked.wait_for(is_blocked).await.is_err() {
         // Nobody looks any more, so nobody says that they are.
         std::future::pending().await
     }
+}
+
+/// Returns when it is known whether connections that are opened with this client's address are dropped here,
+/// at once where nothing suggests it. Whoever blames a server or a route for their failure asks here first; by
+/// then, more than two seconds after the first packet, several looks have seen what came of it.
+pub(crate) async fn until_judged(mut blocked: watch::Receiver<SpoofedBlocked>, client: SocketAddr) {
+    let is_judged = |blocked: &SpoofedBlocked| !blocked.of(client).is_suspected;
+    // Nobody looks any more, or the packets that would decide it do not come.
+    let _ = tokio::time::timeout(JUDGED_WITHIN, blocked.wait_for(is_judged)).await;
 }
 
 struct Manager {
@@ -505,6 +539,16 @@ impl Manager {
                 Way::NodeToServer | Way::ServerToNode => self.opens_blocked(now, family, way).await,
             }
         }
+        // After what was found above: nobody sees a suspicion end before its verdict.
+        self.spoofed_blocked.send_if_modified(|blocked| {
+            let before = *blocked;
+            for family in Family::ALL {
+                let of_opens = [Way::NodeToServer, Way::ServerToNode].map(|way| (family, way));
+                let mut suspected = observation.suspected.iter();
+                blocked.family(family).is_suspected = suspected.any(|way| of_opens.contains(way));
+            }
+            *blocked != before
+        });
         for way in observation.passing {
             if self.blocked_opens.remove(&way) {
                 tracing::info!(
@@ -577,10 +621,8 @@ impl Manager {
     async fn opens_blocked(&mut self, now: Instant, family: Family, way: Way) {
         self.firewall.forget(family, way);
         let until = Some(now + UNTRIED_FOR);
-        self.spoofed_blocked.send_modify(|blocked| match family {
-            Family::Ipv4 => blocked.ipv4 = until,
-            Family::Ipv6 => blocked.ipv6 = until,
-        });
+        self.spoofed_blocked
+            .send_modify(|blocked| blocked.family(family).until = until);
         if self.blocked_opens.insert((family, way)) {
             self.complain(
                 family,

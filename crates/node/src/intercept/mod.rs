@@ -33,7 +33,7 @@ pub(crate) use examine::examine;
 pub use held::HoldPorts;
 pub(crate) use held::{HeldSyns, Hold, attend};
 pub(crate) use listener::{accept_intercepted, bind};
-pub(crate) use manager::{Change, Report, SpoofedBlocked, manage, until_blocked};
+pub(crate) use manager::{Change, Report, SpoofedBlocked, manage, until_blocked, until_judged};
 pub use rules::{Contents, Ruleset, table_name};
 
 use std::io::{self, Write};

@@ -166,6 +166,31 @@ pub(super) fn far_input(lab: &mut Lab) {
     lab.set("far", &["nft", "delete table inet fw"]);
 }
 
+/// Answers to the node's own address pass, so the server seems to answer the client by another route.
+pub(super) fn far_input_of_clients(lab: &mut Lab) {
+    let rules = "table inet fw { chain input { type filter hook input priority 0; iifname lan0 ip daddr 198.18.1.0/24 drop; }; }";
+    lab.set("far", &["nft", rules]);
+    lab.set(
+        "server",
+        &["ip", "addr", "add", "198.18.2.4/24", "dev", "eth0"],
+    );
+    let server = "198.18.2.4:8080";
+    let _ = lab.fetch(server);
+    within(DIRECT_WITHIN, || {
+        let status = lab.status("near").unwrap();
+        let peer_is_blamed = status["peers"][0]["filtered"] == true;
+        let routes = &status["interception"]["bypassed_routes"];
+        assert_eq!(*routes, serde_json::json!([]), "the route is not to blame");
+        peer_is_blamed
+    });
+    assert_eq!(lab.fetch_within(server, NO_REPEATED_SYN), IPV4);
+    lab.set("far", &["nft", "delete table inet fw"]);
+    reload(lab, "far");
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER, server]);
+    within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
+}
+
 pub(super) fn forward_policy(lab: &mut Lab) {
     let rules = "table inet fw { chain forward { type filter hook forward priority 0; ct state invalid drop; tcp dport 8080 drop; }; }";
     lab.set("near", &["nft", rules]);
